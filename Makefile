@@ -8,6 +8,7 @@ BACKEND ?= cpu
 ARGS ?=
 TARGET ?= 127.0.0.1:8000
 WORKERS ?= 2
+EXAMPLES ?= 1
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
@@ -51,7 +52,7 @@ newest-mlx-lm: $(VENV)/test
 
 # Files of tests go side by side, in their order: the longest are not the last. `pytest PATH` runs one after another.
 test: check $(VENV)/clients/made $(VENV)/gateways/made
-	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	EXAMPLES=$(EXAMPLES) $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/test
 	$(VENV)/bin/ruff check .

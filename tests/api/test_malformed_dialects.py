@@ -21,6 +21,7 @@ from api.responses.schema import CreateResponse
 from api.tokenization import DetokenizeRequest, TokenizeRequest
 from tests.api.client import client_of
 from tests.api.test_malformed_requests import JUNK
+from tests.examples import examples
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.answer.dialects import form
@@ -133,7 +134,7 @@ def test_what_is_no_json_is_refused(target: Target) -> None:
 
 
 @BY_PATH
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_byte_changed_never_breaks_the_server(target: Target, data: st.DataObject) -> None:
     """Requests that are still valid are answered."""

@@ -58,7 +58,8 @@ def test_it_says_what_runs_and_the_printed_curl_line_streams(embedded: Served) -
     assert command[0] == "curl"
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith(": ")
-    assert done.stdout.count('"content":') > 2
+    # Pieces that the client has not fetched become one event.
+    assert done.stdout.count('"content":') >= 2
     assert done.stdout.rstrip().endswith("data: [DONE]")
 
 

@@ -18,6 +18,7 @@ from scheduler.events import Failed, Finished, FinishReason, Prefilling, PromptT
 from scheduler.link.messages import ScriptedPlan
 from scheduler.requests.record import StreamRecord
 from tests.cancellation.bench import Bench, Client
+from tests.examples import examples
 from tests.failures.undisturbed import check_undisturbed, undisturbed
 from tests.fakes.scheduling import ask, running
 
@@ -251,7 +252,7 @@ visits = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     visits=visits,
     deaths=st.lists(st.floats(0, 1.5), max_size=8),

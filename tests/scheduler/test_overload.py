@@ -17,6 +17,7 @@ from scheduler.events import Finished
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import Exit, Session
 from scheduler.service import Scheduler
+from tests.examples import examples
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
@@ -70,7 +71,7 @@ def crowd(slots: int, launcher: LoopbackLauncher | None = None) -> Crowd:
     return Crowd(make_scheduler(launcher or LoopbackLauncher(), plan, max_slots=slots, lookahead=LOOKAHEAD))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(
     seed=st.integers(0, 1000),
     slots=st.integers(2, 16),

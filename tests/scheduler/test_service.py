@@ -32,6 +32,7 @@ from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from tests.cancellation.bench import Bench, Client
+from tests.examples import examples
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.faulty_backend import Faults
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -323,7 +324,7 @@ visits = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     visits=visits,
     deaths=st.lists(st.floats(0, 0.6), max_size=2),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.pace import LEAST_TOKENS, PrefillPace
+from tests.examples import examples
 from tests.scheduler.recovery.test_stall_watch import CEILING, Watched
 
 ROWS = 8
@@ -71,7 +72,7 @@ def longest_at_floor(budgets: list[int]) -> int:
     return longest
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(20))
 @given(DEVICES, st.floats(3, 10))
 def test_no_engine_is_killed_and_no_prompt_starves(device: Device, slower: float) -> None:
     """Where a cool device leaves prefill more than the floor, a slow one does, too: the target is a multiple
@@ -107,7 +108,7 @@ def test_under_a_target_in_seconds_a_device_that_cools_down_leaves_the_floor(
         assert after[-1] >= cool / 2
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(20))
 @given(st.floats(0.01, CEILING / 10), st.floats(3, 10))
 def test_steps_ten_times_as_long_are_no_stall(seconds: float, slower: float) -> None:
     """Of any length that its tenfold is within the operator's ceiling."""

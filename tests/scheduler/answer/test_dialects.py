@@ -25,6 +25,7 @@ from scheduler.answer.stop_strings import possible_beginning
 from scheduler.answer.tool_calls import reading
 from scheduler.answer.tool_calls.reading import Calls, UnreadableCall, read_block
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
+from tests.examples import examples
 from tests.scheduler.answer.adversarial import MARKS, texts
 from tests.scheduler.answer.dialects import (
     HARMONY,
@@ -83,7 +84,7 @@ def test_cut_at_every_byte(written: Written) -> None:
         assert read(written, [data[:cut], data[cut:]]) == whole, data[:cut]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_any_cutting_gives_the_same_message(data: st.DataObject) -> None:
     """In any number of pieces."""

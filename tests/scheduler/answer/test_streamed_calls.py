@@ -20,6 +20,7 @@ from scheduler.answer.tool_calls import dialect_reader
 from scheduler.answer.tool_calls.reading import Calls, read_block
 from scheduler.events import FinishReason
 from scheduler.request import Tool
+from tests.examples import examples
 from tests.scheduler.answer.dialects import Message, form, message_of, pipeline
 from tests.scheduler.answer.templates import TEMPLATES, Call, Template
 
@@ -152,7 +153,7 @@ def without_the_whole_block() -> Iterator[None]:
 
 
 @EVERY
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(data=st.data())
 def test_any_arguments_in_any_pieces_are_themselves(name: str, data: st.DataObject) -> None:
     """Character for character: line breaks, white space at both ends, quotes, other dialects' marks."""

@@ -23,6 +23,7 @@ from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBacken
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
 from tests.contracts.journal import alone, prompt_of, request
+from tests.examples import examples
 from tests.scheduler.engine.test_plan import state_of
 
 _ONE = RowBytes(token_bytes=1)
@@ -85,7 +86,7 @@ class _Farm:
             self.preempted.append(frame.counters.preempted)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=examples(30))
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 400), st.integers(1, 900)), min_size=1, max_size=16),
     budget_tokens=st.integers(420, 4000),

@@ -19,6 +19,7 @@ from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
 from tests.contracts.journal import alone, prompt_of, request
+from tests.examples import examples
 from tests.fakes.fake_device import FakeDevice
 
 _TOKEN_BYTES = KV_BYTES_PER_TOKEN + 4
@@ -93,7 +94,7 @@ outsides = st.lists(
 requests = st.lists(st.tuples(st.integers(5, 250), st.integers(1, 40)), min_size=1, max_size=12)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(30))
 @given(requests, outsides)
 def test_beside_programs_that_come_and_go_all_answers_are_those_of_an_undisturbed_run(
     asked: list[tuple[int, int]], phases: list[tuple[int, int, Pressure]]
@@ -113,7 +114,7 @@ def test_beside_programs_that_come_and_go_all_answers_are_those_of_an_undisturbe
         assert farm.tokens[submit.request_id] == alone(undisturbed, submit)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(25))
 @given(requests, st.integers(30_000, 60_000))
 def test_memory_exceeds_the_limit_by_less_than_a_chunk(
     asked: list[tuple[int, int]], limit_bytes: int

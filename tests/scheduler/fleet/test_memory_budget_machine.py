@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.examples import examples
 from tests.scheduler.fleet.simulated_engines import BUDGET, NAMES, World
 
 
@@ -108,6 +109,6 @@ class Engines(RuleBasedStateMachine):
 
 
 Engines.TestCase.settings = settings(
-    deadline=None, max_examples=200, stateful_step_count=50, derandomize=True
+    deadline=None, max_examples=examples(50), stateful_step_count=50, derandomize=True
 )
 TestEngines = pytest.mark.filterwarnings("ignore::UserWarning")(Engines.TestCase)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.fleet.memory_shares import EngineMemory, granted, leveled, shares
+from tests.examples import examples
 
 _GB = 10**9
 _FLOOR = 2 * _GB
@@ -39,7 +40,7 @@ engines = st.lists(
     ),
     max_size=6,
 ).map(lambda many: [replace(one, engine=str(number)) for number, one in enumerate(many)])
-thoroughly = settings(deadline=None, max_examples=300, derandomize=True)
+thoroughly = settings(deadline=None, max_examples=examples(80), derandomize=True)
 
 
 @thoroughly

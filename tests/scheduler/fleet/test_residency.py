@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.fleet.residency import Decision, ModelState, Patience, Standing, decide
+from tests.examples import examples
 
 BUDGET_BYTES = 100
 
@@ -171,7 +172,7 @@ _MODELS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 @given(_MODELS)
 def test_the_machine_is_never_over_budget_and_nobody_starves(
     drawn: list[tuple[int, bool, float | None, float, list[int]]],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scheduler.config import FairnessConfig
 from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.service_ledger import Ticket
+from tests.examples import examples
 from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 HALF_LIFE = 60.0
@@ -27,7 +28,7 @@ def fair_bound(largest: int, seconds: float) -> float:
     return largest * (2 + math.log(2) * seconds / HALF_LIFE)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     flows=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2000)), min_size=2, max_size=6),
     earlier=st.lists(st.tuples(st.sampled_from("ABCDEF"), sizes), max_size=20),
@@ -78,7 +79,7 @@ def test_backlogged_flows_get_the_same_service_whatever_they_send(
         assert max(shares) - min(shares) <= fair_bound(largest, server.now - began_at) + 1e-6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @example(flows=128, heavy_flows=1, ratio=128, small=500, seconds_per_token=0.0, level="tenants")
 @example(flows=256, heavy_flows=1, ratio=128, small=500, seconds_per_token=0.0001, level="sessions")
 @example(flows=256, heavy_flows=3, ratio=128, small=2000, seconds_per_token=0.001, level="tenants")
@@ -125,7 +126,7 @@ def test_backlogged_flows_stay_within_one_charge_whatever_their_number_and_costs
         service = {each: tokens * decay for each, tokens in service.items()}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(sessions=st.integers(1, 50), tokens=sizes, turns=st.integers(2, 150))
 def test_spawning_sessions_buys_a_tenant_no_share(sessions: int, tokens: int, turns: int) -> None:
     """One tenant's fifty subagents together get the service of another's single agent."""
@@ -139,7 +140,7 @@ def test_spawning_sessions_buys_a_tenant_no_share(sessions: int, tokens: int, tu
     assert abs(served["many"] - served["one"]) <= tokens
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(requests=st.integers(2, 50), tokens=sizes, turns=st.integers(2, 80))
 def test_many_requests_at_once_buy_a_session_no_share(requests: int, tokens: int, turns: int) -> None:
     """Of its tenant's service: a session with fifty parallel calls, and one with a call at a time."""
@@ -154,7 +155,7 @@ def test_many_requests_at_once_buy_a_session_no_share(requests: int, tokens: int
         assert abs(served["parallel"] - served["serial"]) <= tokens
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(backlog=st.integers(1, 300), others=st.integers(0, 5), tokens=sizes, turns=st.integers(0, 30))
 def test_a_flood_costs_a_quiet_tenant_one_turn_of_each(
     backlog: int, others: int, tokens: int, turns: int
@@ -203,7 +204,7 @@ def test_what_was_overcharged_is_given_back() -> None:
     assert counts == {"short": 100, "long": 10}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     engine=st.integers(1, 6),
     costs=st.lists(st.tuples(sizes, sizes), min_size=4, max_size=60),

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scheduler.config import FairnessConfig
 from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.service_ledger import Ticket
+from tests.examples import examples
 from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 
@@ -105,7 +106,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestQueue.settings = settings(max_examples=examples(50), stateful_step_count=40, deadline=None)
 
 
 # --- priorities
@@ -160,7 +161,7 @@ def test_an_aged_flood_does_not_pass_a_quiet_tenant() -> None:
 _arrivals = st.tuples(st.sampled_from("ABC"), st.sampled_from("xyz"), st.integers(-1, 1))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     history=st.lists(st.one_of(_arrivals, st.none()), max_size=40),
     waiting=st.lists(_arrivals, min_size=1, max_size=20),
@@ -191,7 +192,7 @@ def test_the_estimated_place_is_the_actual_one_where_all_requests_cost_the_same(
     assert [places[one] for one in order] == list(range(len(order)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     tokens=st.lists(sizes, min_size=2, max_size=20),
     pauses=st.lists(st.floats(0, 50), min_size=20, max_size=20),

@@ -56,6 +56,7 @@ from scheduler.link.transfers import (
     WriteImport,
 )
 from scheduler.token_ids import compact
+from tests.examples import examples
 from tests.fakes.mutation import mutations
 
 thoroughly = settings(max_examples=60, deadline=None)
@@ -248,7 +249,7 @@ def test_a_message_above_the_bound_is_not_sent() -> None:
         encode(Fault("x" * MAX_FRAME_BYTES))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     data=st.binary(max_size=60)
     | st.binary(max_size=60).map(frame)
@@ -271,7 +272,7 @@ def test_bytes_that_are_no_message_are_a_link_error_or_wait_for_more(data: bytes
             continue
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     mutations(st.lists(from_engine.map(encode), min_size=1, max_size=4).map(b"".join)),
     mutations(st.lists(to_engine.map(encode), min_size=1, max_size=4).map(b"".join)),

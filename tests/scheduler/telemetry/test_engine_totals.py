@@ -13,6 +13,7 @@ from scheduler.link.messages import Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
+from tests.examples import examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def test_each_change_of_relief_is_counted_and_the_last_reading_shown() -> None:
     assert read(metrics, "penstock_memory_relief") == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(lives)
 def test_totals_over_restarts_are_the_sum_of_what_every_engine_did(lives: list[list[Step]]) -> None:
     """Each engine counts from zero; ours never go back and miss nothing. Gauges are the current engine's."""

@@ -15,9 +15,7 @@ SAMPLE = {
     "qwen3": "tensor",  # keys and values of every token, shared in place
     "gpt_oss": "tensor",  # sliding windows, experts, sinks by head
     "deepseek_v3": "tensor",  # a latent form of keys and values, whole on each rank
-    "qwen3_5": "tensor",  # recurrent states, a part on each rank
     "qwen3_next": "pipeline",  # recurrent states beside attention, some layers on each rank
-    "deepseek_v41": "tensor",  # one row at a time
 }
 """One of each kind of cache, and of each way to split."""
 _LOGITS = 1e-4
@@ -27,7 +25,7 @@ _LOGITS = 1e-4
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_two_ranks_have_the_same_tokens_as_one_process(two_ranks: Ranks, name: str) -> None:
-    scenes = ("joins",) if name == "deepseek_v41" else ("joins", "cold", "warm")
+    scenes = ("joins", "cold", "warm")
     first, second = two_ranks.play(split_zoo.__name__, name, ",".join(scenes))
     assert first == second, "ranks are not equal bit for bit"
     assert first["way"] == SAMPLE[name]
@@ -35,9 +33,8 @@ def test_two_ranks_have_the_same_tokens_as_one_process(two_ranks: Ranks, name: s
     assert first["logits"] <= _LOGITS
     assert tuple(first["fallbacks"]) == FALLBACKS.get(name, ((), ""))[0]
     whole, part = first["bytes"]
-    latent = name in ("deepseek_v3", "deepseek_v41")
     held = [sum((each["token_bytes"], each["state_bytes"])) for each in (whole, part)]
-    assert held[1] == held[0] // (1 if latent else 2)
+    assert held[1] == held[0] // (1 if name == "deepseek_v3" else 2)
 
 
 def test_the_modules_that_split_are_known() -> None:

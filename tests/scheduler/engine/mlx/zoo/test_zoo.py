@@ -35,9 +35,9 @@ SAMPLE = [
     "mistral3+windows",  # windows that are in the mask only
     "gemma2",  # a bound on scores in attention of its own
     "llama4",  # chunks of attention that are in the mask only, and copied prefixes
-    "deepseek_v41",  # one row at a time
 ]
-"""One of each kind of cache, and of each kind of fault that shows soon."""
+"""One of each kind of cache, and of each kind of fault that shows soon. One row a model call is in
+`test_meetings.py`: it takes as long as five of these."""
 
 
 def _param(name: str) -> Any:
