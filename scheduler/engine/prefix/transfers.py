@@ -192,7 +192,9 @@ class PrefixTransfers(Generic[SegmentT, SnapshotT]):
                 self._take_state(current, self._codec.snapshot(content))
         except Damage as damage:
             raise FileRefused(f"it is damaged after {start} tokens: {damage.kind}") from damage
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError) as error:
+        except FileRefused:
+            raise
+        except Exception as error:  # Intact bytes of another program: no request may end by it.
             raise FileRefused(f"after {start} tokens it is not this model's: {error}") from error
         return TransferReply(query, current.cached)
 
