@@ -33,6 +33,7 @@ from scheduler.link.messages import Inspection
 from scheduler.pool.together import together
 from scheduler.prefix_files import Export
 from scheduler.request import PRIORITIES, GenerationRequest, Hold, TextPrompt, TokenPrompt
+from scheduler.service import Scheduler
 
 MAX_HOLD_SECONDS = 7 * 86_400.0
 MAX_PROMPT_TOKENS = 1 << 20
@@ -90,23 +91,14 @@ def cache_routes(models: ServedModels) -> APIRouter:
         as memory allows: `kept_bytes` and `refused_holds` of `GET /v1/cache` say so. A negative `keep_alive`
         pins it: until `DELETE /v1/cache?pin=` with the answer's `pin`, for as long as the engine lives.
         Fields that are about the answer have no effect."""
-        seconds = keep_seconds(keep_alive)
-        pinning = seconds < 0
-        if not pinning and not 0 < seconds <= MAX_HOLD_SECONDS:
-            raise InvalidRequest(
-                f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds, or negative:"
-                " until it is released",
-                param="keep_alive",
-            )
+        seconds = _hold_seconds(keep_alive)
         served = models.check(body.model)
         request = await prompt_of(body, served, caller, work)
-        hold = Hold(None, math.inf if pinning else seconds)
-        answer = await whole_answer(served.scheduler, replace(request, holds=(hold,)))
+        answer = await whole_answer(served.scheduler, replace(request, holds=(Hold(None, seconds),)))
         return {
             "prompt_tokens": answer.usage.prompt_tokens,
             "cached_tokens": answer.usage.cached_tokens,
-            "keep_seconds": None if pinning else seconds,
-            "pin": await served.scheduler.pin_name(request) if pinning else None,
+            **await _held(served.scheduler, request, seconds),
         }
 
     @router.delete("/v1/cache")
@@ -144,17 +136,42 @@ def cache_routes(models: ServedModels) -> APIRouter:
         caller: CallerOf,
         model: ModelName = None,
         cache_salt: Annotated[str | None, Query(min_length=1, max_length=MAX_SALT_CHARACTERS)] = None,
+        keep_alive: Annotated[str, Query()] = "5m",
     ) -> dict[str, Any]:
-        """Put an exported file into the prefix cache, for requests of the caller's tenant. Every part is
-        checked before it is cached. 400 names what is damaged, or is of another model; what came before a
-        damaged part stays."""
+        """Put an exported file into the prefix cache, for requests of the caller's tenant, and hold it as
+        `POST /v1/cache` does. Every part is checked before it is cached. 400 names what is damaged, or is of
+        another model; what came before a damaged part stays."""
+        seconds = _hold_seconds(keep_alive)
         served = models.check(model)
         reader = GenerationRequest("import", TokenPrompt(()), cache_salt=cache_salt or "")
         asked = caller.asks(reader, served.adapter)
         async with aclosing(request.stream()) as file:
-            return {"tokens": await served.scheduler.prefix_files.load(asked, file)}
+            ids = await served.scheduler.prefix_files.load(asked, file, seconds)
+        if seconds == math.inf:
+            asked = replace(asked, prompt=TokenPrompt(tuple(ids)))
+        return {"tokens": len(ids), **await _held(served.scheduler, asked, seconds)}
 
     return router
+
+
+def _hold_seconds(keep_alive: str) -> float:
+    """Infinite to pin. Raise InvalidRequest."""
+    seconds = keep_seconds(keep_alive)
+    if seconds < 0:
+        return math.inf
+    if not 0 < seconds <= MAX_HOLD_SECONDS:
+        raise InvalidRequest(
+            f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds, or negative: until it"
+            " is released",
+            param="keep_alive",
+        )
+    return seconds
+
+
+async def _held(scheduler: Scheduler, request: GenerationRequest, seconds: float) -> dict[str, Any]:
+    if seconds < math.inf:
+        return {"keep_seconds": seconds, "pin": None}
+    return {"keep_seconds": None, "pin": await scheduler.pin_name(request)}
 
 
 class _FileResponse(Response):

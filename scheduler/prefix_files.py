@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from scheduler.config import EngineConfig
 from scheduler.engine.adapter_files import salted
 from scheduler.engine.disk.model_fingerprint import portable_fingerprint
@@ -24,7 +26,14 @@ from scheduler.engine.prefix.prefix_file import (
     decode_header,
 )
 from scheduler.errors import PrefixRefused, Unavailable
-from scheduler.link.transfers import MAX_RECORD_BYTES, OpenExport, OpenImport, ReadExport, WriteImport
+from scheduler.link.transfers import (
+    MAX_RECORD_BYTES,
+    OpenExport,
+    OpenImport,
+    ReadExport,
+    TransferReply,
+    WriteImport,
+)
 from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
 from scheduler.prompt.offload import Offload
@@ -73,41 +82,42 @@ class PrefixFiles:
             held.enter_context(self._alone())
             (keyed,) = held.enter_context(self._pool.adapters.using((request,)))
             tokens, salt = await self._tokens_of(request), self._salt_of(request)
-            best: tuple[Member, int, int, bytes] | None = None
-            model, refusal = await self._fingerprint(), ""
+            command = OpenExport(0, salt, keyed.adapter_key, await self._fingerprint(), tokens)
+            best: tuple[_Opened, TransferReply] | None = None
+            refusal = ""
             for member in self._ready():
-                number = member.transfers.number()
-                closing = held.enter_context(ExitStack())
-                closing.callback(member.transfers.close, number)
-                reply = await member.transfers.ask(OpenExport(number, salt, keyed.adapter_key, model, tokens))
+                opened = held.enter_context(_opened(member))
+                reply = await member.transfers.ask(msgspec.structs.replace(command, query=opened.number))
                 refusal = refusal or reply.refusal
-                if reply.data and (best is None or reply.tokens > best[1]):
-                    best = member, reply.tokens, number, reply.data
-                else:
-                    closing.close()
+                if not reply.data or (best is not None and reply.tokens <= best[1].tokens):
+                    opened.close()
+                    continue
+                if best is not None:
+                    best[0].close()
+                best = opened, reply
             if best is None:
                 raise PrefixRefused(
                     refusal or "nothing of this prompt is cached: compute it first (POST /v1/cache)"
                 )
-            member, cached, number, header = best
-            pieces = partial(self._pieces, member, number, header, tokens[:cached])
-            return Export(cached, pieces, held.pop_all().close)
+            opened, reply = best
+            pieces = partial(self._pieces, opened, reply.data, tokens[: reply.tokens])
+            return Export(reply.tokens, pieces, held.pop_all().close)
 
     @staticmethod
-    async def _pieces(
-        member: Member, number: int, header: bytes, tokens: array[int]
-    ) -> AsyncGenerator[bytes, None]:
+    async def _pieces(opened: _Opened, header: bytes, tokens: array[int]) -> AsyncGenerator[bytes, None]:
         yield b"".join((OPENING, _part(header), _part(tokens.tobytes())))
         for _ in range(decode_header(header).records):
-            reply = await member.transfers.ask(ReadExport(number))
+            reply = await opened.member.transfers.ask(ReadExport(opened.number))
             if reply.refusal:
                 raise PrefixRefused(reply.refusal)
             yield _part(reply.data)
 
-    async def load(self, request: GenerationRequest, file: AsyncIterator[bytes]) -> int:
+    async def load(
+        self, request: GenerationRequest, file: AsyncIterator[bytes], hold_seconds: float
+    ) -> TokenIds:
         """Write a file into the cache of the engine with the fewest requests, for requests like this one
-        (its adapter, tenant and salt); return its tokens. Raise PrefixRefused, which says how much of it is
-        cached, and Unavailable."""
+        (its adapter, tenant and salt), and hold it there; return its ids. Raise PrefixRefused, which says how
+        much of it is cached, and Unavailable."""
         with ExitStack() as held:
             held.enter_context(self._alone())
             (keyed,) = held.enter_context(self._pool.adapters.using((request,)))
@@ -116,11 +126,11 @@ class PrefixFiles:
             try:
                 header, raw, tokens = await self._head(reader)
                 member = min(self._ready(), key=lambda one: one.requests)
-                number = member.transfers.number()
-                held.callback(member.transfers.close, number)
-                adapter = keyed.adapter_key
-                opening = OpenImport(number, salt, adapter, await self._fingerprint(), tokens, raw)
-                reply = await member.transfers.ask(opening)
+                number = held.enter_context(_opened(member)).number
+                adapter, model = keyed.adapter_key, await self._fingerprint()
+                reply = await member.transfers.ask(
+                    OpenImport(number, salt, adapter, model, tokens, raw, hold_seconds)
+                )
                 for _ in range(header.records):
                     if reply.refusal:
                         break
@@ -132,7 +142,7 @@ class PrefixFiles:
             except FileRefused as refused:
                 raise PrefixRefused(f"the file is refused: {refused}") from refused
             member.likely.computed(block_hashes(tokens, salted(adapter, salt)))
-            return header.tokens
+            return tokens
 
     async def _head(self, reader: _Reader) -> tuple[Header, bytes, TokenIds]:
         if await reader.exactly(len(OPENING)) != OPENING:
@@ -167,6 +177,23 @@ class PrefixFiles:
             yield
         finally:
             self._busy = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A transfer of one engine."""
+
+    member: Member
+    number: int
+    close: Callable[[], None]
+
+
+@contextmanager
+def _opened(member: Member) -> Iterator[_Opened]:
+    number = member.transfers.number()
+    with ExitStack() as closing:
+        closing.callback(member.transfers.close, number)
+        yield _Opened(member, number, closing.close)
 
 
 class _Reader:

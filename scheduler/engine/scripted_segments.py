@@ -52,5 +52,5 @@ class ScriptedCodec:
     def state(self, snapshot: Snapshot) -> Content:
         raise ValueError("it has none")
 
-    def snapshot(self, state: Content) -> Snapshot:
+    def snapshot(self, state: Content, tokens: int) -> Snapshot:
         raise ValueError("it has none")

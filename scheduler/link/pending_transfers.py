@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 
 import trio
 
 from scheduler.errors import Unavailable
+from scheduler.link.channel import EngineSender
 from scheduler.link.transfers import CloseTransfer, Transfer, TransferReply
 
 _REPLY_SECONDS = 60.0
@@ -24,8 +24,8 @@ class PendingTransfers:
     """Every command gets one reply or one error, also when the engine dies meanwhile. A transfer has one
     command open at a time."""
 
-    def __init__(self, send: Callable[[Transfer], None]) -> None:
-        self._send = send
+    def __init__(self, sender: EngineSender) -> None:
+        self._sender = sender
         self._numbers = count(1)
         self._open: dict[int, _Query] = {}
 
@@ -35,9 +35,11 @@ class PendingTransfers:
 
     async def ask(self, command: Transfer) -> TransferReply:
         """Raise Unavailable if no reply arrives."""
+        if not self._sender.connected:
+            raise Unavailable("the engine is not running", retry_after_seconds=1.0)
         query = self._open[command.query] = _Query()
         try:
-            self._send(command)
+            self._sender.send(command)
             with trio.move_on_after(_REPLY_SECONDS):
                 await query.done.wait()
         finally:
@@ -47,7 +49,7 @@ class PendingTransfers:
         return query.reply
 
     def close(self, number: int) -> None:
-        self._send(CloseTransfer(number))
+        self._sender.send(CloseTransfer(number))
 
     def answered(self, reply: TransferReply) -> None:
         """Deliver a reply. The caller may have left."""

@@ -45,6 +45,8 @@ class OpenImport(WireStruct, frozen=True, tag="open_import"):
     model: str
     tokens: TokenIds
     header: bytes
+    hold_seconds: float
+    """For how long to keep it, as far as the budget allows; infinite: it is pinned."""
 
 
 class WriteImport(WireStruct, frozen=True, tag="write_import"):

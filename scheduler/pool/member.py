@@ -76,7 +76,7 @@ class Member:
         self.sender = EngineSender()
         self.multiplexer = Multiplexer(name, self.sender.send, owner.retired, observer, clock)
         self.inspections = PendingInspections()
-        self.transfers = PendingTransfers(self.sender.send)
+        self.transfers = PendingTransfers(self.sender)
         self.adapters = owner.adapters.of_engine(name, self.sender)
         self.stall = StallWatch(
             config.stall_seconds,

@@ -50,7 +50,9 @@ async def test_a_prefix_moves_to_another_server(autojump_clock: trio.testing.Moc
 
     async with running(scheduler), client_of(scheduler) as client:
         loaded = await client.post("/v1/cache/import", content=pieces())
-        assert (loaded.status_code, loaded.json()) == (200, {"tokens": _PROMPT})
+        held = {"keep_seconds": 300.0, "pin": None}
+        assert (loaded.status_code, loaded.json()) == (200, {"tokens": _PROMPT, **held})
+        assert (await client.get("/v1/cache")).json()["kept_bytes"] > 0
         (member,) = scheduler.pool
         assert member.likely.tokens > 0
         usage = (await client.post("/v1/chat/completions", json=chat(_TEXT))).json()["usage"]
@@ -91,8 +93,11 @@ async def test_a_file_that_is_not_whole_is_refused(
         refused = await client.post("/v1/cache/import", content=damaged(file))
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "prefix_refused")
         assert said in refused.json()["error"]["message"]
-        assert (await client.post("/v1/cache/import", content=file)).json() == {"tokens": _PROMPT}
-        assert (await client.get("/v1/cache")).json()["leases"] == 0
+        loaded = await client.post("/v1/cache/import", content=file, params={"keep_alive": "-1"})
+        assert loaded.json()["tokens"] == _PROMPT
+        body = (await client.get("/v1/cache")).json()
+        pin = {"pin": loaded.json()["pin"], "tokens": _PROMPT, "cached_tokens": _PROMPT}
+        assert (body["pins"], body["leases"]) == ([pin], 0)
 
 
 @trio_test

@@ -65,8 +65,8 @@ class PrefixCodec(Protocol[SegmentT, SnapshotT]):
 
     def state(self, snapshot: SnapshotT) -> Content: ...
 
-    def snapshot(self, state: Content) -> SnapshotT:
-        """Raise ValueError for what is no state of this model."""
+    def snapshot(self, state: Content, tokens: int) -> SnapshotT:
+        """Raise ValueError for what is no state of this model after this many tokens."""
         ...
 
 
@@ -86,6 +86,7 @@ class _Import(Generic[SegmentT, SnapshotT]):
     tokens: array[int]
     header: Header
     places: RecordPlaces
+    hold_seconds: float
     spans: list[Content] = field(default_factory=list)
     cached: int = 0
     lease: Lease[SegmentT, SnapshotT] | None = None
@@ -175,6 +176,7 @@ class PrefixTransfers(Generic[SegmentT, SnapshotT]):
             command.tokens,
             header,
             RecordPlaces(header, command.tokens),
+            command.hold_seconds,
         )
         return TransferReply(command.query)
 
@@ -189,13 +191,15 @@ class PrefixTransfers(Generic[SegmentT, SnapshotT]):
                 self._codec.check_span(content, place.position - start)
                 self._take(current, content)
             else:
-                self._take_state(current, self._codec.snapshot(content))
+                self._take_state(current, self._codec.snapshot(content, place.position))
         except Damage as damage:
             raise FileRefused(f"it is damaged after {start} tokens: {damage.kind}") from damage
         except FileRefused:
             raise
         except Exception as error:  # Intact bytes of another program: no request may end by it.
             raise FileRefused(f"after {start} tokens it is not this model's: {error}") from error
+        if not current.places.left and current.hold_seconds > 0:
+            self._prefixes.hold(current.tokens, current.salt, current.hold_seconds)
         return TransferReply(query, current.cached)
 
     def _take(self, current: _Import[SegmentT, SnapshotT], span: Content) -> None:

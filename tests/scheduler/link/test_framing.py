@@ -113,7 +113,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(SetMemoryLimit, numbers, numbers, numbers),
     st.builds(OpenExport, numbers, words, words, words, token_ids),
     st.builds(ReadExport, numbers),
-    st.builds(OpenImport, numbers, words, words, words, token_ids, st.binary(max_size=9)),
+    st.builds(OpenImport, numbers, words, words, words, token_ids, st.binary(max_size=9), floats),
     st.builds(WriteImport, numbers, st.binary(max_size=9)),
     st.builds(CloseTransfer, numbers),
 )

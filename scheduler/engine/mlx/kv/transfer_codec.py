@@ -10,10 +10,12 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache
 
 from scheduler.engine.disk.block_file import Content
-from scheduler.engine.mlx.kv.cache_layout import RowState
+from scheduler.engine.mlx.kv.cache_layout import RowState, leaves
 from scheduler.engine.mlx.kv.content_codec import Pieces, layers_of, span_content, state_content, state_of
 from scheduler.engine.mlx.kv.kv_segment import KeysValues, KvSegment
 
+_FIXED = ("keep", "max_size", "chunk_size", "group_size", "bits")
+"""What mlx-lm's caches are made with."""
 _POSITIONS = 2
 """The axis of positions in keys and values, windows' included."""
 
@@ -66,10 +68,12 @@ class TransferCodec:
     def state(self, snapshot: RowState) -> Content:
         return state_content(snapshot, {})
 
-    def snapshot(self, state: Content) -> RowState:
+    def snapshot(self, state: Content, tokens: int) -> RowState:
         restored = state_of(state)
         if [_described(layer) for layer in restored.layers] != self._states:
             raise ValueError("its state has other shapes")
+        if not all(_ends_at(layer, tokens) for layer in leaves(restored.layers)):
+            raise ValueError("its state is of another position")
         return restored
 
 
@@ -81,8 +85,18 @@ def _shape(array: mx.array) -> tuple[Any, ...]:
 
 
 def _described(layer: Any) -> list[Any]:
-    """A cache of one row: its class, and its arrays but for their positions."""
+    """A cache of one row: its class, its fixed sizes, and its arrays but for their positions."""
     flat: Any = tree_flatten(layer.state)
     arrays = [leaf for _, leaf in flat if isinstance(leaf, mx.array)]
+    fixed = [[getattr(leaf, name, None) for name in _FIXED] for leaf in leaves([layer])]
     shapes = [_shape(array) if array.ndim == 4 else (array.dtype, *array.shape) for array in arrays]
-    return [type(layer).__name__, *shapes]
+    return [type(layer).__name__, *fixed, *shapes]
+
+
+def _ends_at(layer: Any, tokens: int) -> bool:
+    """Whether a window is right after this many tokens; a recurrent state does not say."""
+    if (offset := getattr(layer, "offset", None)) is None:
+        return True
+    held = layer.keys.shape[_POSITIONS]
+    inside = 0 <= getattr(layer, "_idx", 0) <= held and 0 <= getattr(layer, "start_position", 0) <= offset
+    return bool(offset == tokens and 0 < held <= tokens and inside)

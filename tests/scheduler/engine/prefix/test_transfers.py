@@ -56,7 +56,7 @@ class Side:
         return opened.data, records
 
     def load(self, tokens: array[int], header: bytes, records: list[bytes]) -> TransferReply:
-        reply = self.ask(OpenImport(2, "", "", "model", tokens, header))
+        reply = self.ask(OpenImport(2, "", "", "model", tokens, header, 10.0))
         for record in records:
             if not reply.refusal:
                 reply = self.ask(WriteImport(2, record))
@@ -187,7 +187,7 @@ def test_one_at_a_time() -> None:
     side.ask(OpenExport(1, "", "", "model", words(0, 10)))
     busy = TransferReply(2, refusal="another prefix is being exported or imported")
     assert side.ask(OpenExport(2, "", "", "model", words(0, 10))) == busy
-    assert side.ask(OpenImport(2, "", "", "model", words(0, 10), b"")) == busy
+    assert side.ask(OpenImport(2, "", "", "model", words(0, 10), b"", 10.0)) == busy
     assert side.ask(WriteImport(2, b"")).refusal
     side.cache.clear()
     assert side.has(words(0, 10)) == 10

@@ -26,7 +26,7 @@ def exported(engine: ReuseEngine, tokens: list[int]) -> tuple[int, bytes, list[b
 
 
 def imported(engine: ReuseEngine, tokens: list[int], header: bytes, records: list[bytes]) -> str:
-    reply = engine.transfer(OpenImport(2, "", "", "the model", array("I", tokens), header))
+    reply = engine.transfer(OpenImport(2, "", "", "the model", array("I", tokens), header, 0.0))
     for record in records:
         if not reply.refusal:
             reply = engine.transfer(WriteImport(2, record))
