@@ -41,15 +41,14 @@ IMPORT_PATH = "/v1/cache/import"
 LONG_BODIES = frozenset((IMPORT_PATH,))
 """A prefix of 100,000 tokens has gigabytes: the routes read these bodies piece by piece."""
 _FILE = "application/octet-stream"
+_Ids = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
 
 
 class PrefixRequest(ChatCompletionRequest):
     """A prompt: messages as in chat completions, or the text or the ids as they are."""
 
     messages: Listed[ChatMessage] = Field(default_factory=list)
-    prompt: (
-        str | Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=MAX_PROMPT_TOKENS)] | None
-    ) = None
+    prompt: str | _Ids | None = None
 
     @model_validator(mode="after")
     def _is_one_prompt(self) -> PrefixRequest:
