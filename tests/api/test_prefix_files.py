@@ -120,6 +120,36 @@ async def test_one_file_at_a_time(autojump_clock: trio.testing.MockClock) -> Non
 
 
 @trio_test
+async def test_an_engine_that_dies_ends_an_import(autojump_clock: trio.testing.MockClock) -> None:
+    """503, at once; the next engine takes the file from its beginning."""
+    file = await a_file()
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher)
+    rest = trio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield file[: len(file) // 2]
+        await rest.wait()
+        yield file[len(file) // 2 :]
+
+    async with running(scheduler), client_of(scheduler) as client:
+
+        async def load() -> None:
+            with trio.fail_after(10):
+                response = await client.post("/v1/cache/import", content=slow())
+            assert response.status_code == 503
+
+        async with trio.open_nursery() as loading:
+            loading.start_soon(load)
+            await trio.sleep(1)
+            launcher.kill()
+            await trio.testing.wait_all_tasks_blocked()
+            rest.set()
+        await scheduler.wait_ready()
+        assert (await client.post("/v1/cache/import", content=file)).status_code == 200
+
+
+@trio_test
 async def test_an_engine_without_a_cache_refuses_by_name(autojump_clock: trio.testing.MockClock) -> None:
     """As one of several ranks does; of several engines the one that has the prompt exports it."""
     file = await a_file()

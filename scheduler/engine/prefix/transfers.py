@@ -147,7 +147,7 @@ class PrefixTransfers(Generic[SegmentT, SnapshotT]):
     def _read(self, query: int) -> TransferReply:
         export = self._open
         if not isinstance(export, _Export) or export.query != query or not export.places.left:
-            raise FileRefused("there is no such export")
+            raise FileRefused("this engine has no such export: it was restarted")
         start, place = export.places.end, export.places.next()
         if place.kind == "b":
             content = self._codec.span(export.lease.pieces, start, place.position)
@@ -183,7 +183,7 @@ class PrefixTransfers(Generic[SegmentT, SnapshotT]):
     def _write(self, query: int, record: bytes) -> TransferReply:
         current = self._open
         if not isinstance(current, _Import) or current.query != query or not current.places.left:
-            raise FileRefused("there is no such import")
+            raise FileRefused("this engine has no such import: it was restarted")
         start, place = current.places.end, current.places.next()
         try:
             content = decode(record, place, current.places.fingerprint)
