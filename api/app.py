@@ -24,6 +24,7 @@ from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.anthropic.routes import anthropic_routes
 from api.api_keys import ApiKeys
 from api.auth import Authentication, is_open
+from api.cache import cache_routes
 from api.completions.routes import completions_routes
 from api.embeddings.routes import embedding_routes
 from api.engines import engine_routes
@@ -101,6 +102,7 @@ def make_app(
     app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)
     app.include_router(probe_routes(models, stall_seconds), responses=OPENAI_ERRORS)
     app.include_router(operations_routes(models, cluster), responses=OPENAI_ERRORS)
+    app.include_router(cache_routes(models), responses=OPENAI_ERRORS)
     app.include_router(engine_routes(models), responses=OPENAI_ERRORS)
     app.include_router(loading_routes(models), responses=OPENAI_ERRORS)
     app.include_router(adapter_routes(models), responses=OPENAI_ERRORS)

@@ -33,6 +33,7 @@ from scheduler.errors import (
     TooManyEngines,
     Unavailable,
     UnknownEngine,
+    UnknownPin,
     UnknownRequest,
     UnsupportedParameter,
 )
@@ -144,7 +145,7 @@ def _anthropic_message(error: SchedulerError) -> str | None:
 
 def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
-        case ModelNotFound() | UnknownEngine() | UnknownRequest():
+        case ModelNotFound() | UnknownEngine() | UnknownPin() | UnknownRequest():
             return 404, "invalid_request_error"
         case LastEngine() | NodesDecide() | TooManyEngines():
             return 409, "invalid_request_error"

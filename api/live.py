@@ -21,8 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from api import sse
 from api.auth import operator
+from api.cache import cache_object
 from api.engines import rounded
-from api.operations import cache_object
 from api.served_models import ServedModels
 from scheduler.errors import SchedulerError
 from scheduler.fleet.fleet import Fleet

@@ -1,34 +1,22 @@
-"""Endpoints for operators and load balancers: health, readiness, the cache and the scheduler."""
+"""Endpoints for operators and load balancers: health, readiness, and the scheduler."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Annotated, Any
 
-import msgspec
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse
 
-from api.auth import CallerOf, operator, trusted
-from api.engines import ModelName, engine_objects, rounded
-from api.json_route import BodyWorkOf, JsonRoute, Validated
-from api.loading import keep_seconds
-from api.openai.decode import generation_request
-from api.openai.schema import ChatCompletionRequest
+from api.auth import operator, trusted
+from api.engines import engine_objects, rounded
 from api.served_models import ServedModels
-from api.whole_answer import whole_answer
-from scheduler.errors import InvalidRequest
 from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState
-from scheduler.link.messages import Inspection
-from scheduler.pool.together import together
-from scheduler.request import PRIORITIES, Hold
 from scheduler.service import Scheduler
 from scheduler.statistics import SchedulerStatistics
-
-MAX_HOLD_SECONDS = 7 * 86_400.0
 
 
 def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
@@ -85,59 +73,7 @@ def _accepts(model: Model, statistics: SchedulerStatistics) -> bool:
 
 
 def operations_routes(models: ServedModels, cluster: Callable[[], dict[str, Any]] | None = None) -> APIRouter:
-    router = APIRouter(tags=["operations"], route_class=JsonRoute)
-
-    @router.get("/v1/cache", dependencies=[Depends(operator)])
-    async def cache(
-        model: ModelName = None,
-        top: Annotated[int, Query(ge=0, le=1000)] = 10,
-        text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
-    ) -> JSONResponse:
-        """The contents of a model's prefix caches, all engines together and, if there are several, each by
-        its name in `engines`. `text_tokens`: how many tokens of each shared prefix to return as text; the
-        text is part of clients' prompts."""
-        scheduler = models.model(model).scheduler
-        found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
-        inspection = together(found.values(), top)
-        prefixes = inspection.cache.trunks if inspection.cache and text_tokens else ()
-        texts = [await scheduler.detokenize(prefix.head, "text_tokens") for prefix in prefixes]
-        body = cache_object(inspection, texts)
-        if len(scheduler.pool.names) > 1:
-            body["engines"] = {name: cache_object(one) for name, one in found.items()}
-        return JSONResponse(body)
-
-    @router.post("/v1/cache", dependencies=[Depends(operator)])
-    async def warm(
-        body: Validated[ChatCompletionRequest],
-        caller: CallerOf,
-        work: BodyWorkOf,
-        keep_alive: Annotated[str, Query()] = "5m",
-    ) -> dict[str, Any]:
-        """Prefill a chat's prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds),
-        as far as memory allows: `kept_bytes` and `refused_holds` of `GET /v1/cache` say so. Fields that are
-        about the answer have no effect."""
-        seconds = keep_seconds(keep_alive)
-        if not 0 < seconds <= MAX_HOLD_SECONDS:
-            raise InvalidRequest(
-                f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds", param="keep_alive"
-            )
-        served = models.check(body.model)
-        decoded = await work.decode(body, lambda: generation_request(body, served.defaults))
-        # The grammar, the choices and the like are the answer's, and there is none.
-        asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
-        asked = replace(asked, priority=PRIORITIES.stop - 1, holds=(Hold(None, seconds),))
-        answer = await whole_answer(served.scheduler, caller.asks(asked, served.adapter))
-        return {
-            "prompt_tokens": answer.usage.prompt_tokens,
-            "cached_tokens": answer.usage.cached_tokens,
-            "keep_seconds": seconds,
-        }
-
-    @router.delete("/v1/cache", dependencies=[Depends(operator)])
-    async def clear_cache(model: ModelName = None) -> JSONResponse:
-        """Evict every prefix of a model that no running request uses, in all its engines."""
-        inspection = await models.model(model).scheduler.operations.inspect_cache(clear=True)
-        return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
+    router = APIRouter(tags=["operations"])
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
@@ -180,19 +116,3 @@ def _status(statistics: SchedulerStatistics) -> str:
         return "draining"
     ready = statistics.engine.ready is not None
     return "unstable" if ready and statistics.blocked is not None else statistics.engine.condition.value
-
-
-def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the cache report. `texts` are the first tokens of each shared prefix as text, if requested."""
-    report = inspection.cache
-    if report is None:
-        return {"enabled": False}
-    prefixes: list[dict[str, Any]] = [
-        {"tokens": prefix.tokens, "references": prefix.references, "hits": prefix.hits}
-        for prefix in report.trunks
-    ]
-    for prefix, text in zip(prefixes, texts, strict=False):
-        prefix["text"] = text
-    plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
-    disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
-    return {"enabled": True, **plain, "trunks": prefixes, "disk": disk}

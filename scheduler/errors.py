@@ -77,6 +77,18 @@ class TemplateFailed(InvalidRequest):
     code = "chat_template_error"
 
 
+class UnknownPin(InvalidRequest):
+    """No prefix is pinned by this name."""
+
+    code = "pin_not_found"
+
+
+class PrefixRefused(InvalidRequest):
+    """No prefix can be exported, or a file not be imported."""
+
+    code = "prefix_refused"
+
+
 class ModelNotFound(InvalidRequest):
     """The request names a model that is not served."""
 

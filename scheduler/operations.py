@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import trio
 
-from scheduler.errors import Unavailable, UnknownRequest
+from scheduler.errors import Unavailable, UnknownPin, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Inspect, Inspection
@@ -158,18 +158,18 @@ class Operations:
             member.metrics.on_board.set(member.requests)
 
     async def inspect_engines(
-        self, clear: bool = False, top: int = 10, head_tokens: int = 0
+        self, clear: bool = False, top: int = 10, head_tokens: int = 0, unpin: str = ""
     ) -> dict[str, Inspection]:
         """Return what each engine holds, by its name, at most a second old; with `clear`, after evicting all
-        prefixes that no row uses. An engine that is not running or does not answer is left out; raise
-        Unavailable if none answers."""
+        prefixes that no row uses, with `unpin`, after releasing that pin. An engine that is not running or
+        does not answer is left out; raise Unavailable if none answers."""
         found: dict[str, Inspection] = {}
         refusals: list[Unavailable] = []
 
         async def inspect(member: Member) -> None:
             try:
                 found[member.name] = await member.inspections.inspect(
-                    member.sender.send, clear, top, head_tokens
+                    member.sender.send, clear, top, head_tokens, unpin
                 )
             except Unavailable as error:
                 refusals.append(error)
@@ -187,3 +187,10 @@ class Operations:
     async def inspect_cache(self, clear: bool = False, top: int = 10, head_tokens: int = 0) -> Inspection:
         """Return what the prefix caches of all engines hold together, as `inspect_engines` does."""
         return together((await self.inspect_engines(clear, top, head_tokens)).values(), top)
+
+    async def unpin(self, name: str) -> Inspection:
+        """Release a pinned prefix in all engines, and return what they hold. Raise UnknownPin."""
+        inspection = together((await self.inspect_engines(unpin=name)).values(), 10)
+        if not inspection.unpinned:
+            raise UnknownPin(f"no prefix is pinned by the name {name!r}", param="pin")
+        return inspection

@@ -17,7 +17,8 @@ from typing import Protocol
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.engine.adapter_files import AdapterRefused, salted
+from scheduler.engine.prefix.pins import pin_name
 from scheduler.errors import AdapterUnusable, DeadlineExceeded, Draining, SchedulerError
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
@@ -30,6 +31,7 @@ from scheduler.pool.boundary import EngineTraits, Launchers
 from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.pool import Pool
+from scheduler.prefix_files import PrefixFiles
 from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.recovery.supervisor import EngineNeverReady
@@ -121,6 +123,16 @@ class Scheduler:
             self.recent,
             lambda: self.keeper.waits_for,
         )
+        self.prefix_files = PrefixFiles(
+            self.pool,
+            config.engine,
+            offload,
+            preparation.context_tokens,
+            lambda request: self._salt(request.tenant, request.cache_salt),
+            lambda request: self._off_loop.tokenize(
+                request.prompt, request.tenant, self._salt(request.tenant, request.cache_salt)
+            ),
+        )
 
     async def run(self) -> None:
         """Never returns by itself. Cancelling it ends the engines and fails every request.
@@ -204,6 +216,13 @@ class Scheduler:
     async def tokenize(self, prompt: Prompt, tenant: str = "") -> TokenIds:
         """Return the token ids of `prompt`; nothing is queued. Raise InvalidRequest and its subclasses."""
         return await self._off_loop.tokenize(prompt, tenant, self._salt(tenant))
+
+    async def pin_name(self, request: GenerationRequest) -> str:
+        """By which engines release the prompt of `request`, if it is pinned. Raise what `tokenize` does."""
+        with self.pool.adapters.using((request,)) as (keyed,):
+            salt = self._salt(request.tenant, request.cache_salt)
+            tokens = await self._off_loop.tokenize(request.prompt, request.tenant, salt)
+            return pin_name(tokens, salted(keyed.adapter_key, salt))
 
     async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str = "") -> str:
         """Return the text of these ids. Raise InvalidRequest, of `field`."""

@@ -260,7 +260,7 @@ class ChatCompletionRequest(SamplingFields):
         if self.continue_final_message:
             if self.add_generation_prompt:
                 raise ValueError("continue_final_message needs add_generation_prompt: false")
-            if self.messages[-1].role != "assistant" or self.messages[-1].tool_calls:
+            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].tool_calls:
                 raise ValueError("continue_final_message needs a last message that is the assistant's text")
         elif self.add_generation_prompt is False:
             raise ValueError("add_generation_prompt: false needs continue_final_message")

@@ -9,7 +9,7 @@ from scheduler.engine.backend import DiskWatch
 from scheduler.engine.prefix.cache_statistics import CacheStatistics
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.link.messages import CacheCounters, Inspect, Inspection
-from scheduler.link.reports import CacheReport, DiskReport, PrefixReport
+from scheduler.link.reports import CacheReport, DiskReport, PinReport, PrefixReport
 
 _CHECK_SECONDS = 30.0
 """The interval of integrity checks, which walk all nodes; only an idle engine runs them."""
@@ -68,6 +68,7 @@ class CacheWatch:
         if prefixes is None:
             return Inspection(command.query, 0, None)
         freed = prefixes.clear() if command.clear else 0
+        unpinned = bool(command.unpin) and prefixes.unpin(command.unpin)
         report = _cache_report(
             prefixes.statistics(command.top, command.head_tokens),
             prefixes.budget_bytes,
@@ -75,7 +76,11 @@ class CacheWatch:
             self._last_complaints,
         )
         return Inspection(
-            command.query, freed, report, None if self._disk is None else _disk_report(self._disk)
+            command.query,
+            freed,
+            report,
+            None if self._disk is None else _disk_report(self._disk),
+            unpinned=unpinned,
         )
 
 
@@ -105,6 +110,7 @@ def _cache_report(
         complaints=complaints,
         kept_bytes=statistics.held_bytes,
         refused_holds=statistics.refused_holds,
+        pins=[PinReport(pin.name, pin.tokens, pin.cached_tokens) for pin in statistics.pins],
     )
 
 

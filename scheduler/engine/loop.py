@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import msgspec
 
@@ -21,6 +21,7 @@ from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
+from scheduler.engine.prefix.transfers import NONE_HERE
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.engine.waits import Waits
@@ -43,8 +44,18 @@ from scheduler.link.messages import (
     WaitReason,
 )
 from scheduler.link.reports import EngineReport, PlanReport, SlotReport
+from scheduler.link.transfers import (
+    CloseTransfer,
+    OpenExport,
+    OpenImport,
+    ReadExport,
+    Transfer,
+    TransferReply,
+    WriteImport,
+)
 
 _NOTHING = StepResult()
+Outgoing: TypeAlias = StepOutput | Inspection | AdapterLoaded | TransferReply
 
 
 class EngineLoop:
@@ -66,7 +77,7 @@ class EngineLoop:
         # Arrival order; a dict, because a cancel must find its request without a scan.
         self._waiting: dict[int, Sequence] = {}
         self._retired: list[Retired] = []
-        self._replies: list[Inspection | AdapterLoaded] = []
+        self._replies: list[Outgoing] = []
         self._watch = CacheWatch(backend.prefixes, backend.disk, clock)
         self._background = False
         self._row_bytes = backend.row_bytes
@@ -102,7 +113,7 @@ class EngineLoop:
         """Whether there are no rows, but background work or waiting requests."""
         return not self._slots and not self.resting
 
-    def turn(self, commands: Iterable[ToEngine]) -> list[StepOutput | Inspection | AdapterLoaded]:
+    def turn(self, commands: Iterable[ToEngine]) -> list[Outgoing]:
         """One turn of the loop. Returns no frames when there is nothing to report."""
         self._drain(commands)
         frames = self._emit(self._step(self._plan()))
@@ -128,6 +139,8 @@ class EngineLoop:
                     self._replies.append(self._load_adapter(command))
                 case UnloadAdapter(key=key):
                     self._backend.unload_adapter(key)
+                case OpenExport() | ReadExport() | OpenImport() | WriteImport() | CloseTransfer():
+                    self._transfer(command)
                 case Load():
                     raise LinkError("a second Load: an engine loads one model in its life")
                 case _:
@@ -136,6 +149,14 @@ class EngineLoop:
     def _end_turn(self, command: TurnEnded) -> None:
         if (prefixes := self._backend.prefixes) is not None:
             prefixes.ended(salted(command.adapter, command.salt), command.session, command.kind)
+
+    def _transfer(self, command: Transfer) -> None:
+        if (transfers := self._backend.transfers) is not None:
+            answer = transfers.answer(command)
+        else:
+            answer = TransferReply(command.query, refusal=NONE_HERE)
+        if answer is not None and not isinstance(command, CloseTransfer):
+            self._replies.append(answer)
 
     def _load_adapter(self, command: LoadAdapter) -> AdapterLoaded:
         try:
@@ -293,10 +314,10 @@ class EngineLoop:
         reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
         return replace(result, prefills=reported)
 
-    def _emit(self, result: StepResult) -> list[StepOutput | Inspection | AdapterLoaded]:
+    def _emit(self, result: StepResult) -> list[Outgoing]:
         self._watch.look(idle=self.idle)
         retired, self._retired = [*self._retired, *result.retired], []
-        frames: list[StepOutput | Inspection | AdapterLoaded] = []
+        frames: list[Outgoing] = []
         if retired and self.idle and self._memory_watch.shared:
             # No later step reports what is free now.
             self._memory_watch.look(self._clock())

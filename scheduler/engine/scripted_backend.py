@@ -20,8 +20,11 @@ from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.engine.prefix.transfers import PrefixTransfers
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
+from scheduler.engine.scripted_segments import KV_BYTES_PER_TOKEN as KV_BYTES_PER_TOKEN
+from scheduler.engine.scripted_segments import ScriptedCodec, ScriptedRun
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.system_memory import SystemMemory
 from scheduler.engine.thinking import ThinkingLimit, check_marks
@@ -38,25 +41,10 @@ from scheduler.link.messages import (
     TokenOut,
 )
 
-KV_BYTES_PER_TOKEN = 64
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20
 _MOST_ROWS = 1 << 20
 """All prompts share a step."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptedRun:
-    """A cached run: only its number of tokens."""
-
-    tokens: int
-
-    @property
-    def nbytes(self) -> int:
-        return KV_BYTES_PER_TOKEN * self.tokens
-
-    def split(self, at: int) -> tuple[ScriptedRun, ScriptedRun]:
-        return ScriptedRun(at), ScriptedRun(self.tokens - at)
 
 
 class ScriptedDevice:
@@ -134,6 +122,7 @@ class ScriptedBackend:
         self._prefixes: PrefixCache[ScriptedRun, Snapshot] | None = None
         if budget_bytes:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
+            self._transfers = PrefixTransfers(self._prefixes, ScriptedCodec())
         self._rows: dict[int, _Row] = {}
         self._adapters: set[str] = set()
         self._device = device or ScriptedDevice(self.held_bytes)
@@ -222,6 +211,10 @@ class ScriptedBackend:
 
     def background(self, idle: bool) -> bool:
         return False
+
+    @property
+    def transfers(self) -> PrefixTransfers[ScriptedRun, Snapshot] | None:
+        return None if self._prefixes is None else self._transfers
 
     @property
     def disk(self) -> None:

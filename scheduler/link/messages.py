@@ -18,12 +18,13 @@ from scheduler.link.counters import DeviceMemory as DeviceMemory
 from scheduler.link.counters import MemoryState as MemoryState
 from scheduler.link.pooling import Pooler
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
+from scheduler.link.transfers import Transfer, TransferReply
 from scheduler.link.waits import WaitOut as WaitOut
 from scheduler.link.waits import WaitReason as WaitReason
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 20
+PROTOCOL_VERSION = 21
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -232,6 +233,8 @@ class Inspect(WireStruct, frozen=True, tag="inspect"):
     top: int = 10
     head_tokens: int = 0
     """How many first token ids of a shared prefix to report; 0 reports nothing of any prompt."""
+    unpin: str = ""
+    """The name of a pinned prefix to hold no longer."""
 
 
 class SetMemoryLimit(WireStruct, frozen=True, tag="set_memory_limit"):
@@ -351,6 +354,8 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
     cache: CacheReport | None
     disk: DiskReport | None = None
     engine: EngineReport | None = None
+    unpinned: bool = False
+    """Whether there was a pin of the name in `unpin`."""
 
 
 class AdapterLoaded(WireStruct, frozen=True, tag="adapter_loaded"):
@@ -382,6 +387,6 @@ class Fault(WireStruct, frozen=True, tag="fault"):
 
 
 ToEngine: TypeAlias = (
-    Load | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+    Load | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter | Transfer
 )
-FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault
+FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | TransferReply | Fault

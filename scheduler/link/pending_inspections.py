@@ -40,16 +40,17 @@ class PendingInspections:
         """The last query without `clear`, open or answered."""
 
     async def inspect(
-        self, send: Callable[[Inspect], None], clear: bool, top: int, head_tokens: int
+        self, send: Callable[[Inspect], None], clear: bool, top: int, head_tokens: int, unpin: str = ""
     ) -> Inspection:
-        """Return the engine's contents, at most a second old; with `clear`, after evicting. Raise Unavailable
+        """Return the engine's contents, at most a second old; with `clear`, after evicting, with `unpin`,
+        after releasing it. Raise Unavailable
         if no reply arrives."""
-        if clear:
+        if clear or unpin:
             self._shared = None
-            return await self._wait(self._send_query(send, clear=True, top=top, head_tokens=head_tokens))
+            return await self._wait(self._send_query(send, Inspect(0, clear, top, head_tokens, unpin)))
         query = self._shared
         if query is None or not _covers(query, top, head_tokens, trio.current_time()):
-            query = self._shared = self._send_query(send, clear=False, top=top, head_tokens=head_tokens)
+            query = self._shared = self._send_query(send, Inspect(0, False, top, head_tokens))
         return _cut(await self._wait(query), top, head_tokens)
 
     def answered(self, inspection: Inspection) -> None:
@@ -64,10 +65,8 @@ class PendingInspections:
         self._open.clear()
         self._shared = None
 
-    def _send_query(
-        self, send: Callable[[Inspect], None], *, clear: bool, top: int, head_tokens: int
-    ) -> _Query:
-        inspect = Inspect(next(self._numbers), clear, top, head_tokens)
+    def _send_query(self, send: Callable[[Inspect], None], wanted: Inspect) -> _Query:
+        inspect: Inspect = msgspec.structs.replace(wanted, query=next(self._numbers))
         send(inspect)
         query = self._open[inspect.query] = _Query(inspect, trio.current_time())
         return query

@@ -5,6 +5,8 @@ As there, the field order is the format, and PROTOCOL_VERSION is raised with any
 
 from __future__ import annotations
 
+import msgspec
+
 from scheduler.link.wire_struct import WireStruct
 
 
@@ -15,6 +17,15 @@ class PrefixReport(WireStruct, frozen=True):
     references: int
     hits: int
     head: list[int]
+
+
+class PinReport(WireStruct, frozen=True):
+    """A prefix that is held until an operator releases it by this name."""
+
+    pin: str
+    tokens: int
+    cached_tokens: int
+    """Fewer than `tokens` where running rows needed its memory."""
 
 
 class CacheReport(WireStruct, frozen=True):
@@ -40,6 +51,7 @@ class CacheReport(WireStruct, frozen=True):
     """Of what requests and operators asked to keep for a time."""
     refused_holds: int = 0
     """Of these, what would have exceeded the share of the budget that may be held."""
+    pins: list[PinReport] = msgspec.field(default_factory=list)
 
 
 class DiskReport(WireStruct, frozen=True):

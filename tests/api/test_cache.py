@@ -148,13 +148,54 @@ async def test_a_prompt_is_warmed_and_held(autojump_clock: trio.testing.MockCloc
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler) as client:
         warmed = await client.post("/v1/cache", json=chat(), params={"keep_alive": "10m"})
-        assert warmed.json() == {"prompt_tokens": _PROMPT, "cached_tokens": 0, "keep_seconds": 600.0}
+        assert warmed.json() == {
+            "prompt_tokens": _PROMPT,
+            "cached_tokens": 0,
+            "keep_seconds": 600.0,
+            "pin": None,
+        }
         assert (await client.get("/v1/cache")).json()["kept_bytes"] > 0
         usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == _PROMPT - 1
-        for bad in ("soon", "0", "-1", "8000h"):
+        for bad in ("soon", "0", "8000h"):
             refused = await client.post("/v1/cache", json=chat(), params={"keep_alive": bad})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "keep_alive")
+
+
+@trio_test
+async def test_a_prompt_is_warmed_as_it_is(autojump_clock: trio.testing.MockClock) -> None:
+    """A text or its ids, in place of messages; one of them."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        text = "<user>hello\n"
+        for prompt, cached in ((text, 0), (list(text.encode()), len(text) - 1)):
+            warmed = await client.post("/v1/cache", json={"prompt": prompt})
+            assert warmed.json() == {
+                "prompt_tokens": len(text),
+                "cached_tokens": cached,
+                "keep_seconds": 300.0,
+                "pin": None,
+            }
+        for bad in ({}, {"prompt": [-1]}, {"prompt": [True]}, {"prompt": text, **chat()}):
+            assert (await client.post("/v1/cache", json=bad)).status_code == 400
+
+
+@trio_test
+async def test_a_pin_is_listed_and_released_by_its_name(autojump_clock: trio.testing.MockClock) -> None:
+    """It has no end; another name is 404, and of no form 400."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        warmed = (await client.post("/v1/cache", json=chat(), params={"keep_alive": "-1"})).json()
+        assert warmed["keep_seconds"] is None
+        pin = {"pin": warmed["pin"], "tokens": _PROMPT, "cached_tokens": _PROMPT}
+        await trio.sleep(400)
+        body = (await client.get("/v1/cache")).json()
+        assert (body["pins"], body["kept_bytes"] > 0) == ([pin], True)
+        unknown = await client.delete("/v1/cache", params={"pin": "0" * 16})
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "pin_not_found")
+        assert (await client.delete("/v1/cache", params={"pin": "?"})).status_code == 400
+        body = (await client.delete("/v1/cache", params={"pin": warmed["pin"]})).json()
+        assert (body["pins"], body["kept_bytes"], body["tokens"]) == ([], 0, _PROMPT + 1)
 
 
 @trio_test

@@ -8,6 +8,7 @@ from heapq import nlargest
 from typing import Literal, TypeAlias
 
 from scheduler.engine.prefix.nodes import Node, SegmentT, SnapshotT
+from scheduler.engine.prefix.pins import PinnedPrefix
 from scheduler.engine.prefix.radix_tree import CacheSize, RadixTree
 from scheduler.engine.prefix.retention import Mark
 
@@ -39,6 +40,7 @@ class CacheStatistics:
     top_prefixes: tuple[SharedPrefix, ...]
     held_bytes: int = 0  # By requests' and operators' holds.
     refused_holds: int = 0  # Because of the bound on what is held.
+    pins: tuple[PinnedPrefix, ...] = ()
 
 
 def top_prefixes(

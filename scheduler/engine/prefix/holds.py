@@ -1,22 +1,84 @@
-"""What clients and operators asked to keep for a time: the bound on it, and when it ends."""
+"""What clients and operators asked to keep for a time, or until it is released: the bound on it, and when it
+ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Generic
 
+from scheduler.engine.prefix.nodes import Node, SegmentT, SnapshotT
+from scheduler.engine.prefix.pins import MOST_PINS, Pin, PinnedPrefix, pin_name
+from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import Mark
 
 
-class Holds:
-    """Counts the bytes that are held. A mark's `held_until` and `held_bytes` are written here alone."""
+class Holds(Generic[SegmentT, SnapshotT]):
+    """Counts the bytes that are held. A mark's `held_until` and `held_bytes` are written here alone.
 
-    def __init__(self) -> None:
+    `file` is called with every node whose place in the order of eviction changed."""
+
+    def __init__(
+        self,
+        tree: RadixTree[SegmentT, SnapshotT],
+        marks: Mapping[Node[SegmentT, SnapshotT], Mark],
+        file: Callable[[Node[SegmentT, SnapshotT]], None],
+    ) -> None:
         self.nbytes = 0
         self.refused = 0
+        self._tree = tree
+        self._marks = marks
+        self._file = file
+        self._pins: dict[str, Pin] = {}
         self._ends: list[tuple[float, int, Mark]] = []
         self._entries = 0
         self._most = 64
+
+    def hold(self, end: Node[SegmentT, SnapshotT], tokens: array[int], until: float, room: int) -> bool:
+        """Hold the path to `end`, which is what is cached of `tokens`; `until` infinite: it is pinned. False
+        if more than `room` bytes would be held, or too many are pinned."""
+        if until == inf and len(self._pins) >= MOST_PINS:
+            self.refused += 1
+            return False
+        if held := self.begin(self._path(end), until, room):
+            if until == inf:
+                self._pins[pin_name(tokens, end.salt)] = Pin(end.salt, tokens)
+            self._file(end)
+        return held
+
+    def unpin(self, name: str) -> bool:
+        """A time for which its nodes were to be kept ends, too. False for an unknown name."""
+        if (pin := self._pins.pop(name, None)) is None:
+            return False
+        self._release(pin)
+        for other in self._pins.values():  # They may begin alike.
+            if (end := self._tree.match(other.tokens, other.salt).whole) is not None:
+                self.begin(self._path(end), inf, sys.maxsize)
+                self._file(end)
+        return True
+
+    def clear_pins(self) -> None:
+        for pin in self._pins.values():
+            self._release(pin)
+        self._pins.clear()
+
+    def _release(self, pin: Pin) -> None:
+        for node in self._tree.match(pin.tokens, pin.salt).path:
+            if self._marks[node].held_until == inf:
+                self.end(self._marks[node])
+                self._file(node)
+
+    def pins(self) -> tuple[PinnedPrefix, ...]:
+        return tuple(
+            PinnedPrefix(name, len(pin.tokens), self._tree.match(pin.tokens, pin.salt).length)
+            for name, pin in self._pins.items()
+        )
+
+    def _path(self, end: Node[SegmentT, SnapshotT]) -> list[tuple[Mark, int]]:
+        return [(self._marks[node], node.nbytes) for node in (end, *self._tree.parents(end))]
 
     def begin(self, pieces: Iterable[tuple[Mark, int]], until: float, room: int) -> bool:
         """Hold these marks' nodes, each with its bytes, until then. False, with nothing changed, if more

@@ -24,7 +24,7 @@ from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
 from scheduler.engine.prefix.session_turns import SessionTurns
 from scheduler.engine.prefix.snapshots import least_needed
-from scheduler.token_ids import KEY_BYTES
+from scheduler.token_ids import KEY_BYTES, compact
 
 Tokens: TypeAlias = Sequence[int]
 
@@ -60,7 +60,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._queue: EvictionQueue[Node[SegmentT, SnapshotT]] = EvictionQueue(self._is_valid)
         self._turns = SessionTurns(self._tree, self._marks, self._retention, self._file)
         self._rule = rule or ByReturn(self._retention.sessions)
-        self._holds = Holds()
+        self._holds = Holds(self._tree, self._marks, self._file)
         self._now = clock()
         self.query_tokens = self.hit_tokens = self.stored_tokens = self.evicted_bytes = 0
         self.evicted_tokens: dict[Reason, int] = {"budget": 0, "superseded": 0, "cleared": 0}
@@ -201,24 +201,25 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return node.snapshot is not None
 
     def hold(self, tokens: Tokens, salt: str, seconds: float) -> bool:
-        """Keep what is cached of `tokens` for that long from now on, as far as the budget allows. False if it
-        is not: too much is held already, or nothing can be restored."""
+        """Keep what is cached of `tokens` for that long from now on (infinite: until `unpin`), as far as the
+        budget allows. False if it is not: too much is held already, or nothing can be restored."""
         match = self._tree.match(tokens, salt)
-        match = match.restorable() if self._needs_snapshot else match
-        end = self._tree.boundary(match)
-        if end is None:
+        if (end := self._tree.boundary(match.restorable() if self._needs_snapshot else match)) is None:
             return False
         self._renew()
-        path = [(self._marks[node], node.nbytes) for node in (end, *self._tree.parents(end))]
-        held = self._holds.begin(path, self._now + seconds, int(self._retention.held_share * self.room))
-        self._file(end)
+        most = int(self._retention.held_share * self.room)
+        held = self._holds.hold(end, compact(tokens), self._now + seconds, most)
         self._make_room(0)  # A split may have cost some.
         return held and end in self._marks
 
+    def unpin(self, name: str) -> bool:
+        """Hold what `pin_name` names no longer; nothing is evicted. False for an unknown name."""
+        self._renew()
+        return self._holds.unpin(name)
+
     def ended(self, salt: str, session: str, kind: str) -> None:
         """A turn of a session ended, and it waits for `kind`: the tools that it called, or how it ended."""
-        key = salt, session
-        self._now = self._clock()
+        self._now, key = self._clock(), (salt, session)
         self._rule.ended(key, kind, self._now)
         for node in self._turns.ends.get(key, ()):
             self._file(node)
@@ -243,8 +244,9 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return before - self.nbytes
 
     def clear(self) -> int:
-        """Evict everything that is not in use. Return the bytes freed."""
+        """Evict everything that is not in use, and end all pins. Return the bytes freed."""
         before = self.evicted_bytes
+        self._holds.clear_pins()
         while (victim := self._victim()) is not None:
             self._evict(victim, "cleared")
         return self.evicted_bytes - before
@@ -262,6 +264,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             top_prefixes=top_prefixes(self._tree, self._marks, top, head_tokens),
             held_bytes=self._holds.nbytes,
             refused_holds=self._holds.refused,
+            pins=self._holds.pins(),
         )
 
     def check_integrity(self) -> list[str]:

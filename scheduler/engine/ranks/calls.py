@@ -142,6 +142,12 @@ class EndTurn(WireStruct, frozen=True, tag="end_turn"):
     kind: str
 
 
+class Unpin(WireStruct, frozen=True, tag="unpin"):
+    """Hold a pinned prefix no longer."""
+
+    name: str
+
+
 class LimitPool(WireStruct, frozen=True, tag="limit_pool"):
     most_bytes: int
 
@@ -177,6 +183,7 @@ Call: TypeAlias = (
     | Evict
     | Clear
     | EndTurn
+    | Unpin
     | LimitPool
     | LimitScores
     | ClearPool

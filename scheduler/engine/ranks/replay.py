@@ -38,6 +38,7 @@ from scheduler.engine.ranks.calls import (
     State,
     Step,
     Told,
+    Unpin,
 )
 from scheduler.engine.sequence import RequestRefused, Sequence
 
@@ -174,7 +175,7 @@ class Replay:
                 self._digest.add(backend.emit_pending())
             case Step(predicted_seconds=predicted_seconds):
                 self._digest.add(backend.step(call.as_chunks(), predicted_seconds))
-            case SetBudget() | Evict() | Clear() | EndTurn():
+            case SetBudget() | Evict() | Clear() | EndTurn() | Unpin():
                 self._change_prefixes(call)
             case LimitPool(most_bytes=most_bytes):
                 backend.device.limit_pool(most_bytes)
@@ -196,7 +197,7 @@ class Replay:
         except RequestRefused as refusal:
             self._refusal = _Refusal(call.submit.request_id, str(refusal))
 
-    def _change_prefixes(self, call: SetBudget | Evict | Clear | EndTurn) -> None:
+    def _change_prefixes(self, call: SetBudget | Evict | Clear | EndTurn | Unpin) -> None:
         if (prefixes := self._backend.prefixes) is None:
             raise RanksDisagree("there is no prefix cache here")
         match call:
@@ -208,3 +209,5 @@ class Replay:
                 prefixes.clear()
             case EndTurn(salt=salt, session=session, kind=kind):
                 prefixes.ended(salt, session, kind)
+            case Unpin(name=name):
+                prefixes.unpin(name)

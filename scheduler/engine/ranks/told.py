@@ -20,6 +20,7 @@ from scheduler.engine.ranks.calls import (
     LimitPool,
     LimitScores,
     SetBudget,
+    Unpin,
 )
 from scheduler.engine.system_memory import SystemMemory
 from scheduler.link.messages import DeviceMemory
@@ -77,6 +78,10 @@ class ToldPrefixes:
     def clear(self) -> int:
         self._tell(Clear())
         return self._own.clear()
+
+    def unpin(self, name: str) -> bool:
+        self._tell(Unpin(name))
+        return self._own.unpin(name)
 
     def ended(self, salt: str, session: str, kind: str) -> None:
         self._tell(EndTurn(salt, session, kind))

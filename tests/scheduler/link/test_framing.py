@@ -39,7 +39,22 @@ from scheduler.link.messages import (
     TurnEnded,
     UnloadAdapter,
 )
-from scheduler.link.reports import CacheReport, DiskReport, EngineReport, PrefixReport, SlotReport
+from scheduler.link.reports import (
+    CacheReport,
+    DiskReport,
+    EngineReport,
+    PinReport,
+    PrefixReport,
+    SlotReport,
+)
+from scheduler.link.transfers import (
+    CloseTransfer,
+    OpenExport,
+    OpenImport,
+    ReadExport,
+    TransferReply,
+    WriteImport,
+)
 from scheduler.token_ids import compact
 from tests.examples import examples
 from tests.fakes.mutation import mutations
@@ -53,6 +68,7 @@ few = st.integers(0, 5)
 backends = st.sampled_from(["mlx", "scripted"])
 dtypes = st.sampled_from(["auto", "stored", "float32", "bfloat16", "float16"])
 
+token_ids = st.lists(st.integers(0, 2**32 - 1), max_size=9).map(compact)
 plans = st.builds(ScriptedPlan, floats, numbers, numbers, numbers)
 samplings = st.builds(
     Sampling,
@@ -79,7 +95,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(
         Submit,
         numbers,
-        st.lists(st.integers(0, 2**32 - 1), max_size=9).map(compact),
+        token_ids,
         numbers,
         st.lists(numbers, max_size=3).map(tuple),
         samplings,
@@ -93,8 +109,13 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(Cancel, numbers),
     st.builds(LoadAdapter, numbers, adapters),
     st.builds(UnloadAdapter, words),
-    st.builds(Inspect, numbers, st.booleans(), numbers, numbers),
+    st.builds(Inspect, numbers, st.booleans(), numbers, numbers, words),
     st.builds(SetMemoryLimit, numbers, numbers, numbers),
+    st.builds(OpenExport, numbers, words, words, words, token_ids),
+    st.builds(ReadExport, numbers),
+    st.builds(OpenImport, numbers, words, words, words, token_ids, st.binary(max_size=9), floats),
+    st.builds(WriteImport, numbers, st.binary(max_size=9)),
+    st.builds(CloseTransfer, numbers),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
 engine_reports = st.builds(
@@ -109,6 +130,9 @@ cache_reports = st.builds(
     st.dictionaries(words, numbers, max_size=3),
     st.lists(st.builds(PrefixReport, numbers, numbers, numbers, st.lists(numbers, max_size=3)), max_size=2),
     st.lists(words, max_size=2),
+    numbers,
+    numbers,
+    st.lists(st.builds(PinReport, words, numbers, numbers), max_size=2),
 )
 from_engine: st.SearchStrategy[FromEngine] = st.one_of(
     st.builds(Loading, words),
@@ -126,10 +150,12 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
         ),
     ),
     st.builds(AdapterLoaded, numbers, words),
+    st.builds(TransferReply, numbers, numbers, st.binary(max_size=9), words),
     st.builds(
         Inspection,
         *(numbers, numbers, st.none() | cache_reports, st.none() | disk_reports),
         st.none() | engine_reports,
+        st.booleans(),
     ),
 )
 sizes = st.lists(st.integers(1, 40), max_size=20)
@@ -190,6 +216,11 @@ def test_the_property_tests_know_every_message() -> None:
         SetMemoryLimit,
         LoadAdapter,
         UnloadAdapter,
+        OpenExport,
+        ReadExport,
+        OpenImport,
+        WriteImport,
+        CloseTransfer,
     }
     assert set(get_args(FromEngine)) == {
         Loading,
@@ -197,6 +228,7 @@ def test_the_property_tests_know_every_message() -> None:
         StepOutput,
         Inspection,
         AdapterLoaded,
+        TransferReply,
         Fault,
     }
 

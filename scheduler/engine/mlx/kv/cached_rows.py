@@ -183,7 +183,8 @@ class CachedRows:
         if self._layout.needs_state:
             self._prefixes.attach(tokens, submit.salt, self._layout.state(layers))
         for length, seconds in submit.holds if session_end else ():
-            self._prefixes.hold(tokens[:length], submit.salt, seconds)
+            if length <= len(tokens):  # Before the prompt's last token there is another turn to come.
+                self._prefixes.hold(tokens[:length], submit.salt, seconds)
 
     def release(self, row: Row) -> None:
         """Release the row's lease."""

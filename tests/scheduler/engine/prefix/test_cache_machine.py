@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from math import inf
 from typing import TypeAlias
 
 from hypothesis import settings
@@ -104,8 +105,8 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.held == before
 
     @precondition(lambda self: self.held)
-    @rule(data=st.data(), seconds=st.integers(1, 20))
-    def hold(self, data: st.DataObject, seconds: int) -> None:
+    @rule(data=st.data(), seconds=st.one_of(st.integers(1, 20), st.just(inf)))
+    def hold(self, data: st.DataObject, seconds: float) -> None:
         salt, prefix = data.draw(st.sampled_from(sorted(self.held)))
         before, bytes_before = self.held, self.cache.statistics().held_bytes
         kept = self.cache.hold(prefix, salt, seconds)
@@ -117,6 +118,17 @@ class CacheMachine(RuleBasedStateMachine):
         held_bytes = self.cache.statistics().held_bytes
         if self.grain == 1 and not self.states and held_bytes > bytes_before:
             assert held_bytes <= SMALL.held_share * self.room + TOKEN_BYTES
+
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        pins = self.cache.statistics().pins
+        before = self.held
+        for pin in data.draw(st.sampled_from([(), *((pin,) for pin in pins)])):
+            assert self.cache.unpin(pin.name)
+        self.observe()
+        assert self.held == before
+        if not self.cache.statistics().pins:
+            assert all(mark.held_until < inf for mark in self.cache._marks.values())
 
     @rule(
         tokens=st.lists(st.integers(0, 2), max_size=10),
@@ -234,7 +246,9 @@ class CacheMachine(RuleBasedStateMachine):
             runs = sum(node.segment.nbytes for node in self.cache._tree.walk())
             assert self.cache.nbytes == runs + KEY_BYTES * len(self.held) + sizes
         assert self.cache.check_integrity() == []
+        held = sum(mark.held_bytes for mark in self.cache._marks.values())
         statistics = self.cache.statistics()
+        assert statistics.held_bytes == held
         assert (statistics.query_tokens, statistics.hit_tokens) == (self.asked, self.hit)
         assert (statistics.size.tokens, statistics.leases) == (len(self.held), len(self.leases))
         assert len(self.cache._turns.ends) <= SMALL.sessions

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import inf
+
+from scheduler.engine.prefix.pins import MOST_PINS, PinnedPrefix, pin_name
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, keep, words
@@ -102,3 +105,48 @@ def test_marks_of_evicted_holds_do_not_pile_up() -> None:
         keep(timed.cache, words(start, 100))
         timed.cache.hold(words(start, 100), "", 3600.0)
     assert len(timed.cache._holds._ends) <= 200
+
+
+def test_a_pin_has_no_end_but_its_release() -> None:
+    """It is listed by its name; what another pin begins with stays held when it is released."""
+    timed = Timed(400)
+    trunk, one, other = words(0, 60), words(1000, 40), words(2000, 40)
+    for branch in (one, other):
+        keep(timed.cache, trunk + branch)
+        assert timed.cache.hold(trunk + branch, "", inf)
+    name = pin_name(trunk + one, "")
+    assert timed.cache.statistics().pins[0] == PinnedPrefix(name, 100, 100)
+    timed.now = 1e9
+    for start in range(10_000, 20_000, 100):
+        keep(timed.cache, words(start, 100))
+    assert timed.cache.match_length(trunk + one + words(9, 1), "") == 100
+    assert not timed.cache.unpin("unknown")
+    assert timed.cache.unpin(name)
+    assert not timed.cache.unpin(name)
+    assert (timed.held_tokens(), len(timed.cache.statistics().pins)) == (100, 1)
+    for start in range(20_000, 30_000, 100):
+        keep(timed.cache, words(start, 100))
+    assert timed.cache.match_length(trunk + one + words(9, 1), "") == 60
+    assert timed.cache.match_length(trunk + other + words(9, 1), "") == 100
+    assert timed.cache.check_integrity() == []
+
+
+def test_rows_take_what_is_pinned_and_the_list_says_so() -> None:
+    """A pin whose tokens are gone is still listed; clearing the cache ends all pins."""
+    timed = Timed(400)
+    keep(timed.cache, words(0, 100))
+    timed.cache.hold(words(0, 100), "", inf)
+    timed.cache.set_running_bytes(400 * TOKEN_BYTES)
+    assert [pin.cached_tokens for pin in timed.cache.statistics().pins] == [0]
+    timed.cache.clear()
+    assert timed.cache.statistics().pins == ()
+    assert timed.held_tokens() == 0
+
+
+def test_pins_are_bounded() -> None:
+    """In number, too: each is listed."""
+    timed = Timed(100_000, share=1.0)
+    for number in range(MOST_PINS + 1):
+        keep(timed.cache, words(100 * number, 2))
+        assert timed.cache.hold(words(100 * number, 2), "", inf) == (number < MOST_PINS)
+    assert timed.cache.statistics().refused_holds == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import abc
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import Chunk
+from scheduler.engine.prefix.pins import pin_name
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.ranks.calls import Admit, Call, Compare, Prepare, Refused, Step
 from scheduler.engine.ranks.replay import RanksDisagree, ToldClock
@@ -259,6 +261,19 @@ def test_sessions_wait_on_every_rank() -> None:
     while kept(ranks.own) == {"slow", "quick"}:
         prefixes.evict(KV_BYTES_PER_TOKEN)
     assert [kept(backend) for backend in ranks.all] == [{"quick"}] * len(ranks.all)
+
+
+def test_pins_begin_and_end_on_every_rank() -> None:
+    """And no rank exports or imports: each has a part of the keys and values."""
+    ranks, journal = _used()
+    asked = request(20, prompt_of(50, 7), 1)
+    journal.admit(msgspec.structs.replace(asked, holds=((50, math.inf),)))
+    journal.finish()
+    pins = [[pin.cached_tokens for pin in _prefixes(one).statistics().pins] for one in ranks.all]
+    assert pins == [[50]] * len(ranks.all)
+    assert _prefixes(ranks.leader).unpin(pin_name(prompt_of(50, 7), ""))
+    assert [_prefixes(one).statistics().held_bytes for one in ranks.all] == [0] * len(ranks.all)
+    assert ranks.leader.transfers is None
 
 
 _PROMPTS = st.integers(0, 5).map(lambda seed: prompt_of(60, seed % 2)[: 20 + 8 * seed])

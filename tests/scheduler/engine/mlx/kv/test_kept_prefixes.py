@@ -7,12 +7,15 @@ the one must not be the other's.
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Iterator
+from math import inf
 
 import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from scheduler.engine.prefix.pins import PinnedPrefix, pin_name
 from scheduler.link.messages import Cancel, Submit
 from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
@@ -94,3 +97,20 @@ def test_the_next_turn_goes_on_from_a_row_that_ended_among_others(family: str) -
     for turn in turns:
         (heard,) = engine.ask(turn)
         assert heard.cached > 0
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
+def test_a_pinned_prompt_is_pinned_once_and_whole(family: str) -> None:
+    """Not also what was computed of it when its last token was to come; with the one name that the parent
+    knows, nothing stays held."""
+    engine = engine_of(family)
+    prompt = words(50, 3)
+    engine.ask(engine.submit(prompt, holds=((50, inf), (40, 60.0)), boundaries=(40,)))
+    prefixes = engine.backend.prefixes
+    assert prefixes is not None
+    name = pin_name(array("I", prompt), "")
+    assert prefixes.statistics().pins == (PinnedPrefix(name, 50, 50),)
+    held = prefixes.statistics().held_bytes
+    assert prefixes.unpin(name)
+    assert 0 <= prefixes.statistics().held_bytes < held
+    assert prefixes.statistics().pins == ()

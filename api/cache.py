@@ -1,0 +1,228 @@
+"""`/v1/cache`: what the prefix caches hold; warm, pin, export and clear them.
+
+Only operators may: a report says how often which prompts are asked, and what is held is taken from others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field, StrictInt, model_validator
+from starlette.types import Receive, Scope, Send
+
+from api.auth import CallerOf, operator
+from api.engines import ModelName
+from api.fields import Listed
+from api.identity import Caller
+from api.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
+from api.loading import keep_seconds
+from api.openai.decode import generation_request
+from api.openai.messages import ChatMessage
+from api.openai.schema import MAX_SALT_CHARACTERS, ChatCompletionRequest
+from api.served_models import Served, ServedModels
+from api.whole_answer import whole_answer
+from scheduler.errors import InvalidRequest
+from scheduler.link.messages import Inspection
+from scheduler.pool.together import together
+from scheduler.prefix_files import Export
+from scheduler.request import PRIORITIES, GenerationRequest, Hold, TextPrompt, TokenPrompt
+from scheduler.service import Scheduler
+
+MAX_HOLD_SECONDS = 7 * 86_400.0
+MAX_PROMPT_TOKENS = 1 << 20
+IMPORT_PATH = "/v1/cache/import"
+LONG_BODIES = frozenset((IMPORT_PATH,))
+"""A prefix of 100,000 tokens has gigabytes: the routes read these bodies piece by piece."""
+_FILE = "application/octet-stream"
+_Ids = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
+
+
+class PrefixRequest(ChatCompletionRequest):
+    """A prompt: messages as in chat completions, or the text or the ids as they are."""
+
+    messages: Listed[ChatMessage] = Field(default_factory=list)
+    prompt: str | _Ids | None = None
+
+    @model_validator(mode="after")
+    def _is_one_prompt(self) -> PrefixRequest:
+        if (self.prompt is None) == (not self.messages):
+            raise ValueError("send either prompt or messages")
+        return self
+
+
+def cache_routes(models: ServedModels) -> APIRouter:
+    router = APIRouter(tags=["operations"], route_class=JsonRoute, dependencies=[Depends(operator)])
+
+    @router.get("/v1/cache")
+    async def cache(
+        model: ModelName = None,
+        top: Annotated[int, Query(ge=0, le=1000)] = 10,
+        text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
+    ) -> JSONResponse:
+        """The contents of a model's prefix caches, all engines together and, if there are several, each by
+        its name in `engines`. `text_tokens`: how many tokens of each shared prefix to return as text; the
+        text is part of clients' prompts."""
+        scheduler = models.model(model).scheduler
+        found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
+        inspection = together(found.values(), top)
+        prefixes = inspection.cache.trunks if inspection.cache and text_tokens else ()
+        texts = [await scheduler.detokenize(prefix.head, "text_tokens") for prefix in prefixes]
+        body = cache_object(inspection, texts)
+        if len(scheduler.pool.names) > 1:
+            body["engines"] = {name: cache_object(one) for name, one in found.items()}
+        return JSONResponse(body)
+
+    @router.post("/v1/cache")
+    async def warm(
+        body: Validated[PrefixRequest],
+        caller: CallerOf,
+        work: BodyWorkOf,
+        keep_alive: Annotated[str, Query()] = "5m",
+    ) -> dict[str, Any]:
+        """Prefill a prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds), as far
+        as memory allows: `kept_bytes` and `refused_holds` of `GET /v1/cache` say so. A negative `keep_alive`
+        pins it: until `DELETE /v1/cache?pin=` with the answer's `pin`, for as long as the engine lives.
+        Fields that are about the answer have no effect."""
+        seconds = _hold_seconds(keep_alive)
+        served = models.check(body.model)
+        request = await prompt_of(body, served, caller, work)
+        answer = await whole_answer(served.scheduler, replace(request, holds=(Hold(None, seconds),)))
+        return {
+            "prompt_tokens": answer.usage.prompt_tokens,
+            "cached_tokens": answer.usage.cached_tokens,
+            **await _held(served.scheduler, request, seconds),
+        }
+
+    @router.delete("/v1/cache")
+    async def clear_cache(
+        model: ModelName = None, pin: Annotated[str | None, Query(pattern="^[0-9a-f]{16}$")] = None
+    ) -> JSONResponse:
+        """Evict every prefix of a model that no running request uses, in all its engines, and end all pins.
+        With `pin`, release only what is pinned by that name: it is evicted when its turn comes."""
+        operations = models.model(model).scheduler.operations
+        if pin is not None:
+            return JSONResponse(cache_object(await operations.unpin(pin)))
+        inspection = await operations.inspect_cache(clear=True)
+        return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
+
+    @router.post("/v1/cache/export", response_class=Response, responses={200: {"content": {_FILE: {}}}})
+    async def export(body: Validated[PrefixRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
+        """What is cached of a prompt, as a file that another server of the same model, weights dtype and
+        software imports. 400 if nothing is, and for engines of several ranks; 503 while another file is
+        exported or imported. The file has the prompt's ids."""
+        served = models.check(body.model)
+        request = await prompt_of(body, served, caller, work)
+        return _FileResponse(await served.scheduler.prefix_files.export(request))
+
+    @router.post(
+        IMPORT_PATH,
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {_FILE: {"schema": {"type": "string", "format": "binary"}}},
+            }
+        },
+    )
+    async def load(
+        request: Request,
+        caller: CallerOf,
+        model: ModelName = None,
+        cache_salt: Annotated[str | None, Query(min_length=1, max_length=MAX_SALT_CHARACTERS)] = None,
+        keep_alive: Annotated[str, Query()] = "5m",
+    ) -> dict[str, Any]:
+        """Put an exported file into the prefix cache, for requests of the caller's tenant, and hold it as
+        `POST /v1/cache` does. Every part is checked before it is cached. 400 names what is damaged, or is of
+        another model; what came before a damaged part stays."""
+        seconds = _hold_seconds(keep_alive)
+        served = models.check(model)
+        reader = GenerationRequest("import", TokenPrompt(()), cache_salt=cache_salt or "")
+        asked = caller.asks(reader, served.adapter)
+        async with aclosing(request.stream()) as file:
+            ids = await served.scheduler.prefix_files.load(asked, file, seconds)
+        if seconds == math.inf:
+            asked = replace(asked, prompt=TokenPrompt(tuple(ids)))
+        return {"tokens": len(ids), **await _held(served.scheduler, asked, seconds)}
+
+    return router
+
+
+def _hold_seconds(keep_alive: str) -> float:
+    """Infinite to pin. Raise InvalidRequest."""
+    seconds = keep_seconds(keep_alive)
+    if seconds < 0:
+        return math.inf
+    if not 0 < seconds <= MAX_HOLD_SECONDS:
+        raise InvalidRequest(
+            f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds, or negative: until it"
+            " is released",
+            param="keep_alive",
+        )
+    return seconds
+
+
+async def _held(scheduler: Scheduler, request: GenerationRequest, seconds: float) -> dict[str, Any]:
+    if seconds < math.inf:
+        return {"keep_seconds": seconds, "pin": None}
+    return {"keep_seconds": None, "pin": await scheduler.pin_name(request)}
+
+
+class _FileResponse(Response):
+    """An export, which ends with the response, however it ends."""
+
+    media_type = _FILE
+
+    def __init__(self, export: Export) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self.headers["content-disposition"] = 'attachment; filename="prefix.penstock"'
+        self.headers["x-penstock-tokens"] = str(export.tokens)
+        self._export = export
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            async with aclosing(self._export.pieces()) as pieces:
+                async for piece in pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._export.close()
+
+
+async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:
+    """Return a request that reads the prompt of `body`, at the lowest priority, and answers nothing."""
+    given = None if body.prompt is None else _prompt(body.prompt)
+    decoded = await work.decode(body, lambda: generation_request(body, served.defaults))
+    # The grammar, the choices and the like are the answer's, and there is none.
+    asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
+    asked = replace(asked, prompt_logprobs=None, priority=PRIORITIES.stop - 1)
+    return caller.asks(asked if given is None else replace(asked, prompt=given), served.adapter)
+
+
+def _prompt(given: str | list[int]) -> TextPrompt | TokenPrompt:
+    return TextPrompt(given) if isinstance(given, str) else TokenPrompt(tuple(given))
+
+
+def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the cache report. `texts` are the first tokens of each shared prefix as text, if requested."""
+    report = inspection.cache
+    if report is None:
+        return {"enabled": False}
+    prefixes: list[dict[str, Any]] = [
+        {"tokens": prefix.tokens, "references": prefix.references, "hits": prefix.hits}
+        for prefix in report.trunks
+    ]
+    for prefix, text in zip(prefixes, texts, strict=False):
+        prefix["text"] = text
+    plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
+    plain["pins"] = [msgspec.structs.asdict(pin) for pin in report.pins]
+    disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
+    return {"enabled": True, **plain, "trunks": prefixes, "disk": disk}
