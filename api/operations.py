@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse
 
 from api.auth import operator, trusted
-from api.engines import engine_objects, rounded
+from api.engines import ModelName, engine_objects, rounded
 from api.served_models import ServedModels
 from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState
