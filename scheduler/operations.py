@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from scheduler.errors import Unavailable
@@ -12,7 +14,13 @@ from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
 from scheduler.pool.together import last_step_seconds, stalled_seconds, together
 from scheduler.prompt.token_pieces import TokenPieces
-from scheduler.statistics import MemberStatistics, PieceStatistics, SchedulerReport, SchedulerStatistics
+from scheduler.statistics import (
+    MemberStatistics,
+    PieceStatistics,
+    SchedulerReport,
+    SchedulerStatistics,
+    TextStatistics,
+)
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import ModelMetrics
 
@@ -27,9 +35,10 @@ class Operations:
         pool: Pool,
         metrics: ModelMetrics,
         pieces: TokenPieces,
+        texts: Callable[[], TextStatistics],
     ) -> None:
-        self._pieces = pieces
-        self._observed_pieces = PieceStatistics()
+        self._pieces, self._texts = pieces, texts
+        self._observed_pieces, self._observed_texts = PieceStatistics(), TextStatistics()
         self._queue = queue
         self._admission = admission
         self._pool = pool
@@ -70,6 +79,7 @@ class Operations:
             running=tuple(record.statistics(now) for record in self._pool.records),
             engines=engines,
             prompt_pieces=self._pieces.statistics(),
+            prompt_texts=self._texts(),
         )
 
     @staticmethod
@@ -86,6 +96,8 @@ class Operations:
         self.observe_queue()
         before, self._observed_pieces = self._observed_pieces, self._pieces.statistics()
         observation.observe_pieces(self.metrics, self._observed_pieces, before)
+        earlier, self._observed_texts = self._observed_texts, self._texts()
+        observation.observe_texts(self.metrics, self._observed_texts, earlier)
         observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
 
     @staticmethod

@@ -110,7 +110,12 @@ class Scheduler:
         traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading, share_of)
         self.pool = Pool(config, launchers, self._queue, self._admission, self, self.metrics, traits, place)
         self.operations = Operations(
-            self._queue, self._admission, self.pool, self.metrics, preparation.pieces
+            self._queue,
+            self._admission,
+            self.pool,
+            self.metrics,
+            preparation.pieces,
+            preparation.tokenizer.text_statistics,
         )
 
     async def run(self) -> None:
