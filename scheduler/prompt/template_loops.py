@@ -292,7 +292,7 @@ class _Body:
     # What is outside
 
     def _is_outside(self, node: nodes.Node, scope: _Scope, *, with_target: bool) -> bool:
-        """Whether `node` may be evaluated where the loop's turn begins, and has the value of later there."""
+        """Whether `node` may be evaluated where the loop's turn begins, with the value that it has later."""
         match node:
             case nodes.Name(name=name):
                 if name in self._targets and name not in scope.stored:
