@@ -81,8 +81,10 @@ class HubTemplate:
             return None
         # Some clients send None for what is not there, which templates would write.
         present = [{name: value for name, value in one.items() if value is not None} for one in messages]
+        # Most values are strings, and long: they are plain by their type.
+        others = [value for one in present for value in one.values() if type(value) is not str]
         try:
-            marshal.dumps((present, asked.tools, dict(asked.options)), 0)
+            marshal.dumps((others, asked.tools, dict(asked.options)), 0)
         except ValueError:
             return None  # Not only plain data: transformers makes it plain.
         return {

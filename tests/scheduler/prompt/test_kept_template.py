@@ -86,7 +86,7 @@ def test_a_conversation_is_rendered_as_transformers_renders_it(family: str) -> N
     template = Template(FAMILIES[family])
     assert template.texts.whole is None
 
-    @settings(deadline=None, derandomize=True, max_examples=40)
+    @settings(deadline=None, derandomize=True, max_examples=100)
     @given(histories(), st.lists(tools, max_size=2), options)
     def check(turns: list[list[Message]], offered: list[dict[str, Any]], chosen: Mapping[str, Any]) -> None:
         asked = Asked(offered or None, options=chosen)
@@ -159,6 +159,8 @@ REFUSED = {
     + "{% for _ in [1] %}{{ x }}{% endfor %}{% set x = m.role %}{{ x }}{% endfor %}",
     "a function with another meaning": "{% set range = namespace %}" + LOOP + "{{ m.role }}{% endfor %}",
     "a recursive loop": "{% for m in messages recursive %}{{ m.role }}{% endfor %}",
+    "a condition of a loop": "{% for m in messages if m.role != 'tool' %}{{ loop.last }}{% endfor %}",
+    "an else of a loop": LOOP + "{{ m.role }}{% else %}none{% endfor %}",
     "a block": "{% block x %}" + LOOP + "{{ m.role }}{% endfor %}{% endblock %}",
     "a macro's callers": "{% macro f() %}{{ caller() }}{% endmacro %}"
     + LOOP
