@@ -105,7 +105,7 @@ class _Session:
         return " ".join(self._chance.choices(WORDS, k=words))
 
     def _step(self, words: int) -> None:
-        """An answer and what follows it, of so many words each."""
+        """An answer and what follows it; each of `words` words."""
         if not self._calls:
             self._say("assistant", words)
             self._say("user", words)
