@@ -48,6 +48,12 @@ class KeptTexts:
         with self._lock:
             return TextStatistics(self.whole, self._made + self._found, self._found, self._held_bytes)
 
+    def clear(self) -> None:
+        """Forget the texts, and that they were counted."""
+        with self._lock:
+            self._kept.clear()
+            self._held_bytes = self._made = self._found = 0
+
     def rendering(self, salt: str, sites: int) -> Rendering:
         """Only renderings with equal salts share texts, so that nobody learns from the time that it takes
         what others have sent."""

@@ -160,6 +160,7 @@ class HubTokenizer:
         spellings = ByteTable(self._backend.id_to_token).__getitem__
         self._spelling: Callable[[int], bytes] = spellings if self._is_byte_level else cache(self._spelled)
         self._byte_tables: dict[frozenset[str], ByteTable] = {}
+        self._texts.clear()  # What was tried out is no client's.
 
     @property
     def vocabulary(self) -> int:

@@ -15,7 +15,9 @@ from transformers import AutoTokenizer
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.hub_template import Asked, HubTemplate
 from scheduler.prompt.kept_texts import KeptTexts
-from scheduler.request import Message
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import ChatPrompt, Message
+from scheduler.statistics import TextStatistics
 from tests.scheduler.prompt.conversations import agent, histories, tools
 
 # In the manner of the families that agents use: what their loops read and set is theirs, the texts are not.
@@ -237,6 +239,15 @@ def test_whatever_a_loop_reads_decides_its_text(name: str) -> None:
             for _ in range(2):
                 assert template.kept(messages, asked) == template.whole(messages, asked)
         assert template.kept(messages) == template.whole(messages)
+
+
+def test_a_model_begins_with_nothing_kept() -> None:
+    """What is tried out at the start is not counted; the embedded template keeps all of its texts."""
+    hub = HubTokenizer(TOKENIZER_FOLDER)
+    assert hub.text_statistics() == TextStatistics()
+    hub.render(ChatPrompt(tuple(agent(2))))
+    hub.render(ChatPrompt(tuple(agent(2))))
+    assert hub.text_statistics().kept_messages == len(agent(2))
 
 
 def test_salts_share_nothing() -> None:
