@@ -23,11 +23,19 @@ import trio
 from loadtests.chaos.victim import victim
 from loadtests.fuzz.prober import Prober
 from loadtests.percentiles import percentile
-from loadtests.processes import children, cpu_seconds, resident_bytes
+from loadtests.processes import children, cpu_seconds, main_thread_cpu_seconds, resident_bytes
 from loadtests.prompts import WORDS
 
 _SYSTEM_SHARE, _MESSAGE_WORDS = 0.1, 200
 """Of the system prompt in the whole prompt, which all sessions have in common; of a message of the past."""
+_TOOL: dict[str, Any] = {
+    "name": "edit",
+    "description": "Change a file.",
+    "parameters": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "text": {"type": "string"}},
+    },
+}
 _LONG_LOOP_SECONDS = 0.010
 """The bound on the event loop's 99th percentile."""
 
@@ -42,6 +50,9 @@ class SessionsPlan:
     clients: int
     """Turns in flight at a time."""
     seed: int = 0
+    calls: bool = False
+    """Whether the past is calls of a tool and their results, as an agent's is; otherwise questions and
+    answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +70,19 @@ class LongSessions:
     warm_turn_seconds: dict[str, float]
     loop_seconds: dict[str, float]
     resident_bytes: int
+    loop_cpu_seconds: float = 0.0
+    """Of a warm turn, the part of the thread with the event loop. 0 without /proc."""
     pieces: dict[str, int] = field(default_factory=dict)
     """`prompt_pieces` of `/v1/scheduler`; empty for a server without them."""
 
     @property
     def ratio(self) -> float:
         return self.cold_cpu_seconds / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
+
+    @property
+    def turns_per_core_second(self) -> float:
+        """The bound on one server's own process: what its Python can do while it has one core's time."""
+        return 1 / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
 
 class _Session:
@@ -73,22 +91,38 @@ class _Session:
     def __init__(self, plan: SessionsPlan, number: int, words_per_token: float, system: str) -> None:
         self._chance = random.Random(f"{plan.seed} {number}")
         self._new_words = max(1, round(plan.new_tokens * words_per_token / 2))
-        self._messages: list[dict[str, str]] = [{"role": "system", "content": system}]
+        self._calls = plan.calls
+        self._messages: list[dict[str, Any]] = [{"role": "system", "content": system}]
         words = round(plan.tokens * (1 - _SYSTEM_SHARE) * words_per_token)
-        for index in range(words // _MESSAGE_WORDS):
-            self._say("user" if index % 2 == 0 else "assistant", _MESSAGE_WORDS)
-        if len(self._messages) % 2 == 1:
-            self._say("user", 1)
+        self._say("user", 1)
+        for _ in range(words // (2 * _MESSAGE_WORDS)):
+            self._step(_MESSAGE_WORDS)
 
     def _say(self, role: str, words: int) -> None:
-        self._messages.append({"role": role, "content": " ".join(self._chance.choices(WORDS, k=words))})
+        self._messages.append({"role": role, "content": self._text(words)})
+
+    def _text(self, words: int) -> str:
+        return " ".join(self._chance.choices(WORDS, k=words))
+
+    def _step(self, words: int) -> None:
+        """An answer and what follows it; each of `words` words."""
+        if not self._calls:
+            self._say("assistant", words)
+            self._say("user", words)
+            return
+        number = f"call{len(self._messages)}"
+        arguments = json.dumps({"path": f"/{number}", "text": self._text(words)})
+        function = {"name": _TOOL["name"], "arguments": arguments}
+        call = {"type": "function", "id": number, "function": function}
+        self._messages.append({"role": "assistant", "content": "I edit it.", "tool_calls": [call]})
+        self._messages.append({"role": "tool", "tool_call_id": number, "content": self._text(words)})
 
     def grow(self) -> None:
-        self._say("assistant", self._new_words)
-        self._say("user", self._new_words)
+        self._step(self._new_words)
 
     def body(self) -> bytes:
-        return json.dumps({"messages": self._messages, "max_tokens": 4, "temperature": 0}).encode()
+        tools = {"tools": [{"type": "function", "function": _TOOL}]} if self._calls else {}
+        return json.dumps({"messages": self._messages, **tools, "max_tokens": 4, "temperature": 0}).encode()
 
 
 async def run(plan: SessionsPlan) -> LongSessions:
@@ -113,6 +147,7 @@ async def run(plan: SessionsPlan) -> LongSessions:
         try:
             prober.silence()
             parents, engines, seconds = cpu_seconds(parent), cpu_seconds(engine), list[float]()
+            loop_thread = main_thread_cpu_seconds(parent)
             started, tokens = trio.current_time(), 0
             for _ in range(plan.turns):
                 for session in sessions:
@@ -123,6 +158,7 @@ async def run(plan: SessionsPlan) -> LongSessions:
             took = trio.current_time() - started
             warm = (cpu_seconds(parent) - parents) / turns
             engines = (cpu_seconds(engine) - engines) / turns
+            loop_thread = (main_thread_cpu_seconds(parent) - loop_thread) / turns
             loop = prober.silence()
         finally:
             prober.close()
@@ -136,6 +172,7 @@ async def run(plan: SessionsPlan) -> LongSessions:
             _quantiles(seconds),
             _quantiles(loop.each_seconds),
             resident_bytes(parent),
+            loop_thread,
             report.get("prompt_pieces", {}),
         )
 
@@ -181,6 +218,9 @@ def lines(found: LongSessions) -> Iterator[str]:
     )
     yield f"prompt of {found.prompt_tokens} tokens: {cold:.1f} ms of processor time cold, {warm:.1f} ms warm"
     yield f"{found.ratio:.1f} times less; the engine's process {engine:.1f} ms"
+    if found.loop_cpu_seconds:
+        yield f"event loop {1000 * found.loop_cpu_seconds:.1f} ms of them, the rest in worker threads"
+    yield f"one core of the parent: {found.turns_per_core_second:.0f} warm turns/s"
     turn = ", ".join(f"{name} {1000 * one:.0f} ms" for name, one in found.warm_turn_seconds.items())
     yield f"warm turns {found.warm_turns_per_second:.1f}/s, each {turn}"
     loop = ", ".join(f"{name} {1000 * one:.1f} ms" for name, one in found.loop_seconds.items())
@@ -195,10 +235,13 @@ def lines(found: LongSessions) -> Iterator[str]:
 @click.option("--new-tokens", default=1000, show_default=True, help="In a later turn.")
 @click.option("--turns", default=5, show_default=True, help="Of each session, after its first.")
 @click.option("--clients", default=8, show_default=True, help="Turns at a time.")
+@click.option("--calls", is_flag=True, help="A past of tool calls and results, not questions and answers.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
-def long_sessions(sessions: int, tokens: int, new_tokens: int, turns: int, clients: int, out: Path) -> None:
+def long_sessions(
+    sessions: int, tokens: int, new_tokens: int, turns: int, clients: int, calls: bool, out: Path
+) -> None:
     """Measure what long prompts cost the server's own process: exit 1 if its event loop is held up."""
-    found = trio.run(run, SessionsPlan(sessions, tokens, new_tokens, turns, clients))
+    found = trio.run(run, SessionsPlan(sessions, tokens, new_tokens, turns, clients, calls=calls))
     for line in lines(found):
         click.echo(line)
     out.mkdir(parents=True, exist_ok=True)

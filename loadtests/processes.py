@@ -61,11 +61,21 @@ def cpu_seconds(pid: int) -> float:
     """Return the processor time that its threads have taken, without its children's. Raise OSError if it is
     gone."""
     if _PROC.is_dir():
-        # The command's name may hold spaces and brackets. Behind it: the state, 3rd of all fields, utime the
-        # 14th and stime the 15th.
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
+        return _stat_seconds(_PROC / str(pid) / "stat")
     return seconds_of(_of(pid, "time="))
+
+
+def main_thread_cpu_seconds(pid: int) -> float:
+    """The same of its first thread alone; 0 without /proc."""
+    stat = _PROC / str(pid) / "task" / str(pid) / "stat"
+    return _stat_seconds(stat) if _PROC.is_dir() else 0.0
+
+
+def _stat_seconds(stat: Path) -> float:
+    # The command's name may hold spaces and brackets. Behind it: the state, 3rd of all fields, utime the
+    # 14th and stime the 15th.
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
 
 
 def seconds_of(time: str) -> float:

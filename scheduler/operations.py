@@ -21,6 +21,7 @@ from scheduler.statistics import (
     PieceStatistics,
     SchedulerReport,
     SchedulerStatistics,
+    TextStatistics,
 )
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import ModelMetrics
@@ -41,14 +42,15 @@ class Operations:
         pool: Pool,
         metrics: ModelMetrics,
         pieces: TokenPieces,
+        texts: Callable[[], TextStatistics],
         recent: RecentRequests,
         model_waits_for: Callable[[], str] = str,
     ) -> None:
         """`model_waits_for`: what the model must do before any queued request is served; empty: nothing."""
         self._recent = recent
         self._model_waits_for = model_waits_for
-        self._pieces = pieces
-        self._observed_pieces = PieceStatistics()
+        self._pieces, self._texts = pieces, texts
+        self._observed_pieces, self._observed_texts = PieceStatistics(), TextStatistics()
         self._queue = queue
         self._admission = admission
         self._pool = pool
@@ -93,6 +95,7 @@ class Operations:
             running=tuple(record.statistics(now) for record in records),
             engines=engines,
             prompt_pieces=self._pieces.statistics(),
+            prompt_texts=self._texts(),
         )
 
     @property
@@ -136,6 +139,8 @@ class Operations:
         self.observe_queue()
         before, self._observed_pieces = self._observed_pieces, self._pieces.statistics()
         observation.observe_pieces(self.metrics, self._observed_pieces, before)
+        earlier, self._observed_texts = self._observed_texts, self._texts()
+        observation.observe_texts(self.metrics, self._observed_texts, earlier)
         observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
 
     @staticmethod

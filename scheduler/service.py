@@ -120,6 +120,7 @@ class Scheduler:
             self.pool,
             self.metrics,
             preparation.pieces,
+            preparation.tokenizer.text_statistics,
             self.recent,
             lambda: self.keeper.waits_for,
         )

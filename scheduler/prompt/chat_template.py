@@ -6,52 +6,50 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from scheduler.answer import mlx_lm_parts
 from scheduler.errors import TemplateFailed
+from scheduler.prompt.hub_template import Asked, HubTemplate
+from scheduler.prompt.kept_texts import KeptTexts
 from scheduler.request import ChatPrompt, Message, Reasoning
 
-Renderer = Callable[[ChatPrompt], str]
+
+class Renderer(Protocol):
+    def __call__(self, prompt: ChatPrompt, salt: str = "", /) -> str:
+        """`salt`: of the conversations that may share kept texts of messages."""
+        ...
 
 
-def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
-    """Return the renderer of this model's conversations; None if it has no template."""
+def renderer(tokenizer: Any, template_type: str | None, texts: KeptTexts | None = None) -> Renderer | None:
+    """Return the renderer of this model's conversations; None if it has no template. `texts`: where it may
+    keep those of messages."""
     asked_for = "chat_template_type" in tokenizer.init_kwargs or tokenizer.chat_template is None
     if template_type is not None and asked_for:
         program = getattr(mlx_lm_parts.chat_template(template_type), "apply_chat_template", None)
         if program is not None:
-            return lambda prompt: _run(program, prompt)
+            return lambda prompt, salt="": _run(program, prompt)
     if tokenizer.chat_template is None:
         return None
-    return lambda prompt: _render(tokenizer, prompt)
+    template = HubTemplate(tokenizer, texts)
+    return lambda prompt, salt="": _render(template, prompt, salt)
 
 
-def _render(tokenizer: Any, prompt: ChatPrompt) -> str:
+def _render(template: HubTemplate, prompt: ChatPrompt, salt: str) -> str:
     """Render the messages as sent or, if the template raises, in the order that every template accepts, or
     without the role that some do not have. What none of these makes acceptable fails as it was sent."""
+    tools = [tool.definition() for tool in prompt.offered_tools] or None
+    options = {**_reasoning_options(prompt.reasoning), **prompt.template_options}
+    asked = Asked(tools, prompt.continue_final, options)
     try:
-        return _apply(tokenizer, prompt, prompt.messages)
+        return template.render(prompt.messages, asked, salt)
     except Exception:
         ordered = alternating(prompt.messages)
         for messages in (ordered, without_system(ordered)):
             if messages != prompt.messages:
                 with suppress(Exception):
-                    return _apply(tokenizer, prompt, messages)
+                    return template.render(messages, asked, salt)
         raise
-
-
-def _apply(tokenizer: Any, prompt: ChatPrompt, messages: Sequence[Message]) -> str:
-    options = {**_reasoning_options(prompt.reasoning), **prompt.template_options}
-    text: str = tokenizer.apply_chat_template(
-        list(messages),
-        tools=[tool.definition() for tool in prompt.offered_tools] or None,
-        tokenize=False,
-        add_generation_prompt=not prompt.continue_final,
-        continue_final_message=prompt.continue_final,
-        **options,
-    )
-    return text
 
 
 def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:

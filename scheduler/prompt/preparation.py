@@ -293,7 +293,7 @@ class Preparation:
         field = field or _field(prompt)
         match prompt:
             case ChatPrompt():
-                text = self.tokenizer.render(prompt)
+                text = self.tokenizer.render(prompt, salt)
             case TextPrompt(text=text):
                 pass
             case TokenPrompt(token_ids=token_ids):

@@ -80,7 +80,8 @@ class TokenPieces:
         if not self.works:
             return compact(self._encode_all([text])[0])
         pieces = list(self._cut(text))
-        keys = [_key(salt, mark, piece) for mark, piece in pieces]
+        secrets = {mark: _secret(salt, mark) for mark in {mark for mark, _ in pieces}}
+        keys = [_key(secrets[mark], piece) for mark, piece in pieces]
         with self._lock:
             found = {key: self._kept[key] for key in keys if key in self._kept}
             for key in found:
@@ -149,7 +150,9 @@ def _pattern(cuts: Mapping[str, int]) -> re.Pattern[str]:
     return re.compile("(" + "|".join(re.escape(mark) for mark in sorted(cuts, key=len, reverse=True)) + ")")
 
 
-def _key(salt: str, mark: str, piece: str) -> bytes:
-    return blake2b(
-        piece.encode(), digest_size=_DIGEST_BYTES, key=blake2b(f"{salt}\0{mark}".encode()).digest()
-    ).digest()
+def _secret(salt: str, mark: str) -> bytes:
+    return blake2b(f"{salt}\0{mark}".encode()).digest()
+
+
+def _key(secret: bytes, piece: str) -> bytes:
+    return blake2b(piece.encode(), digest_size=_DIGEST_BYTES, key=secret).digest()

@@ -22,6 +22,7 @@ FOUND = LongSessions(
     warm_turn_seconds={"p50": 0.2, "p99": 0.26},
     loop_seconds={"p50": 0.0, "p99": 0.004},
     resident_bytes=128 << 20,
+    loop_cpu_seconds=0.006,
     pieces={"held_bytes": 3 << 20},
 )
 
@@ -31,6 +32,8 @@ def test_what_is_said() -> None:
     assert list(lines(FOUND)) == [
         "prompt of 100000 tokens: 180.0 ms of processor time cold, 20.0 ms warm",
         "9.0 times less; the engine's process 5.0 ms",
+        "event loop 6.0 ms of them, the rest in worker threads",
+        "one core of the parent: 50 warm turns/s",
         "warm turns 17.8/s, each p50 200 ms, p99 260 ms",
         "event loop p50 0.0 ms, p99 4.0 ms (at most 10 ms at p99)",
         "server 128 MiB, 3.0 of it token ids",
@@ -54,14 +57,22 @@ def test_an_event_loop_that_is_held_up_fails_it(monkeypatch: pytest.MonkeyPatch,
 def test_a_later_turn_begins_with_the_turn_before_it() -> None:
     """Sessions differ behind the system prompt that they share."""
     plan = SessionsPlan(sessions=2, tokens=2000, new_tokens=100, turns=1, clients=1)
+    assert later_roles(replace(plan, calls=True)) == ["assistant", "tool"]
+    assert later_roles(plan) == ["assistant", "user"]
     one, other = (bench._Session(plan, number, 1.0, "the system prompt") for number in (0, 1))
     first = json.loads(one.body())["messages"]
     one.grow()
     later = json.loads(one.body())["messages"]
     assert later[: len(first)] == first
-    assert [message["role"] for message in later[len(first) :]] == ["assistant", "user"]
     assert first[0] == json.loads(other.body())["messages"][0]
     assert first[1] != json.loads(other.body())["messages"][1]
+
+
+def later_roles(plan: SessionsPlan) -> list[str]:
+    session = bench._Session(plan, 0, 1.0, "the system prompt")
+    first = json.loads(session.body())["messages"]
+    session.grow()
+    return [message["role"] for message in json.loads(session.body())["messages"][len(first) :]]
 
 
 def test_a_small_run_measures_both_turns() -> None:
