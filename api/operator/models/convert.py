@@ -233,7 +233,8 @@ def _child(command: list[str], environment: Mapping[str, str]) -> Iterator[subpr
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=child_environment(environment),
+        # As it comes: what it printed before it failed would follow the reason, and push it out of the last words.
+        env={**child_environment(environment), "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
     try:

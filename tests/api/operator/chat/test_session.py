@@ -161,7 +161,8 @@ def test_without_a_server_the_last_list_of_models_stands(monkeypatch: pytest.Mon
 def test_a_conversation_is_saved_and_goes_on_later(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     _, text = shown(Answers(said("hello")), "hi", f"/save {path}", f"/save {path}", "/quit")
-    assert f"/save! {path} overwrites it" in " ".join(text.split())
+    # A long path is broken where the line ends.
+    assert f"/save! {path} overwrites it".replace(" ", "") in "".join(text.split())
     answers = Answers(said("yes"))
     session, _ = shown(answers, f"/load {path}", "still there?", "/quit")
     assert len(answers.bodies[0]["messages"]) == 3

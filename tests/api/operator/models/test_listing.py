@@ -59,7 +59,12 @@ def test_json_has_the_same_for_programs(cache: Path) -> None:
     listed = json.loads(run("models", "--json").output)
     models = {model["name"]: model for model in listed["models"]}
     assert listed["machine"] == {"device": "Apple M4", "kind": "metal", "memory_bytes": 16 * GB}
-    assert models[LARGE]["quantization"] == {"bits": 4, "group_size": 64, "mode": "affine"}
+    assert models[LARGE]["quantization"] == {
+        "bits": 4,
+        "group_size": 64,
+        "mode": "affine",
+        "most_bits": 0,
+    }
     assert (models[LARGE]["fits"], models["owner/small"]["fits"]) == (False, True)
     assert (models["owner/half"]["fits"], models["owner/half"]["servable"]) == (None, False)
 
