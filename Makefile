@@ -7,7 +7,7 @@ PYTHON ?= python3
 BACKEND ?= cpu
 ARGS ?=
 TARGET ?= 127.0.0.1:8000
-WORKERS ?= 2
+WORKERS ?= 3
 EXAMPLES ?= 1
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -58,8 +58,10 @@ newest-mlx-lm: $(VENV)/test
 packages: $(VENV)/test
 	$(VENV)/bin/python -m tests.packages $(ARGS)
 
-# Files of tests go side by side, in their order: the longest are not the last. `pytest PATH` runs one after another.
-test: check $(VENV)/clients/made $(VENV)/gateways/made
+# Files of tests go side by side, in their order: the longest are not the last. Three at a time for two cores, as servers
+# are often waited for. `pytest PATH` runs one after another.
+test: $(VENV)/test
+	@$(MAKE) --no-print-directory -j 3 check $(VENV)/clients/made $(VENV)/gateways/made
 	EXAMPLES=$(EXAMPLES) $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/test

@@ -10,7 +10,7 @@ import trio
 from loadtests.chaos.run import Plan, run
 from loadtests.chaos.strikes import kinds
 
-REQUESTS = 60
+REQUESTS = 40
 
 
 @pytest.mark.timeout(300)

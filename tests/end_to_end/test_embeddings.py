@@ -21,7 +21,7 @@ from tests.end_to_end.serving import Served, eventually, serving
 from tests.fakes.embedder_folder import END, write_embedder, write_ending_tokenizer, write_reranker
 from tests.scheduler.engine.mlx.pooling.numpy_qwen3 import NumpyQwen3, unit
 
-TEXTS = [f"{'a longer text of many words ' * (number % 7)}number {number}" for number in range(300)]
+TEXTS = [f"{'a longer text of many words ' * (number % 7)}number {number}" for number in range(120)]
 
 
 @pytest.fixture(scope="module")

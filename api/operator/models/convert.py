@@ -233,7 +233,7 @@ def _child(command: list[str], environment: Mapping[str, str]) -> Iterator[subpr
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        # As it comes: what it printed before it failed would follow the reason, and push it out of the last words.
+        # As it comes: what it printed before it failed would follow the reason, and push it out.
         env={**child_environment(environment), "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
