@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from api.operator.errors import OperatorError
 from scheduler.engine.device import DeviceKind
 from scheduler.engine.row_bytes import RowBytes, Window
+from scheduler.own_path import with_own_path
 
 _MODULE = "scheduler.engine.mlx.model_facts"
 _START_SECONDS, _MODEL_SECONDS = 60.0, 20.0
@@ -107,13 +107,9 @@ def _row(found: Mapping[str, Any]) -> RowBytes:
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a Python child: without this program's options, which include keys. Safe
-    path: the user's folder may have a `scheduler` of its own, and -m would take that."""
+    """Return the environment of a Python child: without this program's options, which include keys."""
     child = {name: value for name, value in environment.items() if not name.startswith("PENSTOCK_")}
-    root = str(Path(__file__).parents[2])
-    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        child["PYTHONPATH"] = os.pathsep.join(filter(None, (root, child.get("PYTHONPATH"))))
-    return {**child, "PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1"}
+    return {**with_own_path(child), "HF_HUB_OFFLINE": "1"}
 
 
 def _last(stderr: bytes) -> str:

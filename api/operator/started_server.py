@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -21,6 +20,7 @@ from api.api_keys import DEFAULT_TENANT, client_key
 from api.operator.errors import OperatorError
 from api.operator.running_server import Address, NoServer, RunningServer, find
 from scheduler.link.process import Exit
+from scheduler.own_path import with_own_path
 from scheduler.user_cache import user_cache_folder
 
 _LISTENING = re.compile(r"^listening  (http://\S+)", re.M)
@@ -53,15 +53,10 @@ class Start:
 
     @property
     def child_environment(self) -> dict[str, str]:
-        """Safe path: the user's folder may have an `api` or a `scheduler` of its own, and -m would take
-        those."""
-        child = {**self.environment, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+        child = {**with_own_path(self.environment), "PYTHONUNBUFFERED": "1"}
         child.pop("PENSTOCK_URL", None)
         if self.key is not None and client_key(child.get("PENSTOCK_API_KEY", "")) != self.key:
             child["PENSTOCK_API_KEY"] = f"{DEFAULT_TENANT}:{self.key} admin"
-        root = str(Path(__file__).parents[2])
-        if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-            child["PYTHONPATH"] = os.pathsep.join(filter(None, (root, child.get("PYTHONPATH"))))
         return child
 
 

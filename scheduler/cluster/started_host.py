@@ -9,18 +9,17 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO
 
 from scheduler.cluster.host import DIAL_SECONDS, FAILED, STARTED
 from scheduler.cluster.order import HostOrder
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
+from scheduler.own_path import with_own_path
 from scheduler.user_cache import user_cache_folder
 
 BLAS_VARIABLE = "PENSTOCK_BLAS"
 """What a machine's own environment says of it comes before the order's `blas`."""
-_ROOT = str(Path(__file__).parents[2])
 _START_SECONDS = DIAL_SECONDS + 20.0
 """Python's start and imports on a busy machine, and the connection to the front."""
 
@@ -58,10 +57,7 @@ def start_host(order: HostOrder, environment: Mapping[str, str] | None = None) -
 
     `environment`: of the machine; None: this process's. Raise HostNotStarted.
     """
-    environment = dict(os.environ if environment is None else environment)
-    # The same checkout as this process has, whatever its working folder is.
-    paths = [_ROOT, environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    environment = with_own_path(os.environ if environment is None else environment)
     blas = {**environment, **dict(order.environment)}.get(BLAS_VARIABLE, order.blas)
     if blas != "off":
         try:

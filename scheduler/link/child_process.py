@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from scheduler.link.stderr_tail import StderrTail
+from scheduler.own_path import with_own_path
 
 
 class LaunchFailed(Exception):
@@ -37,7 +38,7 @@ async def start_child(
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=subprocess.PIPE,
-                env=dict(environment),
+                env=with_own_path(environment),
                 # Its own session: only the parent handles Ctrl-C in the terminal.
                 start_new_session=True,
             )

@@ -63,6 +63,16 @@ def test_load_is_answered_by_ready(engine: RealEngine) -> None:
     engine.assert_gone()
 
 
+def test_a_working_folder_with_packages_of_our_names_changes_nothing(
+    engine: RealEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an agent's project may have: `-m` alone would run those."""
+    (tmp_path / "project/scheduler").mkdir(parents=True)
+    (tmp_path / "project/scheduler/__init__.py").write_text("raise SystemExit('not ours')")
+    monkeypatch.chdir(tmp_path / "project")
+    test_load_is_answered_by_ready(engine)
+
+
 def test_requests_are_answered_over_the_link(engine: RealEngine) -> None:
     """Submit and Cancel go down, tokens and exactly one Retired each come up, out of a real process."""
     retired: dict[int, Retired] = {}
