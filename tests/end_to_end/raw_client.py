@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,14 +59,8 @@ class Answer:
         return next((str(reason) for reason in reasons if reason is not None), None)
 
 
-async def ask(
-    port: int, text: str = "hello", *, on_data: Callable[[bytes], None] = lambda _: None, **fields: Any
-) -> Answer:
-    """One streamed answer, read to the end of its chunked body (or the server's close).
-
-    `on_data` is called with each piece as it is received: who acts in mid-stream by what the client has read
-    is never too late, as a poll of `/metrics` on a busy machine may be.
-    """
+async def ask(port: int, text: str = "hello", **fields: Any) -> Answer:
+    """One streamed answer, read to the end of its chunked body (or the server's close)."""
     answer = Answer()
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(request_bytes(text, **fields))
@@ -77,7 +70,6 @@ async def ask(
             if not data:
                 break
             received += data
-            on_data(data)
             answer.stamps.append(trio.current_time())
             if answer.status == 0 and b"\r\n\r\n" in received:
                 answer.status = int(received.split(b" ", 2)[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,34 +13,43 @@ import trio
 
 from loadtests.processes import children
 from tests.end_to_end.raw_client import Answer, ask
-from tests.end_to_end.serving import Served, serving
+from tests.end_to_end.serving import Served, eventually, serving
+from tests.fakes.faulty_backend import holding_in_mlx_engine_process
 
 STREAMS = 6
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with serving("--ranks", "2", trained=True) as found:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file `hold` in it stops rank 0 in the middle of its streams: with two ranks on two cores, it may be
+    done before its parent or a client has read much."""
+    made = tmp_path_factory.mktemp("ranks")
+    (made / "sitecustomize.py").write_text(holding_in_mlx_engine_process(15 * STREAMS, made))
+    return made
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Served]:
+    path = os.pathsep.join([str(folder), str(Path(__file__).parents[2])])
+    with serving("--ranks", "2", trained=True, environment={"PYTHONPATH": path}) as found:
         yield found
 
 
 def fields_of(number: int) -> dict[str, Any]:
     """Every second one greedy, the others sampled, some of them with penalties."""
     if number % 2 == 0:
-        return {"max_tokens": 120 + 4 * number, "ignore_eos": True}
+        return {"max_tokens": 60 + 4 * number, "ignore_eos": True}
     penalties = {"presence_penalty": 0.4, "frequency_penalty": 0.3} if number % 4 == 1 else {}
     sampled = {"temperature": 0.9, "top_p": 0.95, "seed": 40 + number}
-    return {"max_tokens": 120 + 4 * number, "ignore_eos": True, **sampled, **penalties}
+    return {"max_tokens": 60 + 4 * number, "ignore_eos": True, **sampled, **penalties}
 
 
-async def ask_all(
-    served: Served, answers: list[Answer], on_data: Callable[[bytes], None] = lambda _: None
-) -> None:
+async def ask_all(served: Served, answers: list[Answer]) -> None:
     found = [Answer()] * STREAMS
 
     async def one(number: int) -> None:
         text = f"agent {number} " * (number + 1)
-        found[number] = await ask(served.port, text, on_data=on_data, **fields_of(number))
+        found[number] = await ask(served.port, text, **fields_of(number))
 
     async with trio.open_nursery() as nursery:
         for number in range(STREAMS):
@@ -65,7 +75,7 @@ def rank_1(served: Served) -> int:
 
 @pytest.mark.parametrize("rank", [rank_0, rank_1])
 def test_a_killed_rank_is_a_pause(
-    served: Served, undisturbed: list[Answer], rank: Callable[[Served], int]
+    served: Served, folder: Path, undisturbed: list[Answer], rank: Callable[[Served], int]
 ) -> None:
     """Killed while all stream: every answer is that of the undisturbed run, and two new processes serve."""
     restarts = served.get("/ready")[1]["restarts"]
@@ -73,17 +83,14 @@ def test_a_killed_rank_is_a_pause(
 
     async def killed() -> list[Answer]:
         answers: list[Answer] = []
-        pid = rank(served)
-        events = 0
-
-        def kill_in_the_middle(data: bytes) -> None:
-            nonlocal events
-            before = events
-            events += data.count(b"data: ")
-            if before < 15 * STREAMS <= events:
-                os.kill(pid, signal.SIGKILL)
-
-        await ask_all(served, answers, kill_in_the_middle)
+        hold, held = folder / "hold", folder / "held"
+        hold.touch()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask_all, served, answers)
+            await trio.to_thread.run_sync(eventually, held.exists, 60)
+            os.kill(rank(served), signal.SIGKILL)
+            held.unlink()
+            hold.unlink()
         return answers
 
     answers = trio.run(killed)

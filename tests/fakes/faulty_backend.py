@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from scheduler.engine import scripted_backend
@@ -169,6 +170,34 @@ def die_at_token(tokens: int) -> None:
         return emit(loop, result)
 
     setattr(EngineLoop, "_emit", counted)  # noqa: B010 (mypy: a method is replaced)
+
+
+def holding_in_mlx_engine_process(tokens: int, folder: Path) -> str:
+    """For the MLX back end: while the folder has a file `hold`, an engine stops in its middle: it makes the
+    file `held` when that many tokens came since, and goes on when `hold` is gone."""
+    return f"""
+import pathlib, sys
+if "scheduler.engine" in sys.orig_argv:
+    from tests.fakes.faulty_backend import hold_at_token
+    hold_at_token({tokens}, pathlib.Path({str(folder)!r}))
+"""
+
+
+def hold_at_token(tokens: int, folder: Path) -> None:
+    emit = EngineLoop._emit
+    hold, emitted = folder / "hold", 0
+
+    def held(loop: EngineLoop, result: StepResult) -> Any:
+        nonlocal emitted
+        if hold.exists():
+            emitted += len(result.tokens)
+            if emitted >= tokens:
+                (folder / "held").touch()
+                while hold.exists():
+                    time.sleep(0.01)
+        return emit(loop, result)
+
+    setattr(EngineLoop, "_emit", held)  # noqa: B010 (mypy: a method is replaced)
 
 
 def _raise_death() -> NoReturn:
