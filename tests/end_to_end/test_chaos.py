@@ -10,7 +10,7 @@ import trio
 from loadtests.chaos.run import Plan, run
 from loadtests.chaos.strikes import kinds
 
-REQUESTS = 40
+REQUESTS = 30
 
 
 @pytest.mark.timeout(300)

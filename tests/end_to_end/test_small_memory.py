@@ -7,7 +7,7 @@ import pytest
 from tests.end_to_end.control_group import control_group
 from tests.end_to_end.small_memory import limited
 
-_SECONDS = 10.0
+_SECONDS = 6.0
 """Without the guard the engine was killed in the ninth second."""
 _SPARE_BYTES = 300 << 20
 

@@ -234,13 +234,13 @@ def _run_all(loop: EngineLoop, commands: list[ToEngine]) -> None:
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "qwen3_next"])
-def test_chats_of_3k_tokens_reuse_what_their_turns_share(family: str) -> None:
-    """Eight turns of an agent, on models whose layers cannot be cut: at least nine tenths of what each turn
+def test_chats_of_2k_tokens_reuse_what_their_turns_share(family: str) -> None:
+    """Five turns of an agent, on models whose layers cannot be cut: at least nine tenths of what each turn
     has in common with the one before it is not computed again."""
     engine = engine_of(family, prefill_chunk_tokens=256)
     prompt, boundaries = words(700, 1), [700]
     shared = cached = before = 0
-    for turn in range(8):
+    for turn in range(5):
         prompt = prompt + words(260, 50 + turn)
         here = (*boundaries, len(prompt) - 3)
         (heard,) = engine.ask(engine.submit(prompt, boundaries=here, session="agent", system_tokens=700))
@@ -249,5 +249,5 @@ def test_chats_of_3k_tokens_reuse_what_their_turns_share(family: str) -> None:
         prompt = prompt + heard.tokens
         before = len(prompt)
         boundaries.append(before)
-    assert before > 2800
+    assert before > 2000
     assert cached >= 0.9 * shared

@@ -31,7 +31,6 @@ SAMPLE = [
     "rwkv7",  # recurrent layers only, through which padding runs
     "qwen3_next",  # recurrent layers beside full attention
     "recurrent_gemma",  # recurrent layers beside sliding windows
-    "falcon_h1",  # several caches in one layer, recurrent ones that know padding
     "mistral3+windows",  # windows that are in the mask only
     "gemma2",  # a bound on scores in attention of its own
     "llama4",  # chunks of attention that are in the mask only, and copied prefixes
