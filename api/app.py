@@ -5,9 +5,10 @@ A plain ASGI app that depends on no server; `api/serving.py` runs it on Penstock
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -32,6 +33,7 @@ from api.errors import ApiError, ApiFailure
 from api.exposition import metrics_routes
 from api.http_metrics import HttpMetrics, ServerMetrics
 from api.identity import Identity
+from api.json_route import BodyReaders
 from api.live import live_routes
 from api.loading import loading_routes
 from api.media import Policy
@@ -69,18 +71,20 @@ def make_app(
     media: Policy = "note",
     refuse_unknown_fields: bool = False,
     front_name: str = "",
-    cluster: Callable[[], dict[str, Any]] | None = None,
+    readers: BodyReaders | None = None,
+    reports: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType({}),
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
     is here; where it is not, it has a port of its own. `refuse_unknown_fields`: else they are ignored and
-    named. `front_name`: in the ids of responses; empty: none. `cluster`: reports the machines that have the
-    engines; None: this one has them."""
+    named. `front_name`: in the ids of responses; empty: none. `readers`: read long conversations; None: this
+    process does. `reports`: of the whole server, by their names in `/v1/scheduler`."""
     scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
     app.state.identity = identity
     app.state.offload = scheduler.offload
+    app.state.readers = readers
     app.state.has_keys = bool(keys.keys)
     app.state.media = media
     app.state.refuse_unknown_fields = refuse_unknown_fields
@@ -101,7 +105,7 @@ def make_app(
     app.include_router(rerank_routes(models), responses=OPENAI_ERRORS)
     app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)
     app.include_router(probe_routes(models, stall_seconds), responses=OPENAI_ERRORS)
-    app.include_router(operations_routes(models, cluster), responses=OPENAI_ERRORS)
+    app.include_router(operations_routes(models, reports), responses=OPENAI_ERRORS)
     app.include_router(cache_routes(models), responses=OPENAI_ERRORS)
     app.include_router(engine_routes(models), responses=OPENAI_ERRORS)
     app.include_router(loading_routes(models), responses=OPENAI_ERRORS)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -46,6 +47,9 @@ _Ids = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=MAX_P
 
 class PrefixRequest(ChatCompletionRequest):
     """A prompt: messages as in chat completions, or the text or the ids as they are."""
+
+    # The name of a pin is made of the messages, after they were prefilled.
+    is_chat = False
 
     messages: Listed[ChatMessage] = Field(default_factory=list)
     prompt: str | _Ids | None = None
@@ -200,7 +204,7 @@ class _FileResponse(Response):
 async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:
     """Return a request that reads the prompt of `body`, at the lowest priority, and answers nothing."""
     given = None if body.prompt is None else _prompt(body.prompt)
-    decoded = await work.decode(body, lambda: generation_request(body, served.defaults))
+    decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
     # The grammar, the choices and the like are the answer's, and there is none.
     asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
     asked = replace(asked, prompt_logprobs=None, priority=PRIORITIES.stop - 1)

@@ -1,29 +1,25 @@
-"""Read and validate a JSON body: off the event loop, unless it certainly takes less than 1 ms.
-
-Bounds limit a body's cost: `api/json_text.py` checks its text before anything is decoded, and the fields' own
-bounds (`api/fields.py`) stop at the first mistake.
+"""Read and validate a JSON body (`api/body_reading.py`): off the event loop, unless it certainly takes less
+than 1 ms; a long conversation in a preparation process, where there are any.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from fastapi import Depends, Request, Response
-from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
-from api import json_text
 from api.auth import caller
+from api.body_reading import BodyRejected, Policy, ReadBody, read_body
 from api.openai.messages import Body
-from api.unknown_fields import HEADER, SCOPE_KEY, UnknownFields, ignored
+from api.unknown_fields import HEADER, SCOPE_KEY, ignored
 from scheduler.errors import SchedulerError
-from scheduler.prompt.offload import Lane, Offload
+from scheduler.prompt.offload import Elsewhere, Lane, Offload
 
 INLINE_BYTES = 1 << 16
 INLINE_OBJECTS = 24
@@ -40,16 +36,40 @@ _VALUE_BYTES = 64
 """About what one log-probability takes in an answer, with its token's text."""
 
 _T = TypeVar("_T")
+_Body = TypeVar("_Body", bound=Body)
+
+
+class BodyReaders(Protocol):
+    """Processes that read bodies with long conversations, and keep the conversations."""
+
+    async def read(
+        self, model: type[Body], text: bytes, refuse: Policy, *, tenant: str, session: str | None
+    ) -> tuple[ReadBody, Elsewhere] | None:
+        """Return the rest of the body, and where the conversation is; None: no process can take it. Raise
+        what `read_body` does."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class BodyWork:
-    """Runs work over a body where its size allows: `await work(lambda: decode(body))`."""
+    """Runs work over a body where its size allows: `await work(make)`."""
 
     offload: Offload
     tenant: str
     lane: Lane | None
     """None: on the event loop."""
+    session: str | None = None
+    readers: BodyReaders | None = None
+    conversation: Elsewhere | None = None
+    """The body's, if another process has read it."""
+
+    async def read(self, model: type[Body], text: bytes, refuse: Policy) -> tuple[ReadBody, BodyWork]:
+        """And what runs the work over the body from now on."""
+        if model.is_chat and self.lane is not None and self.readers is not None:
+            found = await self.readers.read(model, text, refuse, tenant=self.tenant, session=self.session)
+            if found is not None:
+                return found[0], replace(self, conversation=found[1])
+        return await self(partial(read_body, model, text, refuse)), self
 
     def also_of(self, stored_bytes: int) -> BodyWork:
         """Return the same for a body and this many more bytes of JSON text."""
@@ -68,12 +88,18 @@ class BodyWork:
         text = await self.also_of(values * _VALUE_BYTES)(lambda: msgspec.json.encode(make()))
         return Response(text, media_type="application/json")
 
-    async def decode(self, body: Body, work: Callable[[], _T]) -> _T:
-        """Return the result of `work` on `body`, and drop the body's conversation."""
+    async def decode(self, body: _Body, decode: Callable[[_Body], _T]) -> _T:
+        """Return what `decode` makes of `body`, and drop the body's conversation. `decode`: a function of a
+        module, or a `partial` of one, since the conversation may be in another process."""
+        if self.conversation is not None:
+            try:
+                return await self.conversation.run(decode)
+            finally:
+                self.conversation.drop()
 
         def decoded() -> _T:
             try:
-                return work()
+                return decode(body)
             finally:
                 body.release()
 
@@ -93,14 +119,6 @@ def lane_of(body: bytes) -> Lane | None:
     return None if small else Lane.PLAIN
 
 
-class _Rejected(HTTPException):
-    """Carries an error through FastAPI's parsing of a body, which passes on only this type."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(400)
-        self.error = error
-
-
 class _JsonRequest(Request):
     """A request whose `json` is the validated model of the route's body."""
 
@@ -116,52 +134,17 @@ class _JsonRequest(Request):
         if not hasattr(self, "_json"):
             body = await super().body()
             try:
-                work = self.work = await _work_of(self, body)
+                work = await _work_of(self, body)
+                self._body = b""
+                state = self.app.state
+                policy = Policy(state.refuse_unknown_fields, state.media == "refuse")
+                reading = work.read(self.model, body, policy)
+                del body
+                found, self.work = await reading
             except SchedulerError as error:
-                raise _Rejected(error) from None
-            self._body = b""
-            policy = _Policy(self.app.state.refuse_unknown_fields, self.app.state.media == "refuse")
-            validated = partial(_validated, self.model, body, policy)
-            del body
-            self._json, self.scope[SCOPE_KEY] = await work(validated)
+                raise BodyRejected(error) from None
+            self._json, self.scope[SCOPE_KEY] = found.body, found.ignored
         return self._json
-
-
-@dataclass(frozen=True, slots=True)
-class _Policy:
-    """What of a body is refused: fields that nothing here knows, and media."""
-
-    unknown_fields: bool
-    media: bool
-
-
-def _validated(model: type[Body], body: bytes, refuse: _Policy) -> tuple[Body, tuple[str, ...]]:
-    """`body`, and the names of the fields that were dropped because nothing here knows them."""
-    # Without a context where none is needed: pydantic takes 10 % longer with one.
-    context = {"media": "refuse"} if refuse.media else None
-    value = _decoded(body)
-    if refuse.unknown_fields:
-        return _valid(model, value, context), ()
-    unknown = UnknownFields()
-    with unknown.noting():
-        found = _valid(model, value, context)
-    return found, unknown.named(value)
-
-
-def _decoded(body: bytes) -> Any:
-    try:
-        return json_text.decode(body)
-    except ValueError as error:
-        raise json.JSONDecodeError(str(error), "", 0) from error
-
-
-def _valid(model: type[Body], value: Any, context: dict[str, Any] | None) -> Body:
-    try:
-        return model.model_validate(value, context=context)
-    except ValidationError as error:
-        first: dict[str, Any] = {**error.errors(include_url=False)[0]}
-        first["loc"] = ("body", *first["loc"])
-        raise _Rejected(RequestValidationError([first], body=value)) from None
 
 
 async def body_work(request: Request) -> BodyWork:
@@ -172,8 +155,8 @@ async def body_work(request: Request) -> BodyWork:
 
 
 async def _work_of(request: Request, body: bytes) -> BodyWork:
-    tenant = (await caller(request)).tenant
-    return BodyWork(request.app.state.offload, tenant, lane_of(body))
+    known, state = await caller(request), request.app.state
+    return BodyWork(state.offload, known.tenant, lane_of(body), known.session, state.readers)
 
 
 BodyWorkOf = Annotated[BodyWork, Depends(body_work)]
@@ -204,7 +187,7 @@ class JsonRoute(APIRoute):
             json_request.model = model
             try:
                 response = await handler(json_request)
-            except _Rejected as rejected:
+            except BodyRejected as rejected:
                 raise rejected.error from None
             if names := ignored(request.scope):
                 response.headers[HEADER] = ",".join(names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -72,7 +72,7 @@ def _accepts(model: Model, statistics: SchedulerStatistics) -> bool:
     return statistics.engine.ready is not None or model.state in loadable
 
 
-def operations_routes(models: ServedModels, cluster: Callable[[], dict[str, Any]] | None = None) -> APIRouter:
+def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], dict[str, Any]]]) -> APIRouter:
     router = APIRouter(tags=["operations"])
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
@@ -81,11 +81,12 @@ def operations_routes(models: ServedModels, cluster: Callable[[], dict[str, Any]
         requests and the last cause of death; and of each engine its state, its slots, its measured speeds and
         the plan of its last step (`report`; null if it does not answer). `engine` is the first one's report.
         Of several models that is the first; `models` has each by its name. With engines on other machines
-        `cluster` says which there are, and whether new ones can be started."""
+        `cluster` says which there are, and whether new ones can be started; with preparation processes
+        `preparation_processes` says how many take requests."""
         bodies = {model.name: await scheduler_object(model.scheduler) for model, _ in models}
         first, *others = bodies.values()
         body = {**first, "models": bodies} if others else first
-        return body if cluster is None else {**body, "cluster": cluster()}
+        return {**body, **{name: report() for name, report in reports.items()}}
 
     @router.get("/v1/scheduler/requests/{request_id}", dependencies=[Depends(operator)])
     async def request(request_id: str, model: ModelName = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -24,6 +25,8 @@ MAX_TOKENS = 1 << 20
 class TokenizeRequest(Body):
     """A text, or messages as in chat completions."""
 
+    bulk = ("messages",)
+
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[Listed[ChatMessage], Field(min_length=1)] | None = None
@@ -45,10 +48,6 @@ class TokenizeRequest(Body):
         except ValidationError as error:
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
         return self
-
-    def release(self) -> None:
-        if self.messages is not None:
-            self.messages.clear()
 
     def neutral(self, defaults: Defaults = NEUTRAL) -> Prompt:
         if self.prompt is not None:
@@ -79,7 +78,7 @@ def tokenization_routes(models: ServedModels) -> APIRouter:
     ) -> dict[str, Any]:
         """The ids that the engine would get for this prompt."""
         served = models.check(body.model)
-        prompt = await work.decode(body, lambda: body.neutral(served.defaults))
+        prompt = await work.decode(body, partial(TokenizeRequest.neutral, defaults=served.defaults))
         tokens = await served.scheduler.tokenize(prompt, caller.tenant)
         return {
             "count": len(tokens),

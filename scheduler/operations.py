@@ -14,7 +14,6 @@ from scheduler.link.messages import Inspect, Inspection
 from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
 from scheduler.pool.together import last_step_seconds, stalled_seconds, together
-from scheduler.prompt.token_pieces import TokenPieces
 from scheduler.requests.story import RequestStory
 from scheduler.statistics import (
     MemberStatistics,
@@ -41,15 +40,15 @@ class Operations:
         admission: Admission,
         pool: Pool,
         metrics: ModelMetrics,
-        pieces: TokenPieces,
-        texts: Callable[[], TextStatistics],
+        caches: Callable[[], tuple[PieceStatistics, TextStatistics]],
         recent: RecentRequests,
         model_waits_for: Callable[[], str] = str,
     ) -> None:
-        """`model_waits_for`: what the model must do before any queued request is served; empty: nothing."""
+        """`caches`: what is kept of prompts, in all processes. `model_waits_for`: what the model must do
+        before any queued request is served; empty: nothing."""
         self._recent = recent
         self._model_waits_for = model_waits_for
-        self._pieces, self._texts = pieces, texts
+        self._caches = caches
         self._observed_pieces, self._observed_texts = PieceStatistics(), TextStatistics()
         self._queue = queue
         self._admission = admission
@@ -79,6 +78,7 @@ class Operations:
         """Return all waiting and running requests, and the bounds. Too expensive to call every second."""
         now = trio.current_time()
         engines = tuple(member.statistics(now) for member in self._pool)
+        pieces, texts = self._caches()
         records = tuple(self._pool.records)
         return SchedulerReport(
             draining=self._admission.draining,
@@ -94,8 +94,8 @@ class Operations:
             ),
             running=tuple(record.statistics(now) for record in records),
             engines=engines,
-            prompt_pieces=self._pieces.statistics(),
-            prompt_texts=self._texts(),
+            prompt_pieces=pieces,
+            prompt_texts=texts,
         )
 
     @property
@@ -137,10 +137,10 @@ class Operations:
         conditions = ["draining" if one.draining else one.condition.value for one in self._pool]
         observation.observe_engines(self.metrics, conditions)
         self.observe_queue()
-        before, self._observed_pieces = self._observed_pieces, self._pieces.statistics()
-        observation.observe_pieces(self.metrics, self._observed_pieces, before)
-        earlier, self._observed_texts = self._observed_texts, self._texts()
-        observation.observe_texts(self.metrics, self._observed_texts, earlier)
+        pieces, texts = self._caches()
+        observation.observe_pieces(self.metrics, pieces, self._observed_pieces)
+        observation.observe_texts(self.metrics, texts, self._observed_texts)
+        self._observed_pieces, self._observed_texts = pieces, texts
         observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
 
     @staticmethod

@@ -5,6 +5,7 @@ A file of its own because every dialect's folder has the same four.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -32,7 +33,7 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
-        decoded = await work.decode(body, lambda: generation_request(body, defaults=served.defaults))
+        decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
         request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking.budget_tokens")
         show_thinking = _shows_thinking(body)
@@ -49,7 +50,7 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
     ) -> dict[str, Any]:
         """How many tokens `/v1/messages` would make of the same body: exactly, not an estimate."""
         served = models.check(body.model)
-        prompt = await work.decode(body, lambda: chat_prompt(body, served.defaults))
+        prompt = await work.decode(body, partial(chat_prompt, defaults=served.defaults))
         return {"input_tokens": len(await served.scheduler.tokenize(prompt, caller.tenant))}
 
     return router

@@ -111,6 +111,9 @@ class ContextManagement(Body):
 class CountTokensRequest(Body):
     """`POST /v1/messages/count_tokens`, and the fields that `POST /v1/messages` shares with it."""
 
+    bulk = ("messages", "tools")
+    is_chat = True
+
     model: str | None = None
     messages: Listed[InputMessage] = Field(min_length=1)
     system: Annotated[
@@ -128,9 +131,6 @@ class CountTokensRequest(Body):
     mcp_servers: Annotated[
         Listed[Any] | None, Refused("the server connects to no MCP servers", neutral=([],))
     ] = None
-
-    def release(self) -> None:
-        self.messages.clear()
 
     @model_validator(mode="after")
     def _ends_with_what_can_be_answered(self) -> CountTokensRequest:

@@ -6,6 +6,7 @@ A file of its own because every dialect has its routes in one.
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -29,7 +30,7 @@ def embedding_routes(models: ServedModels) -> APIRouter:
     async def embeddings(body: Validated[EmbeddingRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
         """A vector of each text."""
         served, encoding = models.check(body.model), body.encoding_format
-        decoded = await work.decode(body, lambda: embedding_requests(body, served.embedder))
+        decoded = await work.decode(body, partial(embedding_requests, embedder=served.embedder))
         requests = [caller.asks(request, served.adapter) for request in decoded]
         ends = await all_finished(served.scheduler, requests)
         public_id, created = requests[0].public_id, int(time.time())

@@ -27,6 +27,8 @@ def _inputs(value: Any) -> list[PromptItem]:
 class EmbeddingRequest(Body):
     """`POST /v1/embeddings`."""
 
+    bulk = ("input",)
+
     model: str | None = None
     input: Annotated[
         list[PromptItem],
@@ -54,6 +56,3 @@ class EmbeddingRequest(Body):
         if value == 0:
             raise ValueError("it must be -1, for the model's context, or at least 1")
         return value
-
-    def release(self) -> None:
-        self.input.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -41,6 +41,10 @@ class Body(BaseModel):
 
     _names: ClassVar[frozenset[str]]
     """The names of its fields in a body."""
+    bulk: ClassVar[tuple[str, ...]] = ()
+    """The fields that may be large, and that nothing reads after the request is decoded: lists."""
+    is_chat: ClassVar[bool] = False
+    """Whether another process may read it: its route gives the conversation only to `BodyWork.decode`."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -64,7 +68,13 @@ class Body(BaseModel):
 
     def release(self) -> None:
         """Drop the conversation, after the decoded request has its own copy: a body of short messages takes a
-        model 50 bytes for each byte. Bodies that may be large override it."""
+        model 50 bytes for each byte."""
+        for name in self.bulk:
+            if (values := getattr(self, name)) is not None:
+                values.clear()
+
+    def without_conversation(self) -> Self:
+        return self.model_copy(update={name: [] for name in self.bulk if getattr(self, name) is not None})
 
 
 def _with_one_unknown(value: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ A file of its own because every dialect's folder has the same four.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -33,7 +34,7 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
-        decoded = await work.decode(body, lambda: generation_request(body, served.defaults))
+        decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
         request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
         created = int(time.time())

@@ -188,6 +188,9 @@ class SamplingFields(DecodingFields):
 class ChatCompletionRequest(SamplingFields):
     """`POST /v1/chat/completions`."""
 
+    bulk = ("messages", "tools")
+    is_chat = True
+
     messages: Listed[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: StrictBool | None = None
@@ -245,9 +248,6 @@ class ChatCompletionRequest(SamplingFields):
             if name in _TEMPLATES_OWN or name.startswith("return_") or name.endswith(("_token", "_tokens")):
                 raise ValueError(f"a request cannot set {name!r}")
         return value
-
-    def release(self) -> None:
-        self.messages.clear()
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatCompletionRequest:

@@ -48,7 +48,9 @@ def responses_routes(
         before = _before(store, ids, caller.tenant, body.previous_response_id)
         if before is not None:
             work = work.also_of(sum(map(len, before.turns_json)))
-        decoded, since = await work.decode(body, lambda: _decoded(body, before, ids, served.defaults))
+        decoded, since = await work.decode(
+            body, partial(_decoded, before=before, ids=ids, defaults=served.defaults)
+        )
         request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
         envelope = Envelope(request.public_id, int(time.time()), served.name, body, request.sampling)

@@ -116,6 +116,9 @@ class StreamOptions(Body):
 class CreateResponse(DecodingFields):
     """`POST /v1/responses`."""
 
+    bulk = ("input",)
+    is_chat = True
+
     model: str | None = None
     input: Annotated[
         Listed[TaggedItem],
@@ -174,9 +177,6 @@ class CreateResponse(DecodingFields):
         Literal["auto", "disabled"] | None,
         Refused("the server refuses a prompt that is too long, and never cuts it", neutral=("disabled",)),
     ] = None
-
-    def release(self) -> None:
-        self.input.clear()
 
     @model_validator(mode="after")
     def _can_be_answered(self) -> CreateResponse:

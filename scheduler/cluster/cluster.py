@@ -25,7 +25,6 @@ from scheduler.cluster.agent_messages import (
     StartHost,
     front_inbound,
 )
-from scheduler.cluster.agent_process import AgentLauncher
 from scheduler.cluster.membership import Seat, Seated, changes, retry_seconds
 from scheduler.cluster.order import HostOrder, HostStarter
 from scheduler.cluster.rank_hosts import RankHosts
@@ -33,6 +32,7 @@ from scheduler.cluster.statistics import ClusterState, ClusterStatistics, NodeSt
 from scheduler.errors import LinkError
 from scheduler.link.framing import encode
 from scheduler.link.process import EngineLauncher, LaunchFailed
+from scheduler.link.side_process import SideLauncher
 from scheduler.pool.boundary import MOST_ENGINES
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
@@ -129,7 +129,7 @@ class Cluster:
 
     def __init__(
         self,
-        agent: AgentLauncher,
+        agent: SideLauncher,
         engines: Engines,
         launcher: Callable[[HostStarter], EngineLauncher],
         metrics: Metrics,

@@ -9,38 +9,41 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import trio
 
-from scheduler.link.framing import encode, parent_inbound
+from scheduler.link.framing import FrameReader, encode, parent_inbound
 from scheduler.link.messages import FromEngine, ToEngine
+from scheduler.link.wire_struct import WireStruct
 
 _READ_BYTES = 1 << 18
 
 
+_Incoming = TypeVar("_Incoming")
+
+
 class EngineGone(Exception):
-    """The other end is closed: the engine process has ended or is ending."""
+    """The other end is closed: the process there has ended or is ending."""
 
 
-class Channel:
-    """Messages to and from one engine process."""
+class FrameChannel(Generic[_Incoming]):
+    """Messages to and from one process: an engine, or one that prepares prompts."""
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+    def __init__(self, stream: trio.abc.Stream, reader: FrameReader[_Incoming]) -> None:
         self._stream = stream
-        self._reader = parent_inbound()
-        self._received: deque[FromEngine] = deque()
+        self._reader = reader
+        self._received: deque[_Incoming] = deque()
         self._unsent: deque[bytes] = deque()
         self._wake_writer = trio.Event()
-        self.unresponsive = False
-        """Set if the engine is hung: the launcher then kills it without waiting for a clean exit."""
 
-    def send_nowait(self, message: ToEngine) -> None:
-        """Queue a message for the writer. After the engine's death it is dropped silently: `receive` reports
-        the death."""
+    def send_nowait(self, message: WireStruct) -> None:
+        """Queue a message for the writer. After the process's death it is dropped silently: `receive` reports
+        the death. Raise LinkError for a message above the bound of frames."""
         self._unsent.append(encode(message))
         self._wake_writer.set()
 
-    async def receive(self) -> FromEngine:
+    async def receive(self) -> _Incoming:
         """Return the next message. Raise EngineGone at end of file, LinkError for bytes that are not a
         message."""
         while not self._received:
@@ -54,7 +57,7 @@ class Channel:
         return self._received.popleft()
 
     async def write_forever(self) -> None:
-        """The writer task; returns when the engine is gone."""
+        """The writer task; returns when the process is gone."""
         while True:
             while self._unsent:
                 batch = b"".join(self._unsent)
@@ -68,6 +71,15 @@ class Channel:
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class Channel(FrameChannel[FromEngine]):
+    """Messages to and from one engine process."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        super().__init__(stream, parent_inbound())
+        self.unresponsive = False
+        """Set if the engine is hung: the launcher then kills it without waiting for a clean exit."""
 
 
 class EngineSender:

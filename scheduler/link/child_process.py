@@ -1,6 +1,6 @@
 """A child process on one end of a socket pair, and its stderr: an engine, or the agent that speaks with Ray.
 
-A file of its own because `link/process.py` and `cluster/agent_process.py` end their processes in different
+A file of its own because `link/process.py` and `link/side_process.py` end their processes in different
 ways, and start them in one.
 """
 

@@ -128,11 +128,11 @@ class Preparation:
 
     def prepare_known(self, request: GenerationRequest) -> PreparedRequest | NewGrammar:
         """Render, tokenize, check; NewGrammar if the grammar is not cached. Takes about 2 ms per 1,000
-        tokens: call it off the event loop.
+        tokens: call it off the event loop. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
+        return self.add_known_grammar(self.prepare_prompt(request))
 
-        Raises TemplateFailed, PromptTooLong, InvalidRequest.
-        """
-        prepared = self._prepare_prompt(request)
+    def add_known_grammar(self, prepared: PreparedRequest) -> PreparedRequest | NewGrammar:
+        """Add the grammar to what `prepare_prompt` returned. Raises InvalidRequest."""
         try:
             return self._with_grammar(prepared, known_only=True)
         except UnknownVerdict:
@@ -148,7 +148,8 @@ class Preparation:
         )
         return replace(prepared, grammar=grammar)
 
-    def _prepare_prompt(self, request: GenerationRequest) -> PreparedRequest:
+    def prepare_prompt(self, request: GenerationRequest) -> PreparedRequest:
+        """The same without a grammar, which does not depend on the messages."""
         check_kind(request, self._folder.kind)
         if self._folder.embedder is not None:
             check_dimensions(request.dimensions, self._folder.embedder)

@@ -47,7 +47,10 @@ def test_several_models_are_refused_by_name(tmp_path: Path) -> None:
 async def test_without_a_machine_every_page_is_there(autojump_clock: MockClock) -> None:
     """`/ready` says 503 until the first engine is; the others answer, without an engine to name."""
     scheduler = make_scheduler(Farm.none_here, ScriptedPlan(), engines=0, nodes_decide=True, must_start=False)
-    async with trio.open_nursery() as nursery, client_of(scheduler, cluster=lambda: dict(SHOWN)) as client:
+    async with (
+        trio.open_nursery() as nursery,
+        client_of(scheduler, reports={"cluster": lambda: dict(SHOWN)}) as client,
+    ):
         nursery.start_soon(scheduler.run)
         ready = await client.get("/ready")
         assert (ready.status_code, ready.json()["status"]) == (503, "starting")

@@ -15,10 +15,10 @@ from scheduler.cluster.agent_messages import (
     StartHost,
     agent_inbound,
 )
-from scheduler.cluster.agent_process import AgentSession
 from scheduler.cluster.order import HostOrder, HostStarter
 from scheduler.link.framing import encode
 from scheduler.link.process import Exit, LaunchFailed, Session
+from scheduler.link.side_process import SideSession
 from tests.fakes.loopback_engine import LoopbackLauncher
 
 ADDRESS = "10.0.0.1"
@@ -51,7 +51,7 @@ class FakeRay:
     def kill_agent(self) -> None:
         self._scope.cancel()
 
-    async def run(self, session: AgentSession) -> str:
+    async def run(self, session: SideSession) -> str:
         if self.refusal == "none can be launched":
             raise LaunchFailed("no process could be started")
         self.agents += 1

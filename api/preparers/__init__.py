@@ -1,0 +1,1 @@
+"""Processes that read clients' bodies and prepare their prompts."""

@@ -1,0 +1,99 @@
+"""Real preparation processes, with the embedded model's tokenizer and template."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from api.preparers.preparers import Preparers
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.prompt.model_folder import inspect
+from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.preparation_recipe import PreparationRecipe
+from scheduler.request import ChatPrompt
+from scheduler.telemetry.metrics import Metrics
+from tests.api.client import client_of
+from tests.api.preparers.service import long_chat
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+
+RECIPE = PreparationRecipe(inspect(EMBEDDED_FOLDER))
+PATH = "/v1/chat/completions"
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.fixture(scope="module")
+def preparation() -> Preparation:
+    return RECIPE.make()
+
+
+@asynccontextmanager
+async def real(
+    preparation: Preparation, engine: Playback
+) -> AsyncIterator[tuple[httpx.AsyncClient, Preparers]]:
+    preparers = Preparers.of(1, os.environ, Metrics())
+    preparers.add("tiny", RECIPE, preparation)
+    scheduler = make_scheduler(
+        engine, preparation=preparation, caches_elsewhere=partial(preparers.caches, "tiny")
+    )
+    async with running(scheduler) as nursery, client_of(scheduler, readers=preparers) as client:
+        nursery.start_soon(preparers.run)
+        with trio.fail_after(60):
+            await until_ready(preparers)
+        yield client, preparers
+
+
+async def until_ready(preparers: Preparers) -> None:
+    while not preparers.ready:  # noqa: ASYNC110
+        await trio.sleep(0.02)
+
+
+def children() -> set[int]:
+    listed = Path(f"/proc/{os.getpid()}/task")
+    found = [(task / "children").read_text().split() for task in listed.iterdir()]
+    return {int(pid) for pids in found for pid in pids}
+
+
+def test_a_process_prepares_and_is_replaced_and_ends(preparation: Preparation) -> None:
+    """One after the other, as a start takes seconds."""
+    engine, before = Playback("Yes."), children()
+
+    async def scene() -> None:
+        async with real(preparation, engine) as (client, preparers):
+            (pid,) = children() - before
+            body = long_chat(tools=[TOOL])
+            for _ in range(2):
+                assert (await client.post(PATH, json=body)).status_code == 200
+            prompt = ChatPrompt(tuple(body["messages"]))
+            own = preparation.tokenize(prompt).tolist()
+            sent = engine.submits[0].prompt.tolist()
+            assert len(sent) > len(own) / 2
+            assert sent == engine.submits[1].prompt.tolist()
+            pieces, texts = preparers.caches("tiny")
+            # The second turn found what the first one left.
+            assert pieces.kept_tokens > pieces.tokens / 3
+            assert texts.kept_messages == texts.messages / 2
+            assert pieces.held_bytes and texts.held_bytes
+            refused = await client.post(PATH, json=long_chat(tools=[TOOL], tool_choice="nothing"))
+            assert refused.status_code == 400
+
+            os.kill(pid, signal.SIGKILL)
+            with trio.fail_after(60):
+                while preparers.ready:  # noqa: ASYNC110
+                    await trio.sleep(0.02)
+                assert (await client.post(PATH, json=body)).status_code == 200
+                await until_ready(preparers)
+            assert preparers.report()["deaths"] == 1
+            assert (await client.post(PATH, json=body)).status_code == 200
+            assert len({tuple(submit.prompt) for submit in engine.submits}) == 1
+
+    trio.run(scene)
+    assert children() == before
