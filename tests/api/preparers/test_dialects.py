@@ -41,7 +41,7 @@ def without_chance(submit: Submit) -> Submit:
 
 @pytest.mark.parametrize("agent", AGENTS)
 @trio_test
-async def test_agents_requests_reach_the_engine_unchanged(agent: str) -> None:
+async def test_agents_requests_reach_the_engine_unchanged(autojump_clock: None, agent: str) -> None:
     sent = captured(agent)
     request = {"params": sent["query"], "headers": sent["headers"], "json": sent["body"]}
     here, expected = await sent_here(sent["path"], **request)
@@ -68,7 +68,7 @@ BODIES = {
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
 @trio_test
-async def test_an_answer_is_the_same(path: str, stream: bool) -> None:
+async def test_an_answer_is_the_same(autojump_clock: None, path: str, stream: bool) -> None:
     body = {**BODIES[path], "stream": stream}
     here, expected = await sent_here(path, json=body)
     async with service(answer_format=HERMES, said=SAID) as there:
@@ -80,7 +80,7 @@ async def test_an_answer_is_the_same(path: str, stream: bool) -> None:
 
 
 @trio_test
-async def test_tokens_are_counted_there() -> None:
+async def test_tokens_are_counted_there(autojump_clock: None) -> None:
     body = {name: value for name, value in BODIES["/v1/messages"].items() if name != "temperature"}
     async with service() as there:
         counted = await there.http.post("/v1/messages/count_tokens", json=body)
@@ -91,7 +91,7 @@ async def test_tokens_are_counted_there() -> None:
 
 
 @trio_test
-async def test_a_stored_conversation_goes_on() -> None:
+async def test_a_stored_conversation_goes_on(autojump_clock: None) -> None:
     """What the process has made of the input is stored, and sent along with the next turn."""
     async with service(said=SAID) as there:
         first = await there.http.post("/v1/responses", json=BODIES["/v1/responses"])
@@ -105,7 +105,7 @@ async def test_a_stored_conversation_goes_on() -> None:
 
 
 @trio_test
-async def test_a_held_answer_gets_its_grammar_here() -> None:
+async def test_a_held_answer_gets_its_grammar_here(autojump_clock: None) -> None:
     """Grammars are compiled and kept in the server, for all processes."""
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     asked = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
@@ -141,7 +141,7 @@ MISTAKES: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @trio_test
-async def test_a_mistake_has_the_same_words(mistake: str) -> None:
+async def test_a_mistake_has_the_same_words(autojump_clock: None, mistake: str) -> None:
     path, body = MISTAKES[mistake]
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
     request: dict[str, Any] = {"content": text, "headers": {"content-type": "application/json"}}
@@ -164,14 +164,14 @@ def _id_of(response: httpx.Response) -> dict[str, Any]:
 
 
 @trio_test
-async def test_unknown_fields_are_named() -> None:
+async def test_unknown_fields_are_named(autojump_clock: None) -> None:
     async with service() as there:
         answer = await there.http.post("/v1/chat/completions", json=long_chat(flavour="sweet"))
         assert answer.headers["x-penstock-ignored"] == "flavour"
 
 
 @trio_test
-async def test_what_is_short_is_read_here() -> None:
+async def test_what_is_short_is_read_here(autojump_clock: None) -> None:
     """A process takes longer to ask than such a body takes."""
     async with service() as there:
         body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2, "stream": True}

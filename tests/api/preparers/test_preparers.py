@@ -25,7 +25,7 @@ async def turn(there: Service, session: str = "", tenant: str = "") -> None:
 
 
 @trio_test
-async def test_a_session_stays_with_its_process() -> None:
+async def test_a_session_stays_with_its_process(autojump_clock: None) -> None:
     """Which keeps the ids and texts of its earlier turns."""
     async with service(3) as there:
         homes = Counter[int]()
@@ -40,7 +40,7 @@ async def test_a_session_stays_with_its_process() -> None:
 
 
 @trio_test
-async def test_a_session_leaves_a_process_that_is_busy() -> None:
+async def test_a_session_leaves_a_process_that_is_busy(autojump_clock: None) -> None:
     async with service(2) as there:
         await turn(there, "agent")
         home, other = sorted(there.processes, key=lambda process: -process.calls)
@@ -56,7 +56,7 @@ async def test_a_session_leaves_a_process_that_is_busy() -> None:
 
 
 @trio_test
-async def test_without_a_session_the_least_busy_process_reads() -> None:
+async def test_without_a_session_the_least_busy_process_reads(autojump_clock: None) -> None:
     async with service(2) as there:
         first, second = there.processes
         await turn(there)
@@ -71,7 +71,7 @@ async def test_without_a_session_the_least_busy_process_reads() -> None:
 
 
 @trio_test
-async def test_a_client_that_leaves_frees_what_was_made_for_it() -> None:
+async def test_a_client_that_leaves_frees_what_was_made_for_it(autojump_clock: None) -> None:
     """Its call is carried out nevertheless: a process cannot stop in the middle."""
     async with service() as there:
         (process,) = there.processes
@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_frees_what_was_made_for_it() -> None:
 
 
 @trio_test
-async def test_a_refused_request_leaves_nothing() -> None:
+async def test_a_refused_request_leaves_nothing(autojump_clock: None) -> None:
     """Read and decoded, and then the queue has no room for it."""
     async with service(max_queue=1, max_slots=1, lookahead=1) as there:
         statuses = Counter[int]()
@@ -115,7 +115,9 @@ async def test_a_refused_request_leaves_nothing() -> None:
 
 
 @trio_test
-async def test_a_body_of_megabytes_is_read_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_of_megabytes_is_read_by_the_server(
+    autojump_clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MOST_BYTES", 100)
     async with service() as there:
         await turn(there)
@@ -143,7 +145,7 @@ async def test_what_processes_keep_is_summed_also_over_those_that_ended(autojump
 
 
 @trio_test
-async def test_operators_see_the_processes() -> None:
+async def test_operators_see_the_processes(autojump_clock: None) -> None:
     async with (
         service(2) as there,
         client_of(there.scheduler, reports={"preparation_processes": there.preparers.report}) as operator,
