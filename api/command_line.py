@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -13,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from api import options
+from api.operator.terminal import exit_code, is_interrupt
 from api.settings import ServeSettings
 from api.version import own_version
 from scheduler.errors import OptionError, StartupError
@@ -67,8 +69,6 @@ def _metavar(option: options.Option) -> str:
     return "|".join(option.choices) or "VALUE"
 
 
-_INTERRUPTED = 130
-"""128 and SIGINT, as shells have it."""
 _COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("api.operator.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
     "completion": (
@@ -113,10 +113,13 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C ends every command here: without a word, and not with click's "Aborted!" and 1."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            sys.exit(_INTERRUPTED)  # Without a word, and not click's "Aborted!" with 1.
+        except BaseException as error:
+            if not is_interrupt(error):
+                raise
+            sys.exit(exit_code(signal.SIGINT))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
@@ -199,13 +202,21 @@ def bench(arguments: tuple[str, ...]) -> None:
     if words and words[0] not in command_line.bench.commands:
         from api.operator.models.bench import self_test
 
-        self_test.main(arguments, prog_name="penstock bench", standalone_mode=True)
-    command_line.main(arguments)
+        _run(self_test, arguments)
+    else:
+        with command_line.exit_codes():
+            _run(command_line.bench, arguments)
+
+
+def _run(command: click.Command, arguments: Sequence[str]) -> None:
+    """Its errors, exits and interrupts are this command line's."""
+    with command.make_context("penstock bench", list(arguments)) as ctx:
+        command.invoke(ctx)
 
 
 def main() -> None:
     """Run the command line. Exit codes: 0 served and drained, 1 could not start or failed, 2 an option was
-    refused."""
+    refused, 130 Ctrl-C."""
     try:
         penstock()
     except OptionError as error:

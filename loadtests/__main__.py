@@ -1,5 +1,6 @@
-"""`python -m loadtests ...`: the same as `penstock bench ...`."""
+"""`python -m loadtests ...`: the load tests of `penstock bench ...`."""
 
-from loadtests.command_line import main
+from loadtests.command_line import bench, exit_codes
 
-main()
+with exit_codes():
+    bench.main(prog_name="penstock bench")

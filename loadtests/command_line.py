@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -386,11 +387,11 @@ def _machine() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. Exit codes: 0 measured; 1 regression, or a target did not start; 2 invalid
-    options."""
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """Exit codes of `bench`: 0 measured; 1 regression, or a target did not start; 2 invalid options."""
     try:
-        bench.main(arguments, prog_name="penstock bench", standalone_mode=True)
+        yield
     except (ScenarioError, TargetError, ValueError) as error:
         click.echo(f"penstock bench: {error}", err=True)
         sys.exit(2)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+import click
+
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _LFLAG = 3
 
@@ -52,6 +54,19 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def exit_code(number: int) -> int:
     """Return the exit code of a command that this signal has ended."""
     return 128 + number
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C raised it: also in a nursery's group, and as what click's prompts make of it."""
+    match error:
+        case KeyboardInterrupt():
+            return True
+        case BaseExceptionGroup():
+            return error.subgroup(KeyboardInterrupt) is not None
+        case click.Abort():
+            return isinstance(error.__context__, KeyboardInterrupt)
+        case _:
+            return False
 
 
 def end_cleanly_when_terminated() -> None:

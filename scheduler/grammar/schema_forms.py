@@ -6,10 +6,10 @@ must be kept to the letter, and left out of one that need not be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -37,6 +37,8 @@ _UNKNOWN = frozenset(
     )
 )  # fmt: skip
 """Keywords that constrain a value in a way that no form has."""
+_OFF = ("not", "uniqueItems", "unevaluatedProperties", "unevaluatedItems", "additionalItems")
+"""Say nothing where they are false, or nothing about what is written: only declared members are."""
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems")
 _MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems")
 
@@ -67,14 +69,14 @@ class Form:
     @property
     def choices(self) -> list[Any] | None:
         """The only values, if it names them; None: it does not."""
-        if "const" in self.schema:
-            listed = [self.schema["const"]]
-        elif isinstance(named := self.schema.get("enum"), list):
-            listed = named
-        else:
+        if (listed := _constants(self.schema)) is None:
             return None
-        check = SchemaCheck({}, StepBudget(MOST_STEPS))
-        return [value for value in listed if check.accepts(value, {**self.schema, "type": self.kind})]
+        budget = StepBudget(MOST_STEPS)
+        if "const" in self.schema and isinstance(named := self.schema.get("enum"), list):
+            listed = [value for value in listed if any(same_value(value, one, budget) for one in named)]
+        check = SchemaCheck({}, budget)
+        others = {name: value for name, value in self.schema.items() if name not in ("const", "enum")}
+        return [value for value in listed if check.accepts(value, {**others, "type": self.kind})]
 
 
 class SchemaForms:
@@ -131,9 +133,12 @@ class SchemaForms:
     def _check_known(self, schema: Mapping[str, Any], path: Path) -> None:
         for keyword in sorted(_UNKNOWN & schema.keys()):
             value = schema[keyword]
-            if value is False or (keyword == "unevaluatedProperties" and value in (True, {})):
+            if value is False and keyword in _OFF:
                 continue
-            if keyword == "minProperties" and value in (0, *range(len(_listed(schema, "required")) + 1)):
+            if keyword == "unevaluatedProperties" and (value is True or value == {}):
+                continue
+            required = range(len(_listed(schema, "required")) + 1)
+            if keyword == "minProperties" and value is not True and value in required:
                 continue
             self.fault((*path, keyword), f"{keyword!r} cannot be held in this model's dialect of calls")
         declared = schema.get("type")
@@ -158,7 +163,7 @@ class SchemaForms:
         shared = set(_listed(first, "required")) & set(_listed(second, "required"))
         for name in shared:
             a, b = (_constants(schema.get("properties", {}).get(name)) for schema in (first, second))
-            if a is not None and b is not None and not any(value in b for value in a):
+            if a is not None and b is not None and self._keys(a).isdisjoint(self._keys(b)):
                 return True
         return False
 
@@ -181,15 +186,13 @@ class SchemaForms:
                     if not (kinds := _kinds(before) & _kinds(value)):
                         return None
                     merged[keyword] = [kind for kind in _TYPES if kind in kinds]
-                case "properties" | "additionalProperties":
+                case "properties" | "additionalProperties" | "prefixItems" | "items":
                     pass
                 case "required":
                     merged[keyword] = list(dict.fromkeys([*before, *value]))
                 case "enum":
-                    merged[keyword] = [choice for choice in value if choice in before]
-                case "items":
-                    merged[keyword] = value if before == value else {"allOf": [before, value]}
-                case _ if before == value:
+                    merged[keyword] = value if before is value else self._common(value, before)
+                case _ if self._same(before, value):
                     merged[keyword] = value
                 case _ if keyword in _LEAST:
                     merged[keyword] = max(before, value)
@@ -199,8 +202,66 @@ class SchemaForms:
                     return None
                 case _:
                     self.fault((*path, keyword), "it stands beside another one in 'allOf' or '$ref'")
-        _merge_objects(merged, one, other)
+        self._merge_objects(merged, one, other)
+        self._merge_arrays(merged, one, other)
         return merged
+
+    def _common(self, some: list[Any], others: list[Any]) -> list[Any]:
+        kept = self._keys(others)
+        return [value for value in some if value_key(value, self._budget) in kept]
+
+    def _keys(self, values: list[Any]) -> set[Hashable]:
+        return {value_key(value, self._budget) for value in values}
+
+    def _same(self, one: Any, other: Any) -> bool:
+        return same_value(one, other, self._budget)
+
+    def _merge_objects(self, merged: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
+        mine, theirs = one.get("properties", {}), other.get("properties", {})
+        if mine or theirs:
+            merged["properties"] = {
+                name: self._of_both(_member(one, name), _member(other, name)) for name in {**mine, **theirs}
+            }
+        if "additionalProperties" in one or "additionalProperties" in other:
+            merged["additionalProperties"] = self._of_both(
+                one.get("additionalProperties", True), other.get("additionalProperties", True)
+            )
+
+    def _merge_arrays(self, merged: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
+        if places := max(len(_listed(one, "prefixItems")), len(_listed(other, "prefixItems"))):
+            merged["prefixItems"] = [
+                self._of_both(_item(one, place), _item(other, place)) for place in range(places)
+            ]
+        if "items" in one or "items" in other:
+            merged["items"] = self._of_both(one.get("items", True), other.get("items", True))
+
+    def _of_both(self, one: Any, other: Any) -> Any:
+        if one is False or other is False:
+            return False
+        if one is True or self._same(one, other):
+            return other
+        return one if other is True else {"allOf": [one, other]}
+
+
+def value_key(value: Any, budget: StepBudget) -> Hashable:
+    """What equal JSON values have in common: 1 and 1.0 are equal, 1 and true are not, as they are in Python.
+    Raises StepsExhausted."""
+    budget.spend()
+    match value:
+        case bool():
+            return bool, value
+        case dict():
+            return dict, frozenset((name, value_key(item, budget)) for name, item in value.items())
+        case list():
+            return list, tuple(value_key(item, budget) for item in value)
+        case _:
+            return cast("Hashable", value)
+
+
+def same_value(one: Any, other: Any, budget: StepBudget) -> bool:
+    """Whether these JSON values are equal. Raises StepsExhausted."""
+    # Python's own comparison is fast, and says more often that they are.
+    return one is other or (one == other and value_key(one, budget) == value_key(other, budget))
 
 
 def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
@@ -214,29 +275,14 @@ def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
     return (), "it is nested too deeply" if isinstance(error, RecursionError) else "it is no JSON schema"
 
 
-def _merge_objects(merged: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
-    mine, theirs = one.get("properties", {}), other.get("properties", {})
-    if mine or theirs:
-        merged["properties"] = {
-            name: _of_both(_member(one, name), _member(other, name)) for name in {**mine, **theirs}
-        }
-    if "additionalProperties" in one or "additionalProperties" in other:
-        merged["additionalProperties"] = _of_both(
-            one.get("additionalProperties", True), other.get("additionalProperties", True)
-        )
-
-
 def _member(schema: dict[str, Any], name: str) -> Any:
     declared = schema.get("properties", {})
     return declared[name] if name in declared else schema.get("additionalProperties", True)
 
 
-def _of_both(one: Any, other: Any) -> Any:
-    if one is False or other is False:
-        return False
-    if one is True or one == other:
-        return other
-    return one if other is True else {"allOf": [one, other]}
+def _item(schema: dict[str, Any], place: int) -> Any:
+    prefix = _listed(schema, "prefixItems")
+    return prefix[place] if place < len(prefix) else schema.get("items", True)
 
 
 def _typed(schema: dict[str, Any], path: Path) -> Iterator[Form]:

@@ -1,15 +1,18 @@
 """What happened to a request, as spans that follow each other: for its page, and for its trace.
 
 Pure: times are arguments, on trio's clock. A token costs one comparison; a span is made when the phase
-changes, and for each prefill chunk. A usual request has five; at most MOST_SPANS are kept, 12 kB. Beyond,
-neighbours of one phase are joined, so that a prompt of a thousand chunks is shown in coarser ones.
+changes, and for each prefill chunk. Writing never raises: it is done where all streams of an engine are
+routed. A usual request has five spans; at most MOST_SPANS are kept, 12 kB. Beyond, neighbours of one phase
+are joined, so that a prompt of a thousand chunks is shown in coarser ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
+from typing import Concatenate, ParamSpec
 
 MOST_SPANS = 64
 
@@ -44,6 +47,25 @@ class Span:
     tokens: int = 0
 
 
+_P = ParamSpec("_P")
+
+
+def _contained(
+    write: Callable[Concatenate[TimeLine, _P], None],
+) -> Callable[Concatenate[TimeLine, _P], None]:
+    """Keep what `write` raises as the line's failure, and write no more to a line that has one."""
+
+    @wraps(write)
+    def contained(line: TimeLine, /, *args: _P.args, **options: _P.kwargs) -> None:
+        if line.failure is None:
+            try:
+                write(line, *args, **options)
+            except Exception as error:
+                line.failure = error
+
+    return contained
+
+
 class TimeLine:
     """Each span begins where the last one ends."""
 
@@ -51,6 +73,8 @@ class TimeLine:
         self.phase = Phase.QUEUE
         self.waits_for = ""
         """Why it has no slot, while the phase is WAITING."""
+        self.failure: Exception | None = None
+        """What writing it raised; since then nothing is added. It is reported when the request is over."""
         self._since = arrived_at
         self._engine = ""
         self._ended: list[Span] = []
@@ -59,11 +83,13 @@ class TimeLine:
         self._again = False
         """Whether it is computed for the second time."""
 
+    @_contained
     def submitted(self, now: float, engine: str) -> None:
         self._begin(Phase.SUBMITTED, now)
         self._engine = engine
         self._computed = 0
 
+    @_contained
     def waits(self, reason: str, since: float) -> None:
         """It has no slot, for this reason."""
         if reason == "preempted":
@@ -72,10 +98,12 @@ class TimeLine:
         else:
             self._begin(Phase.WAITING, since, reason)
 
+    @_contained
     def has_slot(self, since: float) -> None:
         """It waited for one."""
         self._begin(self._prefill, since)
 
+    @_contained
     def chunk(self, now: float, computed_tokens: int) -> None:
         """Another chunk of the prompt is computed, `computed_tokens` of it in all without the prefix hit."""
         if self.phase is not self._prefill:
@@ -84,6 +112,7 @@ class TimeLine:
         self._computed += tokens
         self._end(now, chunks=1, tokens=tokens)
 
+    @_contained
     def decode(self, now: float) -> None:
         """The first token since it was prefilled."""
         if self.phase is Phase.SUBMITTED:
@@ -91,10 +120,16 @@ class TimeLine:
         self._begin(Phase.DECODE, now)
         self._again = False
 
+    @_contained
     def lost(self, now: float) -> None:
         """Its engine died."""
         self._again = True
         self._begin(Phase.AWAITING_ENGINE, now)
+
+    def check(self) -> None:
+        """Raise what writing it raised."""
+        if self.failure is not None:
+            raise self.failure
 
     def spans(self, now: float) -> tuple[Span, ...]:
         """Return what was until `now`, the oldest first."""

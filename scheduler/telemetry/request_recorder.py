@@ -44,6 +44,7 @@ class RequestRecorder:
         self._containment.run("samples", observe_end, self._metrics, record, now)
         self._containment.run("recent", self.recent.add, record, now)
         self._containment.run("log", log_request, self._metrics.model, record, now)
+        self._containment.run("time_line", record.time_line.check)
         if self._tracer is not None:
             self._containment.run("tracer", self._tracer.end, record, now)
 

@@ -77,22 +77,53 @@ DIALECTS = (
 
 
 def table(dialect: Dialect) -> str:
-    rows = _rows(dialect.schema, "")
+    rows = [f"| `{row.path}` | {row.says} |" for row in fields(dialect.schema)]
     return "\n".join([dialect.heading, "| field | | |", "|---|---|---|", *rows])
 
 
-def _rows(schema: type[BaseModel], prefix: str) -> Iterator[str]:
+@dataclass(frozen=True)
+class Row:
+    path: str
+    says: str
+    """Standing and remark, as two cells."""
+
+
+def fields(schema: type[BaseModel], *, folded: bool = True) -> list[Row]:
+    """All fields of `schema`. `folded`: what stands in several places is listed at the first, and the others
+    refer to it."""
+    return list(_rows(schema, "", {} if folded else None))
+
+
+def _rows(schema: type[BaseModel], prefix: str, listed: dict[type[BaseModel], Row] | None) -> Iterator[Row]:
+    """`listed`: where the models are listed that have been, and what is said of their field."""
     for name, field in schema.model_fields.items():
-        path = prefix + (field.alias or name)
-        yield f"| `{path}` | {_standing(field.metadata)} |"
+        row = Row(prefix + (field.alias or name), _standing(field.metadata))
+        found = list(_models(field.annotation, ""))
         if any(isinstance(mark, Refused | WithoutEffect) for mark in field.metadata):
             # An absent value has no members.
-            continue
-        found = list(_models(field.annotation, ""))
+            found = []
+        if not _refers(row, found, listed):
+            yield row
         for model, suffix in found:
             # If there are several kinds, each by the type that selects it: `content[text]`.
             inside = suffix if len(found) == 1 else suffix.removesuffix("[]") + f"[{_tag(model)}]"
-            yield from _rows(model, f"{path}{inside}.")
+            place = f"{row.path}{inside}"
+            if listed is not None and model in listed:
+                yield Row(place, f"as `{listed[model].path}` |")
+                continue
+            if listed is not None:
+                listed[model] = Row(place, row.says)
+            yield from _rows(model, f"{place}.", listed)
+
+
+def _refers(
+    row: Row, found: list[tuple[type[BaseModel], str]], listed: dict[type[BaseModel], Row] | None
+) -> bool:
+    """Whether a reference says all of this field."""
+    if listed is None or len(found) != 1 or found[0][1]:
+        return False
+    first = listed.get(found[0][0])
+    return first is not None and first.says == row.says
 
 
 def _standing(metadata: Sequence[Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from api.operator.chat.pipe import answer_once, question
 from api.operator.chat.session import Session
 from api.operator.running_server import RunningServer, address, server_options
 from api.operator.started_server import found_or_started
-from api.operator.terminal import end_cleanly_when_terminated, exit_code, printable
+from api.operator.terminal import end_cleanly_when_terminated, printable
 
 
 def _setting(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | int | str | None:
@@ -80,21 +79,18 @@ def chat(
     given = {"max_tokens": max_tokens, "temperature": temperature}
     settings = {name: value for name, value in given.items() if value is not None}
     interrupted = False
-    try:
-        arguments = () if model is None else ("--model", model)
-        with found_or_started(where, arguments, Console(stderr=True), os.environ) as server:
-            is_own = server.url != where.url
-            name = server.model(None if is_own else model).name
-            conversation = Conversation(name, system, settings=settings, tools=tools)
-            if asked is None:
-                interrupted = _on_terminal(server, conversation, console, is_own=is_own)
-            else:
-                sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-                answer_once(server.address, conversation.asked(asked), sys.stdout)
-    except KeyboardInterrupt:
-        interrupted = True
+    arguments = () if model is None else ("--model", model)
+    with found_or_started(where, arguments, Console(stderr=True), os.environ) as server:
+        is_own = server.url != where.url
+        name = server.model(None if is_own else model).name
+        conversation = Conversation(name, system, settings=settings, tools=tools)
+        if asked is None:
+            interrupted = _on_terminal(server, conversation, console, is_own=is_own)
+        else:
+            sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+            answer_once(server.address, conversation.asked(asked), sys.stdout)
     if interrupted:
-        sys.exit(exit_code(signal.SIGINT))
+        raise KeyboardInterrupt
 
 
 def _on_terminal(

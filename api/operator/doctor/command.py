@@ -18,7 +18,6 @@ from api.operator.doctor.findings import Finding, findings, gigabytes, serves
 from api.operator.doctor.gathering import gather
 
 _COLUMNS = 80
-_INTERRUPTED = 130
 _PORT = 8000
 """`serve`'s."""
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
@@ -56,10 +55,7 @@ def doctor(ports: Sequence[int], folders: Sequence[Path], tokens: int, as_json: 
     Each finding says what to do. The models on disk are listed with how many agents of N tokens each
     could serve at a time, if they shared nothing. Exit code 1 if `penstock serve` would not serve.
     """
-    try:
-        facts = gather(ports or (_PORT,), folders, tokens)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+    facts = gather(ports or (_PORT,), folders, tokens)
     found = findings(facts)
     if as_json:
         click.echo(json.dumps(as_object(facts, found), indent=2))

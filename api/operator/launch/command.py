@@ -19,7 +19,6 @@ from api.operator.launch.agents import AGENTS
 from api.operator.running_server import ListedModel, NoServer, RunningServer, address, find, server_options
 from api.operator.started_server import found_or_started
 
-_INTERRUPTED = 130
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
 
@@ -108,19 +107,16 @@ def launch(
         return
     executable, console = _executable(chosen, environment), Console(stderr=True)
     serve = () if model is None else ("--model", model)
-    try:
-        with found_or_started(where, serve, console, environment) as server:
-            server.need_penstock("launch")
-            is_own = server.url != where.url
-            # A server started here may serve the model by a shorter name.
-            wanted = None if is_own else model
-            setup = setup_of(chosen, server, wanted, small_model, environment)
-            served = server.model(wanted)
-            if is_own:
-                click.echo(f"penstock: no server at {where.url}; started one with {served.name}", err=True)
-            if said := warning(chosen, served):
-                click.echo(f"penstock: {said}", err=True)
-            code = foreground.run(setup, (executable, *setup.arguments, *arguments), environment)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+    with found_or_started(where, serve, console, environment) as server:
+        server.need_penstock("launch")
+        is_own = server.url != where.url
+        # A server started here may serve the model by a shorter name.
+        wanted = None if is_own else model
+        setup = setup_of(chosen, server, wanted, small_model, environment)
+        served = server.model(wanted)
+        if is_own:
+            click.echo(f"penstock: no server at {where.url}; started one with {served.name}", err=True)
+        if said := warning(chosen, served):
+            click.echo(f"penstock: {said}", err=True)
+        code = foreground.run(setup, (executable, *setup.arguments, *arguments), environment)
     sys.exit(code)

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,7 +25,6 @@ from rich.console import Console
 from api.operator.errors import OperatorError
 from api.operator.models.disk_models import DiskModel
 from api.operator.models.listing import weights_text
-from api.operator.models.pull import INTERRUPTED, is_interrupt
 from api.operator.models.reading import find_one, folders_option
 from api.operator.running_server import RunningServer
 from api.operator.started_server import Start, started
@@ -139,13 +137,8 @@ def self_test(model: str, serve_options: tuple[str, ...], folders: tuple[Path, .
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     start = Start((*arguments, *serve_options), None, plain)
     console = Console(stderr=True)
-    try:
-        with started(start, console) as server, console.status("measuring"):
-            result = trio.run(partial(measure, server, found))
-    except BaseException as error:
-        if not is_interrupt(error):
-            raise
-        sys.exit(INTERRUPTED)
+    with started(start, console) as server, console.status("measuring"):
+        result = trio.run(partial(measure, server, found))
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2))
         return

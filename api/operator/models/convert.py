@@ -22,7 +22,6 @@ from api.operator.models import disk_models
 from api.operator.models.disk_models import DiskModel
 from api.operator.models.download import existing, gigabytes
 from api.operator.models.listing import lines
-from api.operator.models.pull import INTERRUPTED
 from api.operator.models.reading import find_one, read
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.prompt.weight_files import StoredTensor, tensors
@@ -153,7 +152,7 @@ def convert(
         run(model.folder, folder, target)
     except KeyboardInterrupt:
         click.echo("stopped; nothing is left of it", err=True)
-        sys.exit(INTERRUPTED)
+        raise
     reading = read([disk_models.described(DiskModel(folder.name, folder, "folder"))])
     for line in list(lines(reading))[1:3]:
         click.echo(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,10 +24,10 @@ from api.operator.errors import OperatorError
 from api.operator.models import disk_models
 from api.operator.models.download import Download, Result, gigabytes
 from api.operator.models.hub import HubFile, HubListing, list_files
+from api.operator.terminal import is_interrupt
 from scheduler.errors import StartupError
 from scheduler.prompt import model_folder, model_types
 
-INTERRUPTED = 130
 _LINE_SECONDS = 10.0
 _NAME_COLUMNS = 28
 
@@ -130,11 +129,10 @@ def pull(model: str, revision: str) -> None:
         with _progress(_console(), listing.nbytes) as download.progress:
             result = trio.run(download.run, _refuse_unknown_type)
     except BaseException as error:
-        if not is_interrupt(error):
-            raise
-        # After the bars are gone, which take the lines below them along.
-        click.echo("stopped; what came is kept, and the same command goes on from there", err=True)
-        sys.exit(INTERRUPTED)
+        if is_interrupt(error):
+            # After the bars are gone, which take the lines below them along.
+            click.echo("stopped; what came is kept, and the same command goes on from there", err=True)
+        raise
     click.echo(_summary(listing, result))
 
 
@@ -144,13 +142,6 @@ def _begin(listing: HubListing, download: Download) -> None:
         click.echo(f"{listing.model} at {listing.commit[:12]}", err=True)
         click.echo(f"{size}, {gigabytes(missing)} of it not here yet", err=True)
         click.echo(f"into {download.cache}", err=True)
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Also in a nursery's group."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(KeyboardInterrupt) is not None
-    return isinstance(error, KeyboardInterrupt)
 
 
 def _refuse_unknown_type(snapshot: Path) -> None:

@@ -70,17 +70,7 @@ def _here(name: str, system: bool) -> _Which:
     return _Which(name, system, Platform.of(sys.platform))
 
 
-class _Quiet(click.Group):
-    """Ctrl-C ends a command without a word, as a shell expects."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            sys.exit(130)
-
-
-@click.group(cls=_Quiet)
+@click.group()
 def service() -> None:
     """Run the server under launchd or systemd, and upgrade it without a refused connection."""
 

@@ -24,6 +24,7 @@ from api.operator.service import environment_file
 from api.operator.service.control import (
     AskStatus,
     AskUpgrade,
+    Order,
     Progress,
     Refused,
     Reply,
@@ -194,11 +195,11 @@ async def _reply(stream: trio.abc.Stream, reply: Reply) -> None:
 
 
 async def _upgrade(supervisor: Supervisor, ask: AskUpgrade, output: Output, stream: trio.abc.Stream) -> None:
-    """A client that leaves before the new process serves takes its upgrade back."""
+    """A client that leaves before the new process serves takes an upgrade beside the old one back."""
 
     async def say(text: str) -> None:
         _say(output, text)
-        with suppress(trio.BrokenResourceError, trio.TooSlowError):
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             await _reply(stream, Progress(text))
 
     results: list[Reply] = []
@@ -207,7 +208,8 @@ async def _upgrade(supervisor: Supervisor, ask: AskUpgrade, output: Output, stre
         results.append(await supervisor.replace(ask, say))
         nursery.cancel_scope.cancel()
     if not results:
-        _say(output, "upgrade: taken back, because the one who asked for it left")
+        then = "taken back" if ask.order is Order.BESIDE else "goes on"
+        _say(output, f"upgrade: {then}: the one who asked for it left")
     for result in results:
         _say(output, f"upgrade: {result}")
         await _reply(stream, result)

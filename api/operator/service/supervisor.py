@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -102,6 +104,7 @@ class Supervisor:
                 # Its successor may be on its way.
                 async with self._replacing:
                     if self._serving is watched:
+                        self._stopping = True
                         break
             for old in list(self._retiring):
                 await old.wait_end()
@@ -141,7 +144,15 @@ class Supervisor:
 
     async def replace(self, ask: AskUpgrade, say: Say) -> Upgraded | RolledBack | Refused:
         """Let another process take the serving one's place, without a connection refused or cut. Cancelled
-        before the new process serves, it is rolled back."""
+        before the new process serves, one beside the old is rolled back; one at a time goes on."""
+        if ask.order is Order.BESIDE or self._serving is None or self._stopping:
+            return await self._replace(ask, say)
+        replacing = _Replacing(partial(self._replace, ask, say), say)
+        # Once the old one accepts nothing more, giving up half-way would leave nobody.
+        self._nursery.start_soon(replacing.run)
+        return await replacing.result()
+
+    async def _replace(self, ask: AskUpgrade, say: Say) -> Upgraded | RolledBack | Refused:
         old = self._serving
         if old is None or self._stopping:
             return Refused("the service is starting or stopping")
@@ -155,11 +166,7 @@ class Supervisor:
         async with self._replacing:
             if ask.order is Order.BESIDE:
                 return await self._beside(old, command, ask, say)
-            # Once the old one accepts nothing more, giving up half-way would leave nobody.
-            with trio.CancelScope() as scope:
-                scope.shield = True
-                result = await self._one_at_a_time(old, command, ask, say)
-            return result  # noqa: RET504, as mypy takes a `with` for one that may swallow
+            return await self._one_at_a_time(old, command, ask, say)
 
     async def _beside(
         self, old: ServeProcess, command: ServeCommand, ask: AskUpgrade, say: Say
@@ -181,20 +188,22 @@ class Supervisor:
         await self._retire(old, ask.streams_seconds)
         if self.is_stopping():
             return RolledBack("the service stops")
+        self._nobody_left = True
         await say(f"starting {' '.join(command.program)}")
         new, reason = await self._start(command, ask.ready_seconds)
         if new is not None:
-            self._serving = new
+            self._serving, self._nobody_left = new, False
             self._on_ready(new.state)
             return Upgraded(new.state)
         if self.is_stopping():
+            self._nobody_left = False
             return RolledBack(reason)
         await say(f"{reason}; starting the old version again")
         # Without a deadline: there is nothing else to fall back on.
         try:
             self._serving = again = await self._launch(old.command)
+            self._nobody_left = False
         except OSError as error:
-            self._nobody_left = True
             return RolledBack(f"{reason}; the old version does not start again either: {error}")
         if await again.wait_ready():
             self._on_ready(again.state)
@@ -232,12 +241,45 @@ class Supervisor:
         self._retiring.remove(old)
 
 
+class _Replacing:
+    """A replacement that goes on without the one who asked for it."""
+
+    def __init__(self, work: Callable[[], Awaitable[Upgraded | RolledBack | Refused]], say: Say) -> None:
+        self._work = work
+        self._say = say
+        self._done = trio.Event()
+        self._is_awaited = True
+        self._result: Upgraded | RolledBack | Refused | Exception
+
+    async def run(self) -> None:
+        """It runs beside the processes: it raises nothing."""
+        try:
+            self._result = await self._work()
+        except Exception as error:
+            self._result = error
+        self._done.set()
+        if not self._is_awaited:
+            with suppress(Exception):
+                await self._say(f"upgrade: {self._result!r}")
+
+    async def result(self) -> Upgraded | RolledBack | Refused:
+        """Raise what it raised."""
+        try:
+            await self._done.wait()
+        except trio.Cancelled:
+            self._is_awaited = False
+            raise
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
+
+
 async def _end(process: ServeProcess) -> None:
-    """End a process that has no clients, also while this task is cancelled."""
-    with trio.CancelScope(shield=True):
-        process.stop()
-        with trio.move_on_after(_KILL_SECONDS):
+    """End a process that has no clients, also while this task is cancelled. One that a SIGKILL does not end
+    within 10 s is left."""
+    process.stop()
+    for _ in range(2):
+        with trio.move_on_after(_KILL_SECONDS, shield=True):
             await process.wait_end()
             return
         process.kill()
-        await process.wait_end()

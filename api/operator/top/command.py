@@ -36,16 +36,12 @@ def top(url: str | None, api_key: str | None, model: str | None, once: bool, as_
     where = address(url, api_key, os.environ)
     find(where).need_penstock("top")
     following = Following(where, model)
-    try:
-        if as_json:
-            click.echo(trio.run(first_snapshot, where, model))
-        elif once or not sys.stdout.isatty():
-            _print_once(following)
-        else:
-            if (number := trio.run(_show, following)) is not None:
-                sys.exit(exit_code(number))
-    except KeyboardInterrupt:
-        sys.exit(exit_code(signal.SIGINT))
+    if as_json:
+        click.echo(trio.run(first_snapshot, where, model))
+    elif once or not sys.stdout.isatty():
+        _print_once(following)
+    elif (number := trio.run(_show, following)) is not None:
+        sys.exit(exit_code(number))
 
 
 def _print_once(following: Following) -> None:

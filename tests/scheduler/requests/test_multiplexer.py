@@ -12,12 +12,15 @@ from scheduler.errors import Draining, EngineLost, InvalidRequest, LinkError, Re
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta, ToolCallStarted, Usage
 from scheduler.link.messages import (
     Cancel,
+    Counters,
     RetireReason,
     StepOutput,
     Submit,
     TurnEnded,
+    WaitOut,
 )
 from scheduler.requests.lifecycle import State
+from scheduler.requests.time_line import TimeLine
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.board import Board, letters, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of
@@ -292,6 +295,24 @@ def test_what_cannot_be_said_of_a_turn_ends_no_stream() -> None:
     board.multiplexer.route(step(retired=[(1, "stop"), (2, "stop")]))
     assert (calling.state, other.state) == (State.RETIRED, State.RETIRED)
     assert not [message for message in board.sent if isinstance(message, TurnEnded)]
+
+
+@pytest.mark.parametrize("part", ["_begin", "_end", "_span"])
+def test_a_bug_in_the_time_line_ends_no_stream(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submitted, waiting, prefilled, decoded, and resumed after an engine's death."""
+    monkeypatch.setattr(TimeLine, part, lambda *_, **__: 1 // 0)
+    board = Board()
+    one, two = board.submit(make_record(1)), board.submit(make_record(2))
+    for wait in (WaitOut(1, "slot"), WaitOut(1, "nothing"), WaitOut(1, "preempted")):
+        board.multiplexer.route(StepOutput([], [], [], Counters(), waits=[wait]))
+    board.multiplexer.route(step(tokens=[(2, ord("b"))], prefills=[(1, 3, 3)]))
+    board.multiplexer.route(step(tokens=[(1, ord("a")), (2, ord("c"))], retired=[(2, "length")]))
+    [lost] = board.multiplexer.lose_all()
+    board.multiplexer.resume(lost)
+    board.multiplexer.route(step(tokens=[(1, ord("d"))], retired=[(1, "length")]))
+    assert events_of(one) == [TextDelta("ad"), Finished(FinishReason.LENGTH, Usage(3, 0, 2))]
+    assert events_of(two) == [TextDelta("bc"), Finished(FinishReason.LENGTH, Usage(3, 0, 2))]
+    assert board.left == [two, one]
 
 
 def test_a_call_is_noted_by_its_name() -> None:

@@ -155,6 +155,35 @@ def test_the_multiplexer_writes_it_from_what_the_engine_sends() -> None:
     ]
 
 
+def test_writing_never_raises_and_leaves_a_broken_line_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown until then, and says what it raised; other lines go on."""
+    line = TimeLine(0.0)
+    line.submitted(1.0, "0")
+    with monkeypatch.context() as broken:
+        broken.setattr(TimeLine, "_begin", lambda *_: 1 // 0)
+        line.waits("slot", 2.0)
+    line.submitted(3.0, "1")
+    line.waits("slot", 3.0)
+    line.has_slot(3.0)
+    line.chunk(3.0, 5)
+    line.decode(4.0)
+    line.lost(5.0)
+    assert told(line, 6.0) == [("queue", 0.0, 1.0), ("submitted", 1.0, 6.0)]
+    with pytest.raises(ZeroDivisionError):
+        line.check()
+    TimeLine(0.0).check()
+
+
+@pytest.mark.parametrize("write", ["submitted", "waits", "has_slot", "chunk", "decode", "lost"])
+def test_each_writer_is_contained(write: str) -> None:
+    """Here by a time that cannot be compared."""
+    line = TimeLine(0.0)
+    arguments: dict[str, tuple[object, ...]] = {"submitted": ("0",), "chunk": (1,)}
+    first: tuple[object, ...] = ("slot", "now") if write == "waits" else ("now", *arguments.get(write, ()))
+    getattr(line, write)(*first)
+    assert isinstance(line.failure, TypeError)
+
+
 @pytest.mark.parametrize("reason", ["slot", "nothing", "preempted"])
 def test_a_wait_of_a_request_that_retires_with_it_is_no_fault(reason: str) -> None:
     """Both may be in one step's output: the wait came before."""

@@ -13,6 +13,7 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.link.messages import Counters, ScriptedPlan
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.time_line import TimeLine
 from scheduler.service import Scheduler
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_totals import EngineTotals
@@ -111,6 +112,20 @@ async def test_a_broken_tracer_is_counted_and_logged_once(autojump_clock: MockCl
         assert await texts_of(scheduler) == await undisturbed()
     assert [line["part"] for line in lines if line["event"] == "telemetry_failed"] == ["tracer"]
     assert sample(scheduler.metrics.registry, "penstock_telemetry_failures_total", part="tracer") == 6
+
+
+@trio_test
+async def test_a_broken_time_line_is_counted_and_logged_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six requests: six failures, one log line, and what each asked for."""
+    expected = await undisturbed()
+    monkeypatch.setattr(TimeLine, "_end", lambda *_, **__: 1 // 0)
+    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01))
+    with structlog.testing.capture_logs() as lines:
+        assert await texts_of(scheduler) == expected
+    assert [line["part"] for line in lines if line["event"] == "telemetry_failed"] == ["time_line"]
+    assert sample(scheduler.metrics.registry, "penstock_telemetry_failures_total", part="time_line") == 6
 
 
 def test_a_part_that_fails_in_two_ways_is_logged_twice() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from api.command_line import penstock
 from api.operator.doctor import command
 from api.operator.doctor.command import as_object, show
 from api.operator.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Pin, Port, PortState
@@ -319,7 +320,7 @@ def test_an_interrupt_ends_it_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command, "gather", interrupted)
-    ended = CliRunner().invoke(command.doctor)
+    ended = CliRunner().invoke(penstock, ["doctor"])
     assert (ended.exit_code, ended.output) == (130, "")
 
 

@@ -107,9 +107,13 @@ class FakeLauncher:
     missing: frozenset[str] = frozenset()
     log: list[str] = field(default_factory=list)
     started: list[FakeServe] = field(default_factory=list)
+    broken: bool = False
+    """Whether it has a bug."""
 
     async def __call__(self, command: ServeCommand) -> FakeServe:
         await trio.lowlevel.checkpoint()
+        if self.broken:
+            raise ValueError("a bug")
         if command.program[0] in self.missing:
             raise FileNotFoundError(2, "No such file or directory")
         traits = self.traits.get(command.program[0], {})

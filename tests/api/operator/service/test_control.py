@@ -11,7 +11,7 @@ from trio.testing import trio_test
 
 from api.operator.errors import OperatorError
 from api.operator.service import run
-from api.operator.service.control import AskStatus, Refused, asked, send
+from api.operator.service.control import AskStatus, Order, Refused, asked, send
 from api.operator.service.supervisor import Supervisor
 from tests.api.operator.service.processes import OLD, FakeLauncher, upgrade
 
@@ -54,6 +54,9 @@ async def test_a_question_that_cannot_be_read_is_refused(tmp_path: Path) -> None
         async with asked(control, AskStatus()) as replies:
             assert await replies.next() == Refused("the service has not started a process yet")
             assert await replies.next() is None
+        for order in Order:
+            async with asked(control, upgrade(order)) as replies:
+                assert await replies.next() == Refused("the service is starting or stopping")
         nursery.cancel_scope.cancel()
 
 
@@ -77,6 +80,31 @@ async def test_an_operator_who_leaves_in_mid_upgrade_ends_nothing(
             await ours.aclose()
         assert [one.status for one in launcher.started] == [None, 0]
         assert b"taken back" in said[-1]
+        nursery.cancel_scope.cancel()
+
+
+@trio_test
+async def test_an_operator_who_leaves_in_mid_upgrade_one_at_a_time_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    """It goes on without a connection to speak to, and the service's own output has its result."""
+    async with trio.open_nursery() as nursery:
+        launcher = FakeLauncher(nursery)
+        supervisor = Supervisor(launcher, lambda state: None)
+        ours, theirs = trio.testing.memory_stream_pair()
+        said: list[bytes] = []
+        nursery.start_soon(supervisor.run, OLD)
+        await trio.sleep(2)
+        async with trio.open_nursery() as answering:
+            answering.start_soon(run.answer, supervisor, said.append, theirs)
+            await send(ours, upgrade(Order.ONE_AT_A_TIME))
+            await trio.sleep(1)
+            await ours.aclose()
+        assert trio.current_time() == 3
+        assert b"goes on" in said[-1]
+        await trio.sleep(20)
+        assert [one.status for one in launcher.started] == [0, None]
+        assert b"Upgraded(" in said[-1]
         nursery.cancel_scope.cancel()
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
 import trio
 import trio.testing
 from trio.testing import trio_test
@@ -142,15 +143,76 @@ async def test_one_at_a_time_never_holds_two_models(autojump_clock: trio.testing
 async def test_one_at_a_time_goes_back_by_starting_the_old_version(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Connections wait meanwhile; an operator who leaves does not stop it half-way."""
+    """Connections wait meanwhile."""
     async with scene(new={"fails_with": 1}) as found:
-        with trio.move_on_after(11):
-            await found.replace(upgrade(Order.ONE_AT_A_TIME))
-        assert found.log[-4:] == ["13 /new ends 1", "13 /old starts", "14 /old is ready"] or found.log[
-            -1
-        ] == ("14 /old is ready")
+        assert isinstance(await found.replace(upgrade(Order.ONE_AT_A_TIME)), RolledBack)
+        assert found.log[-4:] == ["13 /new ends 1", "13 /new stops", "13 /old starts", "14 /old is ready"]
         assert found.serving() == "/old"
         assert not found.ended.is_set()
+
+
+@trio_test
+async def test_an_operator_who_leaves_does_not_stop_one_at_a_time_half_way(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It goes on without them, back to the old version too, and says at last what came of it."""
+    async with scene(new={"fails_with": 1}) as found:
+        with trio.move_on_after(3):
+            await found.replace(upgrade(Order.ONE_AT_A_TIME))
+        assert trio.current_time() == 5
+        assert await found.replace(upgrade()) == Refused("another upgrade is under way")
+        await trio.sleep(10)
+        assert found.log[-4:] == ["13 /new ends 1", "13 /new stops", "13 /old starts", "14 /old is ready"]
+        assert found.serving() == "/old"
+        assert "RolledBack(reason='the new version ended with status 1" in found.said[-1]
+        assert not found.ended.is_set()
+        assert isinstance(await found.replace(upgrade(Order.ONE_AT_A_TIME)), RolledBack)
+
+
+@trio_test
+async def test_a_service_that_is_ended_waits_for_no_upgrade(autojump_clock: trio.testing.MockClock) -> None:
+    """Neither for the old one's streams, nor for an old version that never gets ready again."""
+    async with scene(old={"streams_seconds": 5000}) as found, trio.open_nursery() as nursery:
+        nursery.start_soon(found.replace, upgrade(Order.ONE_AT_A_TIME, streams_seconds=9000))
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    async with scene(new={"fails_with": 1}) as found, trio.open_nursery() as nursery:
+        nursery.start_soon(found.replace, upgrade(Order.ONE_AT_A_TIME))
+        found.launcher.traits["/old"] = {"load_seconds": 5000}
+        await trio.sleep(20)
+        assert found.log[-1].endswith("/old starts")
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() < 30
+
+
+@trio_test
+async def test_a_bug_in_an_upgrade_is_its_askers_and_not_the_services(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The one who asked gets the exception; the old process serves, and the next upgrade is made."""
+
+    async def broken(text: str) -> None:
+        raise ValueError("no such text")
+
+    for order in Order:
+        async with scene() as found:
+            with pytest.raises(ValueError, match="no such text"):
+                await found.supervisor.replace(upgrade(order), broken)
+            assert isinstance(await found.replace(upgrade()), Upgraded)
+
+
+@trio_test
+async def test_a_bug_where_nobody_waits_for_the_upgrade_is_said(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A service that has no process after it has failed, so that its manager starts it again."""
+    async with scene() as found:
+        with trio.move_on_after(3):
+            await found.replace(upgrade(Order.ONE_AT_A_TIME))
+        found.launcher.broken = True
+        await found.ended.wait()
+        assert "ValueError" in found.said[-1]
+        assert found.statuses == [1]
 
 
 @trio_test
@@ -209,6 +271,26 @@ async def test_the_service_waits_for_streams_of_an_old_process(
         await found.ended.wait()
         assert trio.current_time() == 13
         assert found.statuses == [9]
+
+
+@trio_test
+async def test_a_service_that_waits_only_for_old_streams_is_not_upgraded(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It ends when they have: a new process would be cut."""
+    async with scene(old={"streams_seconds": 1}, new={"streams_seconds": 500}) as found:
+        await found.replace(upgrade())
+        await found.replace(upgrade())
+        await trio.sleep(1)
+        found.launcher.started[2].end(9)
+        await trio.sleep(1)
+        for order in Order:
+            assert isinstance(await found.replace(upgrade(order)), Refused)
+        await found.ended.wait()
+        assert (trio.current_time(), found.statuses) == (504, [9])
+        for order in Order:
+            assert isinstance(await found.replace(upgrade(order)), Refused)
+        assert len(found.launcher.started) == 3
 
 
 @trio_test

@@ -1,0 +1,138 @@
+"""A schema as alternatives without combinators: they fit the values that the schema fits, and no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from scheduler.grammar.schema_forms import Form, Inexpressible, SchemaForms
+
+SCALARS: list[Any] = [0, 1, True, False, 0.0, 1.0, 2, None, "1", "true"]
+VALUES: list[Any] = [
+    *SCALARS,
+    *([value] for value in SCALARS),
+    *({"a": value} for value in SCALARS),
+    *([[value]] for value in SCALARS[:5]),
+    *({"a": {"a": value}} for value in SCALARS[:5]),
+]
+"""Some of them are equal in Python, and other values in JSON."""
+
+values = st.sampled_from(VALUES)
+leaves = st.one_of(
+    st.just({}),
+    st.builds(lambda value: {"const": value}, values),
+    st.builds(lambda some: {"enum": some}, st.lists(values, min_size=1, max_size=4)),
+    st.builds(
+        lambda kind: {"type": kind}, st.sampled_from(["boolean", "integer", "number", "array", "object"])
+    ),
+)
+schemas = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.builds(lambda one: {"type": "array", "items": one}, inner),
+        st.builds(lambda one: {"type": "array", "prefixItems": [one]}, inner),
+        st.builds(lambda one: {"type": "object", "properties": {"a": one}}, inner),
+        st.builds(lambda one: {"type": "object", "additionalProperties": one}, inner),
+        st.builds(lambda some: {"allOf": some}, st.lists(inner, min_size=2, max_size=3)),
+        st.builds(lambda some: {"anyOf": some}, st.lists(inner, min_size=1, max_size=2)),
+        st.builds(lambda one, other: {**one, "allOf": [other]}, leaves, inner),
+    ),
+    max_leaves=5,
+)
+
+
+def forms_of(schema: dict[str, Any], *, strict: bool = True) -> list[Form]:
+    return SchemaForms(schema, strict=strict).of(schema, ())
+
+
+def fits(form: Form, value: Any) -> bool:
+    if not Draft202012Validator({**form.schema, "type": form.kind}).is_valid(value):
+        return False
+    if form.choices is not None:
+        return any(Draft202012Validator({"const": choice}).is_valid(value) for choice in form.choices)
+    return True
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(schemas)
+@example({"allOf": [{"const": 1}, {"const": True}]})
+@example({"allOf": [{"enum": [0, "x"]}, {"enum": [False, "x"]}]})
+@example({"allOf": [{"const": [1]}, {"enum": [[True]]}]})
+@example({"allOf": [{"const": {"a": 1}}, {"enum": [{"a": 1.0}]}]})
+@example({"allOf": [{"type": "array", "items": {"const": one}} for one in (0, False)]})
+@example({"allOf": [{"type": "array", "prefixItems": [{"const": one}]} for one in (0, 0.0)]})
+@example({"allOf": [{"type": "array", "prefixItems": [{}]}, {"type": "array", "items": {"const": 0}}]})
+@example({"allOf": [{"type": "object", "properties": {"a": {"const": one}}} for one in (1, True)]})
+@example({"allOf": [{"type": "object", "additionalProperties": {"enum": [one]}} for one in (1, True)]})
+def test_the_forms_of_a_schema_fit_what_it_fits(schema: dict[str, Any]) -> None:
+    """By a validator's word: 1 and true are two values, 1 and 1.0 are one, also deep inside."""
+    try:
+        forms = forms_of(schema)
+    except Inexpressible:
+        assume(False)
+    of_schema = Draft202012Validator(schema)
+    for value in VALUES:
+        assert any(fits(form, value) for form in forms) is of_schema.is_valid(value), value
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [(1, True, True), (0, False, True), ([1], [True], True), (1, 1.0, False), ({"b": 0}, {"b": 0.0}, False)],
+)
+def test_constants_that_differ_tell_alternatives_apart(one: Any, other: Any, apart: bool) -> None:
+    """A strict tool's `oneOf` needs it."""
+    branches = [
+        {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+        for kind in (one, other)
+    ]
+    if apart:
+        assert len(forms_of({"oneOf": branches})) == 2
+    else:
+        with pytest.raises(Inexpressible, match="more than one"):
+            forms_of({"oneOf": branches})
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "known"),
+    [
+        ("minProperties", 1, True),
+        ("minProperties", 1.0, True),
+        ("minProperties", True, False),
+        ("minProperties", 2, False),
+        ("uniqueItems", False, True),
+        ("not", False, True),
+        ("if", False, False),
+        ("contains", False, False),
+        ("propertyNames", False, False),
+        ("unevaluatedProperties", {}, True),
+        ("unevaluatedProperties", 1, False),
+    ],
+)
+def test_a_keyword_that_says_nothing_is_no_fault(keyword: str, value: Any, known: bool) -> None:
+    """A value that is no such keyword's says something."""
+    schema = {"type": "object", "properties": {"a": {}}, "required": ["a"], keyword: value}
+    assert forms_of(schema, strict=False)
+    if known:
+        assert forms_of(schema)
+    else:
+        with pytest.raises(Inexpressible, match="cannot be held"):
+            forms_of(schema)
+
+
+def test_an_enumeration_of_a_thousand_values_is_held() -> None:
+    """Also where two of them must both hold; each value costs one step."""
+    names = [f"name-{number}" for number in range(1000)]
+    assert forms_of({"enum": names})[0].choices == names
+    assert forms_of({"allOf": [{"enum": names}, {"enum": names[500:]}]})[0].choices == names[500:]
+
+
+def test_equal_schemas_are_compared_within_the_steps() -> None:
+    """A client writes them: they are as large as a body, and may be compared in each of 64 alternatives."""
+    large = {"type": "array", "prefixItems": [{"const": number} for number in range(5000)]}
+    again = {"type": "array", "prefixItems": [{"const": number} for number in range(5000)]}
+    with pytest.raises(Inexpressible, match="too large"):
+        forms_of({"allOf": [large, again]})
