@@ -54,6 +54,14 @@ class Export:
     close: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An imported file's ids. `hold_refusal` as in Finished."""
+
+    tokens: TokenIds
+    hold_refusal: str
+
+
 class PrefixFiles:
     """`tokens_of`: of a request's prompt. `salt_of`: with its tenant's, without its adapter's."""
 
@@ -114,9 +122,9 @@ class PrefixFiles:
 
     async def load(
         self, request: GenerationRequest, file: AsyncIterator[bytes], hold_seconds: float
-    ) -> TokenIds:
+    ) -> Loaded:
         """Write a file into the cache of the engine with the fewest requests, for requests like this one
-        (its adapter, tenant and salt), and hold it there; return its ids. Raise PrefixRefused, which says how
+        (its adapter, tenant and salt), and hold it there. Raise PrefixRefused, which says how
         much of it is cached, and Unavailable."""
         with ExitStack() as held:
             held.enter_context(self._alone())
@@ -142,7 +150,7 @@ class PrefixFiles:
             except FileRefused as refused:
                 raise PrefixRefused(f"the file is refused: {refused}") from refused
             member.likely.computed(block_hashes(tokens, salted(adapter, salt)))
-            return tokens
+            return Loaded(tokens, reply.hold_refusal)
 
     async def _head(self, reader: _Reader) -> tuple[Header, bytes, TokenIds]:
         if await reader.exactly(len(OPENING)) != OPENING:
