@@ -21,21 +21,13 @@ import httpx
 import trio
 
 from loadtests.chaos.victim import victim
+from loadtests.conversations import Conversation, text_of, words_per_token_of
 from loadtests.fuzz.prober import Prober
 from loadtests.percentiles import percentile
 from loadtests.processes import children, cpu_seconds, main_thread_cpu_seconds, resident_bytes
-from loadtests.prompts import WORDS
 
-_SYSTEM_SHARE, _MESSAGE_WORDS = 0.1, 200
-"""Of the system prompt in the whole prompt, which all sessions have in common; of a message of the past."""
-_TOOL: dict[str, Any] = {
-    "name": "edit",
-    "description": "Change a file.",
-    "parameters": {
-        "type": "object",
-        "properties": {"path": {"type": "string"}, "text": {"type": "string"}},
-    },
-}
+_SYSTEM_SHARE = 0.1
+"""Of the system prompt in the whole prompt, which all sessions have in common."""
 _LONG_LOOP_SECONDS = 0.010
 """The bound on the event loop's 99th percentile."""
 
@@ -85,44 +77,10 @@ class LongSessions:
         return 1 / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
 
-class _Session:
-    """A conversation: its body is made before its turn, so that the client's work is not in its way."""
-
-    def __init__(self, plan: SessionsPlan, number: int, words_per_token: float, system: str) -> None:
-        self._chance = random.Random(f"{plan.seed} {number}")
-        self._new_words = max(1, round(plan.new_tokens * words_per_token / 2))
-        self._calls = plan.calls
-        self._messages: list[dict[str, Any]] = [{"role": "system", "content": system}]
-        words = round(plan.tokens * (1 - _SYSTEM_SHARE) * words_per_token)
-        self._say("user", 1)
-        for _ in range(words // (2 * _MESSAGE_WORDS)):
-            self._step(_MESSAGE_WORDS)
-
-    def _say(self, role: str, words: int) -> None:
-        self._messages.append({"role": role, "content": self._text(words)})
-
-    def _text(self, words: int) -> str:
-        return " ".join(self._chance.choices(WORDS, k=words))
-
-    def _step(self, words: int) -> None:
-        """An answer and what follows it; each of `words` words."""
-        if not self._calls:
-            self._say("assistant", words)
-            self._say("user", words)
-            return
-        number = f"call{len(self._messages)}"
-        arguments = json.dumps({"path": f"/{number}", "text": self._text(words)})
-        function = {"name": _TOOL["name"], "arguments": arguments}
-        call = {"type": "function", "id": number, "function": function}
-        self._messages.append({"role": "assistant", "content": "I edit it.", "tool_calls": [call]})
-        self._messages.append({"role": "tool", "tool_call_id": number, "content": self._text(words)})
-
-    def grow(self) -> None:
-        self._step(self._new_words)
-
-    def body(self) -> bytes:
-        tools = {"tools": [{"type": "function", "function": _TOOL}]} if self._calls else {}
-        return json.dumps({"messages": self._messages, **tools, "max_tokens": 4, "temperature": 0}).encode()
+def _conversation(plan: SessionsPlan, number: int, words_per_token: float, system: str) -> Conversation:
+    words = round(plan.tokens * (1 - _SYSTEM_SHARE) * words_per_token)
+    new_words = round(plan.new_tokens * words_per_token)
+    return Conversation(random.Random(f"{plan.seed} {number}"), system, words, new_words, plan.calls)
 
 
 async def run(plan: SessionsPlan) -> LongSessions:
@@ -133,10 +91,10 @@ async def run(plan: SessionsPlan) -> LongSessions:
         victim(arguments, sabotage=False) as server,
         httpx.AsyncClient(timeout=3600.0, limits=limits, trust_env=False) as http,
     ):
-        words_per_token = await _words_per_token(http, server.url)
+        words_per_token = await words_per_token_of(http, server.url)
         system_words = round(plan.tokens * _SYSTEM_SHARE * words_per_token)
-        system = " ".join(random.Random(plan.seed).choices(WORDS, k=system_words))
-        sessions = [_Session(plan, number, words_per_token, system) for number in range(plan.sessions)]
+        system = text_of(random.Random(plan.seed), system_words)
+        sessions = [_conversation(plan, number, words_per_token, system) for number in range(plan.sessions)]
         parent, (engine,) = server.process.pid, children(server.process.pid)
         began = cpu_seconds(parent)
         await _turn_of_each(plan, http, server.url, sessions)
@@ -177,22 +135,16 @@ async def run(plan: SessionsPlan) -> LongSessions:
         )
 
 
-async def _words_per_token(http: httpx.AsyncClient, url: str) -> float:
-    text = " ".join(random.Random(0).choices(WORDS, k=1000))
-    answer = await http.post(f"{url}/tokenize", json={"prompt": text})
-    return 1000 / float(answer.json()["count"])
-
-
 async def _turn_of_each(
-    plan: SessionsPlan, http: httpx.AsyncClient, url: str, sessions: Sequence[_Session]
+    plan: SessionsPlan, http: httpx.AsyncClient, url: str, sessions: Sequence[Conversation]
 ) -> tuple[list[float], int]:
     """Return how long each turn took, and the tokens of the last prompt."""
     seconds, tokens, slots = list[float](), 0, trio.CapacityLimiter(plan.clients)
 
-    async def turn(session: _Session) -> None:
+    async def turn(session: Conversation) -> None:
         nonlocal tokens
         async with slots:
-            body = session.body()
+            body = session.body(max_tokens=4, temperature=0)
             sent = trio.current_time()
             headers = {"content-type": "application/json"}
             answer = await http.post(f"{url}/v1/chat/completions", content=body, headers=headers)

@@ -59,7 +59,7 @@ def test_a_later_turn_begins_with_the_turn_before_it() -> None:
     plan = SessionsPlan(sessions=2, tokens=2000, new_tokens=100, turns=1, clients=1)
     assert later_roles(replace(plan, calls=True)) == ["assistant", "tool"]
     assert later_roles(plan) == ["assistant", "user"]
-    one, other = (bench._Session(plan, number, 1.0, "the system prompt") for number in (0, 1))
+    one, other = (bench._conversation(plan, number, 1.0, "the system prompt") for number in (0, 1))
     first = json.loads(one.body())["messages"]
     one.grow()
     later = json.loads(one.body())["messages"]
@@ -69,7 +69,7 @@ def test_a_later_turn_begins_with_the_turn_before_it() -> None:
 
 
 def later_roles(plan: SessionsPlan) -> list[str]:
-    session = bench._Session(plan, 0, 1.0, "the system prompt")
+    session = bench._conversation(plan, 0, 1.0, "the system prompt")
     first = json.loads(session.body())["messages"]
     session.grow()
     return [message["role"] for message in json.loads(session.body())["messages"][len(first) :]]
