@@ -23,7 +23,7 @@ _TOOL: dict[str, Any] = {
 
 
 class Conversation:
-    """Its body is made before its turn, so that the client's work is not in its way."""
+    """A system prompt, a past, and turns."""
 
     def __init__(
         self, chance: random.Random, system: str, words: int, new_words: int, calls: bool = False
@@ -60,9 +60,10 @@ class Conversation:
     def grow(self) -> None:
         self._step(self._new_words)
 
-    def body(self, **fields: Any) -> bytes:
+    def body(self, **fields: Any) -> dict[str, Any]:
+        """Its messages are those of now: a later turn does not change it."""
         tools = {"tools": [{"type": "function", "function": _TOOL}]} if self._calls else {}
-        return json.dumps({"messages": self.messages, **tools, **fields}).encode()
+        return {"messages": list(self.messages), **tools, **fields}
 
 
 def text_of(chance: random.Random, words: int) -> str:

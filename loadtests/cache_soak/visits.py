@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import httpx
 from loadtests.conversations import Conversation, text_of
 
 _LONG_EVERY, _CHAIN_EVERY, _HOLD_EVERY, _PIN_EVERY, _SCHEMA_EVERY = 32, 4, 8, 64, 4
-"""Of so many sessions one is long, one a chain of stored responses, and so on; the others are short chats."""
+"""One session of this many is long, a chain of stored responses, and so on; the others are short chats."""
 _LONG_TURNS, _SHORT_TURNS = 3, 2
 _SHORT_WORDS = 60
 _HELD = {200, 409}
@@ -104,18 +105,10 @@ class Visits:
                 await self._http.delete(f"{self._url}/v1/cache", params={"pin": pinned["pin"]})
 
     async def _post(
-        self,
-        path: str,
-        headers: dict[str, str],
-        body: bytes | dict[str, Any],
-        accepted: set[int] | None = None,
+        self, path: str, headers: dict[str, str], body: dict[str, Any], accepted: Collection[int] = ()
     ) -> dict[str, Any]:
-        if isinstance(body, bytes):
-            json_type = {"content-type": "application/json"}
-            answer = await self._http.post(self._url + path, content=body, headers=headers | json_type)
-        else:
-            answer = await self._http.post(self._url + path, json=body, headers=headers)
-        if answer.status_code not in (accepted or ()):
+        answer = await self._http.post(self._url + path, json=body, headers=headers)
+        if answer.status_code not in accepted:
             answer.raise_for_status()
         found: dict[str, Any] = answer.json()
         return found
