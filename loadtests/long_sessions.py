@@ -33,6 +33,8 @@ _SYSTEM_SHARE = 0.1
 _SCRIPTED_TOKENS, _ANSWER_TOKENS = 4, 32
 _CONTEXT_SHARE = 0.97
 """Of a model's context that prompts may take: their lengths are estimates."""
+_IDLE_SECONDS = 3.0
+"""Long enough to measure what a probe costs: the kernel counts processor time in hundredths of a second."""
 _LONG_LOOP_SECONDS = 0.010
 """The bound on the event loop's 99th percentile."""
 
@@ -142,7 +144,7 @@ async def run(plan: SessionsPlan) -> LongSessions:
         assert port is not None
         prober = Prober(port, parent)
         try:
-            prober.silence()
+            probe_seconds = await _cost_of_a_probe(prober, parent)
             parents, engines, later = cpu_seconds(parent), cpu_seconds(engine), list[Turn]()
             loop_thread = main_thread_cpu_seconds(parent)
             started = trio.current_time()
@@ -153,10 +155,13 @@ async def run(plan: SessionsPlan) -> LongSessions:
                 later += await ask_all(http, server.url, bodies, plan.clients)
             turns = plan.turns * len(sessions)
             took = trio.current_time() - started
-            warm = (cpu_seconds(parent) - parents) / turns
-            engines = (cpu_seconds(engine) - engines) / turns
-            loop_thread = (main_thread_cpu_seconds(parent) - loop_thread) / turns
+            parents, engines = cpu_seconds(parent) - parents, cpu_seconds(engine) - engines
+            loop_thread = main_thread_cpu_seconds(parent) - loop_thread
             loop = prober.silence()
+            # A turn of a model takes seconds, in which a hundred probes cost more than the turn does.
+            probing = loop.probes * probe_seconds
+            warm, engines = max(0.0, parents - probing) / turns, engines / turns
+            loop_thread = max(0.0, loop_thread - probing) / turns
         finally:
             prober.close()
         report = (await http.get(f"{server.url}/v1/scheduler")).json()
@@ -180,6 +185,15 @@ async def run(plan: SessionsPlan) -> LongSessions:
             len(again),
             parted(later[-len(sessions) :], again),
         )
+
+
+async def _cost_of_a_probe(prober: Prober, parent: int) -> float:
+    """Return the server's processor time for an answer to the prober, while it does nothing else."""
+    prober.silence()
+    before = cpu_seconds(parent)
+    await trio.sleep(_IDLE_SECONDS)
+    taken = cpu_seconds(parent) - before
+    return taken / max(1, prober.silence().probes)
 
 
 async def _fitting(plan: SessionsPlan, http: httpx.AsyncClient, url: str) -> SessionsPlan:

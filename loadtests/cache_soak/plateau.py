@@ -23,6 +23,9 @@ _SLACK = {
     "server: threads": 4.0,
     "engine: threads": 2.0,
     "requests in the server": 12.0,
+    "held prefixes": 8e6,
+    "pins": 2.0,
+    "prefix nodes": 200.0,
 }
 """What allocators and clients that happen to be there explain, beside a share of the level."""
 

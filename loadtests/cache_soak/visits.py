@@ -12,8 +12,9 @@ import httpx
 
 from loadtests.conversations import Conversation, text_of
 
-_LONG_EVERY, _CHAIN_EVERY, _HOLD_EVERY, _PIN_EVERY, _SCHEMA_EVERY = 32, 4, 8, 64, 4
-"""One session of this many is long, a chain of stored responses, and so on; the others are short chats."""
+_CHAIN_EVERY, _HOLD_EVERY, _PIN_EVERY, _SCHEMA_EVERY = 4, 8, 64, 4
+"""Of the sessions that stay, one in this many is a chain of stored responses, and so on; the others are short
+chats."""
 _LONG_TURNS, _SHORT_TURNS = 3, 2
 _SHORT_WORDS = 60
 _HELD = {200, 409}
@@ -28,6 +29,11 @@ class Guests:
     tokens: int
     computed_tokens: int
     schemas: bool
+    stays_every: int = 8
+    """One session in this many has more than a short turn: what is kept of each session's name is small, and
+    is full only after tens of thousands."""
+    long_every: int = 32
+    """Of those, one in this many is long."""
     seed: int = 0
 
 
@@ -45,13 +51,19 @@ class Visits:
         """One session, from its first turn to its last."""
         chance = random.Random(f"{self._guests.seed} {number}")
         headers = {"x-session-id": f"soak {number}", "x-soak-tenant": f"tenant {number}"}
-        if number % _LONG_EVERY == 0:
+        if number % self._guests.stays_every:
+            await self._post("/v1/chat/completions", headers, _passing(chance))
+        else:
+            await self._stay(number // self._guests.stays_every, chance, headers)
+        self.counts["sessions"] += 1
+
+    async def _stay(self, number: int, chance: random.Random, headers: dict[str, str]) -> None:
+        if number % self._guests.long_every == 0:
             await self._long(chance, headers)
         elif number % _CHAIN_EVERY == 1:
             await self._chain(chance, headers)
         else:
             await self._short(chance, headers, number)
-        self.counts["sessions"] += 1
 
     async def _long(self, chance: random.Random, headers: dict[str, str]) -> None:
         guests = self._guests
@@ -112,6 +124,11 @@ class Visits:
             answer.raise_for_status()
         found: dict[str, Any] = answer.json()
         return found
+
+
+def _passing(chance: random.Random) -> dict[str, Any]:
+    message = {"role": "user", "content": text_of(chance, 4)}
+    return {"messages": [message], "max_tokens": 1, "temperature": 0}
 
 
 def _tool(chance: random.Random) -> dict[str, Any]:
