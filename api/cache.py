@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -29,7 +29,7 @@ from api.openai.messages import ChatMessage
 from api.openai.schema import MAX_SALT_CHARACTERS, ChatCompletionRequest
 from api.served_models import Served, ServedModels
 from api.whole_answer import whole_answer
-from scheduler.errors import InvalidRequest
+from scheduler.errors import HoldRefused, InvalidRequest
 from scheduler.link.messages import Inspection
 from scheduler.pool.together import together
 from scheduler.prefix_files import Export
@@ -41,6 +41,8 @@ MAX_PROMPT_TOKENS = 1 << 20
 IMPORT_PATH = "/v1/cache/import"
 LONG_BODIES = frozenset((IMPORT_PATH,))
 """A prefix of 100,000 tokens has gigabytes: the routes read these bodies piece by piece."""
+_DEFAULT_HOLD_SECONDS = 300.0
+KeepAlive = Annotated[str | None, Query()]
 _FILE = "application/octet-stream"
 _Ids = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
 
@@ -88,20 +90,22 @@ def cache_routes(models: ServedModels) -> APIRouter:
         body: Validated[PrefixRequest],
         caller: CallerOf,
         work: BodyWorkOf,
-        keep_alive: Annotated[str, Query()] = "5m",
+        keep_alive: KeepAlive = None,
     ) -> dict[str, Any]:
-        """Prefill a prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds), as far
-        as memory allows: `kept_bytes` and `refused_holds` of `GET /v1/cache` say so. A negative `keep_alive`
-        pins it: until `DELETE /v1/cache?pin=` with the answer's `pin`, for as long as the engine lives.
-        Fields that are about the answer have no effect."""
-        seconds = _hold_seconds(keep_alive)
+        """Prefill a prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds). A
+        negative `keep_alive` pins it: until `DELETE /v1/cache?pin=` with the answer's `pin`, for as long as
+        the engine lives that computed it. 409 where the prefix cache has no room to hold it for the time
+        that you ask for; if you ask for none, it is held for five minutes where there is room, and
+        `keep_seconds` says 0 where there is not. Fields that are about the answer have no effect."""
+        hold = _Hold.of(keep_alive)
         served = models.check(body.model)
         request = await prompt_of(body, served, caller, work)
-        answer = await whole_answer(served.scheduler, replace(request, holds=(Hold(None, seconds),)))
+        answer = await whole_answer(served.scheduler, replace(request, holds=(Hold(None, hold.seconds),)))
+        hold.check(refusal := answer.choices[0].end.hold_refusal)
         return {
             "prompt_tokens": answer.usage.prompt_tokens,
             "cached_tokens": answer.usage.cached_tokens,
-            **await _held(served.scheduler, request, seconds),
+            **await _held(served.scheduler, request, 0.0 if refusal else hold.seconds),
         }
 
     @router.delete("/v1/cache")
@@ -139,36 +143,54 @@ def cache_routes(models: ServedModels) -> APIRouter:
         caller: CallerOf,
         model: ModelName = None,
         cache_salt: Annotated[str | None, Query(min_length=1, max_length=MAX_SALT_CHARACTERS)] = None,
-        keep_alive: Annotated[str, Query()] = "5m",
+        keep_alive: KeepAlive = None,
     ) -> dict[str, Any]:
         """Put an exported file into the prefix cache, for requests of the caller's tenant, and hold it as
         `POST /v1/cache` does. Every part is checked before it is cached. 400 names what is damaged, or is of
-        another model; what came before a damaged part stays."""
-        seconds = _hold_seconds(keep_alive)
+        another model; what came before a damaged part stays, as does a file that cannot be held (409)."""
+        hold = _Hold.of(keep_alive)
         served = models.check(model)
         reader = GenerationRequest("import", TokenPrompt(()), cache_salt=cache_salt or "")
         asked = caller.asks(reader, served.adapter)
         async with aclosing(request.stream()) as file:
-            ids = await served.scheduler.prefix_files.load(asked, file, seconds)
+            loaded = await served.scheduler.prefix_files.load(asked, file, hold.seconds)
+        hold.check(loaded.hold_refusal)
+        seconds = 0.0 if loaded.hold_refusal else hold.seconds
         if seconds == math.inf:
-            asked = replace(asked, prompt=TokenPrompt(tuple(ids)))
-        return {"tokens": len(ids), **await _held(served.scheduler, asked, seconds)}
+            asked = replace(asked, prompt=TokenPrompt(tuple(loaded.tokens)))
+        return {"tokens": len(loaded.tokens), **await _held(served.scheduler, asked, seconds)}
 
     return router
 
 
-def _hold_seconds(keep_alive: str) -> float:
-    """Infinite to pin. Raise InvalidRequest."""
-    seconds = keep_seconds(keep_alive)
-    if seconds < 0:
-        return math.inf
-    if not 0 < seconds <= MAX_HOLD_SECONDS:
-        raise InvalidRequest(
-            f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds, or negative: until it"
-            " is released",
-            param="keep_alive",
-        )
-    return seconds
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """`seconds`: infinite to pin. `asked`: the operator named the time, so anything less is an error."""
+
+    seconds: float
+    asked: bool
+
+    @classmethod
+    def of(cls, keep_alive: str | None) -> _Hold:
+        """Raise InvalidRequest."""
+        if keep_alive is None:
+            return cls(_DEFAULT_HOLD_SECONDS, asked=False)
+        seconds = keep_seconds(keep_alive)
+        if seconds < 0:
+            return cls(math.inf, asked=True)
+        if not 0 < seconds <= MAX_HOLD_SECONDS:
+            raise InvalidRequest(
+                f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds, or negative: until"
+                " it is released",
+                param="keep_alive",
+            )
+        return cls(seconds, asked=True)
+
+    def check(self, refusal: str) -> None:
+        """Raise HoldRefused for a refusal of what was asked for."""
+        if refusal and self.asked:
+            done = "pinned" if self.seconds == math.inf else "held"
+            raise HoldRefused(f"the prompt is not {done}: {refusal}", param="keep_alive")
 
 
 async def _held(scheduler: Scheduler, request: GenerationRequest, seconds: float) -> dict[str, Any]:

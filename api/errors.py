@@ -21,6 +21,7 @@ from scheduler.errors import (
     DeadlineUnmeetable,
     EngineFailure,
     EngineLost,
+    HoldRefused,
     InvalidRequest,
     LastEngine,
     ModelNotFound,
@@ -147,7 +148,7 @@ def _status_and_type(error: SchedulerError) -> tuple[int, str]:
     match error:
         case ModelNotFound() | UnknownEngine() | UnknownPin() | UnknownRequest():
             return 404, "invalid_request_error"
-        case LastEngine() | NodesDecide() | TooManyEngines():
+        case HoldRefused() | LastEngine() | NodesDecide() | TooManyEngines():
             return 409, "invalid_request_error"
         case InvalidRequest():
             return 400, "invalid_request_error"

@@ -20,6 +20,7 @@ from rich.text import Text
 from loadtests import html_report, launch, record, report, step_curves, sweep, targets, verdict
 from loadtests import scenario as scenarios
 from loadtests.beside import beside_embeddings
+from loadtests.cache_soak.run import cache_soak
 from loadtests.canvas import PlotsMissing
 from loadtests.chaos.commands import chaos, long_soak
 from loadtests.compare import Comparison, interruptible
@@ -311,16 +312,11 @@ def ceiling(arguments: tuple[str, ...]) -> None:
     overhead.main(arguments)
 
 
-bench.add_command(affinity_command)
-bench.add_command(links_command)
-bench.add_command(beside_embeddings)
-bench.add_command(long_sessions)
-bench.add_command(chaos)
-bench.add_command(device)
-bench.add_command(fuzz)
-bench.add_command(long_soak)
-bench.add_command(retention_command)
-bench.add_command(scale_command)
+for _command in (
+    *(affinity_command, beside_embeddings, cache_soak, chaos, device, fuzz, links_command, long_sessions),
+    *(long_soak, retention_command, scale_command),
+):
+    bench.add_command(_command)
 
 
 def _choices(texts: Sequence[str], presets: Sequence[str]) -> list[Target | Launch]:

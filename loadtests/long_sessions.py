@@ -1,7 +1,8 @@
-"""Sessions whose prompts have grown long: what a turn with little new in it costs the server's own process.
+"""Sessions whose prompts have grown long: what a turn with little new in it costs.
 
-The engine is the scripted one, which computes nothing: what is measured is the way of a prompt through the
-parent, from the body's bytes to the engine's link, and how long its event loop is busy meanwhile.
+With the scripted engine, which computes nothing, what is measured is the way of a prompt through the parent,
+from the body's bytes to the engine's link, and how long its event loop is busy meanwhile. With a model it is
+the whole: the time to the first token, and whether an answer behind a cached prefix is the one without.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import json
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,21 +22,19 @@ import httpx
 import trio
 
 from loadtests.chaos.victim import victim
+from loadtests.conversations import Conversation, text_of, words_per_token_of
 from loadtests.fuzz.prober import Prober
 from loadtests.percentiles import percentile
 from loadtests.processes import children, cpu_seconds, main_thread_cpu_seconds, resident_bytes
-from loadtests.prompts import WORDS
+from loadtests.turns import Turn, ask_all
 
-_SYSTEM_SHARE, _MESSAGE_WORDS = 0.1, 200
-"""Of the system prompt in the whole prompt, which all sessions have in common; of a message of the past."""
-_TOOL: dict[str, Any] = {
-    "name": "edit",
-    "description": "Change a file.",
-    "parameters": {
-        "type": "object",
-        "properties": {"path": {"type": "string"}, "text": {"type": "string"}},
-    },
-}
+_SYSTEM_SHARE = 0.1
+"""Of the system prompt in the whole prompt, which all sessions have in common."""
+_SCRIPTED_TOKENS, _ANSWER_TOKENS = 4, 32
+_CONTEXT_SHARE = 0.97
+"""Of a model's context that prompts may take: their lengths are estimates."""
+_IDLE_SECONDS = 3.0
+"""Long enough to measure what a probe costs: the kernel counts processor time in hundredths of a second."""
 _LONG_LOOP_SECONDS = 0.010
 """The bound on the event loop's 99th percentile."""
 
@@ -53,6 +52,30 @@ class SessionsPlan:
     calls: bool = False
     """Whether the past is calls of a tool and their results, as an agent's is; otherwise questions and
     answers."""
+    model: str | None = None
+    """A folder, or "embedded"; None: the scripted engine."""
+    compared: int = 0
+    """How many sessions' last turns are asked again where nothing of them is cached."""
+
+    @property
+    def server_arguments(self) -> tuple[str, ...]:
+        engine: tuple[str, ...] = () if self.model == "embedded" else ("--model", self.model or "")
+        if self.model is None:
+            engine = ("--engine", "scripted")
+        return (*engine, "--max-slots", str(max(8, self.clients)), "--log-level", "warning")
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """The fields that say what is wanted of each turn."""
+        if self.model is None:
+            return {"max_tokens": _SCRIPTED_TOKENS, "temperature": 0}
+        streamed = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True}
+        return {"max_tokens": _ANSWER_TOKENS, "temperature": 0, **streamed}
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a prompt and its answer."""
+        return self.tokens + self.turns * self.new_tokens + _ANSWER_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +88,7 @@ class LongSessions:
     cold_cpu_seconds: float
     warm_cpu_seconds: float
     engine_cpu_seconds: float
-    """Of the scripted engine's process, for each warm turn."""
+    """Of the engine's process, for each warm turn."""
     warm_turns_per_second: float
     warm_turn_seconds: dict[str, float]
     loop_seconds: dict[str, float]
@@ -74,6 +97,15 @@ class LongSessions:
     """Of a warm turn, the part of the thread with the event loop. 0 without /proc."""
     pieces: dict[str, int] = field(default_factory=dict)
     """`prompt_pieces` of `/v1/scheduler`; empty for a server without them."""
+    cold_engine_cpu_seconds: float = 0.0
+    cold_ttft_seconds: dict[str, float] = field(default_factory=dict)
+    warm_ttft_seconds: dict[str, float] = field(default_factory=dict)
+    """Empty for the scripted engine."""
+    cached_share: float = 0.0
+    """Of the warm turns' prompt tokens."""
+    compared: int = 0
+    parted: int = 0
+    """Of `compared` answers, those that are not the cold ones token for token."""
 
     @property
     def ratio(self) -> float:
@@ -85,126 +117,108 @@ class LongSessions:
         return 1 / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
 
-class _Session:
-    """A conversation: its body is made before its turn, so that the client's work is not in its way."""
-
-    def __init__(self, plan: SessionsPlan, number: int, words_per_token: float, system: str) -> None:
-        self._chance = random.Random(f"{plan.seed} {number}")
-        self._new_words = max(1, round(plan.new_tokens * words_per_token / 2))
-        self._calls = plan.calls
-        self._messages: list[dict[str, Any]] = [{"role": "system", "content": system}]
-        words = round(plan.tokens * (1 - _SYSTEM_SHARE) * words_per_token)
-        self._say("user", 1)
-        for _ in range(words // (2 * _MESSAGE_WORDS)):
-            self._step(_MESSAGE_WORDS)
-
-    def _say(self, role: str, words: int) -> None:
-        self._messages.append({"role": role, "content": self._text(words)})
-
-    def _text(self, words: int) -> str:
-        return " ".join(self._chance.choices(WORDS, k=words))
-
-    def _step(self, words: int) -> None:
-        """An answer and what follows it; each of `words` words."""
-        if not self._calls:
-            self._say("assistant", words)
-            self._say("user", words)
-            return
-        number = f"call{len(self._messages)}"
-        arguments = json.dumps({"path": f"/{number}", "text": self._text(words)})
-        function = {"name": _TOOL["name"], "arguments": arguments}
-        call = {"type": "function", "id": number, "function": function}
-        self._messages.append({"role": "assistant", "content": "I edit it.", "tool_calls": [call]})
-        self._messages.append({"role": "tool", "tool_call_id": number, "content": self._text(words)})
-
-    def grow(self) -> None:
-        self._step(self._new_words)
-
-    def body(self) -> bytes:
-        tools = {"tools": [{"type": "function", "function": _TOOL}]} if self._calls else {}
-        return json.dumps({"messages": self._messages, **tools, "max_tokens": 4, "temperature": 0}).encode()
+def _conversation(plan: SessionsPlan, number: int, words_per_token: float, system: str) -> Conversation:
+    words = round(plan.tokens * (1 - _SYSTEM_SHARE) * words_per_token)
+    new_words = round(plan.new_tokens * words_per_token)
+    return Conversation(random.Random(f"{plan.seed} {number}"), system, words, new_words, plan.calls)
 
 
 async def run(plan: SessionsPlan) -> LongSessions:
     """Raise LaunchError if the server does not start."""
-    arguments = ("--engine", "scripted", "--max-slots", str(max(8, plan.clients)), "--log-level", "warning")
     limits = httpx.Limits(max_connections=None)
     async with (
-        victim(arguments, sabotage=False) as server,
+        victim(plan.server_arguments, sabotage=False) as server,
         httpx.AsyncClient(timeout=3600.0, limits=limits, trust_env=False) as http,
     ):
-        words_per_token = await _words_per_token(http, server.url)
+        plan = await _fitting(plan, http, server.url)
+        words_per_token = await words_per_token_of(http, server.url)
         system_words = round(plan.tokens * _SYSTEM_SHARE * words_per_token)
-        system = " ".join(random.Random(plan.seed).choices(WORDS, k=system_words))
-        sessions = [_Session(plan, number, words_per_token, system) for number in range(plan.sessions)]
+        system = text_of(random.Random(plan.seed), system_words)
+        sessions = [_conversation(plan, number, words_per_token, system) for number in range(plan.sessions)]
         parent, (engine,) = server.process.pid, children(server.process.pid)
-        began = cpu_seconds(parent)
-        await _turn_of_each(plan, http, server.url, sessions)
-        cold = (cpu_seconds(parent) - began) / len(sessions)
+        before, engine_before = cpu_seconds(parent), cpu_seconds(engine)
+        first = await ask_all(http, server.url, [one.body(**plan.answer) for one in sessions], plan.clients)
+        cold = (cpu_seconds(parent) - before) / len(sessions)
+        cold_engine = (cpu_seconds(engine) - engine_before) / len(sessions)
         port = urlsplit(server.url).port
         assert port is not None
         prober = Prober(port, parent)
         try:
-            prober.silence()
-            parents, engines, seconds = cpu_seconds(parent), cpu_seconds(engine), list[float]()
+            probe_seconds = await _cost_of_a_probe(prober, parent)
+            parents, engines, later = cpu_seconds(parent), cpu_seconds(engine), list[Turn]()
             loop_thread = main_thread_cpu_seconds(parent)
-            started, tokens = trio.current_time(), 0
+            started = trio.current_time()
             for _ in range(plan.turns):
                 for session in sessions:
                     session.grow()
-                taken, tokens = await _turn_of_each(plan, http, server.url, sessions)
-                seconds += taken
+                bodies = [one.body(**plan.answer) for one in sessions]
+                later += await ask_all(http, server.url, bodies, plan.clients)
             turns = plan.turns * len(sessions)
             took = trio.current_time() - started
-            warm = (cpu_seconds(parent) - parents) / turns
-            engines = (cpu_seconds(engine) - engines) / turns
-            loop_thread = (main_thread_cpu_seconds(parent) - loop_thread) / turns
+            parents, engines = cpu_seconds(parent) - parents, cpu_seconds(engine) - engines
+            loop_thread = main_thread_cpu_seconds(parent) - loop_thread
             loop = prober.silence()
+            # A turn of a model takes seconds, in which a hundred probes cost more than the turn does.
+            probing = loop.probes * probe_seconds
+            warm, engines = max(0.0, parents - probing) / turns, engines / turns
+            loop_thread = max(0.0, loop_thread - probing) / turns
         finally:
             prober.close()
         report = (await http.get(f"{server.url}/v1/scheduler")).json()
+        resident = resident_bytes(parent)
+        again = await _asked_cold(plan, http, server.url, sessions)
         return LongSessions(
-            tokens,
+            later[-1].prompt_tokens,
             cold,
             warm,
             engines,
             turns / took,
-            _quantiles(seconds),
+            _quantiles([turn.seconds for turn in later]),
             _quantiles(loop.each_seconds),
-            resident_bytes(parent),
+            resident,
             loop_thread,
             report.get("prompt_pieces", {}),
+            cold_engine,
+            {} if plan.model is None else _quantiles([turn.first_token_seconds for turn in first]),
+            {} if plan.model is None else _quantiles([turn.first_token_seconds for turn in later]),
+            sum(turn.cached_tokens for turn in later) / sum(turn.prompt_tokens for turn in later),
+            len(again),
+            parted(later[-len(sessions) :], again),
         )
 
 
-async def _words_per_token(http: httpx.AsyncClient, url: str) -> float:
-    text = " ".join(random.Random(0).choices(WORDS, k=1000))
-    answer = await http.post(f"{url}/tokenize", json={"prompt": text})
-    return 1000 / float(answer.json()["count"])
+async def _cost_of_a_probe(prober: Prober, parent: int) -> float:
+    """Return the server's processor time for an answer to the prober, while it does nothing else."""
+    prober.silence()
+    before = cpu_seconds(parent)
+    await trio.sleep(_IDLE_SECONDS)
+    taken = cpu_seconds(parent) - before
+    return taken / max(1, prober.silence().probes)
 
 
-async def _turn_of_each(
-    plan: SessionsPlan, http: httpx.AsyncClient, url: str, sessions: Sequence[_Session]
-) -> tuple[list[float], int]:
-    """Return how long each turn took, and the tokens of the last prompt."""
-    seconds, tokens, slots = list[float](), 0, trio.CapacityLimiter(plan.clients)
+async def _fitting(plan: SessionsPlan, http: httpx.AsyncClient, url: str) -> SessionsPlan:
+    """Return the plan with prompts no longer than the model's context takes, their last turn included."""
+    models: dict[str, Any] = (await http.get(f"{url}/v1/models")).json()
+    over = plan.most_tokens - int(_CONTEXT_SHARE * models["data"][0]["max_model_len"])
+    return replace(plan, tokens=plan.tokens - over) if plan.model is not None and over > 0 else plan
 
-    async def turn(session: _Session) -> None:
-        nonlocal tokens
-        async with slots:
-            body = session.body()
-            sent = trio.current_time()
-            headers = {"content-type": "application/json"}
-            answer = await http.post(f"{url}/v1/chat/completions", content=body, headers=headers)
-            answer.raise_for_status()
-            seconds.append(trio.current_time() - sent)
-            usage: dict[str, Any] = answer.json()["usage"]
-            tokens = int(usage["prompt_tokens"])
 
-    async with trio.open_nursery() as nursery:
-        for session in sessions:
-            nursery.start_soon(turn, session)
-    return seconds, tokens
+async def _asked_cold(
+    plan: SessionsPlan, http: httpx.AsyncClient, url: str, sessions: Sequence[Conversation]
+) -> list[Turn]:
+    """Ask some sessions' last turn once more, each with a salt of its own, under which nothing is cached."""
+    chosen = sessions[: plan.compared]
+    bodies = [one.body(**plan.answer, cache_salt=f"cold {number}") for number, one in enumerate(chosen)]
+    return await ask_all(http, url, bodies, 1)
+
+
+def parted(warm: Sequence[Turn], cold: Sequence[Turn]) -> int:
+    """How many cold turns, in the order of the warm ones, did not give the same tokens without a cache. One
+    that found something cached, or has no token, counts as well: it says nothing."""
+    return sum(
+        one.tokens != again.tokens or bool(again.cached_tokens) or not again.tokens
+        for one, again in zip(warm, cold, strict=False)
+    )
 
 
 def _quantiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -217,16 +231,25 @@ def lines(found: LongSessions) -> Iterator[str]:
         1000 * one for one in (found.cold_cpu_seconds, found.warm_cpu_seconds, found.engine_cpu_seconds)
     )
     yield f"prompt of {found.prompt_tokens} tokens: {cold:.1f} ms of processor time cold, {warm:.1f} ms warm"
-    yield f"{found.ratio:.1f} times less; the engine's process {engine:.1f} ms"
+    cold_engine = f"{1000 * found.cold_engine_cpu_seconds:.1f} ms cold, " if found.warm_ttft_seconds else ""
+    yield f"{found.ratio:.1f} times less; the engine's process {cold_engine}{engine:.1f} ms"
     if found.loop_cpu_seconds:
         yield f"event loop {1000 * found.loop_cpu_seconds:.1f} ms of them, the rest in worker threads"
     yield f"one core of the parent: {found.turns_per_core_second:.0f} warm turns/s"
-    turn = ", ".join(f"{name} {1000 * one:.0f} ms" for name, one in found.warm_turn_seconds.items())
-    yield f"warm turns {found.warm_turns_per_second:.1f}/s, each {turn}"
+    yield f"warm turns {found.warm_turns_per_second:.1f}/s, each {_milliseconds(found.warm_turn_seconds)}"
+    if found.warm_ttft_seconds:
+        ttft = f"{_milliseconds(found.cold_ttft_seconds)} cold; {_milliseconds(found.warm_ttft_seconds)} warm"
+        yield f"TTFT {ttft}; {found.cached_share:.1%} of the warm prompts cached"
+    if found.compared:
+        yield f"{found.parted} of {found.compared} answers differ from the same prompt's without a cache"
     loop = ", ".join(f"{name} {1000 * one:.1f} ms" for name, one in found.loop_seconds.items())
     yield f"event loop {loop} (at most {1000 * _LONG_LOOP_SECONDS:.0f} ms at p99)"
     kept = found.pieces.get("held_bytes", 0) / (1 << 20)
     yield f"server {found.resident_bytes / (1 << 20):.0f} MiB, {kept:.1f} of it token ids"
+
+
+def _milliseconds(quantiles: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {1000 * one:.0f} ms" for name, one in quantiles.items())
 
 
 @click.command("long-sessions")
@@ -236,14 +259,30 @@ def lines(found: LongSessions) -> Iterator[str]:
 @click.option("--turns", default=5, show_default=True, help="Of each session, after its first.")
 @click.option("--clients", default=8, show_default=True, help="Turns at a time.")
 @click.option("--calls", is_flag=True, help="A past of tool calls and results, not questions and answers.")
+@click.option("--engine", type=click.Choice(["scripted", "mlx"]), default="scripted", show_default=True)
+@click.option("--model", default="embedded", show_default=True, help="Folder, for --engine mlx.")
+@click.option("--compare", "compared", default=1, show_default=True, help="Sessions asked cold (mlx).")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
 def long_sessions(
-    sessions: int, tokens: int, new_tokens: int, turns: int, clients: int, calls: bool, out: Path
+    sessions: int,
+    tokens: int,
+    new_tokens: int,
+    turns: int,
+    clients: int,
+    calls: bool,
+    engine: str,
+    model: str,
+    compared: int,
+    out: Path,
 ) -> None:
-    """Measure what long prompts cost the server's own process: exit 1 if its event loop is held up."""
-    found = trio.run(run, SessionsPlan(sessions, tokens, new_tokens, turns, clients, calls=calls))
+    """Measure what long prompts cost: exit 1 if the server's event loop is held up, and with a model also if
+    an answer behind a cached prefix is not the one without. Prompts fit the model's context."""
+    plan = SessionsPlan(sessions, tokens, new_tokens, turns, clients, calls=calls)
+    if engine == "mlx":
+        plan = replace(plan, model=model, compared=compared)
+    found = trio.run(run, plan)
     for line in lines(found):
         click.echo(line)
     out.mkdir(parents=True, exist_ok=True)
     (out / "long-sessions.json").write_text(json.dumps(asdict(found), indent=2) + os.linesep)
-    sys.exit(int(found.loop_seconds["p99"] > _LONG_LOOP_SECONDS))
+    sys.exit(int(found.loop_seconds["p99"] > _LONG_LOOP_SECONDS or found.parted > 0))

@@ -83,6 +83,12 @@ class UnknownPin(InvalidRequest):
     code = "pin_not_found"
 
 
+class HoldRefused(InvalidRequest):
+    """The prefix cache cannot hold what an operator asked it to hold: it has no room, or there is none."""
+
+    code = "hold_refused"
+
+
 class PrefixRefused(InvalidRequest):
     """No prefix can be exported, or a file not be imported."""
 

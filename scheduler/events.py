@@ -172,6 +172,9 @@ class Finished:
     """Of a request's first choice, if log-probabilities of its prompt are requested."""
     vector: bytes = b""
     """Of a request for a vector, which has no other answer: float32, little-endian."""
+    hold_refusal: str = ""
+    """Why what the request asked to hold is not held, a sentence for the operator; empty: it is, or nothing
+    was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from scheduler.engine.prefix.prefix_file import (
     Header,
     decode_header,
 )
-from scheduler.errors import PrefixRefused, Unavailable
+from scheduler.errors import PrefixRefused, SchedulerError, Unavailable
 from scheduler.link.transfers import (
     MAX_RECORD_BYTES,
     OpenExport,
@@ -39,6 +39,7 @@ from scheduler.pool.pool import Pool
 from scheduler.prompt.offload import Offload
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.request import GenerationRequest
+from scheduler.telemetry.transfer_meter import TransferMeter
 from scheduler.token_ids import KEY_BYTES, TokenIds
 
 _SLACK_BYTES = 1 << 20
@@ -52,6 +53,14 @@ class Export:
     tokens: int
     pieces: Callable[[], AsyncGenerator[bytes, None]]
     close: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An imported file's ids. `hold_refusal` as in Finished."""
+
+    tokens: TokenIds
+    hold_refusal: str
 
 
 class PrefixFiles:
@@ -79,6 +88,7 @@ class PrefixFiles:
         """Open an export of what the engine that has most of it has cached of a prompt. Raise PrefixRefused,
         Unavailable, and what reading a prompt raises."""
         with ExitStack() as held:
+            meter = held.enter_context(TransferMeter(self._pool.metrics, "export"))
             held.enter_context(self._alone())
             (keyed,) = held.enter_context(self._pool.adapters.using((request,)))
             tokens, salt = await self._tokens_of(request), self._salt_of(request)
@@ -100,29 +110,42 @@ class PrefixFiles:
                     refusal or "nothing of this prompt is cached: compute it first (POST /v1/cache)"
                 )
             opened, reply = best
-            pieces = partial(self._pieces, opened, reply.data, tokens[: reply.tokens])
+            pieces = partial(self._pieces, opened, reply.data, tokens[: reply.tokens], meter)
             return Export(reply.tokens, pieces, held.pop_all().close)
 
     @staticmethod
-    async def _pieces(opened: _Opened, header: bytes, tokens: array[int]) -> AsyncGenerator[bytes, None]:
-        yield b"".join((OPENING, _part(header), _part(tokens.tobytes())))
+    async def _pieces(
+        opened: _Opened, header: bytes, tokens: array[int], meter: TransferMeter
+    ) -> AsyncGenerator[bytes, None]:
+        piece = b"".join((OPENING, _part(header), _part(tokens.tobytes())))
+        yield piece
+        meter.nbytes += len(piece)
         for _ in range(decode_header(header).records):
-            reply = await opened.member.transfers.ask(ReadExport(opened.number))
-            if reply.refusal:
-                raise PrefixRefused(reply.refusal)
-            yield _part(reply.data)
+            try:
+                reply = await opened.member.transfers.ask(ReadExport(opened.number))
+                if reply.refusal:
+                    raise PrefixRefused(reply.refusal)
+            except SchedulerError as error:
+                meter.failed(error)
+                raise
+            piece = _part(reply.data)
+            yield piece
+            meter.nbytes += len(piece)
+            meter.tokens = reply.tokens
+        meter.whole()
 
     async def load(
         self, request: GenerationRequest, file: AsyncIterator[bytes], hold_seconds: float
-    ) -> TokenIds:
+    ) -> Loaded:
         """Write a file into the cache of the engine with the fewest requests, for requests like this one
-        (its adapter, tenant and salt), and hold it there; return its ids. Raise PrefixRefused, which says how
+        (its adapter, tenant and salt), and hold it there. Raise PrefixRefused, which says how
         much of it is cached, and Unavailable."""
         with ExitStack() as held:
+            meter = held.enter_context(TransferMeter(self._pool.metrics, "import"))
             held.enter_context(self._alone())
             (keyed,) = held.enter_context(self._pool.adapters.using((request,)))
             salt = self._salt_of(request)
-            reader = _Reader(file)
+            reader = _Reader(file, meter)
             try:
                 header, raw, tokens = await self._head(reader)
                 member = min(self._ready(), key=lambda one: one.requests)
@@ -136,13 +159,15 @@ class PrefixFiles:
                         break
                     record = await reader.part(MAX_RECORD_BYTES + _SLACK_BYTES)
                     reply = await member.transfers.ask(WriteImport(number, record))
+                    meter.tokens = max(meter.tokens, reply.tokens)
                 if reply.refusal:
                     raise PrefixRefused(f"the file is refused: {reply.refusal}")
                 await reader.end()
             except FileRefused as refused:
                 raise PrefixRefused(f"the file is refused: {refused}") from refused
+            meter.whole()
             member.likely.computed(block_hashes(tokens, salted(adapter, salt)))
-            return tokens
+            return Loaded(tokens, reply.hold_refusal)
 
     async def _head(self, reader: _Reader) -> tuple[Header, bytes, TokenIds]:
         if await reader.exactly(len(OPENING)) != OPENING:
@@ -200,8 +225,9 @@ class _Reader:
     """Bytes of a file that arrives in pieces; no more than one part of it in memory. Raises FileRefused where
     it ends too early."""
 
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+    def __init__(self, pieces: AsyncIterator[bytes], meter: TransferMeter) -> None:
         self._pieces = pieces
+        self._meter = meter
         self._buffer = bytearray()
 
     async def exactly(self, count: int) -> bytes:
@@ -212,6 +238,7 @@ class _Reader:
             self._buffer += piece
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]
+        self._meter.nbytes += count
         return taken
 
     async def part(self, most: int) -> bytes:

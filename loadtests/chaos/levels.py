@@ -21,10 +21,11 @@ class Level:
     last: float
     highest: float
     slack: float
+    noise_share: float = _NOISE_SHARE
 
     @property
     def grows(self) -> bool:
-        return self.last > self.first * (1 + _NOISE_SHARE) + self.slack
+        return self.last > self.first * (1 + self.noise_share) + self.slack
 
 
 def of_process(pid: int) -> dict[str, float]:
@@ -36,18 +37,22 @@ def of_process(pid: int) -> dict[str, float]:
     }
 
 
-def levels(samples: Sequence[Mapping[str, float]], slack: Mapping[str, float]) -> list[Level]:
+def levels(
+    samples: Sequence[Mapping[str, float]], slack: Mapping[str, float], noise_share: float = _NOISE_SHARE
+) -> list[Level]:
     """Return the level of each name. A sample may lack a name: an engine that is loading has no levels."""
     names = dict.fromkeys(name for sample in samples for name in sample)
     return [
-        _level(name, [sample[name] for sample in samples if name in sample], slack.get(name, 0.0))
+        _level(
+            name, [sample[name] for sample in samples if name in sample], slack.get(name, 0.0), noise_share
+        )
         for name in names
     ]
 
 
-def _level(name: str, values: Sequence[float], slack: float) -> Level:
+def _level(name: str, values: Sequence[float], slack: float, noise_share: float) -> Level:
     third = max(1, len(values) // 3)
-    return Level(name, mean(values[:third]), mean(values[-third:]), max(values), slack)
+    return Level(name, mean(values[:third]), mean(values[-third:]), max(values), slack, noise_share)
 
 
 def that_grow(found: Iterable[Level]) -> list[str]:

@@ -12,7 +12,10 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from scheduler.engine.adapter_files import check_unchanged, named, read_config
+from scheduler.engine.asked_holds import take_holds
 from scheduler.engine.backend import StepResult, check_logprobs
 from scheduler.engine.device import Device, Traits
 from scheduler.engine.memory_limit import MemoryLimit
@@ -232,11 +235,6 @@ class ScriptedBackend:
                 session,
             )
 
-    def _hold(self, sequence: Sequence) -> None:
-        for length, seconds in sequence.submit.holds:
-            if self._prefixes is not None:
-                self._prefixes.hold(sequence.tokens[:length], sequence.submit.salt, seconds)
-
     def remove(self, request_id: int) -> None:
         self._keep(self._rows[request_id], self._rows[request_id].sequence.prefilled_tokens)
         self._forget(request_id)
@@ -269,13 +267,15 @@ class ScriptedBackend:
         tokens = [self._decode(row) for row in decoding]
         ends = [self._ended(row, out.token) for row, out in zip(decoding, tokens, strict=True)]
         retired = [*pooled, *(end for end in ends if end is not None)]
-        for end in retired:
-            ended = self._rows[end.request_id]
-            self._keep(ended, len(ended.sequence.tokens), ended.sequence.submit.session)
-            self._hold(ended.sequence)
-            self._forget(end.request_id)
+        ended = [self._rows[end.request_id] for end in retired]
+        for row in ended:
+            self._keep(row, len(row.sequence.tokens), row.sequence.submit.session)
+            self._forget(row.sequence.request_id)
         if self._prefixes is not None:
             self._prefixes.set_running_bytes(self.kv_bytes())
+        for at, row in enumerate(ended):
+            take_holds(self._prefixes, row.sequence, len(row.sequence.tokens))
+            retired[at] = msgspec.structs.replace(retired[at], hold_refusal=row.sequence.hold_refusal)
         seconds = self._plan.step_seconds
         computed = sum(chunk.tokens for chunk in chunks)
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0

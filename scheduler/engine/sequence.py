@@ -43,6 +43,8 @@ class Sequence:
     preemptions: int = 0
     scored_tokens: int = 0
     """The last position of the prompt whose log-probability was returned."""
+    hold_refusal: str = ""
+    """As in Retired: of what its computed tokens were held for last."""
     _answer_start: int = 0
     _shared: dict[int, int] = field(default_factory=dict)
 

@@ -24,7 +24,7 @@ from scheduler.link.waits import WaitReason as WaitReason
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 21
+PROTOCOL_VERSION = 22
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -344,6 +344,8 @@ class Retired(WireStruct, frozen=True):
     detail: str = ""
     vector: bytes = b""
     """float32, little-endian."""
+    hold_refusal: str = ""
+    """Why a hold of its Submit is not kept, a sentence for the operator; empty: all are, or there is none."""
 
 
 class Inspection(WireStruct, frozen=True, tag="inspection"):

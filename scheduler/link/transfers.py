@@ -69,6 +69,8 @@ class TransferReply(WireStruct, frozen=True, tag="transfer_reply"):
     tokens: int = 0
     data: bytes = b""
     refusal: str = ""
+    hold_refusal: str = ""
+    """As in Retired, with the last record of an import."""
 
 
 Transfer: TypeAlias = OpenExport | ReadExport | OpenImport | WriteImport | CloseTransfer

@@ -62,7 +62,7 @@ class Pool:
         self._launchers = launchers
         self._admission = admission
         self._listener = listener
-        self._metrics = metrics
+        self.metrics = metrics
         self._traits = traits
         self._telemetry = Containment(metrics.server)
         self._members: dict[str, Member] = {}
@@ -137,7 +137,7 @@ class Pool:
         """Start its engines. `unload` must have ended them."""
         assert not self.running, "its engines run"
         self.loaded = True
-        self._telemetry.sample(self._metrics.loads.inc)
+        self._telemetry.sample(self.metrics.loads.inc)
         for member in self:
             self._start(member)
         self._follow_blocks()
@@ -247,7 +247,7 @@ class Pool:
             self._config,
             launcher or self._launchers(number),
             self,
-            self._metrics.of_engine(name),
+            self.metrics.of_engine(name),
             self._telemetry,
             self._traits.observer,
             lambda stage: self._traits.on_loading(name, stage),
@@ -267,7 +267,7 @@ class Pool:
     def _leave(self, member: Member) -> None:
         """It has been stopped."""
         if self._members.pop(member.name, None) is not None:
-            self._metrics.forget_engine(member.name)
+            self.metrics.forget_engine(member.name)
             self.adapters.forget_engine(member.name)
             _log.info("engine_removed", engine=member.name)
             self._follow_blocks()
@@ -311,7 +311,7 @@ class Pool:
         return None if record.engine is None else self._members.get(record.engine)
 
     def _session_moved(self) -> None:
-        self._telemetry.sample(self._metrics.session_moves.inc)
+        self._telemetry.sample(self.metrics.session_moves.inc)
 
     # --- as the members' owner
 
@@ -368,7 +368,7 @@ class Pool:
             return
         culprit = culprit_of(lost.suspects, self._config.recovery.max_request_deaths)
         if culprit is not None and culprit in self.awaiting:
-            self._telemetry.sample(self._metrics.poisonous.inc)
+            self._telemetry.sample(self.metrics.poisonous.inc)
             # Without the line of stderr, which is the operator's.
             self.awaiting.give_up(culprit, poison(culprit, f"{death.cause.value}: {lost.cause}"))
 

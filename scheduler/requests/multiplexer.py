@@ -32,6 +32,7 @@ from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
 
 _log = structlog.get_logger("multiplexer")
+_ENGINE_LOST = "the engine died"
 
 
 class RequestObserver(Protocol):
@@ -211,9 +212,9 @@ class Multiplexer:
     def _finish(self, record: StreamRecord, retired: Retired) -> None:
         match retired.reason:
             case "stop":
-                record.finish(FinishReason.STOP)
+                record.finish(FinishReason.STOP, hold_refusal=retired.hold_refusal)
             case "length":
-                record.finish(FinishReason.LENGTH)
+                record.finish(FinishReason.LENGTH, hold_refusal=retired.hold_refusal)
             case "pooled":
                 record.finish(FinishReason.STOP, retired.vector)
             case "refused":
@@ -246,7 +247,7 @@ class Multiplexer:
 
     def _finish_without_retired(self, record: StreamRecord, ending: FinishReason) -> None:
         try:
-            record.finish(ending)
+            record.finish(ending, hold_refusal=_ENGINE_LOST if record.prepared.holds else "")
         except Exception as error:  # In text held back until now.
             self._fail_answer(record, error)
         self._drop(record, Event.RETIRE)

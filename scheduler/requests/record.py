@@ -217,7 +217,7 @@ class StreamRecord:
         if self.time_line.phase is not Phase.DECODE:
             self.time_line.decode(now)
 
-    def finish(self, by_engine: FinishReason, vector: bytes = b"") -> None:
+    def finish(self, by_engine: FinishReason, vector: bytes = b"", hold_refusal: str = "") -> None:
         """Complete the answer. `by_engine` is why the row ended; the pipeline may have ended it earlier (a
         stop string may also match in text that was held back until now)."""
         for piece in self.pipeline.finish(by_engine):
@@ -233,6 +233,7 @@ class StreamRecord:
             self.end_token,
             self.pipeline.prompt,
             vector,
+            hold_refusal,
         )
         self.mailbox.put_final(end)
         self.outcome = reason.value

@@ -208,3 +208,53 @@ async def test_a_time_to_live_holds_the_prompt(autojump_clock: trio.testing.Mock
             body = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": content}]}
             assert (await client.post("/v1/messages", json=body)).status_code == 200
             assert ((await client.get("/v1/cache")).json()["kept_bytes"] > 0) == held
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_bytes", "said"), [(0, "no prefix cache"), (40 * 68, "may be held of the prefix cache")]
+)
+@trio_test
+async def test_what_cannot_be_held_is_refused(
+    kv_cache_bytes: int, said: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """409 for a pin and for a time that the operator names, and nothing is held; without one the prompt is
+    warmed, and `keep_seconds` says that it is not held."""
+    scheduler = make_scheduler(LoopbackLauncher(), kv_cache_bytes=kv_cache_bytes)
+    async with running(scheduler), client_of(scheduler) as client:
+        for keep_alive, done in (("-1", "not pinned"), ("10m", "not held")):
+            refused = await client.post("/v1/cache", json=chat(), params={"keep_alive": keep_alive})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "hold_refused")
+            assert refused.json()["error"]["param"] == "keep_alive"
+            assert done in refused.json()["error"]["message"]
+            assert said in refused.json()["error"]["message"]
+        warmed = await client.post("/v1/cache", json=chat())
+        assert (warmed.status_code, warmed.json()["keep_seconds"]) == (200, 0.0)
+        report = (await client.get("/v1/cache")).json()
+        assert (report.get("pins", []), report.get("kept_bytes", 0)) == ([], 0)
+        assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
+
+
+@trio_test
+async def test_a_pin_is_of_one_engine_and_ends_with_it(autojump_clock: trio.testing.MockClock) -> None:
+    """Which the list says; pinned again, it is the next engine's, by the same name."""
+    launcher = LoopbackLauncher()
+    scheduler = make_scheduler(launcher)
+    async with running(scheduler), client_of(scheduler) as client:
+
+        async def pinned() -> str:
+            answer = await client.post("/v1/cache", json=chat(), params={"keep_alive": "-1"})
+            name: str = answer.json()["pin"]
+            return name
+
+        async def listed() -> list[str]:
+            await trio.sleep(2)  # A report may be a second old.
+            return [pin["pin"] for pin in (await client.get("/v1/cache")).json()["pins"]]
+
+        name = await pinned()
+        assert await listed() == [name]
+        launcher.kill()
+        await trio.sleep(1)
+        await scheduler.wait_ready()
+        assert await listed() == []
+        assert await pinned() == name
+        assert await listed() == [name]

@@ -182,3 +182,18 @@ async def test_a_tenants_prefix_stays_its_own(autojump_clock: trio.testing.MockC
             response = await client.post("/v1/chat/completions", json=chat(_TEXT), headers={"x-api-key": key})
             found.append(response.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
         assert found == [0, _PROMPT - 1]
+
+
+@trio_test
+async def test_a_file_that_has_no_room_to_be_held_is_imported(autojump_clock: trio.testing.MockClock) -> None:
+    """A pin and a time that was asked for are refused, and what was read stays in the cache."""
+    file = await a_file()
+    scheduler = make_scheduler(LoopbackLauncher(), kv_cache_bytes=_PROMPT * 3 // 2 * 68)
+    async with running(scheduler), client_of(scheduler) as client:
+        for keep_alive in ("-1", "60"):
+            refused = await client.post("/v1/cache/import", content=file, params={"keep_alive": keep_alive})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "hold_refused")
+        body = (await client.get("/v1/cache")).json()
+        assert (body["tokens"], body["pins"], body["kept_bytes"], body["leases"]) == (_PROMPT, [], 0, 0)
+        loaded = await client.post("/v1/cache/import", content=file)
+        assert (loaded.status_code, loaded.json()["keep_seconds"]) == (200, 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from click.testing import CliRunner
 
 from loadtests import long_sessions as bench
 from loadtests.long_sessions import LongSessions, SessionsPlan, lines
+from loadtests.turns import Turn
 
 FOUND = LongSessions(
     prompt_tokens=100_000,
@@ -59,27 +59,66 @@ def test_a_later_turn_begins_with_the_turn_before_it() -> None:
     plan = SessionsPlan(sessions=2, tokens=2000, new_tokens=100, turns=1, clients=1)
     assert later_roles(replace(plan, calls=True)) == ["assistant", "tool"]
     assert later_roles(plan) == ["assistant", "user"]
-    one, other = (bench._Session(plan, number, 1.0, "the system prompt") for number in (0, 1))
-    first = json.loads(one.body())["messages"]
+    one, other = (bench._conversation(plan, number, 1.0, "the system prompt") for number in (0, 1))
+    first = one.body()["messages"]
     one.grow()
-    later = json.loads(one.body())["messages"]
+    later = one.body()["messages"]
     assert later[: len(first)] == first
-    assert first[0] == json.loads(other.body())["messages"][0]
-    assert first[1] != json.loads(other.body())["messages"][1]
+    assert first[0] == other.body()["messages"][0]
+    assert first[1] != other.body()["messages"][1]
 
 
 def later_roles(plan: SessionsPlan) -> list[str]:
-    session = bench._Session(plan, 0, 1.0, "the system prompt")
-    first = json.loads(session.body())["messages"]
+    session = bench._conversation(plan, 0, 1.0, "the system prompt")
+    first = session.body()["messages"]
     session.grow()
-    return [message["role"] for message in json.loads(session.body())["messages"][len(first) :]]
+    return [message["role"] for message in session.body()["messages"][len(first) :]]
 
 
-def test_a_small_run_measures_both_turns() -> None:
+def test_a_small_run_measures_both_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real server: prompts of 8,000 tokens, whose second turn finds the first one's token ids."""
+    monkeypatch.setattr(bench, "_IDLE_SECONDS", 0.1)
     found = trio.run(bench.run, SessionsPlan(sessions=2, tokens=8000, new_tokens=100, turns=2, clients=2))
     assert 6000 < found.prompt_tokens < 10_000
     assert found.cold_cpu_seconds >= 0
     assert found.pieces["kept_tokens"] > found.pieces["tokens"] // 2
     assert found.warm_turns_per_second > 0
     assert set(found.loop_seconds) == {"p50", "p99"}
+
+
+def test_with_a_model_the_whole_is_reported() -> None:
+    """Times to the first token, what was cached, and whether that changed an answer."""
+    found = replace(
+        FOUND,
+        cold_engine_cpu_seconds=60.0,
+        cold_ttft_seconds={"p50": 50.0, "p99": 61.0},
+        warm_ttft_seconds={"p50": 1.5, "p99": 1.8},
+        cached_share=0.985,
+        compared=2,
+        parted=1,
+    )
+    said = list(lines(found))
+    assert said[1] == "9.0 times less; the engine's process 60000.0 ms cold, 5.0 ms"
+    assert said[5].startswith("TTFT p50 50000 ms, p99 61000 ms cold; p50 1500 ms, p99 1800 ms warm; 98.5%")
+    assert said[6] == "1 of 2 answers differ from the same prompt's without a cache"
+
+
+def test_an_answer_that_a_cached_prefix_changed_is_found() -> None:
+    """Token for token. One that found a prefix after all, or has no token, proves nothing and counts, too."""
+    warm = [_turn("a", "b"), _turn("a", "c"), _turn("a"), _turn()]
+    cold = [_turn("a", "b"), _turn("a", "d"), replace(_turn("a"), cached_tokens=1), _turn()]
+    assert bench.parted(warm, cold) == 3
+    assert bench.parted(warm, cold[:1]) == 0
+
+
+def _turn(*tokens: str) -> Turn:
+    return Turn(1.0, 0.5, prompt_tokens=10, cached_tokens=0, tokens=tokens)
+
+
+def test_the_server_that_is_started() -> None:
+    """The embedded model is the server's own; prompts and all further turns are counted."""
+    plan = SessionsPlan(sessions=1, tokens=1000, new_tokens=100, turns=3, clients=1)
+    assert plan.server_arguments[:2] == ("--engine", "scripted")
+    assert "--model" not in replace(plan, model="embedded").server_arguments
+    assert replace(plan, model="/a folder").server_arguments[:2] == ("--model", "/a folder")
+    assert 1300 < plan.most_tokens < 1400

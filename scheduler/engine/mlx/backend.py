@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import abc
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import msgspec
@@ -328,7 +328,7 @@ class MlxBackend:
 
     def _outcome(self, sampled: abc.Sequence[Sampled]) -> tuple[list[TokenOut], list[Retired]]:
         tokens: list[TokenOut] = []
-        retired: list[Retired] = []
+        ended: list[Sampled] = []
         for one in sampled:
             sequence, logprobs = one.row.sequence, one.logprobs
             tokens.append(
@@ -337,8 +337,18 @@ class MlxBackend:
             if one.finish is not None:
                 self._put(one.row, sequence.computed_tokens, one.layers, whole=True, session_end=True)
                 self._rows.release(one.row)
-                retired.append(Retired(sequence.request_id, one.finish))
-        return tokens, [*retired, *self._fail_rows()]
+                ended.append(one)
+        if ended:
+            self._rows.set_running_bytes(self.kv_bytes())
+        return tokens, [*self._retired(ended), *self._fail_rows()]
+
+    def _retired(self, ended: abc.Sequence[Sampled]) -> Iterator[Retired]:
+        """What is held of them has the memory that they leave, too."""
+        for one in ended:
+            self._rows.hold(one.row)
+            sequence = one.row.sequence
+            if one.finish is not None:
+                yield Retired(sequence.request_id, one.finish, hold_refusal=sequence.hold_refusal)
 
     def _fail_rows(self) -> list[Retired]:
         """Retire the rows whose next token cannot be chosen; their KV is not cached."""
@@ -358,6 +368,8 @@ class MlxBackend:
         whole = done == sequence.prompt_tokens - 1
         if whole or (self._needs_state and done in sequence.checkpoints):
             self._keep(row, session_end=whole)
+        if whole:  # Shorter ones than the prompt need not wait for its answer.
+            self._rows.hold(row)
         self._regrouping |= whole
         return PrefillOut(sequence.request_id, done, sequence.prompt_tokens, sequence.cached_tokens)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic
@@ -14,6 +15,21 @@ from scheduler.engine.prefix.nodes import Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.pins import MOST_PINS, Pin, PinnedPrefix, pin_name
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import Mark
+
+NO_CACHE = "this engine has no prefix cache"
+_NOTHING = "nothing of it is cached: the prefix cache has no room for it"
+NO_ROOM = "the prefix cache has no room for it"
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOutcome:
+    """True where it is held."""
+
+    refusal: str = ""
+    """Why it is not, a sentence for the operator; empty: it is."""
+
+    def __bool__(self) -> bool:
+        return not self.refusal
 
 
 class Holds(Generic[SegmentT, SnapshotT]):
@@ -37,17 +53,35 @@ class Holds(Generic[SegmentT, SnapshotT]):
         self._entries = 0
         self._most = 64
 
-    def hold(self, end: Node[SegmentT, SnapshotT], tokens: array[int], until: float, room: int) -> bool:
-        """Hold the path to `end`, which is what is cached of `tokens`; `until` infinite: it is pinned. False
-        if more than `room` bytes would be held, or too many are pinned."""
-        if until == inf and len(self._pins) >= MOST_PINS:
+    def hold(
+        self, end: Node[SegmentT, SnapshotT] | None, tokens: array[int], until: float, room: int
+    ) -> HoldOutcome:
+        """Hold the path to `end`, which is what is cached of `tokens`; None: nothing is. `until` infinite: it
+        is pinned, as a whole or not at all. No more than `room` bytes are held, nor MOST_PINS pinned."""
+        if end is None:
+            return HoldOutcome(_NOTHING)
+        if refusal := self._pin_refusal(end, tokens) if until == inf else "":
             self.refused += 1
-            return False
-        if held := self.begin(self._path(end), until, room):
-            if until == inf:
-                self._pins[pin_name(tokens, end.salt)] = Pin(end.salt, tokens)
-            self._file(end)
-        return held
+            return HoldOutcome(refusal)
+        if not self.begin(self._path(end), until, room):
+            new = sum(nbytes for mark, nbytes in self._path(end) if not mark.held_bytes)
+            return HoldOutcome(
+                f"its {new} bytes and the {self.nbytes} that are held already are more than {room}, which is"
+                " what may be held of the prefix cache now"
+            )
+        if until == inf:
+            self._pins[pin_name(tokens, end.salt)] = Pin(end.salt, tokens)
+        self._file(end)
+        return HoldOutcome()
+
+    def _pin_refusal(self, end: Node[SegmentT, SnapshotT], tokens: array[int]) -> str:
+        # No hit is longer than all but the last token, which has to be computed.
+        if end.end < len(tokens) - 1:
+            cached = f"only {end.end} of its {len(tokens)} tokens are cached"
+            return f"{cached}: the prefix cache has no room for more"
+        if len(self._pins) >= MOST_PINS and pin_name(tokens, end.salt) not in self._pins:
+            return f"{MOST_PINS} prompts are pinned already, and no engine pins more"
+        return ""
 
     def unpin(self, name: str) -> bool:
         """A time for which its nodes were to be kept ends, too. False for an unknown name."""

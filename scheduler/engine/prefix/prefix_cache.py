@@ -18,7 +18,7 @@ from typing import Generic, TypeAlias
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, top_prefixes
 from scheduler.engine.prefix.eviction_queue import EvictionQueue
 from scheduler.engine.prefix.eviction_rule import ByReturn, EvictionRule
-from scheduler.engine.prefix.holds import Holds
+from scheduler.engine.prefix.holds import NO_ROOM, HoldOutcome, Holds
 from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
@@ -200,17 +200,16 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._make_room(0)
         return node.snapshot is not None
 
-    def hold(self, tokens: Tokens, salt: str, seconds: float) -> bool:
-        """Keep what is cached of `tokens` for that long from now on (infinite: until `unpin`), as far as the
-        budget allows. False if it is not: too much is held already, or nothing can be restored."""
+    def hold(self, tokens: Tokens, salt: str, seconds: float) -> HoldOutcome:
+        """Keep what is cached of `tokens` for that long from now on, as far as the budget allows; infinite:
+        until `unpin`, and all of it."""
         match = self._tree.match(tokens, salt)
-        if (end := self._tree.boundary(match.restorable() if self._needs_snapshot else match)) is None:
-            return False
+        end = self._tree.boundary(match.restorable() if self._needs_snapshot else match)
         self._renew()
         most = int(self._retention.held_share * self.room)
-        held = self._holds.hold(end, compact(tokens), self._now + seconds, most)
+        outcome = self._holds.hold(end, compact(tokens), self._now + seconds, most)
         self._make_room(0)  # A split may have cost some.
-        return held and end in self._marks
+        return outcome if end is None or end in self._marks else HoldOutcome(NO_ROOM)
 
     def unpin(self, name: str) -> bool:
         """Hold what `pin_name` names no longer; nothing is evicted. False for an unknown name."""

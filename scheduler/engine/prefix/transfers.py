@@ -198,9 +198,10 @@ class PrefixTransfers(Generic[SegmentT, SnapshotT]):
             raise
         except Exception as error:  # Intact bytes of another program: no request may end by it.
             raise FileRefused(f"after {start} tokens it is not this model's: {error}") from error
+        hold_refusal = ""
         if not current.places.left and current.hold_seconds > 0:
-            self._prefixes.hold(current.tokens, current.salt, current.hold_seconds)
-        return TransferReply(query, current.cached)
+            hold_refusal = self._prefixes.hold(current.tokens, current.salt, current.hold_seconds).refusal
+        return TransferReply(query, current.cached, hold_refusal=hold_refusal)
 
     def _take(self, current: _Import[SegmentT, SnapshotT], span: Content) -> None:
         current.spans.append(span)

@@ -133,3 +133,20 @@ def test_a_hold_is_kept_when_its_answer_ends() -> None:
     answers(backend, [msgspec.structs.replace(request(1, list(range(10)), 3), holds=((6, 60.0),))])
     assert backend.prefixes is not None
     assert backend.prefixes.statistics().held_bytes == 6 * (KV_BYTES_PER_TOKEN + 4)
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_bytes", "said"),
+    [(1 << 20, ""), (6 * KV_BYTES_PER_TOKEN, "nothing of it is cached"), (0, "no prefix cache")],
+)
+def test_a_refused_hold_is_reported_with_the_answer(kv_cache_bytes: int, said: str) -> None:
+    """The answer itself is whole."""
+    backend = ScriptedBackend(ScriptedPlan(), kv_cache_bytes=kv_cache_bytes)
+    courses = answers(
+        backend, [msgspec.structs.replace(request(1, [1, 2, 3], 3), holds=((2, 60.0), (3, 60.0)))]
+    )
+    retired = courses[1].retired
+    assert retired is not None
+    assert (retired.reason, len(courses[1].tokens)) == ("length", 3)
+    assert said in retired.hold_refusal
+    assert bool(said) == bool(retired.hold_refusal)

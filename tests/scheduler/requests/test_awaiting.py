@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -75,6 +77,19 @@ def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: F
     assert isinstance(final, Finished)
     assert final.reason is reason
     assert board.left == [record]
+
+
+def test_what_a_dead_engine_held_is_held_no_more() -> None:
+    """Its answer is complete, and says so of what it asked to hold."""
+    board = Board()
+    record = make_record(max_tokens=1)
+    record.prepared = replace(record.prepared, holds=((1, 60.0),))
+    board.submit(record)
+    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
+    board.lose_all()
+    [final] = finals_of(events_of(record))
+    assert isinstance(final, Finished)
+    assert final.hold_refusal == "the engine died"
 
 
 @pytest.mark.parametrize("how", ["cancel", "give up"])

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 
+from scheduler.engine.asked_holds import take_holds
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
@@ -182,9 +183,10 @@ class CachedRows:
         )
         if self._layout.needs_state:
             self._prefixes.attach(tokens, submit.salt, self._layout.state(layers))
-        for length, seconds in submit.holds if session_end else ():
-            if length <= len(tokens):  # Before the prompt's last token there is another turn to come.
-                self._prefixes.hold(tokens[:length], submit.salt, seconds)
+
+    def hold(self, row: Row) -> None:
+        """Hold what was asked for of the tokens that the row has computed."""
+        take_holds(self._prefixes, row.sequence, row.sequence.computed_tokens)
 
     def release(self, row: Row) -> None:
         """Release the row's lease."""

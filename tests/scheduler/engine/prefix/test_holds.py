@@ -148,5 +148,42 @@ def test_pins_are_bounded() -> None:
     timed = Timed(100_000, share=1.0)
     for number in range(MOST_PINS + 1):
         keep(timed.cache, words(100 * number, 2))
-        assert timed.cache.hold(words(100 * number, 2), "", inf) == (number < MOST_PINS)
+        assert bool(timed.cache.hold(words(100 * number, 2), "", inf)) == (number < MOST_PINS)
     assert timed.cache.statistics().refused_holds == 1
+
+
+def test_a_pin_is_of_the_whole_prompt_or_refused() -> None:
+    """But for its last token, which no hit has; a time may hold what there is. Refused, nothing is held."""
+    timed = Timed(400)
+    keep(timed.cache, words(0, 98))
+    refused = timed.cache.hold(words(0, 100), "", inf)
+    assert refused.refusal == "only 98 of its 100 tokens are cached: the prefix cache has no room for more"
+    statistics = timed.cache.statistics()
+    assert (timed.held_tokens(), statistics.pins, statistics.refused_holds) == (0, (), 1)
+    assert timed.cache.hold(words(0, 99), "", inf)
+    assert timed.cache.hold(words(0, 100), "", 10.0)
+
+
+def test_a_refusal_says_what_there_is_no_room_for() -> None:
+    """In bytes of this prompt, of what is held and of what may be; a prompt without a cached token is
+    another case."""
+    timed = Timed(400)
+    keep(timed.cache, words(0, 150))
+    keep(timed.cache, words(1000, 100))
+    assert timed.cache.hold(words(0, 150), "", inf).refusal == ""
+    refused = timed.cache.hold(words(1000, 100), "", inf).refusal
+    for figure in (100, 150, 200):
+        assert f"{figure * TOKEN_BYTES}" in refused
+    assert timed.cache.hold(words(7000, 10), "", inf).refusal.startswith("nothing of it is cached")
+    assert [pin.tokens for pin in timed.cache.statistics().pins] == [150]
+
+
+def test_what_is_pinned_already_may_be_pinned_again() -> None:
+    """Also where no further prompt may be."""
+    timed = Timed(100_000, share=1.0)
+    for number in range(MOST_PINS):
+        keep(timed.cache, words(100 * number, 2))
+        timed.cache.hold(words(100 * number, 2), "", inf)
+    assert timed.cache.hold(words(0, 2), "", inf)
+    keep(timed.cache, words(10**7, 2))
+    assert f"{MOST_PINS} prompts are pinned already" in timed.cache.hold(words(10**7, 2), "", inf).refusal

@@ -114,3 +114,17 @@ def test_a_pinned_prompt_is_pinned_once_and_whole(family: str) -> None:
     assert prefixes.unpin(name)
     assert 0 <= prefixes.statistics().held_bytes < held
     assert prefixes.statistics().pins == ()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
+def test_a_pin_that_has_no_room_is_refused_with_the_answer(family: str) -> None:
+    """The answer is the same; nothing is pinned, and the retired request says why not."""
+    tokens, prompt = engine_of(family).backend.row_bytes.token_bytes, words(50, 3)
+    for budget_tokens, said in ((0, "no prefix cache"), (90, "cached"), (200, "")):
+        engine = engine_of(family, budget_bytes=budget_tokens * (tokens + 4))
+        (heard,) = engine.ask(engine.submit(prompt, holds=((50, inf),)))
+        assert heard.retired is not None
+        assert said in heard.retired.hold_refusal
+        assert bool(said) == bool(heard.retired.hold_refusal)
+        pins = () if (prefixes := engine.backend.prefixes) is None else prefixes.statistics().pins
+        assert len(pins) == (not said)
