@@ -11,10 +11,11 @@ from typing import TypeVar, cast
 
 import trio
 
-from api.freed_memory import return_small_blocks
+from api.freed_memory import SmallBlocks
 from scheduler.prompt.offload import Lane
 
 _T = TypeVar("_T")
+_blocks = SmallBlocks()
 
 
 class WorkerThreads:
@@ -123,4 +124,4 @@ def _and_give_back(work: Callable[[], _T]) -> _T:
         return _alone(work)
     finally:
         gc.enable()
-        return_small_blocks()
+        _blocks.return_soon()
