@@ -9,13 +9,13 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any
-from zlib import crc32
 
 import structlog
 import trio
 
 from api.body_reading import Policy, ReadBody, read_body
 from api.openai.messages import Body
+from api.preparers.homes import Heads, Homes, heads_of
 from api.preparers.messages import Caches, FromPreparer, Serve, server_inbound
 from api.preparers.pickles import Work
 from api.preparers.preparer import Recipe
@@ -38,7 +38,7 @@ own, and so may as many at once as there are processes."""
 _LARGE_BYTES = 1 << 20
 """After a longer body a process returns its memory to the system, which takes a few milliseconds."""
 _BUSY_CALLS = 2
-"""A session leaves the process that keeps its texts where that one has this many calls more than another."""
+"""A conversation leaves its process where that one has this many calls more than another."""
 _BACKOFF_FIRST_SECONDS, _BACKOFF_LIMIT_SECONDS = 0.1, 10.0
 _STABLE_SECONDS = 60.0
 
@@ -51,6 +51,7 @@ class Preparers:
         self._own: dict[int, tuple[str, Preparation]] = {}
         """This process's, with the name of its model, by its identity."""
         self._slots = [_Slot(launcher, self) for launcher in launchers]
+        self._homes = Homes()
         self._ended = Counter[tuple[str, str]]()
         """Sums over the processes that have ended: by model and field of `Caches`."""
         self._deaths = 0
@@ -86,7 +87,8 @@ class Preparers:
         what `read_body` does, or PreparationFailure."""
         if len(text) > MOST_BYTES:
             return None
-        place = partial(self._place, tenant, session)
+        heads = heads_of(text) if session is None else ()
+        place = partial(self._place, tenant, session, heads)
         client = Client(place, tenant, large=len(text) > _LARGE_BYTES)
         origin = Origin(Work(read_body, (model, text, refuse)))
         while self.sessions():
@@ -117,24 +119,28 @@ class Preparers:
         """Those that take bodies now."""
         return [slot.session for slot in self._slots if slot.session is not None and slot.session.ready]
 
-    def _place(self, tenant: str, session: str | None) -> Session:
-        """Return the process for a body: the session's own, which keeps what it has made of the session's
-        earlier turns, or the least busy one. Raises Unavailable if none runs."""
-        ready = [slot for slot in self._slots if slot.session is not None and slot.session.ready]
-        loads = {slot: slot.session.load for slot in ready if slot.session is not None}
-        if not loads:
+    def _place(self, tenant: str, session: str | None, heads: Heads) -> Session:
+        """Return the process for a body: the one that keeps what it has made of the conversation's earlier
+        turns, or the least busy one. Raises Unavailable if none runs."""
+        running = {
+            number: slot.session
+            for number, slot in enumerate(self._slots)
+            if slot.session is not None and slot.session.ready
+        }
+        if not running:
             raise Unavailable(
                 "the processes that read long requests are being started again", retry_after_seconds=1.0
             )
-        chosen = min(loads, key=loads.__getitem__)
+        chosen = min(running, key=lambda number: running[number].load)
         if session is not None:
-            # The same one as long as it lives, whichever others do (rendezvous hashing).
-            name = f"{tenant}\0{session}".encode()
-            home = max(ready, key=lambda slot: crc32(name, self._slots.index(slot)))
-            if loads[home] - loads[chosen] < _BUSY_CALLS:
-                chosen = home
-        assert chosen.session is not None
-        return chosen.session
+            home: int | None = self._homes.of_session(tenant, session, running)
+        else:
+            home = self._homes.of_text(tenant, heads, running)
+        if home is not None and running[home].load - running[chosen].load < _BUSY_CALLS:
+            chosen = home
+        if session is None:
+            self._homes.note(tenant, heads, chosen)
+        return running[chosen]
 
     # --- what the slots tell
 

@@ -56,6 +56,24 @@ async def test_a_session_leaves_a_process_that_is_busy(autojump_clock: None) -> 
 
 
 @trio_test
+async def test_a_conversation_without_a_name_stays_too(autojump_clock: None) -> None:
+    """Known by how its bodies begin, whichever process is the least busy when it goes on."""
+    async with service(2) as there:
+        first, second = there.processes
+        first.gate = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turn, there)
+            await trio.testing.wait_all_tasks_blocked()
+            body = long_chat("a longer text, of more than four thousand bytes " * 4)
+            assert (await there.http.post(PATH, json=body)).status_code == 200
+            assert second.calls == 3
+            first.gate.set()
+        body["messages"] += [{"role": "assistant", "content": "so"}, {"role": "user", "content": "go on"}]
+        assert (await there.http.post(PATH, json=body)).status_code == 200
+        assert second.calls == 6
+
+
+@trio_test
 async def test_without_a_session_the_least_busy_process_reads(autojump_clock: None) -> None:
     async with service(2) as there:
         first, second = there.processes
