@@ -37,8 +37,9 @@ MOST_BYTES = 1 << 22
 own, and so may as many at once as there are processes."""
 _LARGE_BYTES = 1 << 20
 """After a longer body a process returns its memory to the system, which takes a few milliseconds."""
-_BUSY_CALLS = 2
-"""A conversation leaves its process where that one has this many calls more than another."""
+BUSY_CALLS = 16
+"""A conversation leaves its process where that one has this many calls more than another: a turn of 100,000
+tokens has three calls, and costs 13 times more where its past is not known."""
 _BACKOFF_FIRST_SECONDS, _BACKOFF_LIMIT_SECONDS = 0.1, 10.0
 _STABLE_SECONDS = 60.0
 
@@ -136,7 +137,7 @@ class Preparers:
             home: int | None = self._homes.of_session(tenant, session, running)
         else:
             home = self._homes.of_text(tenant, heads, running)
-        if home is not None and running[home].load - running[chosen].load < _BUSY_CALLS:
+        if home is not None and running[home].load - running[chosen].load < BUSY_CALLS:
             chosen = home
         if session is None:
             self._homes.note(tenant, heads, chosen)

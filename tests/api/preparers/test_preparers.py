@@ -46,7 +46,7 @@ async def test_a_session_leaves_a_process_that_is_busy(autojump_clock: None) -> 
         home, other = sorted(there.processes, key=lambda process: -process.calls)
         home.gate = trio.Event()
         async with trio.open_nursery() as nursery:
-            for _ in range(2):
+            for _ in range(module.BUSY_CALLS):
                 nursery.start_soon(turn, there, "agent")
                 await trio.testing.wait_all_tasks_blocked()
             assert other.calls == 0
