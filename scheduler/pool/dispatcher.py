@@ -116,6 +116,9 @@ class Dispatcher:
             willing = [engine for engine in self._engines.values() if engine.room]
             if not willing:
                 return
+            if record not in self._awaiting:
+                # One that could not be sent has retired, and pumped: this one has been resumed.
+                continue
             healthy = [engine for engine in willing if not engine.quarantined]
             self._choose(healthy or willing, record).resume(self._awaiting.take(record))
 

@@ -166,18 +166,17 @@ class Multiplexer:
             self._observer.late_token()
             return
         self._observer.token(record, now)
-        if is_stop_token:
-            record.put_stop_token(out.token, now, out.logprobs)
-            return
         try:
+            if is_stop_token:
+                record.put_stop_token(out.token, now, out.logprobs)
+                return
             record.put_tokens((out.token,), now, () if out.logprobs is None else (out.logprobs,))
+            if not record.pipeline.stopped:
+                return
+            record.finish(FinishReason.STOP)
         except Exception as error:
             self._fail_answer(record, error)
-            self.cancel(record)
-            return
-        if record.pipeline.stopped:
-            record.finish(FinishReason.STOP)
-            self.cancel(record)
+        self.cancel(record)
 
     def _route_retired(self, retired: Retired) -> None:
         record = self._held(retired.request_id)

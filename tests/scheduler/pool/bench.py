@@ -95,8 +95,10 @@ class PoolBench:
             self.step(name)
 
     def die(self, name: str | int) -> None:
-        self.member(name).engine_lost("it died")
-        self.member(name).engine_died(Death(DeathCause.KILLED))
+        # One that drains may leave the pool with the requests that it loses, before the cause is known.
+        member = self.member(name)
+        member.engine_lost("it died")
+        member.engine_died(Death(DeathCause.KILLED))
 
     def on_board(self, name: str | int) -> list[StreamRecord]:
         return list(self.member(name).multiplexer)

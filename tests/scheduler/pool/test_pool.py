@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from scheduler.config import EngineConfig
-from scheduler.errors import Draining, LastEngine
-from scheduler.link.messages import Counters, Retired, StepOutput
+from scheduler.errors import Draining, LastEngine, LinkError
+from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
 from scheduler.pool.member import Member
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
-from tests.scheduler.pool.bench import PoolBench
+from tests.scheduler.pool.bench import READY, PoolBench
 from tests.scheduler.requests.records import events_of, finals_of
 
 numbers = st.integers(0, 9)
@@ -166,6 +166,26 @@ def test_trusted_requests_go_on_at_once_elsewhere_and_suspects_wait_for_the_rest
     assert late.state is State.QUEUED, "it would be a further suspect"
     bench.trust(0)
     assert [record.engine for record in (*suspects, late)] == ["0", "0", "0"]
+
+
+def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
+    """Such as one whose answer has outgrown a frame. Its end pumps in the middle of a pump."""
+    bench = PoolBench(1, slots=3)
+    bench.ready(0)
+    records = [bench.arrive() for _ in range(3)]
+    bench.trust(0)
+    bench.die(0)
+    sent: list[ToEngine] = []
+
+    def send(message: ToEngine) -> None:
+        if isinstance(message, Submit) and message.request_id == records[0].request_id:
+            raise LinkError("the message is too long")
+        sent.append(message)
+
+    bench.member(0).engine_ready(READY, send)
+    assert bench.retired_records == records[:1]
+    assert [one.request_id for one in sent if isinstance(one, Submit)] == [2, 3]
+    assert bench.on_board(0) == records[1:]
 
 
 def test_a_poison_kills_no_second_engine() -> None:

@@ -13,9 +13,12 @@ from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDel
 from scheduler.link.messages import (
     Cancel,
     Counters,
+    LogprobsOut,
+    Retired,
     RetireReason,
     StepOutput,
     Submit,
+    TokenOut,
     TurnEnded,
     WaitOut,
 )
@@ -295,6 +298,29 @@ def test_what_cannot_be_said_of_a_turn_ends_no_stream() -> None:
     board.multiplexer.route(step(retired=[(1, "stop"), (2, "stop")]))
     assert (calling.state, other.state) == (State.RETIRED, State.RETIRED)
     assert not [message for message in board.sent if isinstance(message, TurnEnded)]
+
+
+@pytest.mark.parametrize(("part", "tokens"), [("finish", [*b"END"]), ("end_token", [EOS])])
+def test_a_bug_at_the_end_of_an_answer_ends_that_answer_alone(
+    part: str, tokens: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a stop string, such as in a parser of tool calls, and in the text of a stop token: an engine that
+    ended of it would end again, with each that resumes the answer."""
+    board = Board()
+    broken, other = board.submit(make_record(1, stop=("END",))), board.submit(make_record(2))
+    monkeypatch.setattr(broken.pipeline, part, lambda *_: 1 // 0)
+    for token in tokens:
+        out = [TokenOut(1, token, LogprobsOut(-1.0)), TokenOut(2, ord("x"))]
+        ends = [Retired(1, "stop")] if token == EOS else []
+        board.multiplexer.route(StepOutput(out, [], ends, Counters()))
+    if part == "finish":
+        assert board.sent[-1] == Cancel(1)
+        board.multiplexer.route(step(retired=[(1, "cancelled")]))
+    [failed] = events_of(broken)
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, RequestFailed)
+    assert (board.left, list(board.multiplexer)) == ([broken], [other])
+    assert text_of(events_of(other)) == "x" * len(tokens)
 
 
 @pytest.mark.parametrize("part", ["_begin", "_end", "_span"])
