@@ -35,6 +35,7 @@ def test_what_is_said() -> None:
         "event loop 6.0 ms of them, the rest in worker threads",
         "one core of the parent: 50 warm turns/s",
         "warm turns 17.8/s, each p50 200 ms, p99 260 ms",
+        "0.0% of the warm prompts cached",
         "event loop p50 0.0 ms, p99 4.0 ms (at most 10 ms at p99)",
         "server 128 MiB, 3.0 of it token ids",
     ]
@@ -76,13 +77,18 @@ def later_roles(plan: SessionsPlan) -> list[str]:
 
 
 def test_a_small_run_measures_both_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real server: prompts of 8,000 tokens, whose second turn finds the first one's token ids."""
+    """A real server: prompts of 16,000 tokens, whose second turn finds the first one's token ids."""
     monkeypatch.setattr(bench, "_IDLE_SECONDS", 0.1)
-    found = trio.run(bench.run, SessionsPlan(sessions=2, tokens=8000, new_tokens=100, turns=2, clients=2))
-    assert 6000 < found.prompt_tokens < 10_000
+    plan = SessionsPlan(sessions=2, tokens=16_000, new_tokens=100, turns=2, clients=2, processes=1)
+    found = trio.run(bench.run, plan)
+    assert 12_000 < found.prompt_tokens < 20_000
     assert found.cold_cpu_seconds >= 0
     assert found.pieces["kept_tokens"] > found.pieces["tokens"] // 2
     assert found.warm_turns_per_second > 0
+    assert found.cached_share > 0.9
+    # A real process has read, rendered and tokenized them.
+    assert found.preparers_cold_cpu_seconds > found.preparers_warm_cpu_seconds >= 0
+    assert found.preparers_bytes > 50 << 20
     assert set(found.loop_seconds) == {"p50", "p99"}
 
 
@@ -99,8 +105,19 @@ def test_with_a_model_the_whole_is_reported() -> None:
     )
     said = list(lines(found))
     assert said[1] == "9.0 times less; the engine's process 60000.0 ms cold, 5.0 ms"
-    assert said[5].startswith("TTFT p50 50000 ms, p99 61000 ms cold; p50 1500 ms, p99 1800 ms warm; 98.5%")
-    assert said[6] == "1 of 2 answers differ from the same prompt's without a cache"
+    assert said[5] == "TTFT p50 50000 ms, p99 61000 ms cold; p50 1500 ms, p99 1800 ms warm"
+    assert said[6] == "98.5% of the warm prompts cached"
+    assert said[7] == "1 of 2 answers differ from the same prompt's without a cache"
+
+
+def test_preparation_processes_are_counted() -> None:
+    """The ratio is of all the work with a prompt, wherever it is done."""
+    found = replace(
+        FOUND, preparers_cold_cpu_seconds=0.3, preparers_warm_cpu_seconds=0.01, preparers_bytes=3 << 20
+    )
+    said = list(lines(found))
+    assert said[1].startswith(f"{(FOUND.cold_cpu_seconds + 0.3) / (FOUND.warm_cpu_seconds + 0.01):.1f} times")
+    assert "preparation processes 300.0 ms cold, 10.0 ms warm, 3 MiB" in said
 
 
 def test_an_answer_that_a_cached_prefix_changed_is_found() -> None:
