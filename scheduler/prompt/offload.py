@@ -101,7 +101,7 @@ class PreparationOffLoop:
         finally:
             chat.at.drop()
         prepared = replace(prepared, request=request)
-        if request.structure is None and not chat.offered_tools:
+        if not self._preparation.wants_grammar(request):
             return prepared
         work = partial(self._preparation.add_known_grammar, prepared)
         return await self._offload(work, tenant=request.tenant)

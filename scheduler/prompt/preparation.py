@@ -109,17 +109,13 @@ class Preparation:
         parts of prompts; 0: none are kept."""
         self.tokenizer = tokenizer
         self.pieces = TokenPieces(tokenizer, pieces_bytes)
-        self._context_tokens = folder.context_tokens
+        self.context_tokens = folder.context_tokens
         self._folder = folder
         self._vocabulary = folder.vocabulary or tokenizer.vocabulary
         self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
         self._grammars = AnswerGrammars(tokenizer, self._vocabulary, self._eos_token_ids, hold_calls)
         self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
-
-    @property
-    def context_tokens(self) -> int:
-        return self._context_tokens
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """`prepare_known` and `prepare_grammar`. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
@@ -137,6 +133,10 @@ class Preparation:
             return self._with_grammar(prepared, known_only=True)
         except UnknownVerdict:
             return NewGrammar(prepared)
+
+    def wants_grammar(self, request: GenerationRequest) -> bool:
+        """Whether something of the answer is to be held."""
+        return self._grammars.wanted(request)
 
     def prepare_grammar(self, new: NewGrammar) -> PreparedRequest:
         """Compile and check the grammar. Raises InvalidRequest."""
@@ -158,7 +158,7 @@ class Preparation:
         self._check_tools(request.prompt)
         # One token of the context is the answer's.
         prompt, opens_reasoning = self._token_ids(
-            request.prompt, self._context_tokens - 1, salt=request.cache_salt
+            request.prompt, self.context_tokens - 1, salt=request.cache_salt
         )
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
@@ -201,7 +201,7 @@ class Preparation:
 
     def _prepare_vector(self, request: GenerationRequest) -> PreparedRequest:
         """All of the context is the prompt's, as nothing is written."""
-        context, field = self._context_tokens, FIELDS[request.kind]
+        context, field = self.context_tokens, FIELDS[request.kind]
         most = truncated_length(request, context)
         whole = request.kind == "embedding"
         try:
@@ -307,17 +307,17 @@ class Preparation:
         if most_tokens is not None and len(text) > most_tokens:
             fewest = self.tokenizer.fewest_tokens(text)
             if fewest > most_tokens:
-                raise PromptTooLong(fewest, None, self._context_tokens, param=field, counted=False)
+                raise PromptTooLong(fewest, None, self.context_tokens, param=field, counted=False)
         if whole:
             return compact(self.tokenizer.encode_whole(text)), False
         return self.pieces.encode(text, salt), self._opens_reasoning(prompt, text)
 
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
-        room = self._context_tokens - prompt_tokens
+        room = self.context_tokens - prompt_tokens
         if room < 1:
-            raise PromptTooLong(prompt_tokens, None, self._context_tokens, param=field)
+            raise PromptTooLong(prompt_tokens, None, self.context_tokens, param=field)
         if max_tokens is not None and max_tokens > room:
-            raise PromptTooLong(prompt_tokens, max_tokens, self._context_tokens, param="max_tokens")
+            raise PromptTooLong(prompt_tokens, max_tokens, self.context_tokens, param="max_tokens")
         return room if max_tokens is None else max_tokens
 
     def _stop_token_ids(self, request: GenerationRequest) -> tuple[int, ...]:
