@@ -12,8 +12,10 @@ from trio.testing import trio_test
 
 from api.preparers import preparers as module
 from api.preparers.messages import Caches
+from api.preparers.preparer import Models
 from tests.api.client import client_of
 from tests.api.preparers.service import Service, long_chat, service
+from tests.fakes.memory_preparer import ByteRecipe
 
 PATH = "/v1/chat/completions"
 
@@ -170,3 +172,11 @@ async def test_operators_see_the_processes(autojump_clock: None) -> None:
     ):
         report = (await operator.get("/v1/scheduler")).json()["preparation_processes"]
         assert report == {"processes": 2, "ready": 2, "calls": 0, "deaths": 0}
+
+
+def test_a_further_model_is_loaded_by_its_first_request() -> None:
+    """Its tokenizer takes a second and memory, and it may never be asked for."""
+    models = Models({"first": ByteRecipe(), "second": ByteRecipe()})
+    assert list(models) == ["first"]
+    assert models["second"] is models["second"]
+    assert list(models) == ["first", "second"]
