@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+import msgspec
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -213,6 +214,15 @@ def not_json(text: str) -> dict[str, str]:
     return {"not_json": text}
 
 
+def _loaded(text: str) -> Any:
+    """What `json.loads` makes of it. Models also write what is no JSON, and Python's parser reads some of it:
+    NaN, control characters in strings, lone surrogates."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return json.loads(text, strict=False)
+
+
 def _read_json(value: Any) -> Any:
     """Parse a call's arguments: clients send JSON text, and chat templates take the object."""
     if not isinstance(value, str):
@@ -221,7 +231,7 @@ def _read_json(value: Any) -> Any:
         return {}
     json_text.check_bounds(value.encode(errors="replace"))
     try:
-        read = json.loads(value, strict=False)
+        read = _loaded(value)
     except (ValueError, RecursionError):
         return not_json(value)
     if isinstance(read, str):

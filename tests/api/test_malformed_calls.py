@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
 import trio.testing
+from hypothesis import given
 from pydantic import TypeAdapter
 from trio.testing import trio_test
 
@@ -163,6 +165,43 @@ def test_arguments_that_are_not_json_come_back(sent: str, read: dict[str, Any]) 
     """From every client that keeps them, and as Vercel's AI SDK encodes them once more."""
     called = TypeAdapter(CalledFunction).validate_python({"name": "f", "arguments": sent})
     assert called.arguments == read
+
+
+PIECES = [
+    *'[]{}",: -0.1e+\\u/a\x01\ud800\ufeff',
+    "NaN",
+    "-Infinity",
+    "1e999",
+    '"a":',
+    "1" + 20 * "0",
+    "\\ud83d",
+]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def as_python_reads(text: str) -> str:
+    """Texts of values, because NaN equals nothing and 1 equals 1.0."""
+    try:
+        read = json.loads(text, strict=False)
+    except ValueError:
+        return repr({"not_json": text})
+    if isinstance(read, str):
+        return repr({"not_json": read})
+    return repr(read if isinstance(read, dict) else {"not_json": text})
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=8).map(lambda pieces: '{"a":' + "".join(pieces) + "}")
+    | st.builds(json.dumps, VALUES | st.dictionaries(st.text(), VALUES), ensure_ascii=st.booleans())
+)
+def test_arguments_are_what_pythons_own_parser_reads(sent: str) -> None:
+    """JSON, and what some clients write in its place: NaN, control characters, half of a character."""
+    called = TypeAdapter(CalledFunction).validate_python({"name": "f", "arguments": sent})
+    assert repr(called.arguments) == as_python_reads(sent)
 
 
 @trio_test
