@@ -1,14 +1,15 @@
 """Token ids of a prompt from the ids of its pieces, which are kept: a turn tokenizes what is new in it.
 
 A tokenizer first cuts a text at its added tokens and then encodes each piece by itself, so a message between
-two turn marks has the same ids in every prompt. Whether that holds for a tokenizer is tried at start.
+two turn marks has the same ids in every prompt. Whether that holds for a tokenizer is tried at start. Beside
+the pieces, runs of them from a text's beginning are kept, which a longer text begins with, too.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain, product
 from threading import Lock
@@ -20,6 +21,10 @@ from scheduler.token_ids import KEY_BYTES, TokenIds, compact
 _ENTRY_BYTES = 256
 """Of an entry beside its ids: key, array, links."""
 _DIGEST_BYTES = 16
+RUN_CHARACTERS = 1 << 13
+"""Of a run of pieces, at least. A turn of 100,000 tokens looks for fifty runs and some pieces, not for a
+thousand pieces."""
+_RUN = b"run"
 _TRIED_MARKS = 4
 _TRIED_TEXTS = (
     "",
@@ -57,7 +62,9 @@ class PieceTokenizer(Protocol):
 class TokenPieces:
     """Thread-safe. Forgets the pieces that were used the longest time ago."""
 
-    def __init__(self, tokenizer: PieceTokenizer, limit_bytes: int) -> None:
+    def __init__(
+        self, tokenizer: PieceTokenizer, limit_bytes: int, run_characters: int = RUN_CHARACTERS
+    ) -> None:
         """`limit_bytes`: of what is kept, all salts together; 0: nothing."""
         self._encode_all = tokenizer.encode_all
         self._limit_bytes = limit_bytes
@@ -67,6 +74,8 @@ class TokenPieces:
         cuts = dict(tokenizer.cuts) if limit_bytes else {}
         self._ids = cuts
         self._pattern = _pattern(cuts)
+        self._longest = max(map(len, cuts), default=0)
+        self._run_characters = run_characters
         self.works = bool(cuts) and self._agrees()
         """Whether texts are encoded in pieces: there are marks, and all texts that were tried had the same
         ids. Otherwise `encode` encodes the whole text."""
@@ -79,27 +88,64 @@ class TokenPieces:
         time that it takes what others have sent. Raise what the tokenizer does."""
         if not self.works:
             return compact(self._encode_all([text])[0])
-        pieces = list(self._cut(text))
-        secrets = {mark: _secret(salt, mark) for mark in {mark for mark, _ in pieces}}
-        keys = [_key(secrets[mark], piece) for mark, piece in pieces]
+        *runs, rest = self._runs(text)
+        secret = blake2b(salt.encode(), person=_RUN).digest()
+        keys = [_key(secret, run) for run in runs]
+        found = self._found(keys)
+        new = {key: run for key, run in zip(keys, runs, strict=True) if key not in found}
+        (*made, last), made_tokens = self._of_pieces([*new.values(), rest], salt)
+        found |= zip(new, made, strict=True)
+        ids = _joined(found[key] for key in keys)
+        ids.extend(last)
+        with self._lock:
+            self._tokens += len(ids)
+            self._kept_tokens += len(ids) - made_tokens
+            for key, tokens in zip(new, made, strict=True):
+                self._keep(key, tokens)
+        return ids
+
+    def _runs(self, text: str) -> Iterator[str]:
+        """Yield runs of whole pieces, and last the rest. Texts that begin alike have the same runs there."""
+        start = 0
+        while (end := self._boundary(text, start + self._run_characters)) is not None:
+            yield text[start:end]
+            start = end
+        yield text[start:]
+
+    def _boundary(self, text: str, position: int) -> int | None:
+        """The beginning of the first mark from `position` on that no mark before it overlaps."""
+        while position < len(text) and (found := self._pattern.search(text, position)):
+            first = self._pattern.search(text, found.start() - self._longest + 1)
+            if first is not None and first.start() == found.start():
+                return found.start()
+            position = found.end()
+        return None
+
+    def _of_pieces(self, texts: Sequence[str], salt: str) -> tuple[list[TokenIds], int]:
+        """Return the ids of each text, and how many of them the tokenizer has made."""
+        cut = [list(self._cut(text)) for text in texts]
+        secrets = {mark: _secret(salt, mark) for mark in {mark for pieces in cut for mark, _ in pieces}}
+        keys = [[_key(secrets[mark], piece) for mark, piece in pieces] for pieces in cut]
+        together = list(chain.from_iterable(keys))
+        found = self._found(together)
+        new = {
+            key: piece
+            for key, piece in zip(together, chain.from_iterable(cut), strict=True)
+            if key not in found
+        }
+        made = self._encoded(list(new.values()))
+        found |= zip(new, made, strict=True)
+        with self._lock:
+            for key, tokens in zip(new, made, strict=True):
+                self._keep(key, tokens)
+        return [_joined(found[key] for key in of_one) for of_one in keys], sum(map(len, made))
+
+    def _found(self, keys: Sequence[bytes]) -> dict[bytes, TokenIds]:
         with self._lock:
             found = {key: self._kept[key] for key in keys if key in self._kept}
             for key in found:
                 self._kept.move_to_end(key)
-        new = {
-            key: (mark, piece) for key, (mark, piece) in zip(keys, pieces, strict=True) if key not in found
-        }
-        made = self._encoded(list(new.values()))
-        found |= zip(new, made, strict=True)
-        ids = compact(())
-        for key in keys:
-            ids.extend(found[key])
-        with self._lock:
-            self._tokens += len(ids)
-            self._kept_tokens += len(ids) - sum(map(len, made))
-            for key, tokens in zip(new, made, strict=True):
-                self._keep(key, tokens)
-        return ids
+        return found
 
     def _cut(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield each mark with the text behind it; the first without a mark."""
@@ -143,6 +189,13 @@ class TokenPieces:
             list(chain.from_iterable(ids[piece] for piece in apart)) == together
             for apart, together in zip(cut, whole, strict=True)
         )
+
+
+def _joined(parts: Iterable[TokenIds]) -> TokenIds:
+    ids = compact(())
+    for part in parts:
+        ids.extend(part)
+    return ids
 
 
 def _pattern(cuts: Mapping[str, int]) -> re.Pattern[str]:
