@@ -77,7 +77,7 @@ class NewGrammar:
 
 
 PIECES_BYTES = 64 << 20
-"""For the ids of 16 million tokens: a hundred conversations of 100,000 and what they have in common."""
+"""For the ids of 8 million tokens, each in a piece and in a run: eighty conversations of 100,000."""
 MAX_PROMPT_LOGPROBS = 1 << 18
 """Of one client's request: prompt tokens times their alternatives, for each choice. About 20 MB of JSON."""
 

@@ -22,7 +22,7 @@ _ENTRY_BYTES = 256
 """Of an entry beside its ids: key, array, links."""
 _DIGEST_BYTES = 16
 RUN_CHARACTERS = 1 << 13
-"""Of a run of pieces, at least. A turn of 100,000 tokens looks for fifty runs and some pieces, not for a
+"""Of a run of pieces, at least. A turn of 100,000 tokens looks for forty runs and some pieces, not for a
 thousand pieces."""
 _RUN = b"run"
 _TRIED_MARKS = 4
