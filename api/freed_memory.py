@@ -14,7 +14,7 @@ from threading import Lock, Thread
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """From `malloc.h`."""
 _LARGE_BLOCK_BYTES = 1 << 20
-_KEPT_BYTES = 4 << 20
+_KEPT_BYTES = 2 << 20
 """Of each thread's freed memory: what a turn of 100,000 tokens uses again and again. glibc's own bound, which
 would follow the other one if that were not set, is 128 KB."""
 _TOGETHER_SECONDS = 0.25

@@ -89,19 +89,12 @@ class TokenPieces:
         if not self.works:
             return compact(self._encode_all([text])[0])
         *runs, rest = self._runs(text)
-        secret = blake2b(salt.encode(), person=_RUN).digest()
-        keys = [_key(secret, run) for run in runs]
-        found = self._found(keys)
-        new = {key: run for key, run in zip(keys, runs, strict=True) if key not in found}
-        (*made, last), made_tokens = self._of_pieces([*new.values(), rest], salt)
-        found |= zip(new, made, strict=True)
-        ids = _joined(found[key] for key in keys)
+        ids, made_tokens = self._of_runs(runs, salt) if runs else (compact(()), 0)
+        (last,), made_last = self._of_pieces([rest], salt)
         ids.extend(last)
         with self._lock:
             self._tokens += len(ids)
-            self._kept_tokens += len(ids) - made_tokens
-            for key, tokens in zip(new, made, strict=True):
-                self._keep(key, tokens)
+            self._kept_tokens += len(ids) - made_tokens - made_last
         return ids
 
     def _runs(self, text: str) -> Iterator[str]:
@@ -120,6 +113,19 @@ class TokenPieces:
                 return found.start()
             position = found.end()
         return None
+
+    def _of_runs(self, runs: Sequence[str], salt: str) -> tuple[TokenIds, int]:
+        """Return the ids of all, and how many of them the tokenizer has made."""
+        secret = blake2b(salt.encode(), person=_RUN).digest()
+        keys = [_key(secret, run) for run in runs]
+        found = self._found(keys)
+        new = {key: run for key, run in zip(keys, runs, strict=True) if key not in found}
+        made, made_tokens = self._of_pieces(list(new.values()), salt)
+        found |= zip(new, made, strict=True)
+        with self._lock:
+            for key, tokens in zip(new, made, strict=True):
+                self._keep(key, tokens)
+        return _joined(found[key] for key in keys), made_tokens
 
     def _of_pieces(self, texts: Sequence[str], salt: str) -> tuple[list[TokenIds], int]:
         """Return the ids of each text, and how many of them the tokenizer has made."""
