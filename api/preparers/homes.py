@@ -1,4 +1,7 @@
-"""Which process has read a conversation's earlier turns, and keeps what it has made of them."""
+"""Which process has read a conversation's earlier turns, and keeps what it has made of them.
+
+A file of its own because it is pure, and `preparers.py` is I/O.
+"""
 
 from __future__ import annotations
 

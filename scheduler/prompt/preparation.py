@@ -368,6 +368,8 @@ def _has_system(prompt: Prompt) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
+    if text.isascii():  # A string knows it of itself.
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
