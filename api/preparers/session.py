@@ -13,6 +13,7 @@ import trio
 from api.preparers.messages import Caches, Call, Free, FromPreparer, Reply, Started
 from api.preparers.pickles import HeldBody, HeldChat, Work, dump_work, load_result
 from api.worker_threads import FairLimiter
+from scheduler.errors import LinkError
 from scheduler.link.channel import FrameChannel
 
 _CALLS = 2
@@ -125,8 +126,10 @@ class Session:
                     self._take(reply)
 
     def _take(self, reply: Reply) -> None:
+        """Raises LinkError for the reply to no call."""
+        if (asked := self._asked.pop(reply.number, None)) is None:
+            raise LinkError(f"a preparation process replied to no call: {reply.number}")
         self.caches = reply.caches
-        asked = self._asked.pop(reply.number)
         self._places.release(asked.tenant)
         asked.reply = reply
         asked.answered.set()
