@@ -15,6 +15,8 @@ from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.record import StreamRecord
 
 _MOST_SESSIONS = 65_536
+"""8 MB, by the hash of tenant and name; with the names it would be two to six times that. Two sessions of one
+hash would share an entry, which only decides between engines that are equally good."""
 
 
 class Engine(Protocol):
@@ -74,8 +76,8 @@ class Dispatcher:
         self._moved = moved
         self.held = False
         """Whether queued requests stay queued: those that engines have go on."""
-        self._last: OrderedDict[tuple[str, str], str] = OrderedDict()
-        """The engine of each session's last request, the least recent session first."""
+        self._last: OrderedDict[int, str] = OrderedDict()
+        """The engine of each session's last request, by the session's hash, the least recent first."""
 
     @property
     def credits(self) -> int:
@@ -154,7 +156,7 @@ class Dispatcher:
         request = record.prepared.request
         if request.session is None:
             return self._placed(engines, record, None)
-        session = (request.tenant, request.session)
+        session = hash((request.tenant, request.session))
         last = self._last.get(session)
         chosen = self._placed(engines, record, last)
         if last is not None and last != chosen.name:
