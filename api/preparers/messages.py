@@ -38,6 +38,12 @@ class Started(WireStruct, frozen=True, tag="started"):
     """The models' tokenizers are loaded."""
 
 
+class Begun(WireStruct, frozen=True, tag="begun"):
+    """A call is being carried out: if the process ends now, that may be why."""
+
+    number: int
+
+
 class Caches(WireStruct, frozen=True):
     """What a process keeps for the prompts of one model, since it started."""
 
@@ -63,7 +69,7 @@ class Reply(WireStruct, frozen=True, tag="reply"):
 
 
 ToPreparer: TypeAlias = Serve | Call | Free
-FromPreparer: TypeAlias = Started | Reply
+FromPreparer: TypeAlias = Started | Begun | Reply
 
 
 def preparer_inbound() -> FrameReader[ToPreparer]:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Protocol, assert_never
 
 from api.freed_memory import return_small_blocks
-from api.preparers.messages import Caches, Call, Free, Reply, Serve, Started, ToPreparer
+from api.preparers.messages import Begun, Caches, Call, Free, Reply, Serve, Started, ToPreparer
 from api.preparers.pickles import dump_error, dump_result, load_work
 from scheduler.link.wire_struct import WireStruct
 from scheduler.prompt.preparation import Preparation
@@ -51,6 +51,7 @@ class Preparer:
                 self._models = Models(pickle.loads(recipes))
                 self._send(Started())
             case Call():
+                self._send(Begun(message.number))
                 self._send(self._reply(message))
                 if message.large:
                     return_small_blocks()

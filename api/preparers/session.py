@@ -1,4 +1,4 @@
-"""The server's end of one running preparation process: calls go out, replies come back in their order."""
+"""The server's end of one running preparation process: calls go out, replies come back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from api.preparers.messages import Caches, Call, Free, FromPreparer, Reply, Started
+from api.preparers.messages import Begun, Caches, Call, Free, FromPreparer, Reply, Started
 from api.preparers.pickles import HeldBody, HeldChat, Work, dump_work, load_result
 from api.worker_threads import FairLimiter
 from scheduler.errors import LinkError
@@ -26,7 +26,7 @@ class PreparerEnded(Exception):
     def __init__(self, *, running: bool) -> None:
         super().__init__()
         self.running = running
-        """Whether this call may have been what ended it: it was the oldest."""
+        """Whether this call may have been what ended it: the process had begun it."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class _Asked:
     tenant: str
     answered: trio.Event = field(default_factory=trio.Event)
     reply: Reply | None = None
-    was_running: bool = False
+    begun: bool = False
     abandoned: bool = False
 
 
@@ -50,7 +50,7 @@ class Session:
         self._places = FairLimiter(_CALLS)
         self._numbers = count(1)
         self._asked: dict[int, _Asked] = {}
-        """In the order of the calls, which is that of the replies."""
+        """By number."""
         self._token = trio.lowlevel.current_trio_token()
         self.ready = self.ended = False
         self.load = 0
@@ -84,7 +84,7 @@ class Session:
         finally:
             self.load -= 1
         if asked.reply is None:
-            raise PreparerEnded(running=asked.was_running)
+            raise PreparerEnded(running=asked.begun)
         result = load_result(asked.reply.result, found)
         if asked.reply.raised:
             raise result
@@ -122,13 +122,20 @@ class Session:
                 case Started():
                     self.ready = True
                     self._on_ready()
+                case Begun(number=number):
+                    self._call(number).begun = True
                 case Reply() as reply:
                     self._take(reply)
 
+    def _call(self, number: int) -> _Asked:
+        """Raises LinkError for the number of no call."""
+        if (asked := self._asked.get(number)) is None:
+            raise LinkError(f"a preparation process answers what nobody asked: {number}")
+        return asked
+
     def _take(self, reply: Reply) -> None:
-        """Raises LinkError for the reply to no call."""
-        if (asked := self._asked.pop(reply.number, None)) is None:
-            raise LinkError(f"a preparation process replied to no call: {reply.number}")
+        asked = self._call(reply.number)
+        del self._asked[reply.number]
         self.caches = reply.caches
         self._places.release(asked.tenant)
         asked.reply = reply
@@ -140,7 +147,6 @@ class Session:
         """The process is gone: calls raise PreparerEnded."""
         self.ended, self.ready = True, False
         left, self._asked = list(self._asked.values()), {}
-        for oldest, asked in enumerate(left):
-            asked.was_running = oldest == 0
+        for asked in left:
             self._places.release(asked.tenant)
             asked.answered.set()

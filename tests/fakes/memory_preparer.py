@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import trio
 import trio.testing
 
-from api.preparers.messages import Call, ToPreparer, preparer_inbound
+from api.preparers.messages import Begun, Call, ToPreparer, preparer_inbound
 from api.preparers.preparer import Preparer
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.link.framing import encode
@@ -66,7 +66,7 @@ class MemoryPreparer:
             self._preparer = Preparer(sent.append)
             async for data in stream:
                 for message in reader.feed(data):
-                    if not await self._may_do(message):
+                    if not await self._may_do(stream, message):
                         break
                     self._preparer.handle(message)
                     while sent:
@@ -76,9 +76,12 @@ class MemoryPreparer:
                 break
         await trio.aclose_forcefully(stream)
 
-    async def _may_do(self, message: ToPreparer) -> bool:
-        if isinstance(message, Call):
-            self.calls += 1
-            await self.gate.wait()
-            return not self.dies(message)
-        return True
+    async def _may_do(self, stream: trio.abc.SendStream, message: ToPreparer) -> bool:
+        """A call that it dies of is begun."""
+        if not isinstance(message, Call):
+            return True
+        self.calls += 1
+        await self.gate.wait()
+        if dies := self.dies(message):
+            await stream.send_all(encode(Begun(message.number)))
+        return not dies

@@ -93,7 +93,7 @@ async def test_a_request_that_ends_two_processes_fails_alone(autojump_clock: Non
 
 @trio_test
 async def test_those_behind_it_are_not_suspected(autojump_clock: None) -> None:
-    """Only the oldest call of a process may have ended it; any number of others' deaths are survived."""
+    """Only a call that was begun may have ended a process; any number of others' deaths are survived."""
     async with service(2) as there:
         for process in there.processes:
             process.gate = trio.Event()
@@ -149,3 +149,16 @@ async def test_without_a_process_the_server_reads_itself(autojump_clock: None) -
         process.dies = lambda call: True
         assert await asked(there, "hello") == expected
         assert there.calls == calls + 1
+
+
+@trio_test
+async def test_processes_that_were_killed_before_the_request_came_are_not_its_deaths(
+    autojump_clock: None,
+) -> None:
+    """All at once, before the server has noticed."""
+    async with service(4) as there:
+        expected = await asked(there, "hello")
+        for process in there.processes:
+            process.kill()
+        assert await asked(there, "hello") == expected
+        assert there.preparers.report()["deaths"] == 4
