@@ -50,8 +50,7 @@ class ServeSettings(ModelSettings):
     preparation_processes: int = option(
         "HTTP",
         "Processes that read long conversations, and render and tokenize their prompts; 0: the server itself"
-        " does, which serves some 60 turns of 100,000 tokens a second. Each takes 140 MB with what it keeps of"
-        " a few dozen such prompts.",
+        " does, some 60 turns of 100,000 tokens a second. Each takes 140 MB, a few dozen such prompts in it.",
         0,
         ge=0,
         le=64,
