@@ -109,7 +109,7 @@ def _check_in_place(engine: ReuseEngine) -> None:
 @pytest.mark.parametrize("family", ["qwen3", "gpt_oss"])
 @pytest.mark.parametrize("saving", [False, True])
 def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: str, saving: bool) -> None:
-    """Over 250 turns in which prompts behind nested prefixes come, are cancelled and end, with room for few
+    """Over 160 turns in which prompts behind nested prefixes come, are cancelled and end, with room for few
     of them: each has its own tokens. Also where memory is saved now and then."""
     generator = random.Random(3)
     engine = engine_of(family, budget_bytes=1 << 18)
@@ -122,7 +122,7 @@ def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: st
     submits: list[Any] = []
     cancelled = set[int]()
     most_in_place = 0
-    for _ in range(250):
+    for _ in range(160):
         commands: list[Any] = []
         if generator.random() < 0.2:
             start = generator.choice([trunk, *branches, branches[0][:36], []])
