@@ -11,6 +11,7 @@ from typing import Protocol
 import trio
 
 from scheduler.link.child_process import relay_stderr, start_child
+from scheduler.link.process import Exit
 from scheduler.link.stderr_tail import StderrTail
 
 _STOP_SECONDS = 2.0
@@ -26,7 +27,8 @@ class SideLauncher(Protocol):
 
     async def run(self, session: SideSession) -> str:
         """Start it, run `session` with the link to it until that returns or is cancelled, and end the
-        process. Return its last words; empty: it had none. Raises LaunchFailed."""
+        process. Return its last words, and the signal that ended it; empty: neither. Raises
+        LaunchFailed."""
         ...
 
 
@@ -68,4 +70,7 @@ class SideProcess:
                         await read.wait()
                     await process.stderr.aclose()
                 nursery.cancel_scope.cancel()
-        return tail.lines[-1] if tail.lines else ""
+        said = tail.lines[-1] if tail.lines else ""
+        if process.returncode is None or process.returncode >= 0:
+            return said
+        return f"it {Exit(process.returncode)}{f'; before that: {said}' if said else ''}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from api.preparers.preparers import Preparers
 from loadtests.processes import processes
@@ -67,6 +69,10 @@ def test_a_process_prepares_and_is_replaced_and_ends(preparation: Preparation) -
     engine = Playback("Yes.")
 
     async def scene() -> None:
+        with capture_logs() as logged:
+            await lives(logged)
+
+    async def lives(logged: Sequence[Mapping[str, Any]]) -> None:
         async with real(preparation, engine) as (client, preparers, scheduler):
             (pid,) = children()
             body = long_chat(tools=[TOOL])
@@ -90,6 +96,8 @@ def test_a_process_prepares_and_is_replaced_and_ends(preparation: Preparation) -
                 assert (await client.post(PATH, json=body)).status_code == 200
                 await until_ready(preparers)
             assert preparers.report()["deaths"] == 1
+            [death] = [one for one in logged if one["event"] == "preparation_process_ended"]
+            assert death["reason"].startswith("it was killed by SIGKILL")
             assert (await client.post(PATH, json=body)).status_code == 200
             # Here and there, then and now.
             assert len(engine.submits) == 5
