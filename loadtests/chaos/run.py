@@ -208,6 +208,10 @@ async def _strike(
     while not await _all_ready(plan, server, http):  # noqa: ASYNC110 (another process)
         await trio.sleep(_POLL_SECONDS)
     deaths = await _deaths(server, http)
+    # The death of an engine that has nothing to do shows nothing.
+    while crowd.in_flight < plan.engines and crowd.due < len(crowd._asked):
+        crowd.due += 1
+        await trio.sleep(_POLL_SECONDS)
     struck = dict(zip(chance.sample(server.engine_pids(), len(kinds_)), kinds_, strict=True))
     struck_at = trio.current_time()
     for pid, kind in struck.items():
