@@ -170,7 +170,8 @@ async def _under_fire(
 
     async def strikes() -> None:
         for number, kinds_ in enumerate(to_come):
-            crowd.due = max(crowd.due, int((number + 1) * share) + _AHEAD * plan.engines)
+            ahead = min(_AHEAD * plan.engines, share / 2)
+            crowd.due = max(crowd.due, int((number + 1) * share + ahead))
             await trio.sleep(chance.uniform(0.0, _BUSY_SECONDS))
             shot = await _strike(plan, server, http, crowd, kinds_, chance)
             done.append(shot)
@@ -209,7 +210,7 @@ async def _strike(
         await trio.sleep(_POLL_SECONDS)
     deaths = await _deaths(server, http)
     # The death of an engine that has nothing to do shows nothing.
-    while crowd.in_flight < plan.engines and crowd.due < len(crowd._asked):
+    while crowd.in_flight < min(2 * plan.engines, plan.clients) and crowd.due < len(crowd._asked):
         crowd.due += 1
         await trio.sleep(_POLL_SECONDS)
     struck = dict(zip(chance.sample(server.engine_pids(), len(kinds_)), kinds_, strict=True))
