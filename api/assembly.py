@@ -33,8 +33,7 @@ from api.worker_threads import WorkerThreads
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import Unheld
-from scheduler.config import EngineConfig, SchedulerConfig
-from scheduler.engine.disk.model_fingerprint import portable_fingerprint
+from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
@@ -237,16 +236,11 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
     must_start = shared.models == 1 and not config.nodes_decide
     config = replace(config, load_at_start=number == 0, must_start=must_start)
     if config.nodes_decide and config.engine.backend == "mlx":
-        config = replace(config, engine=_found_elsewhere(config.engine, found))
+        config = replace(config, engine=replace(config.engine, model=found.name))
     if (folder := config.engine.kv_disk) is None or not number:
         return config
     own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
     return replace(config, engine=replace(config.engine, kv_disk=folder / f"model-{own}"))
-
-
-def _found_elsewhere(engine: EngineConfig, found: _Found) -> EngineConfig:
-    """Return what other machines find the same model by."""
-    return replace(engine, model=found.name, fingerprint=portable_fingerprint(found.folder.path))
 
 
 def _describe(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> None:

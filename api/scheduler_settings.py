@@ -54,7 +54,7 @@ def scheduler_config(
             kv_disk=settings.kv_disk,
             kv_disk_bytes=settings.kv_disk_bytes // (settings.local_engines * models),
             load_check=settings.load_check,
-            verdict_folder=cache_folder / "load-checks",
+            cache_folder=cache_folder,
             memory_limit=settings.memory_limit,
             sharers=1 if settings.on_cluster else sharers_of(settings.local_engines, gpus_of(os.environ)),
             adapters=_adapters(settings),

@@ -41,7 +41,8 @@ class EngineConfig:
     """Of each engine."""
     scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
     load_check: Literal["auto", "off"] = "auto"
-    verdict_folder: Path | None = None
+    cache_folder: Path | None = None
+    """Where what engines find out about a model is kept between starts; None: nowhere."""
     memory_limit: float = 0.0
     """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
     sharers: int = 1
@@ -53,9 +54,8 @@ class EngineConfig:
     ranks: RankGroup | None = None
     """Processes of one engine; None: one."""
     model: str = ""
-    """What the operator named, for engines on other machines."""
-    fingerprint: str = ""
-    """Of the model, for engines on other machines, which find it for themselves; empty: all are here."""
+    """What the operator named, for engines on other machines, which find the model for themselves by this and
+    its fingerprint; empty: all are here."""
 
     def load_message(
         self,
@@ -63,10 +63,11 @@ class EngineConfig:
         number: int = 0,
         given: SetMemoryLimit | None = None,
         adapters: tuple[AdapterSource, ...] | None = None,
+        fingerprint: str = "",
     ) -> Load:
         """`bounds` None: those of a first engine. `number`: the engine's in the pool; each has a disk tier of
         its own. `given`: its part of one memory budget; None: `memory_limit` and `sharers` say. `adapters`
-        None: the first ones."""
+        None: the first ones. `fingerprint`: of the model, for an engine on another machine."""
         bounds = bounds or self.first_bounds
         kv_disk = (
             "" if self.kv_disk is None else str(self.kv_disk / f"engine-{number}" if number else self.kv_disk)
@@ -86,7 +87,7 @@ class EngineConfig:
             itl_target_ms=self.itl_target_ms,
             kv_cache_share=bounds.kv_cache_share,
             load_check=self.load_check,
-            verdict_folder="" if self.verdict_folder is None else str(self.verdict_folder),
+            cache_folder="" if self.cache_folder is None else str(self.cache_folder),
             memory_limit=self.memory_limit if given is None else given.limit_bytes,
             chunk_ceiling=bounds.chunk_tokens,
             climb_chunks=bounds.climb_chunks,
@@ -96,7 +97,7 @@ class EngineConfig:
             pooler=self.pooler,
             ranks=self.ranks,
             model=self.model,
-            fingerprint=self.fingerprint,
+            fingerprint=fingerprint,
         )
 
     @property

@@ -16,7 +16,7 @@ import msgspec
 
 from scheduler.config import EngineConfig
 from scheduler.engine.adapter_files import salted
-from scheduler.engine.disk.model_fingerprint import portable_fingerprint
+from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.prefix.prefix_file import (
     LENGTH_BYTES,
     MAX_HEADER_BYTES,
@@ -81,7 +81,7 @@ class PrefixFiles:
         self._context_tokens = context_tokens
         self._salt_of = salt_of
         self._tokens_of = tokens_of
-        self._model = config.fingerprint
+        self._model = ""
         self._busy = False
 
     async def export(self, request: GenerationRequest) -> Export:
@@ -190,7 +190,9 @@ class PrefixFiles:
 
     async def _fingerprint(self) -> str:
         if not self._model:
-            self._model = await self._offload(partial(portable_fingerprint, self._config.model_folder))
+            self._model = await self._offload(
+                partial(fingerprint, self._config.model_folder, self._config.cache_folder)
+            )
         return self._model
 
     @contextmanager

@@ -35,6 +35,8 @@ def main() -> NoReturn:
     try:
         command = _expect_load(inbox.wait())
         try:
+            if command.fingerprint:
+                inbox.send(Loading("reading the model's files, to know them by all their bytes"))
             command = located(command)
             backend = _make_backend(command, inbox)
             ready = structs.replace(

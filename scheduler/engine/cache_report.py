@@ -19,7 +19,10 @@ _MAX_REPORTED_COMPLAINTS = 20
 class CacheWatch:
     """Counts, and checks the tree periodically: a violated invariant raises an alarm, never a crash."""
 
-    def __init__(self, prefixes: Prefixes | None, disk: DiskWatch | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, prefixes: Prefixes | None, disk: Callable[[], DiskWatch | None], clock: Callable[[], float]
+    ) -> None:
+        """`disk`: the tier, once it is open."""
         self._prefixes = prefixes
         self._disk = disk
         self._clock = clock
@@ -42,7 +45,8 @@ class CacheWatch:
         prefixes = self._prefixes
         if prefixes is None:
             return CacheCounters()
-        disk = None if self._disk is None else self._disk.tier.statistics()
+        watched = self._disk()
+        disk = None if watched is None else watched.tier.statistics()
         return CacheCounters(
             query_tokens=prefixes.query_tokens,
             hit_tokens=prefixes.hit_tokens,
@@ -52,7 +56,7 @@ class CacheWatch:
             evicted_cleared_tokens=prefixes.evicted_tokens["cleared"],
             complaints=self._complaints,
             held_bytes=prefixes.nbytes,
-            disk_hit_tokens=0 if self._disk is None else self._disk.disk_tokens,
+            disk_hit_tokens=0 if watched is None else watched.disk_tokens,
             disk_reads=0 if disk is None else disk.reads,
             disk_writes=0 if disk is None else disk.writes,
             disk_dropped_writes=0 if disk is None else disk.dropped_writes,
@@ -75,11 +79,12 @@ class CacheWatch:
             running_bytes,
             self._last_complaints,
         )
+        disk = self._disk()
         return Inspection(
             command.query,
             freed,
             report,
-            None if self._disk is None else _disk_report(self._disk),
+            None if disk is None else _disk_report(disk),
             unpinned=unpinned,
         )
 

@@ -78,7 +78,7 @@ class EngineLoop:
         self._waiting: dict[int, Sequence] = {}
         self._retired: list[Retired] = []
         self._replies: list[Outgoing] = []
-        self._watch = CacheWatch(backend.prefixes, backend.disk, clock)
+        self._watch = CacheWatch(backend.prefixes, lambda: backend.disk, clock)
         self._background = False
         self._row_bytes = backend.row_bytes
         self._meter = StepMeter(pace)

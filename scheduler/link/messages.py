@@ -92,8 +92,8 @@ class Load(WireStruct, frozen=True, tag="load"):
     """Share of `kv_cache_bytes` to use: below 1 after an engine ran out of memory."""
     load_check: Literal["auto", "off"] = "auto"
     """Whether to check at load how much of the batch is right for the model."""
-    verdict_folder: str = ""
-    """Where verdicts of that check are kept; empty: nowhere."""
+    cache_folder: str = ""
+    """Where verdicts of that check and digests of weights are kept between starts; empty: nowhere."""
     memory_limit: float = 0.0
     """Of all that the engine may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
     chunk_ceiling: int = 0

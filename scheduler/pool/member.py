@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 import trio
 
 from scheduler.config import SchedulerConfig
+from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.link.channel import EngineSender
 from scheduler.link.messages import AdapterLoaded, Counters, Inspection, Load, Ready, StepOutput, ToEngine
 from scheduler.link.pending_inspections import PendingInspections
@@ -85,7 +87,9 @@ class Member:
             lambda cause: self.supervisor.declare_hung(cause),
             replaceable=lambda: owner.others_ready(self),
         )
-        self.supervisor = Supervisor(launcher, self._load, self, config.supervision, owner.kinship.refusal)
+        self.supervisor = Supervisor(
+            launcher, self.load_message, self, config.supervision, owner.kinship.refusal
+        )
         self.budget_inspected = False
         """Whether this process's KV budget was inspected."""
         self._config = config
@@ -223,9 +227,14 @@ class Member:
         """End its process, with whatever it has on board."""
         self._scope.cancel()
 
-    def _load(self) -> Load:
-        return self._config.engine.load_message(
-            self.bounds, int(self.name), self.share.given(), self.adapters.first()
+    async def load_message(self) -> Load:
+        """Raises OSError if the model's files cannot be read, which engines on other machines know it by."""
+        engine, known = self._config.engine, ""
+        if engine.model:
+            read = partial(fingerprint, engine.model_folder, engine.cache_folder)
+            known = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+        return engine.load_message(
+            self.bounds, int(self.name), self.share.given(), self.adapters.first(), known
         )
 
     def engine_loading(self, stage: str) -> None:

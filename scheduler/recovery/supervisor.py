@@ -7,7 +7,7 @@ decides what an engine's death means for the requests on board.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar, assert_never
@@ -104,13 +104,13 @@ class Supervisor:
     def __init__(
         self,
         launcher: EngineLauncher,
-        load: Callable[[], Load],
+        load: Callable[[], Awaitable[Load]],
         listener: EngineListener,
         config: SupervisionConfig,
         refusal: Callable[[Ready], str] = lambda ready: "",
     ) -> None:
-        """`load` is called once for each engine. `refusal`: why an engine that says this of itself must not
-        serve, and no further one be tried; empty: it may."""
+        """`load` is called once for each engine; it may raise OSError. `refusal`: why an engine that says
+        this of itself must not serve, and no further one be tried; empty: it may."""
         self._launcher = launcher
         self._load = load
         self._listener = listener
@@ -257,7 +257,10 @@ class Supervisor:
             self._report(self._listener.engine_lost, life.cause)
 
     async def _exchange(self, life: EngineLife, channel: Channel) -> None:
-        channel.send_nowait(self._load())
+        try:
+            channel.send_nowait(await self._load())
+        except OSError as unread:
+            raise EngineFault(f"the model's files cannot be read: {unread}") from unread
         ready: Ready | None = None
         started_at = trio.current_time()
         limit = load_limit_seconds(self._slowest_load_seconds, self._config.ready_seconds)

@@ -24,6 +24,7 @@ ENGINE_MAY_SEE = {
     "scheduler.link.hello",
     "scheduler.link.keep_alive",
     "scheduler.token_ids",
+    "scheduler.user_cache",
     "scheduler.engine",
 }
 """What the engine process may import from this project."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import abc
 from collections.abc import Callable, Container, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import msgspec
@@ -73,7 +74,7 @@ class MlxBackend:
         description: Ready,
         row_bytes: RowBytes,
         clock: Callable[[], float] = time.monotonic,
-        tier: DiskTier | None = None,
+        tier: DiskTier | Future[DiskTier | None] | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
         grammars: Grammars | None = None,
         batching: Batching = _ALL,
@@ -82,8 +83,8 @@ class MlxBackend:
         codec: TransferCodec | None = None,
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
-        this model. `memory_limit` None: as the load says. `adapters` None: none is loaded yet.
-        `codec` None: no prefix is exported or imported."""
+        this model. `tier`: may open later than the model loads. `memory_limit` None: as the load says.
+        `adapters` None: none is loaded yet. `codec` None: no prefix is exported or imported."""
         self.model = model
         self._description = description
         self._row_bytes = row_bytes
@@ -100,8 +101,11 @@ class MlxBackend:
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
         self._regrouping = False
         self._disk: PrefixDisk | None = None
-        if tier is not None and self._prefixes is not None:
-            self._disk = PrefixDisk(tier, self._prefixes, layout)
+        self._opening: Future[DiskTier | None] | None = None
+        if isinstance(tier, DiskTier):
+            self._open(tier)
+        else:
+            self._opening = tier
         self._transfers: PrefixTransfers[KvSegment, RowState] | None = None
         if codec is not None and self._prefixes is not None:
             self._transfers = PrefixTransfers(self._prefixes, codec)
@@ -208,19 +212,26 @@ class MlxBackend:
 
     @property
     def disk(self) -> PrefixDisk | None:
+        if self._opening is not None and self._opening.done():
+            tier, self._opening = self._opening.result(), None
+            self._open(tier)
         return self._disk
 
+    def _open(self, tier: DiskTier | None) -> None:
+        if tier is not None and self._prefixes is not None:
+            self._disk = PrefixDisk(tier, self._prefixes, self._layout)
+
     def preparing(self, sequence: Sequence) -> bool:
-        reading = self._disk is not None and not sequence.unscored and self._disk.preparing(sequence)
+        reading = (disk := self.disk) is not None and not sequence.unscored and disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
     def forget(self, sequence: Sequence) -> None:
         self._grammars.forget(sequence.request_id)
-        if self._disk is not None:
-            self._disk.forget(sequence.request_id)
+        if (disk := self.disk) is not None:
+            disk.forget(sequence.request_id)
 
     def background(self, idle: bool) -> bool:
-        return self._disk is not None and self._disk.advance(idle)
+        return (disk := self.disk) is not None and disk.advance(idle)
 
     def keep(self, request_id: int, tokens: int) -> None:
         self._keep(self._batch.rows[request_id], tokens)
@@ -246,8 +257,8 @@ class MlxBackend:
     def _put(self, row: Row, tokens: int, layers: abc.Sequence[Any], whole: bool, session_end: bool) -> None:
         kept = row.sequence.tokens[:tokens]
         self._rows.keep(row, kept, layers, whole, session_end)
-        if self._disk is not None and whole:
-            self._disk.note(kept, row.sequence.submit.salt)
+        if whole and (disk := self.disk) is not None:
+            disk.note(kept, row.sequence.submit.salt)
 
     def save_memory(self, saving: bool) -> bool:
         if saving and not self._rows.saving:

@@ -36,10 +36,18 @@ class NoLauncher:
 class PoolBench:
     """The pool's listener. `sent` has each engine's messages by its name, `retired` the records that left."""
 
-    def __init__(self, engines: int, *, slots: int = 2, lookahead: int = 0) -> None:
+    def __init__(
+        self,
+        engines: int,
+        *,
+        slots: int = 2,
+        lookahead: int = 0,
+        model_folder: Path = NO_FOLDER,
+        model: str = "",
+    ) -> None:
         self.now = 0.0
         config = SchedulerConfig(
-            EngineConfig("scripted", NO_FOLDER, max_slots=slots),
+            EngineConfig("scripted", model_folder, max_slots=slots, model=model),
             intake=IntakeConfig(max_queue=10**6, lookahead=lookahead),
             engines=engines,
         )

@@ -9,8 +9,10 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from trio.testing import trio_test
 
 from scheduler.config import EngineConfig
+from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.errors import Draining, LastEngine, LinkError
 from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
 from scheduler.pool.member import Member
@@ -249,3 +251,15 @@ def test_each_engine_has_a_disk_tier_of_its_own() -> None:
     loads = [config.load_message(number=number) for number in range(3)]
     assert [load.kv_disk for load in loads] == ["prefixes", "prefixes/engine-1", "prefixes/engine-2"]
     assert [load.sharers for load in loads] == [2, 2, 2]
+
+
+@trio_test
+async def test_engines_elsewhere_hear_what_the_model_is(tmp_path: Path) -> None:
+    """By all of its bytes, read when the first of them is started: neither the server's start nor its loop
+    waits for it. The server's own engines need no look at it."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    bench = PoolBench(2, model_folder=tmp_path, model="owner/name")
+    loads = [await member.load_message() for member in bench.pool]
+    assert {load.fingerprint for load in loads} == {fingerprint(tmp_path)}
+    assert (await PoolBench(1, model_folder=tmp_path).member(0).load_message()).fingerprint == ""

@@ -28,6 +28,12 @@ from scheduler.recovery.death import Death
 from scheduler.recovery.supervisor import Supervisor
 
 LOAD = Load(PROTOCOL_VERSION, "scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
+
+
+async def loaded() -> Load:
+    return LOAD
+
+
 READY = Ready(PROTOCOL_VERSION, "fake", "fake", 8192, 64, 0, "none")
 CONFIG = SupervisionConfig(
     ready_seconds=60, backoff_first_seconds=1, backoff_limit_seconds=8, stable_seconds=100
@@ -120,7 +126,7 @@ class Heard:
 
 def supervise(launcher: EngineLauncher, config: SupervisionConfig = CONFIG) -> tuple[Supervisor, Heard]:
     heard = Heard()
-    return Supervisor(launcher, lambda: LOAD, heard, config), heard
+    return Supervisor(launcher, loaded, heard, config), heard
 
 
 async def run_for(supervisor: Supervisor, seconds: float) -> None:

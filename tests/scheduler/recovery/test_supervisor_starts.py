@@ -29,12 +29,12 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.scheduler.recovery.engine_lives import (
     CONFIG,
     FOREVER,
-    LOAD,
     READY,
     Heard,
     Life,
     LivesLauncher,
     healthy,
+    loaded,
     run_for,
     says,
     supervise,
@@ -80,6 +80,16 @@ async def test_a_reported_reason_is_the_whole_message_and_its_stack_names_the_ca
         await supervisor.run()
     assert str(raised.value) == fault.error
     assert [death.cause for death in heard.deaths] == [DeathCause.OUT_OF_MEMORY]
+
+
+@trio_test
+async def test_a_model_whose_files_cannot_be_read_is_a_reported_reason(autojump_clock: MockClock) -> None:
+    async def unreadable() -> Load:
+        raise FileNotFoundError("model.safetensors is gone")
+
+    supervisor = Supervisor(LivesLauncher(healthy), unreadable, Heard(), CONFIG)
+    with pytest.raises(EngineNeverReady, match=r"^the model's files cannot be read: .* is gone$"):
+        await supervisor.run()
 
 
 @trio_test
@@ -186,7 +196,7 @@ async def test_failed_starts_in_a_row_are_counted_when_the_listener_hears_of_the
         def engine_lost(self, cause: str) -> None:
             counts.append(supervisor.statistics().failed_starts)
 
-    supervisor = Supervisor(launcher, lambda: LOAD, Counting(), CONFIG)
+    supervisor = Supervisor(launcher, loaded, Counting(), CONFIG)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(50)
@@ -240,7 +250,7 @@ class Faulty(Heard):
 async def test_a_bug_in_the_listener_does_not_stop_the_restarts(autojump_clock: MockClock) -> None:
     """Neither after a death, nor after a failed launch, nor when the engine is stopped."""
     heard = Faulty()
-    supervisor = Supervisor(Starved(range(1, 2)), lambda: LOAD, heard, CONFIG)
+    supervisor = Supervisor(Starved(range(1, 2)), loaded, heard, CONFIG)
     await run_for(supervisor, 100)
     assert heard.calls == ["ready", "lost", "lost", "ready", "lost"]
     assert [death.cause for death in heard.deaths] == [DeathCause.EXIT, DeathCause.START]
@@ -287,7 +297,7 @@ async def test_an_engine_that_is_refused_is_not_tried_again(earlier: int, autoju
         return "it is another model" if len(asked) > earlier else ""
 
     with pytest.raises(EngineNeverReady, match=r"^it is another model$"):
-        await Supervisor(launcher, lambda: LOAD, heard, CONFIG, refusal).run()
+        await Supervisor(launcher, loaded, heard, CONFIG, refusal).run()
     assert asked == [READY] * (earlier + 1)
     assert heard.calls == [*["ready", "lost"] * earlier, "lost"]
 

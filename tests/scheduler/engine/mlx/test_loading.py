@@ -6,6 +6,8 @@ import json
 import random
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from scheduler.engine.device import Traits
+from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.memory_limit import PROCESS_BYTES
 from scheduler.engine.mlx import loading as model_loading
@@ -272,3 +275,38 @@ def test_so_does_the_process_that_reports_what_models_take() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("(256, 512) "), done.stderr
+
+
+def test_a_load_waits_for_no_digest_of_weights(
+    stored: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk tier opens when the weights have been read; until then requests run without one."""
+    late = threading.Event()
+
+    def slow(folder: Path, cache_folder: Path | None) -> str:
+        assert late.wait(60)
+        return fingerprint(folder, cache_folder)
+
+    monkeypatch.setattr(model_loading, "fingerprint", slow)
+    monkeypatch.setattr(model_loading, "_DIGEST_SECONDS", 0.01)
+    command = load_of(stored["float32"], kv_disk=str(tmp_path / "disk"), kv_disk_bytes=1 << 20)
+    backend = model_loading.load(command, lambda stage: None)
+    assert not backend.disk
+    tokens = alone(backend, request(1, prompt_of(20, 61), 5))
+    late.set()
+    while (disk := backend.disk) is None:
+        time.sleep(0.001)
+    assert alone(backend, request(2, prompt_of(20, 61), 5)) == tokens
+    assert disk.tier.close(20)
+
+
+def test_a_tier_of_weights_that_were_read_before_is_there_at_once(
+    stored: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = load_of(stored["float32"], kv_disk=str(tmp_path / "disk"), kv_disk_bytes=1 << 20)
+    first = model_loading.load(command, lambda stage: None)
+    assert first.disk is not None
+    second = model_loading.load(command, lambda stage: None)
+    assert second.disk is None, "the folder is locked"
+    assert "the disk tier is not available" in capsys.readouterr().err
+    assert first.disk.tier.close(20)
