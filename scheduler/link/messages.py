@@ -122,7 +122,8 @@ class Sampling(WireStruct, frozen=True):
 
     The cut-offs act as in mlx-lm's samplers (top-p, then min-p, then top-k, on the untempered
     distribution). `repetition_penalty` counts prompt and output, the presence and frequency
-    penalties count output only, as vLLM does. `seed` is never absent: a request without one
+    penalties count output only, as vLLM does; `repetition_context` bounds the former to that many last
+    tokens, as mlx-lm does, and 0 does not. `seed` is never absent: a request without one
     gets one at admission, so that its tokens can be computed again.
     """
 
@@ -132,6 +133,7 @@ class Sampling(WireStruct, frozen=True):
     min_p: float = 0.0
     seed: int = 0
     repetition_penalty: float = 1.0
+    repetition_context: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()

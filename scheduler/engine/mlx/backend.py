@@ -189,9 +189,12 @@ class MlxBackend:
     def _sampling(self, sequence: Sequence) -> RowSampling:
         submit, vocabulary = sequence.submit, self._description.vocabulary
         constraint = self._grammars.constraint(sequence)
+        sampling = submit.sampling
+        if sampling.repetition_context >= len(submit.prompt) + submit.max_tokens:
+            sampling = msgspec.structs.replace(sampling, repetition_context=0)  # No token ever leaves it.
         try:
             return RowSampling(
-                submit.sampling,
+                sampling,
                 vocabulary,
                 sequence.prompt(),
                 sequence.answer(),
