@@ -17,6 +17,7 @@ from scheduler.engine.mlx.mended.gpt_bigcode import RowPositions
 from scheduler.engine.mlx.mended.llama4 import RowChunks, RowTemperatures, WholeCaches
 from scheduler.engine.mlx.mended.longcat_flash_ngram import RowNgrams
 from scheduler.engine.mlx.mended.minimax_m3_vl import RowBlocks
+from scheduler.engine.mlx.mended.phi3small import SparseBlocks
 from scheduler.engine.mlx.mended.recurrent_gemma import RecurrentModel, RowRecurrence
 
 _OURS: tuple[type[Any], ...] = (
@@ -29,6 +30,7 @@ _OURS: tuple[type[Any], ...] = (
     RowRecurrence,
     RowTemperatures,
     SoftcapAttention,
+    SparseBlocks,
     WholeCaches,
 )
 _CLASSES = {ours.__bases__[0]: ours for ours in _OURS}
