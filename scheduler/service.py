@@ -31,7 +31,6 @@ from scheduler.pool.boundary import EngineTraits, Launchers
 from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.pool import Pool
-from scheduler.prefix_files import PrefixFiles
 from scheduler.prompt.offload import (
     CachesElsewhere,
     Offload,
@@ -130,16 +129,6 @@ class Scheduler:
             partial(prompt_caches, preparation, caches_elsewhere),
             self.recent,
             lambda: self.keeper.waits_for,
-        )
-        self.prefix_files = PrefixFiles(
-            self.pool,
-            config.engine,
-            offload,
-            preparation.context_tokens,
-            lambda request: self._salt(request.tenant, request.cache_salt),
-            lambda request: self._off_loop.tokenize(
-                request.prompt, request.tenant, self._salt(request.tenant, request.cache_salt)
-            ),
         )
 
     async def run(self) -> None:
