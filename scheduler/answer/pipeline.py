@@ -38,8 +38,8 @@ class AnswerPipeline:
         thinking: ThinkingLimit | None = None,
         prompt: PromptLogprobs | None = None,
     ) -> None:
-        """`stop`: WantedStrings where the choices of a request share them. `thinking` counts reasoning by token ids, as the engine does; None: by the sections of the text,
-        with the end mark."""
+        """`stop`: WantedStrings where the choices of a request share them. `thinking` counts reasoning by
+        token ids, as the engine does; None: by the sections of the text, with the end mark."""
         self._detokenizer = detokenizer
         wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
         self._stop_strings = StopStrings(wanted, included=includes_stop)

@@ -12,9 +12,10 @@ from functools import lru_cache
 
 
 class Place:
-    """A place in a text, by the longest text before it with which a wanted string begins. `depth`: its length;
-    `longer`: whether a wanted string is longer. `match`: the longest wanted string that ends here. `shorter`:
-    the place by the next shorter such text."""
+    """A place in a text, by the longest text before it with which a wanted string begins.
+
+    `depth`: its length; `longer`: whether a wanted string is longer. `match`: the longest wanted string that
+    ends here. `shorter`: the place by the next shorter such text."""
 
     __slots__ = ("depth", "following", "high", "longer", "low", "match", "shorter")
 
@@ -27,8 +28,8 @@ class Place:
 
 
 class WantedStrings:
-    """Strings to look for at once, at a cost that depends neither on their number nor on their length (Aho and
-    Corasick). Places are made where a text goes: 64 strings of 256 characters have 16,000 of them."""
+    """Strings to look for at once, at a cost that depends neither on their number nor on their length (Aho
+    and Corasick). Places are made where a text goes: 64 strings of 256 characters have 16,000 of them."""
 
     def __init__(self, wanted: Sequence[str]) -> None:
         self._wanted = sorted(set(wanted) - {""})
@@ -87,14 +88,14 @@ class StopStrings:
         assert self.matched is None, "text after the stop string"
         if not self._stops.longest:
             return text
-        step, place, end = self._stops.step, self._place, len(self._held)
-        text = self._held + text
-        for end in range(end, len(text)):
-            place = step(place, text[end])
+        step, place, before = self._stops.step, self._place, len(self._held)
+        for read, character in enumerate(text, before + 1):
+            place = step(place, character)
             if may_end and place.match is not None:
-                self._held, self.matched = "", place.match
-                end += 1
-                return text[: end if self._included else end - len(place.match)]
+                end = read if self._included else read - len(place.match)
+                text, self._held, self.matched = self._held + text, "", place.match
+                return text[:end]
+        text = self._held + text
         self._place = place = self._stops.beginning(place)
         certain = len(text) - place.depth
         self._held = text[certain:]
@@ -112,8 +113,8 @@ def _marks(wanted: tuple[str, ...]) -> WantedStrings:
 
 
 def possible_beginning(text: str, marks: Sequence[str]) -> int:
-    """Length of the longest suffix of `text` that is a proper prefix of one of `marks`, which are a dialect's:
-    what is found out about them is kept."""
+    """Length of the longest suffix of `text` that is a proper prefix of one of `marks`, which are a
+    dialect's: what is found out about them is kept."""
     wanted = _marks(tuple(marks))
     place = wanted.start
     for character in text[max(0, len(text) - wanted.longest + 1) :]:
