@@ -118,7 +118,7 @@ class Scheduler:
             self._admission,
             self.pool,
             self.metrics,
-            lambda: (preparation.pieces.statistics(), preparation.tokenizer.text_statistics()),
+            preparation.pieces.statistics,
             self.recent,
             lambda: self.keeper.waits_for,
         )

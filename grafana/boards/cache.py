@@ -48,20 +48,10 @@ CACHE = Dashboard(
             [rate("penstock_tokenized_tokens_total", "{{ids}}", by="ids")],
         ),
         Panel(
-            "Messages through the chat template",
-            "kept are those whose text an earlier turn has left; the template line at the start says which "
-            "templates keep none.",
-            "short",
-            [rate("penstock_rendered_messages_total", "{{texts}}", by="texts")],
-        ),
-        Panel(
-            "Bytes of token ids and texts",
-            "In the server's own process, at most 64 MiB of each a model.",
+            "Bytes of token ids",
+            "In the server's own process, at most 64 MiB a model.",
             "bytes",
-            [
-                total("penstock_prompt_pieces_bytes", "kept pieces of prompts"),
-                total("penstock_prompt_texts_bytes", "kept texts of messages"),
-            ],
+            [total("penstock_prompt_pieces_bytes", "kept pieces of prompts")],
         ),
         Panel(
             "Let go",

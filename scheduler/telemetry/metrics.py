@@ -99,14 +99,6 @@ class ModelMetrics:
         self.pieces_bytes = declare.gauge(
             "penstock_prompt_pieces_bytes", "Memory of the kept token ids of pieces of prompts."
         )
-        self.rendered = declare.counters(
-            "penstock_rendered_messages",
-            "Turns of a chat template's loops by whether their text was kept, or had to be rendered.",
-            texts=label_values.PIECE_IDS,
-        )
-        self.texts_bytes = declare.gauge(
-            "penstock_prompt_texts_bytes", "Memory of the kept texts of messages, as rendered."
-        )
         self.late_tokens = declare.counter(
             "penstock_late_tokens", "Tokens dropped because they arrived after the request's cancel was sent."
         )
