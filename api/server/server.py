@@ -105,7 +105,7 @@ class Server:
             await self._ended.wait()
 
     def retire(self) -> None:
-        """Stop accepting, because another process accepts from the same socket now; `run` returns when the
+        """Stop accepting, because another process will accept from the same socket; `run` returns when the
         last connection has ended.
 
         No client loses a request: an open connection, idle or not, is served until a response has told its
