@@ -29,7 +29,7 @@ from scheduler.link.messages import (
     WaitOut,
 )
 from scheduler.requests.lifecycle import Event, State
-from scheduler.requests.record import End, EndToken, StreamRecord, Token
+from scheduler.requests.record import End, EndToken, StreamRecord
 from scheduler.requests.turns import Turns
 
 _log = structlog.get_logger("multiplexer")
@@ -175,8 +175,7 @@ class Multiplexer:
             return
         self._observer.token(record, now)
         record.count_token(out.token, now)
-        kind = EndToken if is_stop_token else Token
-        self._turns.read(record, kind(out.token, out.logprobs))
+        self._turns.read(record, EndToken(out) if is_stop_token else out)
 
     def _route_retired(self, retired: Retired) -> None:
         record = self._held(retired.request_id)

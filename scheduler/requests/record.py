@@ -25,10 +25,10 @@ from scheduler.events import (
 )
 from scheduler.link.messages import (
     MAX_KIND_CHARACTERS,
-    LogprobsOut,
     Sampling,
     Submit,
     ThinkingBudget,
+    TokenOut,
     TurnEnded,
 )
 from scheduler.prompt.preparation import PreparedRequest
@@ -55,19 +55,10 @@ _LISTENING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    """A token of the answer, with its log-probabilities if they are requested."""
-
-    token: int
-    logprobs: LogprobsOut | None
-
-
-@dataclass(frozen=True, slots=True)
 class EndToken:
     """The token that ends the answer: it is counted, and is no text."""
 
-    token: int
-    logprobs: LogprobsOut | None
+    out: TokenOut
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +74,7 @@ class End:
     """It ends with this instead."""
 
 
-Part: TypeAlias = Token | EndToken | End
+Part: TypeAlias = TokenOut | EndToken | End
 """What an engine sends of an answer."""
 
 
@@ -243,10 +234,10 @@ class StreamRecord:
         the answer is over."""
         only_prompt = self.prepared.request.only_prompt
         match part:
-            case Token(token, logprobs) if not only_prompt:
-                return self.pipeline.read((token,), () if logprobs is None else (logprobs,))
-            case EndToken(token, logprobs) if logprobs is not None and not only_prompt:
-                self.end_token = self.pipeline.end_token(token, logprobs)
+            case TokenOut() if not only_prompt:
+                return self.pipeline.read((part.token,), () if part.logprobs is None else (part.logprobs,))
+            case EndToken(out) if out.logprobs is not None and not only_prompt:
+                self.end_token = self.pipeline.end_token(out.token, out.logprobs)
             case End(reason, error=None):
                 return self.pipeline.end(reason)
             case _:

@@ -22,7 +22,7 @@ from scheduler.errors import RequestFailed, SchedulerError
 from scheduler.events import AnswerPiece, FinishReason
 from scheduler.prompt.offload import Lane, Offload
 from scheduler.requests.lifecycle import State
-from scheduler.requests.record import End, Part, StreamRecord, Token
+from scheduler.requests.record import End, Part, StreamRecord
 
 _log = structlog.get_logger("multiplexer")
 STEP_SECONDS = 0.005
@@ -59,17 +59,17 @@ class Turns:
     def read(self, record: StreamRecord, part: Part) -> None:
         """Read the next part of an answer, now or when it is its turn. Its end may come a second time, when
         the engine has ended what the answer's own text ended before."""
-        if record.unread and isinstance(end := record.unread[-1], End):
+        if not record.unread:
+            if self._nursery is None or self._clock() <= self._until:
+                self._begin(record, part)
+            else:
+                record.unread.append(part)
+                self._queue(record)
+        elif isinstance(end := record.unread[-1], End):
             assert isinstance(part, End), "a token behind the end"
             record.unread[-1] = replace(end, then=part.then)
-        elif record.unread:
-            record.unread.append(part)
-        elif self._nursery is not None and self._clock() > self._until:
-            record.unread.append(part)
-            self._queue(record)
         else:
             record.unread.append(part)
-            self._begin(record)
         if record.state is State.ENDING:
             self.ending[record.request_id] = record
 
@@ -86,7 +86,7 @@ class Turns:
                     while self._waiting:
                         self.begin_step()
                         while self._waiting and self._clock() <= self._until:
-                            self._begin(self._next())
+                            self._read_next()
                         await trio.lowlevel.checkpoint()
                     self._change = trio.Event()
                     await self._change.wait()
@@ -97,31 +97,31 @@ class Turns:
         self._waiting.setdefault(record.prepared.request.tenant, deque()).append(record)
         self._change.set()
 
-    def _next(self) -> StreamRecord:
+    def _read_next(self) -> None:
         tenant, records = next(iter(self._waiting.items()))
         record = records.popleft()
         self._waiting.move_to_end(tenant)
         if not records:
             del self._waiting[tenant]
-        return record
-
-    def _begin(self, record: StreamRecord) -> None:
-        """Read the first part of those that are unread."""
-        if not record.listening:
+        if record.listening:
+            self._begin(record, record.unread.popleft())
+        else:
             record.unread.clear()
-            return
+
+    def _begin(self, record: StreamRecord, part: Part) -> None:
         try:
-            reading = record.read(record.unread[0])
+            reading = record.read(part)
             for piece in reading:
                 if piece is not HEAVY:
                     record.put(piece)
                 elif self._nursery is not None:
+                    record.unread.appendleft(part)
                     self._nursery.start_soon(self._elsewhere, record, reading)
                     return
         except Exception as error:
-            self._failed(record, error)
+            self._failed(record, part, error)
         else:
-            self._read(record)
+            self._read(record, part)
 
     async def _elsewhere(self, record: StreamRecord, reading: Reading) -> None:
         """Read the rest of a part in a worker thread. Its request may be over when that is done."""
@@ -136,40 +136,34 @@ class Turns:
             return
         for piece in pieces:
             record.put(piece)
+        part = record.unread.popleft()
         if error is None:
-            self._read(record)
+            self._read(record, part)
         else:
-            self._failed(record, error)
+            self._failed(record, part, error)
 
-    def _read(self, record: StreamRecord) -> None:
+    def _read(self, record: StreamRecord, part: Part) -> None:
         """A part is read."""
-        match record.unread.popleft():
-            case End() as end:
-                record.finish(end)
-                self._ended(record, end)
-            case Token() if record.pipeline.stopped:
-                self._stopped(record)
-            case _:
-                if record.unread:
-                    self._queue(record)
+        if isinstance(part, End):
+            record.finish(part)
+            self._ended(record, part)
+        elif record.pipeline.stopped:
+            # What has come behind is none of the answer, but the engine may have ended it since.
+            end = record.forget_unread()
+            self._begin(record, End(FinishReason.STOP, self._cancel if end is None else end.then))
+        elif record.unread:
+            self._queue(record)
 
-    def _stopped(self, record: StreamRecord) -> None:
-        """The answer is over. What has come behind is none of it, but the engine may have ended it since."""
-        stopped = End(FinishReason.STOP, self._cancel)
-        if (end := record.forget_unread()) is not None:
-            stopped = replace(stopped, then=end.then)
-        record.unread.append(stopped)
-        self._begin(record)
-
-    def _failed(self, record: StreamRecord, error: Exception) -> None:
-        end = record.forget_unread() or End(FinishReason.STOP, self._cancel)
+    def _failed(self, record: StreamRecord, part: Part, error: Exception) -> None:
+        behind = record.forget_unread()
+        end = part if isinstance(part, End) else behind
         if isinstance(error, SchedulerError):
             # An error for the client, and no bug of the server.
             record.fail(error)
         else:
             _log.error("answer_failed", request=record.prepared.request.public_id, exc_info=error)
             record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
-        self._ended(record, end)
+        self._ended(record, end or End(FinishReason.STOP, self._cancel))
 
     def _ended(self, record: StreamRecord, end: End) -> None:
         self.ending.pop(record.request_id, None)
