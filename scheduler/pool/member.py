@@ -18,20 +18,19 @@ from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.link.channel import EngineSender
 from scheduler.link.messages import AdapterLoaded, Counters, Inspection, Load, Ready, StepOutput, ToEngine
 from scheduler.link.pending_inspections import PendingInspections
-from scheduler.link.pending_transfers import PendingTransfers
 from scheduler.link.process import EngineLauncher
-from scheduler.link.transfers import TransferReply
 from scheduler.pool.owner import Lost, MemoryShare, Owner
 from scheduler.pool.placement import Candidate
 from scheduler.pool.speeds import Speeds
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.recovery.death import CrashLoopBreaker, Death
-from scheduler.recovery.poison import count_death, spare, takes_suspect
+from scheduler.recovery.poison import count_death, judge, takes_suspect
 from scheduler.recovery.stall_watch import StallWatch
 from scheduler.recovery.supervisor import EngineNeverReady, Supervisor
 from scheduler.requests.lifecycle import State
 from scheduler.requests.multiplexer import Multiplexer, RequestObserver
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
 from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
@@ -55,6 +54,7 @@ class Member:
         metrics: EngineMetrics,
         telemetry: Containment,
         observer: RequestObserver,
+        turns: Turns,
         on_loading: Callable[[str], None],
         share: MemoryShare,
         clock: Callable[[], float] = trio.current_time,
@@ -76,9 +76,10 @@ class Member:
         self.likely = PrefixEstimate()
         """What its prefix cache is likely to have."""
         self.sender = EngineSender()
-        self.multiplexer = Multiplexer(name, self.sender.send, owner.retired, observer, clock)
+        self.multiplexer = Multiplexer(
+            name, self.sender.send, owner.retired, owner.left, observer, turns, clock
+        )
         self.inspections = PendingInspections()
-        self.transfers = PendingTransfers(self.sender)
         self.adapters = owner.adapters.of_engine(name, self.sender)
         self.stall = StallWatch(
             config.stall_seconds,
@@ -141,6 +142,10 @@ class Member:
     @property
     def takes_suspect(self) -> bool:
         return takes_suspect(self.multiplexer, self.slots)
+
+    @property
+    def has_suspect(self) -> bool:
+        return any(record.suspect and not record.trusted for record in self.multiplexer)
 
     @property
     def hopeless(self) -> bool:
@@ -277,9 +282,6 @@ class Member:
         self.stall.answered(inspection, self._clock())
         self.inspections.answered(inspection)
 
-    def engine_transferred(self, reply: TransferReply) -> None:
-        self.transfers.answered(reply)
-
     def engine_adapter_loaded(self, reply: AdapterLoaded) -> None:
         self.adapters.answered(reply)
 
@@ -291,7 +293,6 @@ class Member:
         self._telemetry.sample(observation.observe_loss, self.metrics, stopped=stopped)
         self._telemetry.run("engine_totals", self._totals.forget)
         self.inspections.engine_lost()
-        self.transfers.engine_lost()
         self.share.ended()
         self.adapters.engine_lost()
         if self._config.engine.kv_disk is None:
@@ -305,9 +306,8 @@ class Member:
     def engine_died(self, death: Death) -> None:
         self._telemetry.sample(observation.observe_death, self.metrics, death.cause)
         lost, self._lost = self._lost, None
-        timed_out = death.cause is DeathCause.GPU_TIMEOUT
-        if lost is not None and timed_out and not self.bounds.smallest_chunk:
-            spare(lost.on_board)
+        if lost is not None:
+            judge(lost.suspects, death.cause, smallest_chunk=self.bounds.smallest_chunk)
         # A load that fails has used none of its bounds.
         if not self.supervisor.statistics().failed_starts:
             self._lower_bounds(death)
@@ -320,7 +320,7 @@ class Member:
             return self.multiplexer.lose_all()
         now = self._clock()
         on_board = list(self.multiplexer)
-        self._lost = Lost(cause, on_board, count_death(on_board))
+        self._lost = Lost(cause, count_death(on_board))
         lost = self.multiplexer.lose_all()
         self.quarantined = self.quarantined or any(record.suspect for record in lost)
         self._breaker.died(now)
