@@ -14,9 +14,9 @@ from typing import Protocol
 import msgspec
 
 from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
-from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefixes import Prefixes

@@ -7,12 +7,29 @@ scripted limits, latencies and deaths. Nothing here imports MLX.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal, Protocol, TypeAlias
 
-from scheduler.engine.system_memory import SystemMemory
 from scheduler.link.messages import DeviceMemory
 
 DeviceKind: TypeAlias = Literal["cpu", "metal", "cuda"]
+
+
+class Pressure(IntEnum):
+    """What the system says of its memory: macOS's levels; on Linux from stalls (PSI)."""
+
+    NORMAL = 0
+    WARN = 1
+    CRITICAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMemory:
+    """`available_bytes`: what the system, or the tightest control group, can still give; None: unknown."""
+
+    footprint_bytes: int = 0
+    available_bytes: int | None = None
+    pressure: Pressure = Pressure.NORMAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A line fitted to the latest measurements: what a step costs, in seconds or bytes, by its size.
 
-A file of its own because the prefill pace (`pace.py`, seconds) and the memory of a chunk (`chunk_peak.py`,
-bytes) fit the same kind of line.
+The prefill pace (`pace.py`, seconds) and the memory of a chunk (`budget/learned.py`, bytes) fit the same kind
+of line.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ import msgspec
 
 from scheduler.engine.adapter_files import AdapterRefused, salted
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.memory import Memory, charged_bytes
-from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots

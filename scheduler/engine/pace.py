@@ -41,7 +41,7 @@ BudgetReason: TypeAlias = Literal[
 ]
 """What sets a step's prefill budget: no row decodes, so no token waits for the step; nothing is measured yet;
 the ITL target; the floor of LEAST_TOKENS, if the target leaves less; what memory allows
-(`memory_guard.py`); or the ceiling after a device timeout (`chunk_ceiling.py`)."""
+(`budget/policy.py`); or the ceiling after a device timeout (`chunk_ceiling.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

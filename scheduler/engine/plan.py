@@ -14,8 +14,8 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.memory import Memory, left_in_place
-from scheduler.engine.memory_guard import Allowance
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence

@@ -17,8 +17,8 @@ import msgspec
 from scheduler.engine.adapter_files import check_unchanged, named, read_config
 from scheduler.engine.asked_holds import take_holds
 from scheduler.engine.backend import StepResult, check_logprobs
-from scheduler.engine.device import Device, Traits
-from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.device import Device, SystemMemory, Traits
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
@@ -28,7 +28,6 @@ from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripte
 from scheduler.engine.scripted_segments import KV_BYTES_PER_TOKEN as KV_BYTES_PER_TOKEN
 from scheduler.engine.scripted_segments import ScriptedRun
 from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.engine.system_memory import SystemMemory
 from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
     PROTOCOL_VERSION,

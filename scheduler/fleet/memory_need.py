@@ -1,7 +1,7 @@
 """What a model that is not loaded would need at least: from its files, before any engine has read them.
 
 As `engine/mlx/loading.py` makes weights of them: what is stored, or converted to one type, packed weights
-unpacked. A process's floor then comes from the engine's own arithmetic (`engine/memory_limit.py`). Once a
+unpacked. A process's floor then comes from the engine's own arithmetic (`engine/budget/limits.py`). Once a
 model has been loaded its engine reports both exactly (`Ready`).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.errors import StartupError
 from scheduler.prompt.weight_files import StoredTensor, tensors
 

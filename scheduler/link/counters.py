@@ -44,7 +44,7 @@ class MemoryState(WireStruct, frozen=True):
     """The last reading of the memory guard, in bytes."""
 
     relief: int = 0
-    """What is given up (`scheduler/engine/memory_guard.py`: Relief); 0: nothing."""
+    """What is given up (`scheduler/engine/budget/policy.py`: Relief); 0: nothing."""
     used: int = 0
     limit: int = 0
     """0: none."""

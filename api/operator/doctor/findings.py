@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from api.back_end import missing_back_end
 from api.operator.doctor.facts import Disk, Facts, ModelOnDisk, Pin, Port
-from scheduler.engine.memory_limit import recommended_bytes
+from scheduler.engine.budget.limits import recommended_bytes
 
 Level: TypeAlias = Literal["ok", "note", "problem"]
 _LITTLE_DISK_BYTES = 2_000_000_000

@@ -15,10 +15,10 @@ import msgspec
 
 from scheduler.engine.adapter_files import AdapterRefused, named
 from scheduler.engine.backend import StepResult, check_logprobs
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
-from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx import shared_attention
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Batch, Sampled

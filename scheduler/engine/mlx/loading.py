@@ -26,11 +26,11 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
 from scheduler.engine.adapter_files import weights_bytes
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.disk.model_fingerprint import fingerprint, states_fingerprint
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
-from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of

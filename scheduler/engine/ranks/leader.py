@@ -16,9 +16,9 @@ import msgspec
 
 from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Device
 from scheduler.engine.load_failure import LoadRefused
-from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefixes import Prefixes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from scheduler.engine.device import Device, Traits
+from scheduler.engine.device import Device, SystemMemory, Traits
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.ranks.calls import (
@@ -22,7 +22,6 @@ from scheduler.engine.ranks.calls import (
     SetBudget,
     Unpin,
 )
-from scheduler.engine.system_memory import SystemMemory
 from scheduler.link.messages import DeviceMemory
 
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
+from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.budget.policy import Relief
+from scheduler.engine.budget.watch import MemoryWatch
+from scheduler.engine.device import Pressure
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.memory_guard import Pressure, Relief
-from scheduler.engine.memory_limit import MemoryLimit
-from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk
 from scheduler.engine.row_bytes import RowBytes

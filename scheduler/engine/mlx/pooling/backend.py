@@ -27,8 +27,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.adapter_files import AdapterRefused, named
 from scheduler.engine.backend import StepResult
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Device
-from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx import shared_attention
 from scheduler.engine.mlx.cpu import swiglu
 from scheduler.engine.mlx.device import device

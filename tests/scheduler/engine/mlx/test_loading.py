@@ -16,10 +16,10 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
+from scheduler.engine.budget.limits import PROCESS_BYTES
 from scheduler.engine.device import Traits
 from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.memory_limit import PROCESS_BYTES
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced

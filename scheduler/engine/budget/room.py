@@ -7,7 +7,7 @@ is counted before a row is admitted and before it joins the batch:
     arrays     of the rows in prefill and of those that decode, padded to the longest, with spare places
     copies     the arrays that these replace, where rows join, leave or outgrow them, until all are written
     prefixes   the copies for the prefix cache of rows that end, and of prompts that become whole
-    the chunk  activations, as learned (`chunk_peak.py`)
+    the chunk  activations, as learned (`learned.py`)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 from dataclasses import dataclass
 
-from scheduler.engine.chunk_peak import ChunkPeak
+from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
 from scheduler.token_ids import KEY_BYTES

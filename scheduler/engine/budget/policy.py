@@ -1,7 +1,7 @@
 """What the engine gives up when memory runs short, and when it takes it back. Pure: `now` is an argument.
 
 Two bounds. The operator's limit is kept by arithmetic: the KV budget is what weights, the allocator's pool
-and the learned peak of a chunk (`chunk_peak.py`) leave of it. What other programs take cannot be planned: the
+and the learned peak of a chunk (`learned.py`) leave of it. What other programs take cannot be planned: the
 guard reads how much is left, and gives up, one level a reading, while it is less than the next chunk needs or
 while the system's pressure is critical (a mere warning, which a Mac with many programs may show for hours,
 costs three quarters of the cached prefixes and no more):
@@ -20,8 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.budget.room import StepRoom
+from scheduler.engine.device import Pressure
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
-from scheduler.engine.step_room import StepRoom
 
 CALM_SECONDS = 2.0
 """How long memory must suffice before a level is taken back."""
@@ -35,12 +37,14 @@ _RETURNED_PART = 16
 """An eighth given up comes back in two calm readings."""
 
 
-class Pressure(IntEnum):
-    """What the system says of its memory: macOS's levels; on Linux from stalls (PSI)."""
-
-    NORMAL = 0
-    WARN = 1
-    CRITICAL = 2
+BUDGET_STEP = 32
+"""The KV budget follows the learned peak in steps of a 32nd: each change may evict. So does a limit that is
+lowered as rows end."""
+_POOL_PART = 4
+"""Of what the next chunk leaves, a quarter may be freed buffers."""
+_LEAST_SCORE_BYTES = 4 << 20
+_SCORE_PART = 16
+"""Of what is free, a sixteenth may be the scores of one attention product."""
 
 
 class Relief(IntEnum):
@@ -76,6 +80,13 @@ class Reading:
         return self.used - self.active
 
     @property
+    def limit_binds(self) -> bool:
+        """Whether the limit, and not the system, is what there is least of."""
+        if self.pressure is not Pressure.NORMAL:
+            return False
+        return self.available is None or self.available > self.limit - self.used
+
+    @property
     def headroom(self) -> int | None:
         """What may still be allocated; negative: the limit is exceeded. None: nothing bounds it."""
         bounds = [self.limit - self.used] if self.limit else []
@@ -98,6 +109,46 @@ class Allowance:
     def admits(self) -> bool:
         """Whether sequences may join running rows; one alone always runs."""
         return self.relief < Relief.HOLD
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """All that memory decides, and that is written anywhere, which `MemoryWatch._keep_to` alone does.
+    `kv_bytes`: for the prefix cache and running rows. `pool_bytes`: of freed buffers, `score_bytes`: of the
+    scores of one attention product, `wired_bytes`: what the device may keep resident."""
+
+    kv_bytes: int
+    pool_bytes: int
+    score_bytes: int
+    wired_bytes: int
+
+
+def nearest_limit(limit: MemoryLimit, asked_bytes: int, least_bytes: int) -> MemoryLimit:
+    """Return the limit that was asked for, or as near as the rows allow, which need `least_bytes`; it is
+    lowered in steps, for each may evict."""
+    current = limit.limit_bytes
+    nearest = max(asked_bytes, min(current, least_bytes))
+    if nearest == current or (asked_bytes < nearest and (current - nearest) * BUDGET_STEP < current):
+        return limit
+    return limit.resized(nearest)
+
+
+def moved(before_bytes: int, kv_bytes: int) -> bool:
+    """Whether a KV budget differs by so much that it is worth an eviction."""
+    return abs(kv_bytes - before_bytes) * BUDGET_STEP >= before_bytes
+
+
+def buffers(limit: MemoryLimit, reading: Reading, needed_bytes: int) -> tuple[int, int, int]:
+    """Return the bounds on what MLX keeps of freed buffers, which grows within a step, too, and on the scores
+    of attention, by what the system can still give: the limit has room for all of it. And how much both may
+    still grow: chunks may have been learned with a lower bound on them."""
+    pool, scores, reserved = limit.pool_bytes, limit.score_bytes, 0
+    if reading.available is not None:
+        free = reading.available + reading.pool
+        pool = min(pool, max(0, free - needed_bytes) // _POOL_PART)
+        reserved = min(scores, free // _SCORE_PART)
+        scores = min(scores, max(_LEAST_SCORE_BYTES, reserved))
+    return pool, scores, max(0, pool - reading.pool) + reserved
 
 
 class MemoryGuard:

@@ -1,8 +1,8 @@
-"""Reads the device's and the system's memory between steps, and carries out what the guard decides.
+"""Reads the device's and the system's memory between steps, and carries out what is decided (`policy.py`).
 
-The thin shell around `memory_guard.py` and `chunk_peak.py`: it measures each chunk's peak, keeps the KV
-budget at what the limit leaves beside it, lowers it under relief, and then clears the pool of freed buffers.
-The limit itself changes where the parent shares memory among several models.
+It learns what each step takes (`learned.py`), keeps the KV budget at what the limit leaves beside that,
+lowers it under relief, and clears the pool of freed buffers. The limit itself changes where the parent shares
+memory among several models. One method writes all of it, `_keep_to`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
-from scheduler.engine.chunk_peak import ChunkPeak, CopyPeak
+from scheduler.engine.budget.learned import Learned
+from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.budget.policy import (
+    Allowance,
+    Budget,
+    MemoryGuard,
+    Reading,
+    buffers,
+    moved,
+    nearest_limit,
+)
+from scheduler.engine.budget.room import StepRoom
 from scheduler.engine.device import Device
-from scheduler.engine.memory_guard import Allowance, MemoryGuard, Pressure, Reading
-from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.row_bytes import RowBytes
-from scheduler.engine.step_room import StepRoom
 from scheduler.link.messages import DeviceMemory, MemoryState, SetMemoryLimit
 
 _READING_SECONDS = 0.25
@@ -28,30 +36,10 @@ _LEAST_COPY_BYTES = 16 << 20
 _CLOSE = 4
 """Times what the next chunk needs, or the last step took: with less, a few steps may take the rest before the
 next reading."""
-_POOL_PART = 4
-"""Of what the next chunk leaves, a quarter may be freed buffers."""
-_LEAST_SCORE_BYTES = 4 << 20
-_SCORE_PART = 16
-"""Of what is free, a sixteenth may be the scores of one attention product."""
 _LEAST_CLEARED_BYTES = 16 << 20
 """Of freed buffers and free blocks: to return them takes milliseconds, and to get them again page faults."""
-_BUDGET_STEP = 32
-"""The KV budget follows the learned peak in steps of a 32nd: each change may evict. So does a limit that is
-lowered as rows end."""
 _GROWTH_PART = 8
 """Running rows need an eighth more than they are charged: what they grow by until the limit is raised."""
-
-
-class Prefixes(Protocol):
-    """The prefix cache, as far as its budget is concerned."""
-
-    @property
-    def budget_bytes(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    def pinned_bytes(self) -> int: ...
-    def set_budget(self, budget_bytes: int) -> None: ...
-    def evict(self, need: int) -> int: ...
 
 
 class MemoryWatch:
@@ -77,18 +65,16 @@ class MemoryWatch:
         self._limit = limit
         self._asked_bytes = limit.limit_bytes
         """The limit that the parent has asked for; the one in force is higher while rows need it."""
-        self._most_chunk_tokens = most_chunk_tokens
         self._guard = MemoryGuard()
-        self._peak = ChunkPeak(limit.first_peak_bytes, most_chunk_tokens)
-        self._copies = CopyPeak()
-        self._budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
-        self._longest_context = 0
+        self._learned = Learned(limit.first_peak_bytes, most_chunk_tokens)
+        self._whole_kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
+        """The KV budget without relief."""
+        self._budget = Budget(self._whole_kv_bytes, limit.pool_bytes, limit.score_bytes, limit.limit_bytes)
         self._allowance = Allowance()
         self._state = MemoryState()
         self._read_at: float | None = None
         self._peak_bytes = 0
         self._failed = False
-        self._bounds = limit.pool_bytes, limit.score_bytes
         self._last: Reading | None = None
         self._idle_bytes = 0
         """What was held beside arrays after freed buffers were returned last."""
@@ -149,27 +135,26 @@ class MemoryWatch:
         return self._last.headroom < _CLOSE * max(self._needed_bytes, self._step_bytes)
 
     def _read(self, now: float) -> None:
-        self._approach_asked()
-        self._follow_peak()
-        needed = self._peak_bytes_expected()
-        if self._allowance.chunk_tokens is not None:
-            # The chunks that run are smaller: what they need is less, or relief would never end.
-            chunk = self._peak.needed_bytes(self._allowance.chunk_tokens, self._longest_context)
-            needed = max(chunk, self._copies.needed_bytes(self._row_bytes()))
+        rows = self._row_bytes()
+        self._follow_limit(rows)
+        # Under relief the chunks that run are smaller: what they need is less, or relief would never end.
+        needed = self._learned.needed_bytes(rows, self._allowance.chunk_tokens)
         reading = self._reading()
         if self._should_clear(reading, needed):
             # Freed buffers go before anything that is in use.
-            self._device.clear_pool()
+            self._keep_to(self._budget, clear_pool=True)
             reading = self._reading()
             self._idle_bytes = reading.idle
-        fitting = self._most_chunk_tokens
+        fitting = self._learned.fitting_tokens(reading.headroom)
+        self._last, self._needed_bytes = reading, needed
+        allowance = self._guard.assess(reading, self._whole_kv_bytes, needed, fitting, now)
+        budget = replace(self._budget, kv_bytes=self._kv_bytes(allowance))
         if reading.headroom is not None:
-            fitting = self._peak.fitting_tokens(max(0, reading.headroom), self._longest_context)
-        before = self._allowance
-        allowance = self._guard.assess(reading, self._budget_bytes, needed, fitting, now)
-        self._allowance = self._bounded(allowance, reading, needed)
-        if self._allowance.kv_bytes != before.kv_bytes:
-            self._set_budget()
+            pool, scores, growth = buffers(self._limit, reading, needed)
+            budget = replace(budget, pool_bytes=pool, score_bytes=scores)
+            allowance = replace(allowance, room=self._room(reading, needed, growth))
+        self._allowance = allowance
+        self._keep_to(budget)
         self._state = MemoryState(
             int(self._allowance.relief),
             reading.used,
@@ -181,38 +166,58 @@ class MemoryWatch:
             self._asked_bytes,
         )
 
+    def _keep_to(self, budget: Budget, clear_pool: bool = False) -> None:
+        """Write what has changed. Prefixes that do not fit are evicted at once."""
+        before, self._budget = self._budget, budget
+        if budget.wired_bytes != before.wired_bytes:
+            self._device.limit_wired(budget.wired_bytes)
+        if self._prefixes is not None and budget.kv_bytes != before.kv_bytes:
+            self._prefixes.set_budget(budget.kv_bytes)
+        if (budget.pool_bytes, budget.score_bytes) != (before.pool_bytes, before.score_bytes):
+            self._device.limit_pool(budget.pool_bytes)
+            self._device.limit_scores(budget.score_bytes)
+        if clear_pool:
+            self._device.clear_pool()
+
+    def _kv_bytes(self, allowance: Allowance) -> int:
+        """Return what the limit leaves, or less under relief."""
+        lowered = allowance.kv_bytes
+        return self._whole_kv_bytes if lowered is None else min(lowered, self._whole_kv_bytes)
+
+    def _follow_limit(self, rows: int) -> None:
+        """Go to the limit that was asked for, or as near as the rows allow, and to the KV budget that it
+        leaves beside what was learned."""
+        before = self._limit
+        if self._asked_bytes != before.limit_bytes:
+            pinned = 0 if self._prefixes is None else self._prefixes.pinned_bytes()
+            least = self._least_bytes(self._needed_by_rows(pinned))
+            self._limit = nearest_limit(before, self._asked_bytes, least)
+            self._learned.peak.expect(self._limit.first_peak_bytes)
+        raised = self._limit.limit_bytes - before.limit_bytes
+        if raised > 0 and self._last is not None and self._last.limit_binds:
+            # What was given up was given up for the old limit.
+            self._guard, self._allowance = MemoryGuard(), Allowance()
+        kv_bytes = self._limit.kv_budget_bytes(self._learned.needed_bytes(rows))
+        if raised or moved(self._whole_kv_bytes, kv_bytes):
+            self._whole_kv_bytes = kv_bytes
+            kept = self._kv_bytes(self._allowance)
+            budget = replace(self._budget, kv_bytes=kept, wired_bytes=self._limit.limit_bytes)
+            # The system, or another engine, gets what is given back, and not the pool of freed buffers.
+            self._keep_to(budget, clear_pool=raised < 0)
+
     def _should_clear(self, reading: Reading, needed: int) -> bool:
         if reading.headroom is not None and reading.headroom < needed:
             return True
         short = reading.available is not None and reading.available < self._step_bytes
         return short and reading.idle - self._idle_bytes >= _LEAST_CLEARED_BYTES
 
-    def _bounded(self, allowance: Allowance, reading: Reading, needed: int) -> Allowance:
-        """Return the allowance with what the next step may take."""
-        self._last, self._needed_bytes = reading, needed
-        if reading.headroom is None:
-            return allowance
-        reserved = self._limit.reserve_bytes + self._limit_buffers(reading, needed)
-        room_bytes = reading.headroom - reserved + reading.kv - reading.fixed_kv
+    def _room(self, reading: Reading, needed: int, growth: int) -> StepRoom:
+        """Return what the next step may take, where something bounds it."""
+        assert reading.headroom is not None, "nothing bounds it"
+        room_bytes = reading.headroom - self._limit.reserve_bytes - growth + reading.kv - reading.fixed_kv
         saving = room_bytes < max(_CLOSE * needed, self._step_bytes)
-        room = StepRoom(room_bytes, reading.rows, self._copies.part, self._held, self._peak, saving)
-        return replace(allowance, room=room)
-
-    def _limit_buffers(self, reading: Reading, needed: int) -> int:
-        """Bound what MLX keeps of freed buffers, which grows within a step, too, and the scores of attention
-        by what the system can still give; the limit has room for all of it. Return how much the pool may
-        still grow, and the scores: chunks may have been learned with a lower bound on them."""
-        pool, scores, reserved = self._limit.pool_bytes, self._limit.score_bytes, 0
-        if reading.available is not None:
-            free = reading.available + reading.pool
-            pool = min(pool, max(0, free - needed) // _POOL_PART)
-            reserved = min(scores, free // _SCORE_PART)
-            scores = min(scores, max(_LEAST_SCORE_BYTES, reserved))
-        if (pool, scores) != self._bounds:
-            self._bounds = pool, scores
-            self._device.limit_pool(pool)
-            self._device.limit_scores(scores)
-        return max(0, pool - reading.pool) + reserved
+        learned = self._learned
+        return StepRoom(room_bytes, reading.rows, learned.copies.part, self._held, learned.peak, saving)
 
     def _reading(self) -> Reading:
         memory, system = self._device.memory(), self._device.system()
@@ -235,49 +240,6 @@ class MemoryWatch:
             active=memory.active,
         )
 
-    def _approach_asked(self) -> None:
-        """Go to the limit that was asked for, or as near as the rows allow."""
-        current = self._limit.limit_bytes
-        limit_bytes = self._nearest_bytes()
-        if limit_bytes == current:
-            return
-        self._limit = self._limit.resized(limit_bytes)
-        self._peak.expect(self._limit.first_peak_bytes)
-        self._device.limit_wired(limit_bytes)
-        if limit_bytes > current and self._limit_bound:
-            # What was given up was given up for the old limit.
-            self._guard, self._allowance = MemoryGuard(), Allowance()
-        self._budget_bytes = self._limit.kv_budget_bytes(self._peak_bytes_expected())
-        self._set_budget()
-        if limit_bytes < current:
-            # The system, or another engine, gets it, and not the pool of freed buffers.
-            self._device.clear_pool()
-
-    def _nearest_bytes(self) -> int:
-        current, asked = self._limit.limit_bytes, self._asked_bytes
-        if asked >= current:
-            return asked
-        pinned = 0 if self._prefixes is None else self._prefixes.pinned_bytes()
-        nearest = max(asked, min(current, self._least_bytes(self._needed_by_rows(pinned))))
-        small = nearest > asked and (current - nearest) * _BUDGET_STEP < current
-        return current if small else nearest
-
-    def _set_budget(self) -> None:
-        """Of the limit, or less under relief."""
-        if self._prefixes is not None:
-            lowered = self._allowance.kv_bytes
-            self._prefixes.set_budget(
-                self._budget_bytes if lowered is None else min(lowered, self._budget_bytes)
-            )
-
-    @property
-    def _limit_bound(self) -> bool:
-        """Whether the limit, and not the system, was what the last reading was short of."""
-        last = self._last
-        if last is None or last.pressure is not Pressure.NORMAL:
-            return False
-        return last.available is None or last.available > last.limit - last.used
-
     def _needed_by_rows(self, pinned_bytes: int) -> int:
         """Bytes of KV: the rows' charge, or their arrays where padding takes more, and the prefixes that they
         attend to in place."""
@@ -294,22 +256,9 @@ class MemoryWatch:
         """The least limit that leaves this to KV; 0 without a limit."""
         if not self._limit.limit_bytes:
             return 0
-        return self._limit.least_bytes(kv_bytes, self._peak_bytes_expected() if self._peak.learned else None)
-
-    def _follow_peak(self) -> None:
-        if self._prefixes is None:
-            return
-        budget = self._limit.kv_budget_bytes(self._peak_bytes_expected())
-        if abs(budget - self._budget_bytes) * _BUDGET_STEP < self._budget_bytes:
-            return
-        self._budget_bytes = budget
-        if self._allowance.kv_bytes is None or budget < self._allowance.kv_bytes:
-            self._prefixes.set_budget(budget)
-
-    def _peak_bytes_expected(self) -> int:
-        """Of the largest chunk, or of the rows' copies."""
-        chunk = self._peak.needed_bytes(self._most_chunk_tokens, self._longest_context)
-        return max(chunk, self._copies.needed_bytes(self._row_bytes()))
+        learned = self._learned
+        peak = learned.needed_bytes(self._row_bytes()) if learned.peak.learned else None
+        return self._limit.least_bytes(kv_bytes, peak)
 
     def starting(self, prefills: bool, step_bytes: int) -> None:
         """A step begins that takes this much, as far as is known."""
@@ -326,7 +275,7 @@ class MemoryWatch:
         # More than is short, or each prefix that is kept from now on would evict another.
         freed = self._prefixes.evict(max(needed - last.headroom, needed // 2))
         if freed and last.available is not None and last.available < needed:
-            self._device.clear_pool()
+            self._keep_to(self._budget, clear_pool=True)
 
     def measured(self, chunk_tokens: int, context_tokens: int) -> None:
         """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""
@@ -337,14 +286,11 @@ class MemoryWatch:
 
     def _learn(self, chunk_tokens: int, context_tokens: int) -> None:
         transient_bytes = self._device.transient_bytes()
-        if not chunk_tokens:
-            if (
-                transient_bytes >= _LEAST_COPY_BYTES
-            ):  # To sum up the rows' bytes takes a tenth of a millisecond.
-                self._copies.observe(self._row_bytes(), transient_bytes)
-            return
-        self._longest_context = max(self._longest_context, context_tokens)
-        self._peak.observe(chunk_tokens, context_tokens, transient_bytes)
+        if chunk_tokens:
+            self._learned.chunk(chunk_tokens, context_tokens, transient_bytes)
+        elif transient_bytes >= _LEAST_COPY_BYTES:
+            # To sum up the rows' bytes takes a tenth of a millisecond.
+            self._learned.copies.observe(self._row_bytes(), transient_bytes)
 
     def _report(self, error: Exception) -> None:
         """Accounting must not end a stream: the last allowance stands. Said once: it may come each step."""
