@@ -1,4 +1,4 @@
-"""`repetition_context_size`: the tokens are those of mlx-lm's own processor, whoever is beside a row."""
+"""`repetition_context_size`: the tokens are those of mlx-lm's own processor, beside any other row."""
 
 from __future__ import annotations
 
