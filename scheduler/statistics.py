@@ -22,7 +22,9 @@ class DeathCause(StrEnum):
     FAULT = "fault"
     """An exception, or a message that breaks the protocol."""
     KILLED = "killed"
-    """Killed by a signal, without a message: from outside, by the kernel for lack of memory, or a crash."""
+    """Killed from outside, by a signal that no fault of its own raises: an operator, or the system."""
+    CRASHED = "crashed"
+    """A signal of its own, such as SIGSEGV or SIGABRT, without a message."""
     EXIT = "exit"
     """It exited by itself without a message."""
     HUNG = "hung"
@@ -179,20 +181,6 @@ class PieceStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class TextStatistics:
-    """Of texts of messages that the chat template has rendered. Since the start: messages, and how many of
-    their texts were kept."""
-
-    whole: str | None = None
-    """What is rendered each time, and why: the conversation, or some loops; None: all loops keep texts."""
-    messages: int = 0
-    """Turns of the template's loops that keep texts."""
-    kept_messages: int = 0
-    held_bytes: int = 0
-    """At this moment."""
-
-
-@dataclass(frozen=True, slots=True)
 class SchedulerReport:
     """`GET /v1/scheduler`. `kv_cache_share` and `prefill_chunk_ceiling` are the least of all engines,
     `last_step_seconds` is the youngest. `departures_per_second` (of full engines) is None until it is
@@ -210,4 +198,3 @@ class SchedulerReport:
     running: tuple[RunningStatistics, ...]
     engines: tuple[MemberStatistics, ...]
     prompt_pieces: PieceStatistics
-    prompt_texts: TextStatistics

@@ -15,10 +15,10 @@ import httpx
 import pytest
 import trio
 
+from api.operator.process_table import processes
 from loadtests import launch
 from loadtests.launch import Bench, LaunchError, Patience, with_server, with_servers
 from loadtests.presets import PRESETS, Preset
-from loadtests.processes import processes
 from loadtests.targets import Launch, Target
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
@@ -262,7 +262,8 @@ def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:
         ),
         ({"config.json": "not json"}, ()),
         ({}, ()),
-        ({"config.json": '{"eos_token_id": 5}', "penstock.json": "{}"}, ()),
+        ({"config.json": '{"eos_token_id": 5}', "penstock.json": '{"shape": {}}'}, ()),
+        ({"config.json": '{"eos_token_id": 5}', "penstock.json": "{}"}, (5,)),
     ],
 )
 def test_the_end_tokens_are_the_models_own(
