@@ -59,10 +59,10 @@ def _body(chance: random.Random, model: str) -> Body:
     match path:
         case "/v1/chat/completions":
             body = {"messages": _messages(chance), **_sampled(chance), **_held(chance), **_tools(chance)}
-            body |= chance.choice((*[{}] * 4, {"logprobs": True}, {"logprobs": True, "top_logprobs": 20}))
+            body |= _logprobs(chance, {"logprobs": True}, {"logprobs": True, "top_logprobs": 20})
         case "/v1/completions":
             body = {"prompt": _prompt(chance), **_sampled(chance), **_held(chance)}
-            body |= chance.choice((*[{}] * 4, {"logprobs": 0}, {"logprobs": 5}))
+            body |= _logprobs(chance, {"logprobs": 0}, {"logprobs": 5})
         case "/v1/responses":
             body = {"input": _said(chance), "store": chance.random() < 0.5, **_numbers(chance, _TEMPERED)}
         case _:
@@ -95,6 +95,10 @@ def _sampled(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.2:
         body["ignore_eos"] = True
     return body
+
+
+def _logprobs(chance: random.Random, *wishes: dict[str, Any]) -> dict[str, Any]:
+    return chance.choice(wishes) if chance.random() < 0.3 else {}
 
 
 def _stops(chance: random.Random, most: int) -> list[str]:
@@ -139,7 +143,7 @@ def _tools(chance: random.Random) -> dict[str, Any]:
     tools = [
         {"type": "function", "function": {"name": name, "parameters": parameters, **strict}} for name in names
     ]
-    choice = chance.choice(({}, {"tool_choice": "auto"}, {"tool_choice": "required"}))
+    choice: dict[str, Any] = chance.choice(({}, {"tool_choice": "auto"}, {"tool_choice": "required"}))
     if not choice and chance.random() < 0.3:
         # A call that nobody can parse.
         choice = {"guided_choice": ["<tool_call>x</tool_call>"]}
