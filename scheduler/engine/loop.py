@@ -24,7 +24,6 @@ from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.prefix.transfers import NONE_HERE
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
-from scheduler.engine.waits import Waits
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     AdapterLoaded,
@@ -53,6 +52,7 @@ from scheduler.link.transfers import (
     TransferReply,
     WriteImport,
 )
+from scheduler.link.waits import Waits
 
 _NOTHING = StepResult()
 Outgoing: TypeAlias = StepOutput | Inspection | AdapterLoaded | TransferReply

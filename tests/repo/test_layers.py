@@ -18,6 +18,7 @@ ENGINE_MAY_SEE = {
     "scheduler.link.pooling",
     "scheduler.link.reports",
     "scheduler.link.transfers",
+    "scheduler.link.waits",
     "scheduler.link.framing",
     "scheduler.link.grammar_limits",
     "scheduler.link.wire_struct",
