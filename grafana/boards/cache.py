@@ -104,34 +104,6 @@ CACHE = Dashboard(
             [each("penstock_prefix_disk_bytes")],
         ),
         Panel(
-            "Prefixes as files",
-            "refused: of another model, weights dtype or version, or damaged. unavailable: another file is "
-            "under way, or there is no engine. left: the client went.",
-            "short",
-            [
-                rate("penstock_prefix_exports_total", "exported, {{outcome}}", by="outcome"),
-                rate("penstock_prefix_imports_total", "imported, {{outcome}}", by="outcome"),
-            ],
-        ),
-        Panel(
-            "Prefixes as files: speed",
-            "While one is under way; the client's disk and network are in it.",
-            "Bps",
-            [
-                Query(
-                    f"sum by (direction) (rate(penstock_prefix_transferred_bytes_total{{@}}[{RANGE}]))"
-                    f" / sum by (direction) (rate(penstock_prefix_transfer_seconds_total{{@}}[{RANGE}]))",
-                    "{{direction}}",
-                )
-            ],
-        ),
-        Panel(
-            "Prefixes as files: tokens",
-            "Prompt tokens that one server has computed, and another one need not compute.",
-            "short",
-            [rate("penstock_prefix_transferred_tokens_total", "{{direction}}", by="direction")],
-        ),
-        Panel(
             "Self-check complaints",
             "Anything but 0 is a fault of ours: please report it with the log.",
             "short",

@@ -12,8 +12,8 @@ from scheduler.errors import LinkError
 
 
 class State(StrEnum):
-    """The value names the phase in a time line, which shows no CANCELLING and no RETIRED: what a request did
-    when it was cancelled goes on until it is over."""
+    """The value names the phase in a time line, which shows none from ENDING on: what a request did then goes
+    on until it is over."""
 
     QUEUED = "queue"
     """Accepted: tokenized, and in the intake queue."""
@@ -27,6 +27,8 @@ class State(StrEnum):
     """It lost its slot, and waits for another one."""
     AWAITING_ENGINE = "awaiting_engine"
     """Its engine died; the next one resumes it."""
+    ENDING = "ending"
+    """No engine has it any more: the answer is whole, and the rest of it is being read."""
     CANCELLING = "cancelling"
     """`Cancel` sent; output that still arrives is dropped until `Retired`."""
     RETIRED = "retired"
@@ -45,6 +47,8 @@ class Event(Enum):
     """The client left, or a deadline passed: the record's outcome says which."""
     LOSE = auto()
     """Its engine died."""
+    END = auto()
+    """Its engine has ended it."""
     RETIRE = auto()
 
 
@@ -69,10 +73,12 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     # On the next engine it starts again as SUBMITTED; it may have tokens already.
     **{(state, Event.LOSE): State.AWAITING_ENGINE for state in IN_ENGINE},
     (State.AWAITING_ENGINE, Event.DISPATCH): State.SUBMITTED,
+    # It died with an answer that lacked only its `Retired`.
+    **{(state, Event.END): State.ENDING for state in (*IN_ENGINE, State.AWAITING_ENGINE)},
     # No engine has it, so a cancel retires it without waiting for `Retired`.
     **{
         (state, event): State.RETIRED
-        for state in (State.QUEUED, State.AWAITING_ENGINE)
+        for state in (State.QUEUED, State.AWAITING_ENGINE, State.ENDING)
         for event in (Event.CANCEL, Event.RETIRE)
     },
     **{(state, Event.CANCEL): State.CANCELLING for state in IN_ENGINE},

@@ -165,7 +165,7 @@ def test_writing_never_raises_and_leaves_a_broken_line_as_it_is(monkeypatch: pyt
     line.enter(State.SUBMITTED, 1.0, engine="0")
     with monkeypatch.context() as broken:
         broken.setattr(TimeLine, "_end", lambda *_: 1 // 0)
-        line.enter(State.WAITING, 2.0, "slot")
+        line.enter(State.PREEMPTED, 2.0)
     line.enter(State.SUBMITTED, 3.0, engine="1")
     line.enter(State.WAITING, 3.0, "slot")
     line.enter(State.PREFILLING, 3.0)
