@@ -23,7 +23,6 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
-from scheduler.engine.waits import Waits
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     AdapterLoaded,
@@ -43,6 +42,7 @@ from scheduler.link.messages import (
     WaitReason,
 )
 from scheduler.link.reports import EngineReport, PlanReport, SlotReport
+from scheduler.link.waits import Waits
 
 _NOTHING = StepResult()
 Outgoing: TypeAlias = StepOutput | Inspection | AdapterLoaded

@@ -17,6 +17,7 @@ ENGINE_MAY_SEE = {
     "scheduler.link.messages",
     "scheduler.link.pooling",
     "scheduler.link.reports",
+    "scheduler.link.waits",
     "scheduler.link.framing",
     "scheduler.link.grammar_limits",
     "scheduler.link.wire_struct",
