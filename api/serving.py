@@ -108,7 +108,6 @@ async def _serve(settings: ServeSettings) -> None:
             media=settings.media,
             refuse_unknown_fields=settings.unknown_fields == "refuse",
             front_name=settings.front_name or "",
-            readers=assembled.preparers,
             reports=assembled.reports,
         ),
         limits,
@@ -152,8 +151,6 @@ async def _serve(settings: ServeSettings) -> None:
         nursery.start_soon(fleet.run)
         if assembled.cluster is not None:
             nursery.start_soon(assembled.cluster.run)
-        if assembled.preparers is not None:
-            nursery.start_soon(assembled.preparers.run)
         nursery.start_soon(start)
         nursery.start_soon(_follow_manager, notice)
         end = partial(_hand_over if inherited.clients else _drain, fleet, server, settings.drain_seconds)

@@ -59,6 +59,7 @@ class RemoteLauncher:
 
     async def run(self, session: Session) -> Exit:
         host, channel = await self._launch()
+        ended_by_us = False
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(channel.write_forever)
@@ -66,12 +67,12 @@ class RemoteLauncher:
                 try:
                     await session(channel)
                 finally:
-                    await self._end(host, channel)
+                    ended_by_us = await self._end(host, channel)
                     nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_SECONDS):
                 await host.aclose()
-        return Exit(host.returncode, host.last_stderr)
+        return Exit(host.returncode, host.last_stderr, ended_by_us)
 
     async def _launch(self) -> tuple[HostLink, Channel]:
         """Raise LaunchFailed or LaunchRefused, after which nothing is left there."""
@@ -95,9 +96,9 @@ class RemoteLauncher:
         _log.info("engine_started", host=link.host, pid=started)
         return link, Channel(stream)
 
-    async def _end(self, host: HostLink, channel: Channel) -> None:
+    async def _end(self, host: HostLink, channel: Channel) -> bool:
         """Close the engine's link, which ends it even in the middle of a step; have it killed if it does not
-        exit.
+        exit. Return whether that was necessary.
 
         Shielded, because an orphaned engine is worse than a late exit. Nothing here waits for a machine that
         is gone: closing the host's link, which follows, ends the engine there when it is back.
@@ -107,8 +108,10 @@ class RemoteLauncher:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + self._stop_seconds):
             await channel.aclose()
             await host.ended.wait()
-        if not host.ended.is_set():
-            await _order(host, KillEngine(), self._stop_seconds)
+        if host.ended.is_set():
+            return channel.unresponsive
+        await _order(host, KillEngine(), self._stop_seconds)
+        return True
 
 
 async def host_link(starter: HostStarter, order: HostOrder, host: Awaited) -> HostLink:

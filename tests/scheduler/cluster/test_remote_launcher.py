@@ -253,5 +253,5 @@ def test_a_machine_that_is_frozen_delays_nothing_for_long(unresponsive: bool) ->
         channel.unresponsive = unresponsive
 
     ended, after, _ = launch(frozen, session)
-    assert ended == Exit(None)
+    assert ended == Exit(None, ended_by_us=True)
     assert after == pytest.approx(2 * STOP_SECONDS + (3.0 if unresponsive else 0.0))
