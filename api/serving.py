@@ -18,7 +18,6 @@ from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.announcement import announce
 from api.app import make_app
 from api.assembly import assemble
-from api.cache import LONG_BODIES
 from api.exposition import make_metrics_app
 from api.http_metrics import ServerMetrics
 from api.identity import Identity
@@ -114,7 +113,6 @@ async def _serve(settings: ServeSettings) -> None:
         on_error=_log_handler_error,
         server_name=_SERVER_NAME,
         always_answered=_PROBES,
-        long_bodies=LONG_BODIES,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
