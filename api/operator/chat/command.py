@@ -14,7 +14,7 @@ from rich.text import Text
 from api.operator.chat.conversation import Conversation, read_tools
 from api.operator.chat.pipe import answer_once, question
 from api.operator.chat.session import Session, line_reader
-from api.operator.running_server import RunningServer, address, server_options
+from api.operator.running_server import address, server_options
 from api.operator.started_server import found_or_started
 from api.operator.terminal import end_cleanly_when_terminated, printable
 
@@ -75,20 +75,13 @@ def chat(
         name = server.model(None if is_own else model).name
         conversation = Conversation(name, system, settings=settings, tools=tools)
         if asked is None:
-            interrupted = _on_terminal(server, conversation, console, is_own=is_own)
+            head = f"{name} at {server.url}{', started for this chat' if is_own else ''}"
+            head += "\n/help lists the commands, Ctrl-D ends"
+            console.print(Text(printable(head), style="dim"))
+            session = Session(server, conversation, console)
+            interrupted = session.run(line_reader(session.words, os.environ))
         else:
             sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
             answer_once(server.address, conversation.ask(asked), sys.stdout)
     if interrupted:
         raise KeyboardInterrupt
-
-
-def _on_terminal(
-    server: RunningServer, conversation: Conversation, console: Console, *, is_own: bool
-) -> bool:
-    """Return whether Ctrl-C ended it."""
-    started = ", started for this chat" if is_own else ""
-    head = f"{conversation.model} at {server.url}{started}\n/help lists the commands, Ctrl-D ends"
-    console.print(Text(printable(head), style="dim"))
-    session = Session(server, conversation, console)
-    return session.run(line_reader(session.words, os.environ))

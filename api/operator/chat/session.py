@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import httpx
@@ -39,16 +39,7 @@ _COMMANDS = {
     "/quit": "end (as Ctrl-D, or Ctrl-C twice)",
 }
 _KEYS = "Ctrl-C: stop the answer.  Alt-Enter: a new line."
-_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "max_tokens",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-)
+_FIELDS = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "repetition_penalty")
 """Those that a key press completes; others can be set, too."""
 
 ReadLine = Callable[[], str]
@@ -129,10 +120,10 @@ class Session:
         if value == "default":
             chosen.pop(name, None)
         elif value:
-            try:
+            # Text that is no JSON is meant as text.
+            chosen[name] = value
+            with suppress(ValueError):
                 chosen[name] = json.loads(value)
-            except ValueError:
-                chosen[name] = value
         return ", ".join(f"{one} {chosen[one]}" for one in chosen) or "nothing is set"
 
     def _ask(self, question: str) -> None:

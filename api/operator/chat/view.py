@@ -16,6 +16,8 @@ from api.operator.terminal import one_line, printable
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ROWS_LEFT = 3
 """Of the terminal's height: what is taller than it cannot be erased."""
+_MOST_LIVE_CHARACTERS = 8000
+"""Of a block that is drawn as Markdown at each frame; the end of a longer one is drawn as text."""
 
 
 def finished(text: str) -> int:
@@ -61,17 +63,11 @@ class AnswerView:
         # Written at once: no frame in between is seen.
         with self._console:
             self._print_finished()
-            shown = _thinking(self._thoughts) if self._thoughts else self._waiting(now)
-            shown = _markdown(self._rest) if self._rest.strip() else shown
-            self._live.update(_Lines(shown, is_tail=True), refresh=True)
+            self._live.update(_Lines(self._unfinished(now), is_tail=True), refresh=True)
 
     def finish(self) -> None:
         """Print what is left, and the figures."""
-        self._print_finished()
-        if self._thoughts:
-            self._print(_thinking(self._thoughts))
-        if self._rest.strip():
-            self._print(_markdown(self._rest))
+        self._print_finished(is_all=True)
         self._live.update(Text(""), refresh=True)
         self._live.stop()
         answer = self._answer
@@ -83,35 +79,37 @@ class AnswerView:
         if answer.stamps:
             self._console.print(Text(answer.figures(), "dim"))
 
-    def _print_finished(self) -> None:
+    def _print_finished(self, *, is_all: bool = False) -> None:
         answer = self._answer
         self._thoughts += "".join(answer.thinking[self._thought :])
-        self._thought = len(answer.thinking)
-        end = len(self._thoughts) if answer.text or answer.ended else self._thoughts.rfind("\n") + 1
-        if end:
-            done, self._thoughts = self._thoughts[:end], self._thoughts[end:]
-            self._print(_thinking(done))
         self._rest += "".join(answer.text[self._said :])
-        self._said = len(answer.text)
-        if end := finished(self._rest):
-            done, self._rest = self._rest[:end], self._rest[end:]
-            self._print(_markdown(done))
-            self._console.print()
+        self._thought, self._said = len(answer.thinking), len(answer.text)
+        end = len(self._thoughts) if is_all or answer.text else self._thoughts.rfind("\n") + 1
+        if end:
+            self._print(_thinking(self._thoughts[:end]))
+            self._thoughts = self._thoughts[end:]
+        end = len(self._rest) if is_all else finished(self._rest)
+        if self._rest[:end].strip():
+            self._print(_markdown(self._rest[:end]))
+            self._rest = self._rest[end:]
+            if self._rest:
+                self._console.print()
 
     def _print(self, block: RenderableType) -> None:
         # What is live is drawn again below what is printed, and would be there twice for a moment.
         self._live.update(Text(""), refresh=True)
         self._console.print(block)
 
-    def _waiting(self, now: float) -> RenderableType:
+    def _unfinished(self, now: float) -> RenderableType:
         answer = self._answer
-        if answer.calls:
-            *_, call = answer.calls.values()
+        if self._rest.strip():
+            is_long = len(self._rest) > _MOST_LIVE_CHARACTERS
+            return Text(printable(self._rest[-_MOST_LIVE_CHARACTERS:])) if is_long else _markdown(self._rest)
+        if self._thoughts:
+            return _thinking(self._thoughts[-_MOST_LIVE_CHARACTERS:])
+        status = "" if answer.stamps else f"{answer.waiting} {seconds(now - answer.sent_at)}"
+        for call in answer.calls.values():
             status = f"calls {call.name}: {len(call.arguments)} characters"
-        elif answer.stamps:
-            return Text("")
-        else:
-            status = f"{answer.waiting} {seconds(now - answer.sent_at)}"
         return Text(one_line(status, self._console.width), style="dim italic")
 
 

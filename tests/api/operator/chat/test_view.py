@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.markdown import Markdown
 
 from api.operator.answer import Answer
 from api.operator.chat.view import AnswerView, finished
@@ -89,6 +90,21 @@ def test_a_frame_is_no_taller_than_the_terminal() -> None:
     frames, _ = drawn(said("- item\n" * 100 + "- last"), height=10)
     assert 1 <= frames[-1].count("item") < 10
     assert "last" in frames[-1]
+
+
+def test_a_long_block_is_not_rendered_at_each_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand lines of code take longer than a frame."""
+    rendered: list[str] = []
+
+    def counted(text: str, **fields: Any) -> Any:
+        rendered.append(text)
+        return Markdown(text, **fields)
+
+    monkeypatch.setattr("api.operator.chat.view.Markdown", counted)
+    frames, _ = drawn(said("```py\n"), *(said(f"x{number} = 1\n" * 100) for number in range(30)))
+    assert "x29 = 1" in frames[-1]
+    assert max(map(len, rendered[:-1])) <= 8000
+    assert rendered[-1].count("x29 = 1") == 100, "whole at its end"
 
 
 def test_what_stays_is_the_thinking_the_answer_and_its_figures() -> None:
