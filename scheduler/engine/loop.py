@@ -32,6 +32,7 @@ from scheduler.link.messages import (
     Counters,
     Inspect,
     Inspection,
+    Follow,
     Load,
     LoadAdapter,
     Retired,
@@ -141,8 +142,8 @@ class EngineLoop:
                     self._backend.unload_adapter(key)
                 case OpenExport() | ReadExport() | OpenImport() | WriteImport() | CloseTransfer():
                     self._transfer(command)
-                case Load():
-                    raise LinkError("a second Load: an engine loads one model in its life")
+                case Load() | Follow():
+                    raise LinkError("a second first message: an engine loads one model in its life")
                 case _:
                     assert_never(command)
 
