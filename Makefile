@@ -13,7 +13,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test cluster zoo newest-mlx-lm packages chaos fuzz soak upgrade monitor check constraints clean
+.PHONY: serve test test-long cluster zoo newest-mlx-lm packages chaos fuzz soak upgrade monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -63,6 +63,10 @@ packages: $(VENV)/test
 test: $(VENV)/test
 	@$(MAKE) --no-print-directory -j 3 check $(VENV)/clients/made $(VENV)/gateways/made
 	EXAMPLES=$(EXAMPLES) $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Only what takes too long for every change, the tests that are marked `long`; make test-long ARGS=tests/real_model.
+test-long: $(VENV)/test
+	$(VENV)/bin/pytest -m long --timeout 1800 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(VENV)/test
 	$(VENV)/bin/ruff check .

@@ -21,6 +21,7 @@ import click
 import httpx
 import trio
 
+from api.operator.process_table import processes
 from loadtests.chaos.victim import victim
 from loadtests.conversations import Conversation, text_of, words_per_token_of
 from loadtests.fuzz.prober import Prober
@@ -29,7 +30,6 @@ from loadtests.processes import (
     children,
     cpu_seconds,
     main_thread_cpu_seconds,
-    processes,
     resident_bytes,
 )
 from loadtests.turns import Turn, ask_all

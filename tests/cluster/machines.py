@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from loadtests.processes import processes
+from api.operator.process_table import processes
 from tests.end_to_end.serving import Served, eventually
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from loadtests.processes import processes
+from api.operator.process_table import processes
 from tests.cluster.machines import engines_ready, machines, report
 from tests.cluster.streams import check_whole
 from tests.end_to_end.raw_client import Answer

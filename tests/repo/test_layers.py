@@ -47,6 +47,12 @@ def test_the_scheduler_knows_nothing_of_http(path: Path) -> None:
         assert imported.split(".")[0] not in {"api", "fastapi", "starlette", "h11", "tests", "loadtests"}
 
 
+@pytest.mark.parametrize("path", modules("api"), ids=name_of)
+def test_the_product_knows_nothing_of_load_tests(path: Path) -> None:
+    """They register `penstock bench` themselves; without them the product has all its other commands."""
+    assert not [imported for imported in imports(path) if imported.split(".")[0] in {"loadtests", "tests"}]
+
+
 @pytest.mark.parametrize("path", modules("scheduler/engine"), ids=name_of)
 def test_the_engine_sees_messages_and_no_more_of_its_parent(path: Path) -> None:
     """No trio, and of our own modules only those that both sides need."""
@@ -147,6 +153,22 @@ def test_a_server_with_a_cluster_runs_without_ray() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+def test_the_command_line_imports_no_command() -> None:
+    """`--help` and each key press that completes wait for it: a tenth of a second, and not one."""
+    program = """
+import contextlib, io, sys
+from api.command_line import penstock
+with contextlib.redirect_stdout(io.StringIO()) as shown:
+    penstock(["--help"], standalone_mode=False)
+assert "bench" in shown.getvalue()
+print([name for name in ("httpx", "msgspec", "numpy", "pydantic", "rich", "trio") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_engine_process_runs_without_trio() -> None:

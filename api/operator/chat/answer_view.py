@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.text import Text
 
-from api.operator.chat.answer import Answer, seconds
+from api.operator.answer import Answer, seconds
 from api.operator.chat.blocks import Block, Blocks
 from api.operator.terminal import one_line, printable
 
@@ -114,7 +114,7 @@ class AnswerView:
         last = []
         if (remark := self._answer.remark()) is not None:
             last.append(Text(printable(remark), style="yellow" if self._answer.failure is None else "red"))
-        if self._answer.pieces:
+        if self._answer.stamps:
             last.append(Text(self._answer.figures(), style="dim"))
         if last:
             self._print(Text("\n").join(last))

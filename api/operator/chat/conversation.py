@@ -7,27 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from api.operator.answer import Reply
+
 NOT_RUN = "This tool was not run: the user's client runs no tools."
 """The result of each call: a call without one is refused by many templates."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    call_id: str
-    name: str
-    arguments: str
-    """JSON, if the model wrote it so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What the model wrote in one turn."""
-
-    text: str
-    thinking: str = ""
-    calls: tuple[Call, ...] = ()
-    is_whole: bool = True
-    """False: the user or the server ended it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import click
 import httpx
 import trio
 
-from api.operator.chat.answer import Answer
-from api.operator.chat.asking import ask_until_interrupt
+from api.operator.answer import Answer
+from api.operator.asking import ask_until_interrupt
 from api.operator.chat.conversation import Conversation
 from api.operator.errors import OperatorError
 from api.operator.running_server import Address
@@ -61,7 +61,7 @@ def answer_once(
 
     is_read = True
     try:
-        trio.run(ask_until_interrupt, where, conversation, answer, write, transport)
+        trio.run(ask_until_interrupt, where, conversation.body(), answer, write, transport)
         if written and not answer.text[-1].endswith("\n"):
             output.write("\n")
             output.flush()

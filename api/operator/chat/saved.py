@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from api.operator.chat.conversation import SETTINGS, Call, Conversation, Reply, Turn
+from api.operator.answer import Call, Reply
+from api.operator.chat.conversation import SETTINGS, Conversation, Turn
 
 _MOST_BYTES = 64 << 20
 

@@ -13,9 +13,9 @@ import trio
 from rich.console import Console
 from rich.text import Text
 
-from api.operator.chat.answer import Answer
+from api.operator.answer import Answer
+from api.operator.asking import ask_until_interrupt
 from api.operator.chat.answer_view import AnswerView
-from api.operator.chat.asking import ask_until_interrupt
 from api.operator.chat.conversation import Conversation
 from api.operator.chat.saved import NotSaved, load, save
 from api.operator.chat.steps import Effect, Step, step
@@ -120,7 +120,7 @@ class Session:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_draw_forever, view)
                 where = self._server.address
-                await ask_until_interrupt(where, self.conversation, answer, _nothing, self._transport)
+                await ask_until_interrupt(where, self.conversation.body(), answer, _nothing, self._transport)
                 nursery.cancel_scope.cancel()
             view.finish(trio.current_time())
         return answer

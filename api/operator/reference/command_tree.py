@@ -70,11 +70,6 @@ def _command(
     command: click.Command, name: str, above: tuple[str, ...], parent: click.Context | None
 ) -> Command:
     path = (*above, name)
-    if path[1:] == ("bench",):
-        # It hands its arguments to a command line of its own, which is imported here and nowhere else.
-        from loadtests.command_line import bench
-
-        command = bench
     context = click.Context(command, parent, name, **command.context_settings)
     parameters = command.get_params(context)
     arguments = [one for one in parameters if isinstance(one, click.Argument)]

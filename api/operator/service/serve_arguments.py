@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 from api import options
-from api.command_line import serve_settings
 from api.operator.errors import OperatorError
 from api.operator.service.environment_file import inherited
 from api.options import ENVIRONMENT_PREFIX
+from api.serve_command import serve_settings
 from api.settings import ServeSettings
 
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}

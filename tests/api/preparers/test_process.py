@@ -14,8 +14,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from api.operator.process_table import processes
 from api.preparers.preparers import Preparers
-from loadtests.processes import processes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation

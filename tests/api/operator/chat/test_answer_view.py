@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from api.operator.chat.answer import Answer, Called, Counted, Ended, Event, Failed, Said, Thought, Waiting
+from api.operator.answer import Answer, Called, Counted, Ended, Event, Failed, Said, Thought, Waiting
 from api.operator.chat.answer_view import AnswerView
 
 CLEAR = "\x1b[2K"

@@ -14,8 +14,8 @@ import pytest
 import trio.testing
 from trio.testing import trio_test
 
-from api.operator.chat.answer import Answer
-from api.operator.chat.asking import ask
+from api.operator.answer import Answer
+from api.operator.asking import ask
 from api.operator.chat.conversation import Conversation
 from api.operator.chat.pipe import answer_once, question
 from api.operator.errors import OperatorError
@@ -115,7 +115,7 @@ async def test_the_servers_own_stream_is_understood(autojump_clock: trio.testing
         conversation = replace(ASKED, model=server.model(None).name, settings={"max_tokens": 5})
         answer, changes = Answer(trio.current_time()), list[int]()
         await ask(
-            server.address, conversation, answer, lambda: changes.append(len(answer.text)), client._transport
+            client, server.address, conversation.body(), answer, lambda: changes.append(len(answer.text))
         )
     assert (answer.ended, answer.failure, answer.remark() is None) == ("length", None, False)
     assert answer.usage is not None

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.operator.chat.conversation import Call, Conversation, Reply, Turn
+from api.operator.answer import Call, Reply
+from api.operator.chat.conversation import Conversation, Turn
 from api.operator.chat.saved import NotSaved, as_json, as_markdown, load, save
 
 TALK = Conversation(

@@ -13,8 +13,9 @@ import httpx
 import pytest
 from rich.console import Console
 
+from api.operator.answer import Reply
 from api.operator.chat import session as session_module
-from api.operator.chat.conversation import Conversation, Reply, Turn
+from api.operator.chat.conversation import Conversation, Turn
 from api.operator.chat.session import Session
 from api.operator.errors import OperatorError
 from api.operator.running_server import Address, ListedModel, NoServer, RunningServer

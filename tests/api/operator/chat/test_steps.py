@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.operator.answer import Call, Reply
 from api.operator.chat.commands import COMMANDS, Completion, completions, help_text
-from api.operator.chat.conversation import NOT_RUN, SETTINGS, Call, Conversation, Reply, Turn, read_tools
+from api.operator.chat.conversation import NOT_RUN, SETTINGS, Conversation, Turn, read_tools
 from api.operator.chat.steps import Effect, Step, step
 
 START = Conversation("tiny")

@@ -1,16 +1,15 @@
-"""Send a conversation and follow its answer. A failure or Ctrl-C ends the answer, not the conversation."""
+"""Send a chat completion and follow its answer. A failure or Ctrl-C ends the answer, not the command."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import trio
 
-from api.operator.chat.answer import Answer, Done, EventReader, Failed
-from api.operator.chat.conversation import Conversation
+from api.operator.answer import Answer, Done, EventReader, Failed
 from api.operator.running_server import Address, reason, refusal
 from api.operator.terminal import ENDING
 
@@ -24,7 +23,7 @@ _END_SECONDS = 1.0
 
 async def ask_until_interrupt(
     where: Address,
-    conversation: Conversation,
+    body: dict[str, Any],
     answer: Answer,
     on_change: Callable[[], None],
     transport: httpx.AsyncBaseTransport | None = None,
@@ -39,24 +38,26 @@ async def ask_until_interrupt(
                 nursery.cancel_scope.cancel()
 
         await nursery.start(stop_on_interrupt)
-        await ask(where, conversation, answer, on_change, transport)
+        async with client(where, transport) as http:
+            await ask(http, where, body, answer, on_change)
         nursery.cancel_scope.cancel()
 
 
+def client(where: Address, transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=_TIMEOUT, trust_env=where.trust_env, transport=transport)
+
+
 async def ask(
+    http: httpx.AsyncClient,
     where: Address,
-    conversation: Conversation,
+    body: dict[str, Any],
     answer: Answer,
     on_change: Callable[[], None],
-    transport: httpx.AsyncBaseTransport | None = None,
 ) -> None:
     """Fill `answer` until it ends or fails. Cancelled, it closes the connection, and the server ends the
     request."""
     try:
-        async with httpx.AsyncClient(
-            timeout=_TIMEOUT, trust_env=where.trust_env, transport=transport
-        ) as http:
-            await _follow(http, where, conversation, answer, on_change)
+        await _follow(http, where, body, answer, on_change)
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         answer.failure = f"no server answers at {where.url}: {reason(error)}"
     except httpx.ReadTimeout:
@@ -68,23 +69,23 @@ async def ask(
 async def _follow(
     http: httpx.AsyncClient,
     where: Address,
-    conversation: Conversation,
+    body: dict[str, Any],
     answer: Answer,
     on_change: Callable[[], None],
 ) -> None:
     url = f"{where.url}/v1/chat/completions"
-    async with http.stream("POST", url, json=conversation.body(), headers=where.headers) as response:
+    async with http.stream("POST", url, json=body, headers=where.headers) as response:
         # httpx declares an iterator, but returns a generator that must be closed.
         raw = cast(AsyncGenerator[bytes, None], response.aiter_bytes())
         # Read to its end, so that the generators below this one end too; but no server may delay that.
         with trio.CancelScope() as over:
             async with aclosing(raw) as pieces:
                 if response.status_code != 200:
-                    body = bytearray()
+                    said = bytearray()
                     over.deadline = trio.current_time() + _REFUSAL_SECONDS
                     async for data in pieces:
-                        body += data[: _REFUSAL_BYTES - len(body)]
-                    answer.failure = refusal(response.status_code, bytes(body))
+                        said += data[: _REFUSAL_BYTES - len(said)]
+                    answer.failure = refusal(response.status_code, bytes(said))
                     return
                 reader = EventReader()
                 async for data in pieces:

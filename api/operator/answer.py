@@ -7,11 +7,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from api.operator.chat.conversation import Call, Reply
-
 _MOST_LINE_BYTES = 64 << 20
 _SHORTEST_SECONDS = 0.05
 """Over which a rate means something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    call_id: str
+    name: str
+    arguments: str
+    """JSON, if the model wrote it so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the model wrote in one turn."""
+
+    text: str
+    thinking: str = ""
+    calls: tuple[Call, ...] = ()
+    is_whole: bool = True
+    """False: the user or the server ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +181,8 @@ class Answer:
     """Pieces, as they came."""
     thinking: list[str] = field(default_factory=list)
     calls: dict[int, Call] = field(default_factory=dict)
-    pieces: int = 0
-    first_at: float | None = None
-    last_at: float | None = None
+    stamps: list[float] = field(default_factory=list)
+    """When each piece of text, thinking or a call came."""
     thought_until: float | None = None
     """The first piece behind the thinking."""
     usage: Counted | None = None
@@ -206,9 +222,7 @@ class Answer:
                 assert_never(event)
 
     def _piece(self, now: float) -> None:
-        self.pieces += 1
-        self.first_at = now if self.first_at is None else self.first_at
-        self.last_at = now
+        self.stamps.append(now)
 
     def _end_thinking(self, now: float) -> None:
         if self.thinking and self.thought_until is None:
@@ -227,21 +241,21 @@ class Answer:
         return Reply("".join(self.text), "".join(self.thinking), calls, self.is_whole)
 
     def thinking_seconds(self, now: float) -> float:
-        if self.first_at is None:
+        if not self.stamps:
             return 0.0
-        return (now if self.thought_until is None else self.thought_until) - self.first_at
+        return (now if self.thought_until is None else self.thought_until) - self.stamps[0]
 
     def figures(self) -> str:
         """Return the line below an answer: tokens, rate, time to first token, cached share."""
         counted = None if self.usage is None else self.usage.output_tokens
-        tokens = self.pieces if counted is None else counted
+        tokens = len(self.stamps) if counted is None else counted
         # A piece is not always a token.
         parts = [f"{'' if counted is not None else 'about '}{tokens:,} token{'s' * (tokens != 1)}"]
-        if self.first_at is not None and self.last_at is not None:
-            elapsed = self.last_at - self.first_at
+        if self.stamps:
+            elapsed = self.stamps[-1] - self.stamps[0]
             if tokens > 1 and elapsed >= _SHORTEST_SECONDS:
                 parts.append(f"{(tokens - 1) / elapsed:.1f} tokens/s")
-            parts.append(f"first after {seconds(self.first_at - self.sent_at)}")
+            parts.append(f"first after {seconds(self.stamps[0] - self.sent_at)}")
         if (usage := self.usage) is not None and usage.prompt_tokens:
             prompt = f"prompt {usage.prompt_tokens:,}"
             if usage.cached_tokens is not None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.operator.chat.answer import (
+from api.operator.answer import (
     Answer,
+    Call,
     Called,
     Counted,
     Done,
@@ -20,11 +21,11 @@ from api.operator.chat.answer import (
     Event,
     EventReader,
     Failed,
+    Reply,
     Said,
     Thought,
     Waiting,
 )
-from api.operator.chat.conversation import Call, Reply
 
 USAGE = {
     "prompt_tokens": 1200,
