@@ -110,6 +110,7 @@ _COMMANDS = {
         "api.operator.doctor.command:doctor",
         "Say what this machine can serve, and what stands in the way.",
     ),
+    "engine": Entry("api.operator.join:engine", "Compute for a server on another machine."),
     "launch": Entry("api.operator.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
     "man": Entry("api.operator.reference.man_page:man", "Show all commands and options on one page."),
     "models": Entry("api.operator.models.listing:models", "List the models on this machine."),

@@ -1,8 +1,8 @@
 """The agent: `python -m scheduler.cluster.agent --fd N --ray ADDRESS`. The only process that imports Ray.
 
-Ray puts threads and signal handlers into a process that imports it, and ends a driver when its head is gone: so it
-may have this process, which nothing hangs on. It knows no engine: it reports which nodes there are, and keeps an
-actor on each of their places. The server starts it again when it ends.
+Ray puts threads and signal handlers into a process that imports it, and ends a driver when its head is
+gone: so it may have this process, which nothing hangs on. It knows no engine: it reports which nodes
+there are, and keeps an actor on each of their places. The server starts it again when it ends.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ class Node(WireStruct, frozen=True):
 
     @property
     def machine(self) -> str:
-        """The name by which its engines join, the same when the node joins again: the operator's, if there is one."""
+        """The name by which its engines join, the same when the node joins again: the operator's, if
+        there is one."""
         return self.host if self.name == self.address else self.name
 
     def place(self, unit: int) -> str:

@@ -1,7 +1,8 @@
 """The machines of a Ray cluster as the server sees them, and the agent that speaks with Ray.
 
-Ray has the list of machines, and keeps on each unit of their resource `mlx` the command that joins this server. An
-engine that runs needs neither Ray nor the agent: when they are gone, only new machines get none.
+Ray has the list of machines, and keeps on each unit of their resource `mlx` the command that joins this
+server. An engine that runs needs neither Ray nor the agent: when they are gone, only new machines get
+none.
 """
 
 from __future__ import annotations

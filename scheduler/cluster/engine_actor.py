@@ -1,7 +1,8 @@
-"""The actor that holds one unit of a node's resource `mlx`, and keeps the command alive that joins the server.
+"""The actor that holds one unit of a node's resource `mlx`, and keeps the command alive that joins the
+server.
 
-Nothing hangs on the actor: if Ray kills it, its engine goes on; the next actor's command waits for the lock on the
-device. It runs in a worker of Ray, which loads this file.
+Nothing hangs on the actor: if Ray kills it, its engine goes on; the next actor's command waits for the
+lock on the device. It runs in a worker of Ray, which loads this file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _PAUSE_FIRST_SECONDS = 1.0
 _PAUSE_LIMIT_SECONDS = 15.0
 _STABLE_SECONDS = 60.0
 _DETACH = "import os, subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True); os._exit(0)"
-"""Starts a command whose parent has ended at once: what ends the actor, or its children, does not reach it."""
+"""Starts a command whose parent has ended at once: what ends the actor, or its children, does not reach
+it."""
 
 
 class EngineActor:
@@ -58,8 +60,9 @@ class EngineActor:
             time.sleep(pause)
 
     def _engine(self) -> str:
-        """Start an engine, and return its last words when it has ended. It holds the other end of the pipe for as
-        long as it lives. No process id is asked: nobody may wait for an orphan, and ids are given again."""
+        """Start an engine, and return its last words when it has ended. It holds the other end of the
+        pipe for as long as it lives. No process id is asked: nobody may wait for an orphan, and ids are
+        given again."""
         starter = subprocess.Popen(
             [sys.executable, "-c", _DETACH, *self._command],
             env=self._environment,
@@ -83,8 +86,8 @@ class EngineActor:
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the worker's environment without what Ray has put into it for itself: an actor without CPUs and GPUs
-    gets one thread and no card."""
+    """Return the worker's environment without what Ray has put into it for itself: an actor without CPUs
+    and GPUs gets one thread and no card."""
     kept = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
     kept.pop("OMP_NUM_THREADS", None)
     if not kept.get("CUDA_VISIBLE_DEVICES"):

@@ -1,7 +1,7 @@
 """Engines that dial this server: a member of the pool for each machine that has joined.
 
-A machine's engine is one thing over all its connections: when its link ends, its requests go on at others, and it
-is there again when the machine dials again.
+A machine's engine is one thing over all its connections: when its link ends, its requests go on at
+others, and it is there again when the machine dials again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _log = structlog.get_logger("cluster")
 AWAY_SECONDS = 30.0
 """A machine whose link has ended leaves the pool after this long without dialing again."""
 RETRY_SECONDS = 60.0
-"""An engine that was refused (another model, say) is tried again after this long, if its machine dials again."""
+"""An engine that was refused (another model, say) is tried again after this long, if its machine dials
+again."""
 RETRY_LIMIT_SECONDS = 3600.0
 """The wait doubles up to this: a machine may load a model for minutes only to be refused."""
 _TICK_SECONDS = 1.0
@@ -61,8 +62,8 @@ class Engines(Protocol):
 
 
 class JoinedLauncher:
-    """An EngineLauncher that starts nothing: each run is one connection of the machine, or of the machines of all
-    ranks, that has dialed. The connection's end is the engine's, here and there."""
+    """An EngineLauncher that starts nothing: each run is one connection of the machine, or of the
+    machines of all ranks, that has dialed. The connection's end is the engine's, here and there."""
 
     def __init__(self, group: RankGroup | None = None) -> None:
         """`group`: of an engine whose ranks are on several machines, as its Load has it."""
@@ -195,7 +196,8 @@ class JoinedEngines:
             self._add(name, launcher, dialed)
 
     def adjust(self, now: float) -> None:
-        """Let the pool follow the machines: those that are away leave it, those that dial again are tried again."""
+        """Let the pool follow the machines: those that are away leave it, those that dial again are tried
+        again."""
         there = {engine.name: engine for engine in self._engines}
         for name, place in list(self._places.items()):
             if (engine := there.get(place.engine)) is None:
@@ -242,8 +244,8 @@ class JoinedEngines:
             self._engines.retry(place.engine)
 
     def _refuse_second(self, name: str, place: _Place, engine: Engine, now: float) -> None:
-        """A machine that has dialed again waits until its old link is seen to have ended. Where that lives on, there
-        are two machines of one name."""
+        """A machine that has dialed again waits until its old link is seen to have ended. Where that
+        lives on, there are two machines of one name."""
         if not (engine.linked and place.launcher.waiting):
             place.taken_since = None
         elif place.taken_since is None:

@@ -46,9 +46,9 @@ class RankHosts:
         return " + ".join(names[0] for names in self.machines)
 
     def rank_of(self, host: str, address: str) -> int | None:
-        """Return the rank of a machine that has joined by this name (`mac-1`, or `mac-1:1` for its second device)
-        from this address; None: the file has no such machine. A machine that stands in it twice has a device for
-        each of its ranks, in their order."""
+        """Return the rank of a machine that has joined by this name (`mac-1`, or `mac-1:1` for its second
+        device) from this address; None: the file has no such machine. A machine that stands in it twice
+        has a device for each of its ranks, in their order."""
         machine, _, device = host.partition(":")
         known = {host, machine, machine.partition(".")[0], address}
         ranks = [rank for rank, names in enumerate(self.machines) if known.intersection(names)]

@@ -1,5 +1,5 @@
-"""The engine process: `python -m scheduler.engine --fd N`, N being its end of the link to the server that started it,
-or `--join HOST:PORT`, where it dials a server elsewhere (`joining.py`).
+"""The engine process: `python -m scheduler.engine --fd N`, N being its end of the link to the server that
+started it, or `--join HOST:PORT`, where it dials a server elsewhere (`joining.py`).
 """
 
 from __future__ import annotations

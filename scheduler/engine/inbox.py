@@ -34,7 +34,8 @@ _Incoming = TypeVar("_Incoming")
 
 
 def inherited_link(fd: int) -> socket.socket:
-    """Prepare a process that the server or rank 0 started, and return its end of the link, descriptor `fd`."""
+    """Prepare a process that the server or rank 0 started, and return its end of the link, descriptor
+    `fd`."""
     # Ctrl-C reaches the whole foreground process group, but only the parent decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_standard_output_clean()

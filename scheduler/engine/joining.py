@@ -1,8 +1,8 @@
 """Offer this machine's device to a server elsewhere: `python -m scheduler.engine --join HOST:PORT`.
 
 The process takes the lock on the device, dials the server with its token, and is then an engine like one on a
-socket pair: it loads what the server names, and ends with its link. Whoever keeps it alive (systemd, launchd, an
-actor of Ray) starts it again. Without trio.
+socket pair: it loads what the server names, and ends with its link. Whoever keeps it alive (systemd,
+launchd, an actor of Ray) starts it again. Without trio.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _NOTICE_SECONDS = 60.0
 """Between two lines that say what this process waits for."""
 _DIAL_SECONDS = 5.0
 _HUNG_SECONDS = 60.0
-"""A thread that holds the interpreter for this long keeps the one that reads the link from ending the process. What
-MLX computes, and what hashes or reads weights, releases it."""
+"""A thread that holds the interpreter for this long keeps the one that reads the link from ending the
+process. What MLX computes, and what hashes or reads weights, releases it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def join(options: argparse.Namespace) -> socket.socket:
-    """Return the connection to the server, once it has let this process in. Ends the process where it cannot."""
+    """Return the connection to the server, once it has let this process in. Ends the process where it
+    cannot."""
     try:
         addresses, port = _address(options.join)
         _preload(options.blas)
@@ -85,7 +86,8 @@ def _address(text: str) -> tuple[tuple[str, ...], int]:
 
 
 def _preload(blas: str) -> None:
-    """Run this program again with the fast BLAS, which the dynamic linker has to load first. Raise OptionError."""
+    """Run this program again with the fast BLAS, which the dynamic linker has to load first. Raise
+    OptionError."""
     if blas == "off" or os.environ.get("LD_PRELOAD"):
         return
     environment = prepare(blas, user_cache_folder(os.environ)).environment(os.environ)
@@ -95,7 +97,8 @@ def _preload(blas: str) -> None:
 
 
 def _lock(device: str, host: str, server: str) -> None:
-    """Hold the device until this process ends. Waits for an engine that has it, and says so. Raise DeviceBusy."""
+    """Hold the device until this process ends. Waits for an engine that has it, and says so. Raise
+    DeviceBusy."""
     holder = f"process {os.getpid()}, an engine of {server}"
     while True:
         try:
@@ -124,8 +127,8 @@ def _dial(addresses: tuple[str, ...], port: int, token: str, name: str, seconds:
 
 
 def _watch_interpreter() -> None:
-    """End this process, with the stacks of all threads, when one of them does not release the interpreter: the
-    timer is a thread of C, which needs none."""
+    """End this process, with the stacks of all threads, when one of them does not release the
+    interpreter: the timer is a thread of C, which needs none."""
     while True:
         faulthandler.dump_traceback_later(_HUNG_SECONDS, exit=True)
         time.sleep(_HUNG_SECONDS / 10)

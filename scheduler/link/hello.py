@@ -1,7 +1,7 @@
 """The first frame of a connection over TCP, and who is let in by it. Pure: without I/O.
 
-A connection is worth nothing until its Hello has the token of those that it dials: 32 random bytes, compared in
-constant time.
+A connection is worth nothing until its Hello has the token of those that it dials: 32 random bytes,
+compared in constant time.
 """
 
 from __future__ import annotations

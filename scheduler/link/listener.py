@@ -34,8 +34,8 @@ _LOG_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Dialed:
-    """A connection that has identified itself. `host`: the dialer's machine, as it names itself; `address`: as
-    the connection shows it."""
+    """A connection that has identified itself. `host`: the dialer's machine, as it names itself;
+    `address`: as the connection shows it."""
 
     stream: trio.abc.Stream
     host: str

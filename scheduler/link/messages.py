@@ -71,8 +71,8 @@ class RankGroup(WireStruct, frozen=True):
 
 
 class Follow(WireStruct, frozen=True, tag="follow"):
-    """The first message to a machine that computes a rank other than 0, in place of Load. Its process dials rank 0,
-    which sends it the Load; it still ends with this link."""
+    """The first message to a machine that computes a rank other than 0, in place of Load. Its process
+    dials rank 0, which sends it the Load; it still ends with this link."""
 
     rank: int
     control: str

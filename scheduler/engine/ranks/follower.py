@@ -1,5 +1,5 @@
-"""A rank other than 0: `python -m scheduler.engine.ranks.follower --fd N`, N being its end of the socket, or the
-process of a machine that has joined, which dials rank 0.
+"""A rank other than 0: `python -m scheduler.engine.ranks.follower --fd N`, N being its end of the socket,
+or the process of a machine that has joined, which dials rank 0.
 
 It replays what rank 0 tells it. A thread reads the socket, so that the end of rank 0 ends this process
 immediately, also while the main thread waits for rank 0 in a collective.
@@ -46,7 +46,8 @@ def main() -> NoReturn:
 
 
 def follow(order: Follow) -> NoReturn:
-    """Dial rank 0, which listens once it has its Load, and compute this rank of the model. Ends the process."""
+    """Dial rank 0, which listens once it has its Load, and compute this rank of the model. Ends the
+    process."""
     address, _, port = order.control.rpartition(":")
     role, host = rank_role(order.rank), socket.gethostname()
     try:
