@@ -18,6 +18,13 @@ _END_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 
+def joining(port: int, token: str, caches: Path, device: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command of an engine that joins the server on this port, and its environment."""
+    command = [sys.executable, "-m", "scheduler.engine", "--join", f"{LOOPBACK}:{port}"]
+    command += ["--device", device, "--name", f"machine-{device}", "--blas", "off"]
+    return command, with_own_path({**os.environ, "XDG_CACHE_HOME": str(caches), TOKEN_VARIABLE: token})
+
+
 class LocalMachine:
     """One device of this machine, whose engine dials a server again whenever it has ended. `run` must be
     running."""
@@ -31,10 +38,8 @@ class LocalMachine:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """`caches`: the folder of its locks. `environment`: of the engine, beside this process's."""
-        own = {"XDG_CACHE_HOME": str(caches), TOKEN_VARIABLE: token, **(environment or {})}
-        self._environment = with_own_path({**os.environ, **own})
-        self._command = [sys.executable, "-m", "scheduler.engine", "--join", f"{LOOPBACK}:{port}"]
-        self._command += ["--device", device, "--name", f"machine-{device}", "--blas", "off"]
+        self._command, own = joining(port, token, caches, device)
+        self._environment = {**own, **(environment or {})}
         self.pids: list[int] = []
         """Of its engines, the newest one last."""
 

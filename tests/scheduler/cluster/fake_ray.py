@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import trio
 import trio.testing
+from scheduler.cluster.order import HostOrder, HostStarter
 
 from scheduler.cluster.agent_messages import (
     AgentRefused,
@@ -15,7 +16,6 @@ from scheduler.cluster.agent_messages import (
     StartHost,
     agent_inbound,
 )
-from scheduler.cluster.order import HostOrder, HostStarter
 from scheduler.link.framing import encode
 from scheduler.link.process import Exit, LaunchFailed, Session
 from scheduler.link.side_process import SideSession

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 import trio
+from scheduler.cluster.agent_process import AgentProcess
+from scheduler.cluster.engine_host import host_environment
+from scheduler.cluster.order import HostOrder
 from trio.testing import trio_test
 
 from scheduler.cluster.agent import Refused, check_reachable, token_refusal
@@ -24,9 +27,6 @@ from scheduler.cluster.agent_messages import (
     agent_inbound,
     front_inbound,
 )
-from scheduler.cluster.agent_process import AgentProcess
-from scheduler.cluster.engine_host import host_environment
-from scheduler.cluster.order import HostOrder
 from scheduler.link.framing import encode
 
 _SECONDS = 60

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from scheduler.cluster.membership import RETRY_SECONDS
+from scheduler.cluster.order import HostStarter
+from scheduler.cluster.statistics import ClusterState
 from trio.testing import MockClock, trio_test
 
 from scheduler.cluster.cluster import AGENT_SECONDS, SILENCE_SECONDS, Cluster, RankStarter
-from scheduler.cluster.membership import RETRY_SECONDS
-from scheduler.cluster.order import HostStarter
 from scheduler.cluster.rank_hosts import RankHosts
-from scheduler.cluster.statistics import ClusterState
 from scheduler.link.messages import ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed

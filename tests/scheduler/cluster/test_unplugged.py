@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import trio
-
 from scheduler.cluster.remote_launcher import RemoteLauncher
+
 from scheduler.link.channel import Channel
 from scheduler.link.keep_alive import SILENCE_SECONDS
 from scheduler.link.listener import Listener
