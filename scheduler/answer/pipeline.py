@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.prompt_logprobs import PromptLogprobs
-from scheduler.answer.stop_strings import StopStrings
+from scheduler.answer.stop_strings import StopStrings, WantedStrings
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.engine.thinking import ThinkingLimit
 from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
@@ -29,7 +29,7 @@ class AnswerPipeline:
     def __init__(
         self,
         detokenizer: Detokenizer,
-        stop: Sequence[str],
+        stop: Sequence[str] | WantedStrings,
         assembly: Assembly | None = None,
         *,
         includes_stop: bool = False,
@@ -38,10 +38,11 @@ class AnswerPipeline:
         thinking: ThinkingLimit | None = None,
         prompt: PromptLogprobs | None = None,
     ) -> None:
-        """`thinking` counts reasoning by token ids, as the engine does; None: by the sections of the text,
-        with the end mark."""
+        """`stop`: WantedStrings where the choices of a request share them. `thinking` counts reasoning by
+        token ids, as the engine does; None: by the sections of the text, with the end mark."""
         self._detokenizer = detokenizer
-        self._stop_strings = StopStrings(stop, included=includes_stop)
+        wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
+        self._stop_strings = StopStrings(wanted, included=includes_stop)
         self._assembly = assembly
         self._unstoppable_tokens = min_tokens
         self._may_end = min_tokens == 0
