@@ -50,9 +50,6 @@ _Ids = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=MAX_P
 class PrefixRequest(ChatCompletionRequest):
     """A prompt: messages as in chat completions, or the text or the ids as they are."""
 
-    # The name of a pin is made of the messages, after they were prefilled.
-    is_chat = False
-
     messages: Listed[ChatMessage] = Field(default_factory=list)
     prompt: str | _Ids | None = None
 

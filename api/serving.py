@@ -106,7 +106,6 @@ async def _serve(settings: ServeSettings) -> None:
             media=settings.media,
             refuse_unknown_fields=settings.unknown_fields == "refuse",
             front_name=settings.front_name or "",
-            readers=assembled.preparers,
             reports=assembled.reports,
         ),
         limits,
@@ -150,8 +149,6 @@ async def _serve(settings: ServeSettings) -> None:
         nursery.start_soon(fleet.run)
         if assembled.cluster is not None:
             nursery.start_soon(assembled.cluster.run)
-        if assembled.preparers is not None:
-            nursery.start_soon(assembled.preparers.run)
         nursery.start_soon(start)
         nursery.start_soon(_follow_manager, notice)
         await _signalled_end(fleet, [one for one, _ in servers], settings.drain_seconds)

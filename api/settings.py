@@ -46,14 +46,6 @@ class ServeSettings(ModelSettings):
     )
     max_connections: int = option("HTTP", "Open connections; further ones get 503.", 1024, ge=1)
     max_body_bytes: Bytes = option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
-    preparation_processes: int = option(
-        "HTTP",
-        "Processes that read long conversations, and render and tokenize their prompts; 0: the server itself"
-        " does, some 60 turns of 100,000 tokens a second. Each takes 140 MB, a few dozen such prompts in it.",
-        0,
-        ge=0,
-        le=64,
-    )
     write_seconds: float = option(
         "HTTP", "Write timeout for a client that does not read.", 20.0, gt=0, le=3600
     )

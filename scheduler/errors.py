@@ -204,12 +204,6 @@ class RequestFailed(EngineFailure):
     code = "request_failed"
 
 
-class PreparationFailure(SchedulerError):
-    """The process that read this request ended meanwhile: resent unchanged, it might end the next one."""
-
-    code = "preparation_failed"
-
-
 class StartupError(Exception):
     """Penstock cannot start with these options; the message is for the operator."""
 

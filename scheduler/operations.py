@@ -44,7 +44,7 @@ class Operations:
         recent: RecentRequests,
         model_waits_for: Callable[[], str] = str,
     ) -> None:
-        """`caches`: what is kept of prompts, in all processes. `model_waits_for`: what the model must do
+        """`caches`: what is kept of prompts. `model_waits_for`: what the model must do
         before any queued request is served; empty: nothing."""
         self._recent = recent
         self._model_waits_for = model_waits_for

@@ -32,13 +32,7 @@ from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.pool import Pool
 from scheduler.prefix_files import PrefixFiles
-from scheduler.prompt.offload import (
-    CachesElsewhere,
-    Offload,
-    PreparationOffLoop,
-    no_caches,
-    prompt_caches,
-)
+from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.request import GenerationRequest, Prompt
@@ -96,12 +90,10 @@ class Scheduler:
         continuous: Callable[[], float] = trio.current_time,
         place: Place = least_seconds,
         share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
-        caches_elsewhere: CachesElsewhere = no_caches,
     ) -> None:
         """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
         goes on while the machine sleeps. `model_name`: of the metrics, if none are given.
-        `share_of`: an engine's part of the memory of all models. `caches_elsewhere`: what other processes
-        keep of prompts."""
+        `share_of`: an engine's part of the memory of all models."""
         self.metrics = metrics or Metrics().of_model(model_name)
         self.keeper: Keeper = _AlwaysLoaded()
         self._recorder = RequestRecorder(self.metrics, tracer)
@@ -127,7 +119,7 @@ class Scheduler:
             self._admission,
             self.pool,
             self.metrics,
-            partial(prompt_caches, preparation, caches_elsewhere),
+            lambda: (preparation.pieces.statistics(), preparation.tokenizer.text_statistics()),
             self.recent,
             lambda: self.keeper.waits_for,
         )

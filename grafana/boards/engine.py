@@ -204,16 +204,6 @@ ENGINE = Dashboard(
             ],
         ),
         Panel(
-            "Preparation processes",
-            "With --preparation-processes: those that take requests, and how many ended in 10 minutes. "
-            "preparation_process_ended in the log says why; their requests were read again.",
-            "short",
-            [
-                total("penstock_preparation_processes", "running"),
-                Query("sum (increase(penstock_preparation_process_deaths_total{@}[10m]))", "ended"),
-            ],
-        ),
-        Panel(
             "Engine overhead",
             "Share of its time with work that is not the model's: bookkeeping inside a step, and between "
             "steps. Above 0.2: the CPU is too busy, or a fault of ours. On a GPU an upper bound.",

@@ -125,18 +125,11 @@ class Preparation:
     def prepare_known(self, request: GenerationRequest) -> PreparedRequest | NewGrammar:
         """Render, tokenize, check; NewGrammar if the grammar is not cached. Takes about 2 ms per 1,000
         tokens: call it off the event loop. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
-        return self.add_known_grammar(self.prepare_prompt(request))
-
-    def add_known_grammar(self, prepared: PreparedRequest) -> PreparedRequest | NewGrammar:
-        """Add the grammar to what `prepare_prompt` returned. Raises InvalidRequest."""
+        prepared = self._prepare_prompt(request)
         try:
             return self._with_grammar(prepared, known_only=True)
         except UnknownVerdict:
             return NewGrammar(prepared)
-
-    def wants_grammar(self, request: GenerationRequest) -> bool:
-        """Whether something of the answer is to be held."""
-        return self._grammars.wanted(request)
 
     def prepare_grammar(self, new: NewGrammar) -> PreparedRequest:
         """Compile and check the grammar. Raises InvalidRequest."""
@@ -148,8 +141,7 @@ class Preparation:
         )
         return replace(prepared, grammar=grammar)
 
-    def prepare_prompt(self, request: GenerationRequest) -> PreparedRequest:
-        """The same without a grammar, which does not depend on the messages."""
+    def _prepare_prompt(self, request: GenerationRequest) -> PreparedRequest:
         check_kind(request, self._folder.kind)
         if self._folder.embedder is not None:
             check_dimensions(request.dimensions, self._folder.embedder)

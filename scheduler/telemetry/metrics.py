@@ -282,12 +282,6 @@ class Metrics:
         self.cluster_nodes = declare.gauge(
             "penstock_cluster_nodes", "Machines of the cluster that live and have places for engines."
         )
-        self.preparation_processes = declare.gauge(
-            "penstock_preparation_processes", "Preparation processes that take requests."
-        )
-        self.preparation_process_deaths = declare.counter(
-            "penstock_preparation_process_deaths", "Times that a preparation process ended."
-        )
         self.agent_restarts = declare.counter(
             "penstock_cluster_agent_restarts", "Times that the agent, which speaks with Ray, ended."
         )
