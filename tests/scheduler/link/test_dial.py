@@ -31,9 +31,7 @@ async def listening() -> AsyncIterator[tuple[trio.MemoryReceiveChannel[Dialed], 
         nursery.cancel_scope.cancel()
 
 
-async def dialed(
-    port: int, token: str = TOKEN, *, addresses: tuple[str, ...] = (LOOPBACK,)
-) -> socket.socket:
+async def dialed(port: int, token: str = TOKEN, *, addresses: tuple[str, ...] = (LOOPBACK,)) -> socket.socket:
     return await trio.to_thread.run_sync(
         lambda: dial(addresses, port, token, ENGINE_ROLE, host="mac-2", seconds=2.0)
     )
