@@ -102,7 +102,8 @@ ENGINE = Dashboard(
             "Restarts by cause",
             "out_of_memory: lower --kv-cache-bytes or --max-slots. buffer_limit: Metal allows a number "
             "of buffers, whatever their size. gpu_timeout: chunks halve by themselves. hung: it made no "
-            "steps and was killed. killed: from outside, or by the kernel. start: it did not come up. "
+            "steps and was killed. killed: from outside. crashed: by a signal of its own. start: it did not "
+            "come up. "
             "engine_died in the log has its last words.",
             "short",
             [rate("penstock_engine_restarts_total", "{{cause}}", "cause")],

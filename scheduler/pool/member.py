@@ -24,7 +24,7 @@ from scheduler.pool.placement import Candidate
 from scheduler.pool.speeds import Speeds
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.recovery.death import CrashLoopBreaker, Death
-from scheduler.recovery.poison import count_death, spare, takes_suspect
+from scheduler.recovery.poison import count_death, judge, takes_suspect
 from scheduler.recovery.stall_watch import StallWatch
 from scheduler.recovery.supervisor import EngineNeverReady, Supervisor
 from scheduler.requests.lifecycle import State
@@ -137,6 +137,10 @@ class Member:
     @property
     def takes_suspect(self) -> bool:
         return takes_suspect(self.multiplexer, self.slots)
+
+    @property
+    def has_suspect(self) -> bool:
+        return any(record.suspect and not record.trusted for record in self.multiplexer)
 
     @property
     def hopeless(self) -> bool:
@@ -296,9 +300,8 @@ class Member:
     def engine_died(self, death: Death) -> None:
         self._telemetry.sample(observation.observe_death, self.metrics, death.cause)
         lost, self._lost = self._lost, None
-        timed_out = death.cause is DeathCause.GPU_TIMEOUT
-        if lost is not None and timed_out and not self.bounds.smallest_chunk:
-            spare(lost.on_board)
+        if lost is not None:
+            judge(lost.suspects, death.cause, smallest_chunk=self.bounds.smallest_chunk)
         # A load that fails has used none of its bounds.
         if not self.supervisor.statistics().failed_starts:
             self._lower_bounds(death)
@@ -311,7 +314,7 @@ class Member:
             return self.multiplexer.lose_all()
         now = self._clock()
         on_board = list(self.multiplexer)
-        self._lost = Lost(cause, on_board, count_death(on_board))
+        self._lost = Lost(cause, count_death(on_board))
         lost = self.multiplexer.lose_all()
         self.quarantined = self.quarantined or any(record.suspect for record in lost)
         self._breaker.died(now)

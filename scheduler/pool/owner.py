@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A process's end as the link saw it, and the requests on board."""
+    """A process's end as the link saw it, and the requests on board that may have caused it."""
 
     cause: str
-    on_board: Sequence[StreamRecord]
     suspects: Sequence[StreamRecord]
 
 

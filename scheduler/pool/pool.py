@@ -327,8 +327,8 @@ class Pool:
         self._listener.progressed(record, now, started=started)
 
     def engine_stepped(self, member: Member) -> None:
-        if len(self.awaiting):
-            # A suspect may be waiting for another request to become trusted.
+        if len(self.awaiting) or member.quarantined:
+            # A suspect, or the queue, may be waiting for another request to become trusted.
             self._listener.pump()
 
     def engine_lost(self, member: Member, lost: Sequence[StreamRecord], cause: str) -> None:
@@ -360,8 +360,8 @@ class Pool:
         self._listener.pump()
 
     def engine_died(self, member: Member, lost: Lost | None, death: Death) -> None:
-        """Fail a culprit. Not before the cause is known: what the device's watchdog ended may be its
-        chunk's."""
+        """Fail a culprit, or let suspects go on where the cause allows it. Not before it is known: what the
+        device's watchdog ended may be its chunk's, and what a signal ended is nobody's."""
         if lost is None:
             return
         culprit = culprit_of(lost.suspects, self._config.recovery.max_request_deaths)
@@ -369,6 +369,8 @@ class Pool:
             self._telemetry.sample(self.metrics.poisonous.inc)
             # Without the line of stderr, which is the operator's.
             self.awaiting.give_up(culprit, poison(culprit, f"{death.cause.value}: {lost.cause}"))
+        if lost.suspects:
+            self._listener.pump()
 
     def others_ready(self, member: Member) -> bool:
         return any(one is not member and one.ready and not one.draining for one in self)

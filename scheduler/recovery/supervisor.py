@@ -178,7 +178,7 @@ class Supervisor:
                 raise EngineNeverReady(str(error)) from error
             # Its Fault counts as the last line of stderr: the same text, and never cut off.
             last_words = (*exit_.last_stderr, *life.stack.splitlines(), life.cause)
-            death = conclude(life.death, last_words, exit_.returncode)
+            death = conclude(life.death, last_words, exit_)
             self._death_cause = death.cause
             detail = "" if death.detail is None or death.detail in life.cause else f": {death.detail}"
             self._last_death = f"{life.cause}; the engine {exit_}{detail}"

@@ -79,6 +79,8 @@ class StreamRecord:
     """Further ones, which do not count against it (`recovery/poison.py`)."""
     suspect: bool = False
     """Whether it may have caused the last of these deaths."""
+    roams: bool = False
+    """Whether, though a suspect, it may resume on an engine that had no part in that death."""
     dispatched_at: float | None = None
     started_at: float | None = None
     """When the engine first reported progress: until then it may have waited for a slot there."""

@@ -71,6 +71,7 @@ class LoopbackLauncher:
 
     async def run(self, session: Session) -> Exit:
         self.starts += 1
+        # If `kill` ends it.
         self._last_stderr, self._returncode = (), -signal.SIGKILL
         ours, theirs = trio.testing.memory_stream_pair()
         channel = Channel(ours)
@@ -94,7 +95,7 @@ class LoopbackLauncher:
                 except EngineTimeout:
                     self._last_stderr, self._returncode = (METAL_TIMEOUT,), -signal.SIGABRT
                 except EngineDeath:
-                    pass
+                    self._returncode = -signal.SIGSEGV
                 nursery.cancel_scope.cancel()
         # Not under the cancelled scope: the parent sees a death by this close.
         await trio.aclose_forcefully(link)

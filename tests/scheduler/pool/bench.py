@@ -94,11 +94,11 @@ class PoolBench:
         for _ in range(TRUSTED_TOKENS):
             self.step(name)
 
-    def die(self, name: str | int) -> None:
+    def die(self, name: str | int, cause: DeathCause = DeathCause.CRASHED) -> None:
         # One that drains may leave the pool with the requests that it loses, before the cause is known.
         member = self.member(name)
         member.engine_lost("it died")
-        member.engine_died(Death(DeathCause.KILLED))
+        member.engine_died(Death(cause))
 
     def on_board(self, name: str | int) -> list[StreamRecord]:
         return list(self.member(name).multiplexer)
