@@ -56,7 +56,7 @@ class RemoteEngines:
         self._engines = JoinedEngines(pool, settings.rank_hosts)
         agent = agent_process(environment, settings.ray_address)
         self._ray = RayCluster(agent, metrics) if settings.ray else None
-        self._token, self._token_file = _token(settings, environment)
+        self._token, self._token_file = join_token(settings, environment)
         self._listener = Listener(self._token, self._engines.arrived)
         self._addresses = settings.engine_addresses()
         self._port = settings.engine_port
@@ -125,7 +125,7 @@ class RemoteEngines:
         click.echo(f"join       engines connect to {where}, port {self._port}, with a token; {_PLAIN_TEXT}")
 
 
-def _token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple[str, Path | None]:
+def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple[str, Path | None]:
     """Return the token that engines need, and the file that has it. Ray carries one of this run to its
     nodes. Raise OptionError."""
     if settings.ray and settings.join_token_file is None:

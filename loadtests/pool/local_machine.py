@@ -18,9 +18,11 @@ _END_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 
-def joining(port: int, token: str, caches: Path, device: str) -> tuple[list[str], dict[str, str]]:
+def joining(
+    port: int, token: str, caches: Path, device: str, server: str = LOOPBACK
+) -> tuple[list[str], dict[str, str]]:
     """Return the command of an engine that joins the server on this port, and its environment."""
-    command = [sys.executable, "-m", "scheduler.engine", "--join", f"{LOOPBACK}:{port}"]
+    command = [sys.executable, "-m", "scheduler.engine", "--join", f"{server}:{port}"]
     command += ["--device", device, "--name", f"machine-{device}", "--blas", "off"]
     return command, with_own_path({**os.environ, "XDG_CACHE_HOME": str(caches), TOKEN_VARIABLE: token})
 

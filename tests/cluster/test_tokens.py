@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import trio
+from scheduler.cluster.agent_process import AgentProcess
 
 from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Nodes, front_inbound
-from scheduler.cluster.agent_process import AgentProcess
 from tests.cluster.machines import Machines, machines
 
 pytestmark = [

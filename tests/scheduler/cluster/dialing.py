@@ -72,6 +72,8 @@ class Farm:
             await trio.testing.wait_all_tasks_blocked()
             for machine in self.machines:
                 nursery.start_soon(machine.run, self.engines)
+                # In their order: the first one is engine 0.
+                await trio.testing.wait_all_tasks_blocked()
             yield nursery
             nursery.cancel_scope.cancel()
 

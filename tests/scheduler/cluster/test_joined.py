@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from scheduler.cluster.joined import (
     retry_seconds,
 )
 from scheduler.cluster.rank_hosts import RankHosts, read_rank_hosts
+from scheduler.engine.backend import Backend
+from scheduler.engine.load_failure import LoadRefused
+from scheduler.link.messages import Load
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -89,7 +93,7 @@ async def test_the_last_machine_may_leave_and_its_requests_wait(autojump_clock: 
     farm = Farm(Machine("mac-1"))
     async with farm.running() as nursery:
         await farm.ready(1)
-        clients = await farm.come(nursery, 5 - 1)
+        clients = await farm.come(nursery, 4)
         farm.machines[0].turn_off()
         await farm.until(lambda: farm.conditions() == [])
         await trio.sleep(100)
@@ -105,24 +109,60 @@ async def test_an_engine_that_is_refused_is_tried_again_more_and_more_rarely(
     autojump_clock: MockClock,
 ) -> None:
     """As one that has another model. The others serve meanwhile, and its machine waits without loading."""
-    refused = Machine("mac-2")
-    loads = []
+    refused, loads = Machine("mac-2"), list[float]()
 
-    def fails(load: object) -> None:
+    def fails(load: Load) -> Backend:
         loads.append(trio.current_time())
-        raise RuntimeError("another model")
+        raise LoadRefused("another model")
 
-    refused.engine = LoopbackLauncher(fails)  # type: ignore[arg-type]
+    refused.engine = LoopbackLauncher(fails)
     farm = Farm(Machine("mac-1"), refused)
     async with farm.running():
-        await farm.until(lambda: farm.conditions() == ["ready", "failed"])
         await trio.sleep(10 * RETRY_SECONDS)
-        gaps = [later - earlier for earlier, later in zip(loads, loads[1:], strict=False)]
-        assert gaps == [pytest.approx(RETRY_SECONDS * 2**n, abs=3) for n in range(len(gaps))]
-        assert len(gaps) == 3
+        assert sorted(farm.conditions()) == ["failed", "ready"]
+        gaps = [later - earlier for earlier, later in pairwise(loads)]
+        assert gaps == [pytest.approx(RETRY_SECONDS * 2**n, abs=3) for n in range(3)]
         refused.engine = LoopbackLauncher()
-        await trio.sleep(20 * RETRY_SECONDS)
+        await trio.sleep(40 * RETRY_SECONDS)
         assert farm.conditions() == ["ready", "ready"]
+
+
+@trio_test
+async def test_without_an_engine_that_loads_requests_are_refused_with_the_reason(
+    autojump_clock: MockClock,
+) -> None:
+    """The server stays: a machine that can may join."""
+    refused = Machine("mac-1")
+
+    def fails(load: Load) -> Backend:
+        raise LoadRefused("the model is not there")
+
+    refused.engine = LoopbackLauncher(fails)
+    farm = Farm(refused)
+    async with farm.running() as nursery:
+        await farm.until(lambda: farm.conditions() == ["failed"])
+        client = Client(ask("refused"))
+        await client.follow(farm.scheduler)
+        assert "the model is not there" in str(client.refusal)
+        farm.turn_on(Machine("mac-2"))
+        await farm.until(lambda: "ready" in farm.conditions())
+        await check_all(farm, await farm.come(nursery, 2))
+
+
+@trio_test
+async def test_requests_go_on_elsewhere_though_their_machine_stays_away(autojump_clock: MockClock) -> None:
+    """Also those without a token yet, which might have ended it: they do not wait for its return."""
+    farm = Farm(Machine("mac-1"), Machine("mac-2"), Machine("mac-3"))
+    async with farm.running() as nursery:
+        await farm.ready(3)
+        clients = [Client(ask(f"{number}", max_tokens=LONG)) for number in range(4)]
+        for client in clients:
+            nursery.start_soon(client.follow, farm.scheduler)
+        await farm.until(lambda: len(farm.scheduler.pool) == 4)
+        died_at = trio.current_time()
+        farm.machines[0].turn_off()
+        await check_all(farm, clients)
+        assert trio.current_time() - died_at < AWAY_SECONDS
 
 
 def test_a_wait_for_a_refused_engine_is_bounded() -> None:
@@ -169,8 +209,8 @@ def hosts(tmp_path: Path) -> RankHosts:
 async def test_ranks_are_one_engine_once_all_their_machines_have_dialed(
     hosts: RankHosts, autojump_clock: MockClock
 ) -> None:
-    """Whichever comes first; one that is not in the file is refused. Rank 0 gets the Load, the other one is sent to
-    it."""
+    """Whichever comes first; one that is not in the file is refused. Rank 0 gets the Load, the other one is
+    sent to it."""
     second, first, stranger = Machine("mac-2"), Machine("x", "10.1.0.1"), Machine("mac-7")
     farm = Farm(second, stranger, hosts=hosts)
     async with farm.running():

@@ -1,4 +1,4 @@
-"""The server's port for engines, over memory streams and virtual time: what a stranger can cost, who gets in."""
+"""The server's port for engines, over memory streams: what a stranger can cost, and who gets in."""
 
 from __future__ import annotations
 
