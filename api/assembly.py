@@ -169,8 +169,6 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     preparation = Preparation(tokenizer, found.folder, settings.thinking(), settings.hold_calls)
     config = _config(options, found, shared, number)
     _describe(config, tokenizer.answer_format, found.folder.embedder)
-    if found.folder.embedder is None and (whole := tokenizer.text_statistics().whole) is not None:
-        click.echo(f"template   rendered again each turn: {whole}")
     tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory

@@ -119,7 +119,7 @@ _COMMANDS = {
     "serve": Entry("api.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."),
     "service": Entry(
         "api.operator.service.commands:service",
-        "Run the server under launchd or systemd, and upgrade it.",
+        "Run the server under launchd or systemd.",
     ),
     "show": Entry("api.operator.models.show:show", "Show a model: files, dialects, and the memory it takes."),
     "top": Entry("api.operator.top.command:top", "Show what a server does now."),

@@ -94,14 +94,6 @@ def checked_host_names(text: Any) -> Any:
     return text
 
 
-def descriptors(text: Any) -> Any:
-    """Numbers of inherited sockets, with commas."""
-    for part in between_commas(text if isinstance(text, str) else None):
-        if not part.isascii() or not part.isdigit() or int(part) < 3:
-            raise ValueError("descriptors from 3 on, with commas")
-    return text
-
-
 def origins_with_commas(text: Any) -> Any:
     """vLLM takes a JSON list where ours has commas."""
     if not isinstance(text, str) or not text.lstrip().startswith("["):

@@ -20,7 +20,6 @@ from api.option_values import (
     MemoryAmount,
     between_commas,
     checked_host_names,
-    descriptors,
     engine_count,
     origins_with_commas,
     scripted_plan,
@@ -37,13 +36,6 @@ class ServeSettings(ModelSettings):
 
     host: str = option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
     port: int = option("HTTP", "Port to listen on; 0 takes a free one.", 8000, ge=0, le=65535)
-    listen_fds: Annotated[str | None, BeforeValidator(descriptors)] = option(
-        "HTTP",
-        "Descriptors of listening sockets on --port that the process was started with, with commas, as"
-        " systemd's socket units and penstock service give; nothing is accepted from them before the model"
-        " is ready.",
-        None,
-    )
     max_connections: int = option("HTTP", "Open connections; further ones get 503.", 1024, ge=1)
     max_body_bytes: Bytes = option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
     write_seconds: float = option(
@@ -272,9 +264,6 @@ class ServeSettings(ModelSettings):
         ge=0,
         le=65535,
     )
-    metrics_listen_fds: Annotated[str | None, BeforeValidator(descriptors)] = option(
-        "Metrics", "Descriptors of listening sockets on --metrics-port, as --listen-fds.", None
-    )
     metrics_tenants: str | None = option(
         "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
     )
@@ -334,12 +323,6 @@ class ServeSettings(ModelSettings):
 
     def engine_addresses(self) -> tuple[str, ...]:
         return tuple(between_commas(self.engine_address))
-
-    def inherited_sockets(self) -> list[int]:
-        return [int(part) for part in between_commas(self.listen_fds)]
-
-    def inherited_metrics_sockets(self) -> list[int]:
-        return [int(part) for part in between_commas(self.metrics_listen_fds)]
 
     def named_tenants(self) -> list[str]:
         return between_commas(self.metrics_tenants)

@@ -20,7 +20,6 @@ from scheduler.statistics import (
     PieceStatistics,
     SchedulerReport,
     SchedulerStatistics,
-    TextStatistics,
 )
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import ModelMetrics
@@ -40,16 +39,15 @@ class Operations:
         admission: Admission,
         pool: Pool,
         metrics: ModelMetrics,
-        caches: Callable[[], tuple[PieceStatistics, TextStatistics]],
+        pieces: Callable[[], PieceStatistics],
         recent: RecentRequests,
         model_waits_for: Callable[[], str] = str,
     ) -> None:
-        """`caches`: what is kept of prompts. `model_waits_for`: what the model must do
+        """`pieces`: what is kept of prompts. `model_waits_for`: what the model must do
         before any queued request is served; empty: nothing."""
         self._recent = recent
         self._model_waits_for = model_waits_for
-        self._caches = caches
-        self._observed_pieces, self._observed_texts = PieceStatistics(), TextStatistics()
+        self._pieces, self._observed_pieces = pieces, PieceStatistics()
         self._queue = queue
         self._admission = admission
         self._pool = pool
@@ -78,7 +76,6 @@ class Operations:
         """Return all waiting and running requests, and the bounds. Too expensive to call every second."""
         now = trio.current_time()
         engines = tuple(member.statistics(now) for member in self._pool)
-        pieces, texts = self._caches()
         records = tuple(self._pool.records)
         return SchedulerReport(
             draining=self._admission.draining,
@@ -94,8 +91,7 @@ class Operations:
             ),
             running=tuple(record.statistics(now) for record in records),
             engines=engines,
-            prompt_pieces=pieces,
-            prompt_texts=texts,
+            prompt_pieces=self._pieces(),
         )
 
     @property
@@ -137,10 +133,9 @@ class Operations:
         conditions = ["draining" if one.draining else one.condition.value for one in self._pool]
         observation.observe_engines(self.metrics, conditions)
         self.observe_queue()
-        pieces, texts = self._caches()
+        pieces = self._pieces()
         observation.observe_pieces(self.metrics, pieces, self._observed_pieces)
-        observation.observe_texts(self.metrics, texts, self._observed_texts)
-        self._observed_pieces, self._observed_texts = pieces, texts
+        self._observed_pieces = pieces
         observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
 
     @staticmethod

@@ -31,7 +31,6 @@ from scheduler.pool.boundary import EngineTraits, Launchers
 from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.pool import Pool
-from scheduler.prefix_files import PrefixFiles
 from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.recovery.supervisor import EngineNeverReady
@@ -119,19 +118,9 @@ class Scheduler:
             self._admission,
             self.pool,
             self.metrics,
-            lambda: (preparation.pieces.statistics(), preparation.tokenizer.text_statistics()),
+            preparation.pieces.statistics,
             self.recent,
             lambda: self.keeper.waits_for,
-        )
-        self.prefix_files = PrefixFiles(
-            self.pool,
-            config.engine,
-            offload,
-            preparation.context_tokens,
-            lambda request: self._salt(request.tenant, request.cache_salt),
-            lambda request: self._off_loop.tokenize(
-                request.prompt, request.tenant, self._salt(request.tenant, request.cache_salt)
-            ),
         )
 
     async def run(self) -> None:

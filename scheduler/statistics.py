@@ -181,20 +181,6 @@ class PieceStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class TextStatistics:
-    """Of texts of messages that the chat template has rendered. Since the start: messages, and how many of
-    their texts were kept."""
-
-    whole: str | None = None
-    """What is rendered each time, and why: the conversation, or some loops; None: all loops keep texts."""
-    messages: int = 0
-    """Turns of the template's loops that keep texts."""
-    kept_messages: int = 0
-    held_bytes: int = 0
-    """At this moment."""
-
-
-@dataclass(frozen=True, slots=True)
 class SchedulerReport:
     """`GET /v1/scheduler`. `kv_cache_share` and `prefill_chunk_ceiling` are the least of all engines,
     `last_step_seconds` is the youngest. `departures_per_second` (of full engines) is None until it is
@@ -212,4 +198,3 @@ class SchedulerReport:
     running: tuple[RunningStatistics, ...]
     engines: tuple[MemberStatistics, ...]
     prompt_pieces: PieceStatistics
-    prompt_texts: TextStatistics

@@ -18,13 +18,12 @@ from scheduler.link.counters import DeviceMemory as DeviceMemory
 from scheduler.link.counters import MemoryState as MemoryState
 from scheduler.link.pooling import Pooler
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
-from scheduler.link.transfers import Transfer, TransferReply
 from scheduler.link.waits import WaitOut as WaitOut
 from scheduler.link.waits import WaitReason as WaitReason
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 22
+PROTOCOL_VERSION = 23
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -403,15 +402,6 @@ class Fault(WireStruct, frozen=True, tag="fault"):
 
 
 ToEngine: TypeAlias = (
-    Load
-    | Follow
-    | Submit
-    | TurnEnded
-    | Cancel
-    | Inspect
-    | SetMemoryLimit
-    | LoadAdapter
-    | UnloadAdapter
-    | Transfer
+    Load | Follow | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
 )
-FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | TransferReply | Fault
+FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault

@@ -16,9 +16,7 @@ from scheduler.config import SchedulerConfig
 from scheduler.link.channel import EngineSender
 from scheduler.link.messages import AdapterLoaded, Counters, Inspection, Load, Ready, StepOutput, ToEngine
 from scheduler.link.pending_inspections import PendingInspections
-from scheduler.link.pending_transfers import PendingTransfers
 from scheduler.link.process import EngineLauncher
-from scheduler.link.transfers import TransferReply
 from scheduler.pool.owner import Lost, MemoryShare, Owner
 from scheduler.pool.placement import Candidate
 from scheduler.pool.speeds import Speeds
@@ -76,7 +74,6 @@ class Member:
         self.sender = EngineSender()
         self.multiplexer = Multiplexer(name, self.sender.send, owner.retired, observer, clock)
         self.inspections = PendingInspections()
-        self.transfers = PendingTransfers(self.sender)
         self.adapters = owner.adapters.of_engine(name, self.sender)
         self.stall = StallWatch(
             config.stall_seconds,
@@ -272,9 +269,6 @@ class Member:
         self.stall.answered(inspection, self._clock())
         self.inspections.answered(inspection)
 
-    def engine_transferred(self, reply: TransferReply) -> None:
-        self.transfers.answered(reply)
-
     def engine_adapter_loaded(self, reply: AdapterLoaded) -> None:
         self.adapters.answered(reply)
 
@@ -286,7 +280,6 @@ class Member:
         self._telemetry.sample(observation.observe_loss, self.metrics, stopped=stopped)
         self._telemetry.run("engine_totals", self._totals.forget)
         self.inspections.engine_lost()
-        self.transfers.engine_lost()
         self.share.ended()
         self.adapters.engine_lost()
         if self._config.engine.kv_disk is None:

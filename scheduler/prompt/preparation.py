@@ -286,7 +286,7 @@ class Preparation:
         field = field or _field(prompt)
         match prompt:
             case ChatPrompt():
-                text = self.tokenizer.render(prompt, salt)
+                text = self.tokenizer.render(prompt)
             case TextPrompt(text=text):
                 pass
             case TokenPrompt(token_ids=token_ids):

@@ -18,7 +18,7 @@ from scheduler.errors import (
 from scheduler.events import FinishReason
 from scheduler.link.messages import Inspection, Ready
 from scheduler.requests.record import StreamRecord
-from scheduler.statistics import DeathCause, FlowStatistics, PieceStatistics, TextStatistics
+from scheduler.statistics import DeathCause, FlowStatistics, PieceStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER
@@ -154,14 +154,6 @@ def observe_pieces(metrics: ModelMetrics, now: PieceStatistics, before: PieceSta
     metrics.tokenized["kept"].inc(kept)
     metrics.tokenized["made"].inc(now.tokens - before.tokens - kept)
     metrics.pieces_bytes.set(now.held_bytes)
-
-
-def observe_texts(metrics: ModelMetrics, now: TextStatistics, before: TextStatistics) -> None:
-    """Sample what templates cost since `before`."""
-    kept = now.kept_messages - before.kept_messages
-    metrics.rendered["kept"].inc(kept)
-    metrics.rendered["made"].inc(now.messages - before.messages - kept)
-    metrics.texts_bytes.set(now.held_bytes)
 
 
 def observe_flows(metrics: ModelMetrics, flows: Iterable[FlowStatistics]) -> None:

@@ -17,7 +17,6 @@ ENGINE_MAY_SEE = {
     "scheduler.link.messages",
     "scheduler.link.pooling",
     "scheduler.link.reports",
-    "scheduler.link.transfers",
     "scheduler.link.framing",
     "scheduler.link.grammar_limits",
     "scheduler.link.wire_struct",

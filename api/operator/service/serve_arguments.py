@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 
 from api import options
@@ -46,8 +47,6 @@ def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSett
     settings = serve_settings(arguments)
     # Also the files that options name.
     settings.keys()
-    if settings.listen_fds or settings.metrics_listen_fds:
-        raise OperatorError("--listen-fds and --metrics-listen-fds are given by the service itself")
     return settings
 
 
@@ -59,11 +58,26 @@ def check_ports(settings: ServeSettings) -> None:
         raise OperatorError("--metrics-port 0 is another port at each start: a service needs one that stays")
 
 
-def url_of(settings: ServeSettings, port: int | None = None) -> str:
-    """Return where this machine reaches the server, or with `port` its metrics."""
-    host = _ANY.get(settings.host, settings.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
+def addresses_of(settings: ServeSettings) -> tuple[str, ...]:
+    """Return every address that `serve` would listen on, its metrics' behind: systemd takes no host names.
+    Raise OperatorError."""
+    found = []
+    for port in (settings.port, settings.metrics_port):
+        if port is not None:
+            try:
+                each = socket.getaddrinfo(
+                    settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )
+            except OSError as error:
+                raise OperatorError(f"cannot find the address of {settings.host}: {error}") from error
+            found += [_with_port(str(address[0]), port) for *_, address in each]
+    return tuple(dict.fromkeys(found))
 
 
-def metrics_url_of(settings: ServeSettings) -> str:
-    return url_of(settings, settings.metrics_port)
+def url_of(settings: ServeSettings) -> str:
+    """Return where this machine reaches the server."""
+    return f"http://{_with_port(_ANY.get(settings.host, settings.host), settings.port)}"
+
+
+def _with_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

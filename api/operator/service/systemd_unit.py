@@ -1,4 +1,4 @@
-"""The text of a systemd unit, as a function of its options alone."""
+"""The texts of systemd's units, the service's and its sockets', as functions of its options alone."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
         f"# systemctl {'' if options.system else '--user '}edit {options.name}",
         "[Unit]",
         "Description=Penstock, a server of language models",
+        # The sockets come first, and stay when the service ends.
+        f"Requires={options.name}.socket",
+        f"After={options.name}.socket",
         # A user's systemd has no such unit.
         *(["Wants=network-online.target", "After=network-online.target"] if options.system else []),
         # A model that cannot be loaded is not loaded without end.
@@ -39,8 +42,6 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
         "WatchdogSec=120",
         # The drain's signal goes to the main process, SIGKILL in the end to every one.
         "KillMode=mixed",
-        f"RuntimeDirectory={options.name}",
-        "RuntimeDirectoryMode=0700",
         "UMask=0077",
         "NoNewPrivileges=yes",
         # Connections and engines; the server lowers its limits to what it gets.
@@ -56,6 +57,28 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
         ]
     target = "multi-user.target" if options.system else "default.target"
     lines += ["", "[Install]", f"WantedBy={target}"]
+    return "\n".join(lines) + "\n"
+
+
+def socket_text(options: ServiceOptions) -> str:
+    """Return the unit of the sockets. systemd keeps them open: what comes while no process serves waits in
+    their backlog."""
+    lines = [
+        "# Written by penstock service install, which writes it anew",
+        "[Unit]",
+        "Description=Connections of Penstock",
+        "",
+        "[Socket]",
+        *(f"ListenStream={address}" for address in options.addresses),
+        # Each address is given by itself, as the server would listen.
+        "BindIPv6Only=ipv6-only",
+        "Backlog=4096",
+        # At boot, before the machine has its address.
+        *(["FreeBind=yes"] if options.system else []),
+        "",
+        "[Install]",
+        "WantedBy=sockets.target",
+    ]
     return "\n".join(lines) + "\n"
 
 
