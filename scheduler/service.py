@@ -112,7 +112,9 @@ class Scheduler:
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading, share_of)
-        self.pool = Pool(config, launchers, self._queue, self._admission, self, self.metrics, traits, place)
+        self.pool = Pool(
+            config, launchers, self._queue, self._admission, self, self.metrics, traits, offload, place
+        )
         self.operations = Operations(
             self._queue,
             self._admission,
@@ -180,8 +182,8 @@ class Scheduler:
             self._recorder.refused(requests[0], error)
             raise
         doorbell = Doorbell()
-        pipeline_of = self._preparation.answer_pipeline
-        records = records_of(prepared, self._ids, pipeline_of, arrived_at, doorbell)
+        pipelines_of = self._preparation.answer_pipelines
+        records = records_of(prepared, self._ids, pipelines_of, arrived_at, doorbell)
         with ExitStack() as releases:
             for record in records:
                 releases.callback(self._release, record)

@@ -28,6 +28,7 @@ from scheduler.recovery.supervisor import EngineNeverReady, Supervisor
 from scheduler.requests.lifecycle import State
 from scheduler.requests.multiplexer import Multiplexer, RequestObserver
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
 from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
@@ -51,6 +52,7 @@ class Member:
         metrics: EngineMetrics,
         telemetry: Containment,
         observer: RequestObserver,
+        turns: Turns,
         on_loading: Callable[[str], None],
         share: MemoryShare,
         clock: Callable[[], float] = trio.current_time,
@@ -72,7 +74,9 @@ class Member:
         self.likely = PrefixEstimate()
         """What its prefix cache is likely to have."""
         self.sender = EngineSender()
-        self.multiplexer = Multiplexer(name, self.sender.send, owner.retired, observer, clock)
+        self.multiplexer = Multiplexer(
+            name, self.sender.send, owner.retired, owner.left, observer, turns, clock
+        )
         self.inspections = PendingInspections()
         self.adapters = owner.adapters.of_engine(name, self.sender)
         self.stall = StallWatch(

@@ -51,6 +51,10 @@ class Owner(Protocol):
         """After `engine_lost`, when the cause is known."""
         ...
 
+    def left(self, record: StreamRecord) -> None:
+        """A request has left its engine, and its answer is still read."""
+        ...
+
     def retired(self, record: StreamRecord) -> None: ...
     def others_ready(self, member: Member) -> bool:
         """Whether other engines could take its requests."""

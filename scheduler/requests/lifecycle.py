@@ -20,6 +20,8 @@ class State(Enum):
     DECODING = auto()
     AWAITING_ENGINE = auto()
     """Its engine died; the next one resumes it."""
+    ENDING = auto()
+    """No engine has it any more: the answer is whole, and the rest of it is being read."""
     CANCELLING = auto()
     """`Cancel` sent; output that still arrives is dropped until `Retired`."""
     RETIRED = auto()
@@ -33,6 +35,8 @@ class Event(Enum):
     """The client left, or a deadline passed: the record's outcome says which."""
     LOSE = auto()
     """Its engine died."""
+    END = auto()
+    """Its engine has ended it."""
     RETIRE = auto()
 
 
@@ -52,10 +56,12 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     # On the next engine it starts again as SUBMITTED; it may have tokens already.
     **{(state, Event.LOSE): State.AWAITING_ENGINE for state in _IN_ENGINE},
     (State.AWAITING_ENGINE, Event.DISPATCH): State.SUBMITTED,
+    # It died with an answer that lacked only its `Retired`.
+    **{(state, Event.END): State.ENDING for state in (*_IN_ENGINE, State.AWAITING_ENGINE)},
     # No engine has it, so a cancel retires it without waiting for `Retired`.
     **{
         (state, event): State.RETIRED
-        for state in (State.QUEUED, State.AWAITING_ENGINE)
+        for state in (State.QUEUED, State.AWAITING_ENGINE, State.ENDING)
         for event in (Event.CANCEL, Event.RETIRE)
     },
     **{(state, Event.CANCEL): State.CANCELLING for state in _IN_ENGINE},
