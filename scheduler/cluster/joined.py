@@ -73,6 +73,11 @@ class JoinedLauncher:
         self._complete = trio.Event()
 
     @property
+    def machines(self) -> dict[str, str]:
+        """Names and addresses of the machines whose connections nobody has taken."""
+        return {dialed.host: dialed.address for dialed in self._dialed.values()}
+
+    @property
     def waiting(self) -> bool:
         """Whether all machines have dialed, and nobody has taken their connections."""
         return len(self._dialed) == self._ranks
@@ -134,7 +139,8 @@ class _Place:
 
     launcher: JoinedLauncher
     engine: str
-    addresses: tuple[str, ...]
+    machines: dict[str, str]
+    """Names and addresses, as they dialed last."""
     away_since: float | None = None
     """Since when no connection of it is there."""
     taken_since: float | None = None
@@ -146,7 +152,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMachine:
-    """A machine, or several of one engine, for operators."""
+    """A machine, for operators. `linked`: whether its engine runs."""
 
     machine: str
     address: str
@@ -192,8 +198,10 @@ class JoinedEngines:
         older = launcher.offer(dialed, rank)
         if older is not None:
             self._close(older)
-        if place is None and launcher.waiting:
-            self._add(name, launcher, dialed)
+        if place is not None:
+            place.machines[dialed.host] = dialed.address
+        elif launcher.waiting:
+            self._add(name, launcher)
 
     def adjust(self, now: float) -> None:
         """Let the pool follow the machines: those that are away leave it, those that dial again are tried
@@ -217,19 +225,22 @@ class JoinedEngines:
     def machines(self) -> tuple[JoinedMachine, ...]:
         linked = {engine.name: engine.linked for engine in self._engines}
         return tuple(
-            JoinedMachine(name, ", ".join(place.addresses), linked.get(place.engine, False), place.engine)
-            for name, place in self._places.items()
+            JoinedMachine(machine, address, linked.get(place.engine, False), place.engine)
+            for place in self._places.values()
+            for machine, address in place.machines.items()
         )
 
-    def _add(self, name: str, launcher: JoinedLauncher, dialed: Dialed) -> None:
+    def _add(self, name: str, launcher: JoinedLauncher) -> None:
+        machines = launcher.machines
         try:
             engine = self._engines.add(launcher)
         except TooManyEngines as error:
             for one in launcher.withdraw():
                 self._refuse(one, str(error))
             return
-        _log.info("machine_joined", machine=name, address=dialed.address, engine=engine.name)
-        self._places[name] = _Place(launcher, engine.name, (dialed.address,))
+        for machine, address in machines.items():
+            _log.info("machine_joined", machine=machine, address=address, engine=engine.name)
+        self._places[name] = _Place(launcher, engine.name, machines)
 
     def _retry(self, place: _Place, engine: Engine, now: float) -> None:
         if engine.ready:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -73,6 +74,8 @@ def _link() -> socket.socket:
     if options.fd is not None:
         return inherited_link(options.fd)
     link = join(options)
+    # Ctrl-C on a terminal ends it at once, also in the middle of a step.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # What started this process sees by it when it ends.
     os.dup(sys.stdout.fileno())
     keep_standard_output_clean()
