@@ -1,7 +1,7 @@
 """Offer this machine's device to a server elsewhere: `python -m scheduler.engine --join HOST:PORT`.
 
 The process takes the lock on the device, dials the server with its token, and is then an engine like one on a
-socket pair: it loads what the server names, and ends with its link. Whoever keeps it alive (systemd,
+socket pair: it loads what the server names, and ends with its link. What keeps it alive (systemd,
 launchd, an actor of Ray) starts it again. Without trio.
 """
 
