@@ -106,6 +106,7 @@ _COMMANDS = {
         "api.operator.doctor.command:doctor",
         "Say what this machine can serve, and what stands in the way.",
     ),
+    "engine": Entry("api.operator.join:engine", "Compute for a server on another machine."),
     "launch": Entry("api.operator.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
     "models": Entry("api.operator.models.listing:models", "List the models on this machine."),
     "pull": Entry("api.operator.models.pull:pull", "Download a model from the Hugging Face hub."),
