@@ -109,7 +109,9 @@ def test_systemd_opens_the_sockets_first_and_keeps_them(
     program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    systemd = Systemd("penstock", system=False)
+    for unit_file in ("penstock.socket", "penstock.service"):
+        (tmp_path / unit_file).touch()
+    systemd = Systemd("penstock", tmp_path, system=False)
     systemd.start()
     systemd.stop()
     assert (tmp_path / "calls").read_text().splitlines() == [
@@ -119,4 +121,18 @@ def test_systemd_opens_the_sockets_first_and_keeps_them(
         "--user start penstock.socket",
         "--user restart --no-block penstock.service",
         "--user disable --now penstock.socket penstock.service",
+    ]
+
+
+def test_systemd_starts_an_engine_without_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "systemctl"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "penstock.service").touch()
+    Systemd("penstock", tmp_path, system=False).start()
+    assert (tmp_path / "calls").read_text().splitlines()[1:] == [
+        "--user enable penstock.service",
+        "--user reset-failed penstock.service",
+        "--user restart --no-block penstock.service",
     ]
