@@ -25,7 +25,6 @@ from scheduler.events import (
     ToolCallStarted,
 )
 
-
 _MOST_WITH_LOGPROBS = 32
 """Pieces of a run that carry log-probabilities: with 20 alternatives a token is 2 KB of JSON, and a run is
 encoded at once."""
