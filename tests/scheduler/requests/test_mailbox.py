@@ -15,7 +15,6 @@ from scheduler.events import (
     Failed,
     Finished,
     FinishReason,
-    Logprob,
     Prefilling,
     ReasoningDelta,
     StreamEvent,
@@ -186,8 +185,8 @@ def test_pieces_of_one_kind_merge_and_kinds_keep_their_order(actions: list[objec
 def test_a_late_reader_gets_one_event_a_run() -> None:
     """Log-probabilities stay with their text."""
     mailbox = Mailbox()
-    entry = TokenLogprobs(Logprob(1, "a", b"a", -0.5))
-    half = TokenLogprobs(Logprob(2, "", b"\xf0", -0.5))
+    spelling = {1: b"a", 2: b"\xf0"}.__getitem__
+    entry, half = (TokenLogprobs.of(token, -0.5, (), spelling) for token in (1, 2))
     for piece in (TextDelta("a", (entry,)), TextDelta("", (half,)), ReasoningDelta("b"), TextDelta("c")):
         mailbox.put(piece)
     assert mailbox.take_nowait() == TextDelta("a", (entry, half))
