@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -14,17 +15,18 @@ from scheduler.link.messages import Inspect, Inspection
 from scheduler.pool.member import Member
 from scheduler.pool.pool import Pool
 from scheduler.pool.together import last_step_seconds, stalled_seconds, together
-from scheduler.requests.story import RequestStory
+from scheduler.requests.record import StreamRecord
+from scheduler.requests.time_line import RequestStory
 from scheduler.statistics import (
     MemberStatistics,
     PieceStatistics,
     SchedulerReport,
     SchedulerStatistics,
+    WaitStatistics,
 )
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.request_recorder import KEPT, RecentRequests
-from scheduler.waits import reason_of, waits_of
 
 MOST_CHOICES = 64
 """Of one request in a report: a body of embeddings has thousands of texts under one id."""
@@ -110,7 +112,7 @@ class Operations:
         found = self._recent.stories(public_id)
         for record in self._pool.records:
             if record.prepared.request.public_id == public_id:
-                found.append(replace(record.story(now), waits_for=reason_of(record)))
+                found.append(record.story(now))
         for record in self._queue.records:
             if record.prepared.request.public_id == public_id:
                 ahead = self._queue.ahead_of(record.request_id, now)
@@ -194,3 +196,46 @@ class Operations:
         if not inspection.unpinned:
             raise UnknownPin(f"no prefix is pinned by the name {name!r}", param="pin")
         return inspection
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Requests of one tenant that wait for one reason."""
+
+    requests: int = 0
+    oldest: StreamRecord | None = None
+
+    def add(self, record: StreamRecord) -> None:
+        self.requests += 1
+        if self.oldest is None or record.arrived_at < self.oldest.arrived_at:
+            self.oldest = record
+
+
+def waits_of(
+    tokenizing: Mapping[str, int],
+    queued: Iterable[StreamRecord],
+    queue_waits_for: str,
+    held: Iterable[StreamRecord],
+    now: float,
+) -> tuple[WaitStatistics, ...]:
+    """Return a line for each tenant and reason, the one with the most requests first. `tokenizing`: requests
+    by tenant. `queue_waits_for`: why the queue's next request is not in an engine. `held`: those that engines
+    have. O(requests)."""
+    found: dict[tuple[str, str], _Tally] = defaultdict(_Tally)
+    for tenant, requests in tokenizing.items():
+        found[tenant, "tokenizing"].requests = requests
+    for record in queued:
+        found[record.prepared.request.tenant, queue_waits_for].add(record)
+    for record in held:
+        if reason := record.waits_for:
+            found[record.prepared.request.tenant, reason].add(record)
+    lines = [_line(tenant, reason, tally, now) for (tenant, reason), tally in found.items()]
+    return tuple(sorted(lines, key=lambda line: -line.requests))
+
+
+def _line(tenant: str, reason: str, tally: _Tally, now: float) -> WaitStatistics:
+    oldest = tally.oldest
+    if oldest is None:
+        return WaitStatistics(tenant, reason, tally.requests, None, None)
+    request = oldest.prepared.request
+    return WaitStatistics(tenant, reason, tally.requests, now - oldest.arrived_at, request.public_id)

@@ -134,7 +134,7 @@ class QueueStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RunningStatistics:
-    """One request in the engine. `state` is a `lifecycle.State` in lower case. `age_seconds` counts from
+    """One request in the engine. `state` is `StreamRecord.shown_state`. `age_seconds` counts from
     arrival, `running_seconds` from the first progress."""
 
     id: str
@@ -159,7 +159,7 @@ class RunningStatistics:
 
 @dataclass(frozen=True, slots=True)
 class WaitStatistics:
-    """Requests of one tenant that wait for one of `waits.REASONS`. `oldest_seconds` counts from their
+    """Requests of one tenant that wait for one of `link.waits.REASONS`. `oldest_seconds` counts from their
     arrival, `oldest_id` is its answer's id; both None: not known."""
 
     tenant: str

@@ -23,12 +23,12 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
-from scheduler.engine.waits import Waits
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     AdapterLoaded,
     Cancel,
     Counters,
+    Follow,
     Inspect,
     Inspection,
     Load,
@@ -43,6 +43,7 @@ from scheduler.link.messages import (
     WaitReason,
 )
 from scheduler.link.reports import EngineReport, PlanReport, SlotReport
+from scheduler.link.waits import Waits
 
 _NOTHING = StepResult()
 Outgoing: TypeAlias = StepOutput | Inspection | AdapterLoaded
@@ -129,8 +130,8 @@ class EngineLoop:
                     self._replies.append(self._load_adapter(command))
                 case UnloadAdapter(key=key):
                     self._backend.unload_adapter(key)
-                case Load():
-                    raise LinkError("a second Load: an engine loads one model in its life")
+                case Load() | Follow():
+                    raise LinkError("a second first message: an engine loads one model in its life")
                 case _:
                     assert_never(command)
 

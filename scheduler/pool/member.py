@@ -162,10 +162,11 @@ class Member:
         tokens = 0
         for record in self.multiplexer:
             match record.state:
-                case State.SUBMITTED:
+                case State.SUBMITTED | State.WAITING:
                     tokens += len(record.prepared.prompt) - record.expected_cached_tokens
                 case State.PREFILLING:
-                    tokens += len(record.prepared.prompt) - record.prefilled_tokens
+                    computed = record.prefilled_tokens or record.expected_cached_tokens
+                    tokens += len(record.prepared.prompt) - computed
                 case _:
                     pass
         return tokens

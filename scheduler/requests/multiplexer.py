@@ -99,9 +99,7 @@ class Multiplexer:
         self._take(record, record.resubmit_message)
 
     def _take(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
-        record.move(Event.DISPATCH)
-        record.engine = self._engine
-        record.time_line.submitted(self._clock(), self._engine)
+        record.dispatch(self._engine, self._clock())
         self._records[record.request_id] = record
         self._send_submit(record, message)
 
@@ -151,17 +149,19 @@ class Multiplexer:
             ) from None
 
     def _route_wait(self, wait: WaitOut, now: float) -> None:
-        line = self._held(wait.request_id).time_line
-        if wait.waits_for == "nothing":
-            line.has_slot(now - wait.seconds_ago)
-        else:
-            line.waits(wait.waits_for, now - wait.seconds_ago)
+        record, since = self._held(wait.request_id), now - wait.seconds_ago
+        match wait.waits_for:
+            case "nothing":
+                record.move(Event.ADMIT, since)
+            case "preempted":
+                record.move(Event.PREEMPT, since)
+            case reason:
+                record.move(Event.WAIT, since, reason)
 
     def _route_prefill(self, prefill: PrefillOut, now: float) -> None:
         record = self._held(prefill.request_id)
         if record.listening:
-            record.time_line.chunk(now, prefill.done - prefill.cached)
-            record.put_prefill(prefill.done, prefill.total, prefill.cached)
+            record.put_prefill(prefill.done, prefill.total, prefill.cached, now)
 
     def _route_prompt_logprobs(self, out: PromptLogprobsOut) -> None:
         record = self._held(out.request_id)
@@ -230,9 +230,8 @@ class Multiplexer:
             if record.state is State.CANCELLING:
                 self._drop(record, Event.RETIRE)
                 continue
-            record.move(Event.LOSE)
+            record.move(Event.LOSE, now)
             record.lost_at = now if record.lost_at is None else record.lost_at
-            record.time_line.lost(now)
             if (ending := record.ending) is not None:
                 self._finish_without_retired(record, ending)
             else:

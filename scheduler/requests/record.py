@@ -33,10 +33,9 @@ from scheduler.link.messages import (
 )
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
-from scheduler.requests.lifecycle import Event, State, move
+from scheduler.requests.lifecycle import IN_ENGINE, Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
-from scheduler.requests.story import RequestStory
-from scheduler.requests.time_line import Phase, TimeLine
+from scheduler.requests.time_line import RequestStory, TimeLine
 from scheduler.statistics import RunningStatistics
 
 _TRUSTED_TOKENS = 4
@@ -45,13 +44,7 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: seeds of different requests' choices do not collide."""
 
 
-_LISTENING = (
-    State.SUBMITTED,
-    State.PREFILLING,
-    State.DECODING,
-    State.AWAITING_ENGINE,
-    State.ENDING,
-)
+_LISTENING = frozenset({*IN_ENGINE, State.AWAITING_ENGINE, State.ENDING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +129,17 @@ class StreamRecord:
     def __post_init__(self) -> None:
         self.time_line = TimeLine(self.arrived_at)
 
-    def move(self, event: Event) -> None:
-        self.state = move(self.state, event)
+    def move(self, event: Event, now: float | None = None, waits_for: str = "") -> None:
+        """`now`: since when; None: it is over, and its time line needs no more. `waits_for`: of WAIT."""
+        before, self.state = self.state, move(self.state, event)
+        if now is not None and (self.state is not before or waits_for) and self.listening:
+            self.time_line.enter(self.state, now, waits_for if self.state is State.WAITING else "")
+
+    def dispatch(self, engine: str, now: float) -> None:
+        """It goes to an engine, the first or the next one."""
+        self.move(Event.DISPATCH)
+        self.engine = engine
+        self.time_line.enter(self.state, now, engine=engine)
 
     @property
     def uncached_tokens(self) -> int:
@@ -220,8 +222,9 @@ class StreamRecord:
         kind = "+".join(sorted(self.called)) if self.called else self.outcome
         return TurnEnded(request.cache_salt, request.adapter_key, request.session, kind[:MAX_KIND_CHARACTERS])
 
-    def put_prefill(self, done: int, total: int, cached: int) -> None:
-        self.move(Event.PREFILL)
+    def put_prefill(self, done: int, total: int, cached: int, now: float) -> None:
+        self.move(Event.PREFILL, now)
+        self.time_line.chunk(now, done - cached)
         if self.output_tokens:
             # Prefilled again after an engine's death: neither reported nor charged again.
             return
@@ -259,14 +262,12 @@ class StreamRecord:
         return end if isinstance(end, End) else None
 
     def count_token(self, token: int, now: float) -> None:
-        self.move(Event.TOKEN)
+        self.move(Event.TOKEN, now)
         self.emitted.append(token)
         self.output_tokens += 1
         if self.first_token_at is None:
             self.first_token_at = now
         self.last_token_at = now
-        if self.time_line.phase is not Phase.DECODE:
-            self.time_line.decode(now)
 
     def finish(self, end: End) -> None:
         """Complete the answer, whose end has been read (a stop string may match in text that was held back
@@ -315,7 +316,7 @@ class StreamRecord:
             tenant=request.tenant,
             session=request.session or "",
             priority=request.priority,
-            state=self.state.name.lower(),
+            state=self.shown_state,
             prompt_tokens=len(self.prepared.prompt),
             prefilled_tokens=self.prefilled_tokens,
             cached_tokens=self.cached_tokens,
@@ -323,7 +324,7 @@ class StreamRecord:
             max_tokens=self.prepared.max_tokens,
             age_seconds=now - self.arrived_at,
             running_seconds=None if self.started_at is None else now - self.started_at,
-            waits_for=self.waits_for,
+            waits_for="" if self.state is State.SUBMITTED else self.waits_for,
         )
 
     def story(self, now: float) -> RequestStory:
@@ -335,7 +336,7 @@ class StreamRecord:
             tenant=request.tenant,
             session=request.session or "",
             priority=request.priority,
-            state=self.state.name.lower(),
+            state=self.shown_state,
             outcome=self.outcome,
             engine=self.engine,
             prompt_tokens=len(self.prepared.prompt),
@@ -344,7 +345,7 @@ class StreamRecord:
             max_tokens=self.prepared.max_tokens,
             resumed=self.resumed,
             total_seconds=now - start,
-            waits_for="",
+            waits_for=self.waits_for,
             ahead=None,
             spans=tuple(
                 replace(span, start=span.start - start, end=span.end - start)
@@ -353,15 +354,29 @@ class StreamRecord:
         )
 
     @property
+    def shown_state(self) -> str:
+        """For operators, who see as `waits_for` why it has no slot."""
+        match self.state:
+            case State.WAITING:
+                shown = State.SUBMITTED
+            case State.PREEMPTED:
+                decoded = self.output_tokens > self.resumed_tokens
+                shown = State.DECODING if decoded else State.PREFILLING
+            case shown:
+                pass
+        return shown.name.lower()
+
+    @property
     def waits_for(self) -> str:
-        """What keeps it from running, once it has left the queue; empty: nothing is known to, or it ends."""
-        if not self.listening:
-            return ""
-        match self.time_line.phase:
-            case Phase.WAITING:
+        """Return what keeps it from running, once it has left the queue: one of `link.waits.REASONS`; empty:
+        it runs, or ends."""
+        match self.state:
+            case State.SUBMITTED:
+                return "step"
+            case State.WAITING:
                 return self.time_line.waits_for
-            case Phase.PREEMPTED | Phase.AWAITING_ENGINE as phase:
-                return phase.value
+            case State.PREEMPTED | State.AWAITING_ENGINE as state:
+                return state.value
             case _:
                 return ""
 

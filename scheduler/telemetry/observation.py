@@ -189,7 +189,7 @@ def observe_engines(metrics: ModelMetrics, conditions: Iterable[str]) -> None:
 
 def observe_states(engine: EngineMetrics, records: Iterable[StreamRecord]) -> None:
     """`records` of the engine's requests."""
-    states = Counter(record.state.name.lower() for record in records)
+    states = Counter(record.shown_state for record in records)
     for state, gauge in engine.by_state.items():
         gauge.set(states[state])
 

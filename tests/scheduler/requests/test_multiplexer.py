@@ -323,7 +323,7 @@ def test_a_bug_at_the_end_of_an_answer_ends_that_answer_alone(
     assert text_of(events_of(other)) == "x" * len(tokens)
 
 
-@pytest.mark.parametrize("part", ["_begin", "_end", "_span"])
+@pytest.mark.parametrize("part", ["_end", "_span"])
 def test_a_bug_in_the_time_line_ends_no_stream(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Submitted, waiting, prefilled, decoded, and resumed after an engine's death."""
     monkeypatch.setattr(TimeLine, part, lambda *_, **__: 1 // 0)
