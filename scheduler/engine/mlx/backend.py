@@ -28,9 +28,9 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
-from scheduler.engine.mlx.layer_slices import slices
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
+from scheduler.engine.mlx.upstream.layer_slices import slices
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease

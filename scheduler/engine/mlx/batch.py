@@ -6,7 +6,7 @@ rows join, move from one to the other and leave, with the `merge`, `extend`, `fi
 caches. Its lists of samplers hold our `Row`s, so that upstream keeps them in order. We decide which tokens a
 step computes (by the plan; upstream decodes first, then prefills with chunks of one size), how tokens are
 chosen (one pass over all rows' logits; upstream takes a log-softmax over the vocabulary and calls one sampler
-per row), and how a row ends. `tests/scheduler/engine/mlx/test_upstream.py` tests what we rely on.
+per row), and how a row ends. `tests/scheduler/engine/mlx/upstream/test_upstream.py` tests what we rely on.
 
 **Overlap.** A step's draw is submitted, and the next model call built on it, before its tokens are read: the
 device computes while the host routes them (0.89 of the time per step, also on a CPU). So with overlap a step

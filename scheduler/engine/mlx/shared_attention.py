@@ -29,7 +29,7 @@ from mlx_lm.models import base
 
 from scheduler.engine.mlx.cpu.softmax import merge_weight, softmax_parts
 from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.replacement import replace
+from scheduler.engine.mlx.upstream.replacement import replace
 
 _SCORE_BYTES = 16
 """Bytes per score in the worst case: product, masked score and weight in float32, and the weight in 16 bits;

@@ -17,7 +17,7 @@ from mlx_lm.models import activations
 
 from scheduler.engine.mlx.cpu.softmax import power_of_two
 from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.replacement import replace
+from scheduler.engine.mlx.upstream.replacement import replace
 
 _MANY = 1 << 16
 """More numbers than a decode step has: its graph is built while the previous step is computed."""

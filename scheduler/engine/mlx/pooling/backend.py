@@ -32,9 +32,9 @@ from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx import shared_attention
 from scheduler.engine.mlx.cpu import swiglu
 from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.layer_slices import slices
 from scheduler.engine.mlx.pooling.pooled_row import PooledRow, PoolingHead, body_of, groups_of
 from scheduler.engine.mlx.single_rows import cache_bytes
+from scheduler.engine.mlx.upstream.layer_slices import slices
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.row_bytes import RowBytes

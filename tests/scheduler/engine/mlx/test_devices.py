@@ -28,7 +28,7 @@ from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 DEVICES = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86": X86}
 
 BRANCHES = {
-    ("backend.py", "evaluation_seconds"): "test_layer_slices.py",
+    ("backend.py", "evaluation_seconds"): "upstream/test_layer_slices.py",
     ("backend.py", "most_buffers"): "test_devices.py",
     ("cpu/softmax.py", "exp_is_slow"): "cpu/test_softmax.py",
     ("cpu/swiglu.py", "exp_is_slow"): "cpu/test_swiglu.py",
