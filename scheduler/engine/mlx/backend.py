@@ -18,11 +18,9 @@ from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
 from scheduler.engine.memory_limit import MemoryLimit
-from scheduler.engine.mlx import shared_attention
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Batch, Sampled
 from scheduler.engine.mlx.batching import Batching
-from scheduler.engine.mlx.cpu import swiglu
 from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
@@ -49,9 +47,6 @@ from scheduler.link.messages import (
     TokenOut,
 )
 from scheduler.token_ids import largest
-
-shared_attention.take_over()
-swiglu.take_over()
 
 _ALL = Batching()
 

@@ -1,1 +1,1 @@
-"""Modules of mlx-lm that are written for one row, made right for the rows of a batch."""
+"""What changes mlx-lm at run time: one file a change (README.md)."""

@@ -3,8 +3,6 @@
 A part keeps its weights and gets another class, so mlx-lm's own classes stay as they are, and a model that
 was not mended is still mlx-lm's: `tests/scheduler/engine/mlx/upstream/` finds the faults in it, and fails on
 the day that a release has none. The check at load judges the mended model, as it judges every other.
-
-A file of its own because its neighbours mend one module of mlx-lm each, and know nothing of one another.
 """
 
 from __future__ import annotations
