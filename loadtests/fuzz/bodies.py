@@ -26,7 +26,7 @@ _NUMBERS: Final[dict[str, tuple[float, ...]]] = {
     "min_tokens": (0, 1, 3, 2**31, 2**63),
     "priority": (-10, 0, 10),
     "timeout": (1e9, 86400.0, 60.0),
-    "n": (1, 1, 1, 2, 4),
+    "n": (1, 1, 1, 1, 2, 4, 32),
 }
 _BEYOND: Final = (1e308, -1e308, 2**63, 2**64, -(2**63) - 1, 1e22, -0.5)
 _BEYOND_SHARE = 0.02
@@ -41,12 +41,17 @@ RESPONSES: Final = "/v1/responses"
 MESSAGES: Final = "/v1/messages"
 
 
+RERANK: Final = "/v1/rerank"
+EMBEDDINGS: Final = "/v1/embeddings"
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One request."""
+    """One request. `sent`: the share of its body that is sent before the client leaves."""
 
     path: str
     body: dict[str, Any]
+    sent: float = 1.0
 
 
 def bodies(count: int, seed: int, model: str) -> list[Body]:
@@ -55,18 +60,43 @@ def bodies(count: int, seed: int, model: str) -> list[Body]:
 
 
 def _body(chance: random.Random, model: str) -> Body:
+    if chance.random() < _POOLED_SHARE:
+        return _pooled(chance, model)
     path = chance.choice((CHAT, CHAT, CHAT, TEXT, TEXT, RESPONSES, MESSAGES))
     match path:
         case "/v1/chat/completions":
             body = {"messages": _messages(chance), **_sampled(chance), **_held(chance), **_tools(chance)}
+            body |= _logprobs(chance, {"logprobs": True}, {"logprobs": True, "top_logprobs": 20})
         case "/v1/completions":
             body = {"prompt": _prompt(chance), **_sampled(chance), **_held(chance)}
+            body |= _logprobs(chance, {"logprobs": 0}, {"logprobs": 5})
+            if chance.random() < 0.1:
+                body["echo"] = True
         case "/v1/responses":
             body = {"input": _said(chance), "store": chance.random() < 0.5, **_numbers(chance, _TEMPERED)}
         case _:
             body = {"model": model, "messages": _messages(chance), **_numbers(chance, (*_TEMPERED, "top_k"))}
+            if chance.random() < 0.2:
+                body["stop_sequences"] = _stops(chance, 64)
     limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
-    return Body(path, {**body, limit: chance.choice((1, 2, 8, 24)), "stream": chance.random() < 0.5})
+    if chance.random() < _BEYOND_SHARE:
+        # An adapter that nobody has.
+        body["model"] = f"{model}:nobody"
+    sent = chance.random() if chance.random() < _CUT_SHARE else 1.0
+    return Body(path, {**body, limit: chance.choice((1, 2, 8, 24)), "stream": chance.random() < 0.5}, sent)
+
+
+_CUT_SHARE: Final = 0.03
+_POOLED_SHARE: Final = 0.03
+
+
+def _pooled(chance: random.Random, model: str) -> Body:
+    """A ranking or texts to embed, which a model that writes refuses, however many they are."""
+    texts = [_said(chance)] * chance.choice((1, 64, 2048))
+    if chance.random() < 0.5:
+        return Body(EMBEDDINGS, {"model": model, "input": texts})
+    query = _said(chance) * chance.choice((1, 50))
+    return Body(RERANK, {"model": model, "query": query, "instruction": query, "documents": texts})
 
 
 def _numbers(chance: random.Random, names: tuple[str, ...]) -> dict[str, Any]:
@@ -87,10 +117,22 @@ def _sampled(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.3:
         body["stop_token_ids"] = chance.sample(range(_VOCABULARY), chance.choice((1, 8, 256)))
     if chance.random() < 0.2:
-        body["stop"] = chance.choices("abcdefgh ", k=chance.choice((1, 16)))
+        body["stop"] = _stops(chance, 16)
     if chance.random() < 0.2:
         body["ignore_eos"] = True
     return body
+
+
+def _logprobs(chance: random.Random, *wishes: dict[str, Any]) -> dict[str, Any]:
+    return chance.choice(wishes) if chance.random() < 0.3 else {}
+
+
+def _stops(chance: random.Random, most: int) -> list[str]:
+    """Letters that answers have, or as many and as long strings as there may be, which begin alike."""
+    if chance.random() < 0.5:
+        return chance.choices("abcdefgh ", k=chance.choice((1, 16)))
+    beginning = chance.choice((" the", "a", "🦊", chance.choice(_WORDS))) * 256
+    return [f"{beginning[:250]}{number:06}" for number in range(chance.choice((1, most)))]
 
 
 _SCHEMA: Final = {
@@ -118,9 +160,32 @@ def _held(chance: random.Random) -> dict[str, Any]:
 def _tools(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.75:
         return {}
-    function = {"name": "get_weather", "parameters": {**_SCHEMA, "title": str(chance.randrange(40))}}
-    choice = chance.choice(({}, {"tool_choice": "auto"}, {"tool_choice": "required"}))
-    return {"tools": [{"type": "function", "function": function}], **choice}
+    schemas = ({**_SCHEMA, "title": str(chance.randrange(40))}, _TO_ITSELF, _ladder(chance))
+    parameters, strict = (
+        chance.choice((schemas[0], *schemas)),
+        {"strict": True} if chance.random() < 0.2 else {},
+    )
+    names = ["get_weather", *(f"tool_{number}" for number in range(chance.choice((0, 0, 0, 0, 7, 127))))]
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": parameters, **strict}} for name in names
+    ]
+    choice: dict[str, Any] = chance.choice(({}, {"tool_choice": "auto"}, {"tool_choice": "required"}))
+    if not choice and chance.random() < 0.3:
+        # A call that nobody can parse.
+        choice = {"guided_choice": ["<tool_call>x</tool_call>"]}
+    return {"tools": tools, **choice}
+
+
+_TO_ITSELF: Final = {"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": {"$ref": "#"}}}
+
+
+def _ladder(chance: random.Random) -> dict[str, Any]:
+    """A city that takes two to the power of its depth visits to check."""
+    kind, depth = chance.choice(("allOf", "anyOf", "oneOf")), chance.choice((4, 25))
+    steps = {f"l{step}": {kind: [{"$ref": f"#/$defs/l{step + 1}"}] * 2} for step in range(depth)}
+    last = {"type": chance.choice(("string", "integer"))}
+    properties = {"city": {"$ref": "#/$defs/l0"}}
+    return {"type": "object", "properties": properties, "$defs": {**steps, f"l{depth}": last}}
 
 
 def _said(chance: random.Random) -> str:

@@ -28,6 +28,7 @@ from scheduler.link.messages import (
     AdapterLoaded,
     Cancel,
     Counters,
+    Follow,
     Inspect,
     Inspection,
     Load,
@@ -129,8 +130,8 @@ class EngineLoop:
                     self._replies.append(self._load_adapter(command))
                 case UnloadAdapter(key=key):
                     self._backend.unload_adapter(key)
-                case Load():
-                    raise LinkError("a second Load: an engine loads one model in its life")
+                case Load() | Follow():
+                    raise LinkError("a second first message: an engine loads one model in its life")
                 case _:
                     assert_never(command)
 

@@ -69,6 +69,20 @@ class RankGroup(WireStruct, frozen=True):
     """JACCL only: by rank, the RDMA device that leads to each rank; empty to itself."""
 
 
+class Follow(WireStruct, frozen=True, tag="follow"):
+    """The first message to a machine that computes a rank other than 0, in place of Load. Its process
+    dials rank 0, which sends it the Load; it still ends with this link."""
+
+    rank: int
+    control: str
+    """IP:PORT of rank 0."""
+    token: str
+    """The group's."""
+
+    def __repr__(self) -> str:
+        return f"Follow(rank={self.rank}, control={self.control!r})"
+
+
 class EngineConfig(WireStruct, frozen=True):
     """What engines load and how they run: the part of Load that stays over their lives."""
 
@@ -395,6 +409,6 @@ class Fault(WireStruct, frozen=True, tag="fault"):
 
 
 ToEngine: TypeAlias = (
-    Load | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+    Load | Follow | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
 )
 FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault

@@ -201,7 +201,7 @@ class Pool:
         """Start a further engine; `launcher` None: as the first ones. Raise TooManyEngines; NodesDecide where
         no engine is started without a launcher of its own."""
         if launcher is None and self.nodes_decide:
-            raise NodesDecide("there is an engine for each place of a node: let a machine join to add one")
+            raise NodesDecide("there is an engine for each machine that has joined: let another one join")
         if len(self._members) >= MOST_ENGINES:
             raise TooManyEngines(f"there are {len(self._members)} engines, as many as there may be")
         member = self._new(launcher)
@@ -228,9 +228,7 @@ class Pool:
         LastEngine if no other one is left; NodesDecide."""
         member = self[name]
         if self.nodes_decide:
-            raise NodesDecide(
-                "there is an engine for each place of a node: let a machine leave to drain its own"
-            )
+            raise NodesDecide("there is an engine for each machine that has joined: let its machine leave")
         if not any(one is not member and not one.draining and not one.failed for one in self):
             raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
         self._drain(member)

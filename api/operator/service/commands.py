@@ -16,9 +16,16 @@ import click
 from api.operator.errors import OperatorError
 from api.operator.service import environment_file, installation
 from api.operator.service.managers import Manager, manager_of
-from api.operator.service.run import open_log, print_into
+from api.operator.service.run import join, open_log, print_into
 from api.operator.service.run import run as serve
-from api.operator.service.serve_arguments import addresses_of, check_ports, checked, own_variables, url_of
+from api.operator.service.serve_arguments import (
+    addresses_of,
+    check_engine,
+    check_ports,
+    checked,
+    own_variables,
+    url_of,
+)
 from api.operator.service.service_options import (
     NAME,
     Places,
@@ -69,6 +76,9 @@ def service() -> None:
 @service.command(context_settings=_REST, short_help="Install and start a service.")
 @_which
 @click.option("--run-as", metavar="USER", help="User of a --system service.  [default: who called sudo]")
+@click.option(
+    "--engine", is_flag=True, help="An engine for a server elsewhere: -- --join HOST:PORT --token-file FILE."
+)
 @click.option("--memory-max", metavar="SIZE", help="Bound on all processes together, as 24GiB (systemd).")
 @click.option(
     "--restart",
@@ -93,6 +103,7 @@ def install(
     name: str,
     system: bool,
     run_as: str | None,
+    engine: bool,
     memory_max: str | None,
     restart: Restart,
     log_bytes: str,
@@ -104,7 +115,8 @@ def install(
 ) -> None:
     """Install and start a service: penstock service install -- --model MODEL ...
 
-    ARGUMENTS are those of penstock serve. Keys come from PENSTOCK_API_KEY or --api-keys-file.
+    ARGUMENTS are those of penstock serve. Keys come from PENSTOCK_API_KEY or --api-keys-file. With
+    --engine they are those of penstock engine.
     """
     if platform is not None and not shows:
         raise click.UsageError("--for needs --print")
@@ -112,19 +124,20 @@ def install(
     places = which.places
     exists = places.environment.exists()
     variables = environment_file.read(places.environment) if exists else own_variables(os.environ)
-    settings = checked(arguments, variables)
-    check_ports(settings)
+    served = _served(engine, arguments, variables)
     options = ServiceOptions(
         name=name,
         program=_own_program(sys.argv[0]),
+        engine=engine,
         arguments=arguments,
         platform=which.platform,
         system=system,
         run_as=run_as or (os.environ.get("SUDO_USER") if system else None),
         memory_max_bytes=None if memory_max is None else _size("--memory-max", memory_max),
-        restart=Restart(restart),
-        addresses=addresses_of(settings),
-        drain_seconds=settings.drain_seconds,
+        # It ends with its server, and waits for the next one.
+        restart=Restart.ALWAYS if engine else Restart(restart),
+        addresses=served.addresses,
+        drain_seconds=served.drain_seconds,
         log_bytes=_size("--log-bytes", log_bytes),
         log_files=log_files,
     )
@@ -146,8 +159,29 @@ def install(
     manager.start()
     for hint in manager.hints():
         click.echo(f"note       {hint}")
-    wait_started(manager, None, url_of(settings), ready_seconds)
-    click.echo(f"ready      {url_of(settings)}")
+    wait_started(manager, None, served.url, ready_seconds)
+    click.echo(
+        f"ready      {served.url}" if served.url else "runs       its server says whether it has joined"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What the arguments make of a service. `url`: None for an engine, which nobody can ask."""
+
+    url: str | None = None
+    addresses: tuple[str, ...] = ()
+    drain_seconds: float = 0.0
+
+
+def _served(engine: bool, arguments: tuple[str, ...], variables: dict[str, str]) -> _Served:
+    """Raise OperatorError, OptionError or click.UsageError for arguments that would be refused."""
+    if engine:
+        check_engine(arguments, variables)
+        return _Served()
+    settings = checked(arguments, variables)
+    check_ports(settings)
+    return _Served(url_of(settings), addresses_of(settings), settings.drain_seconds)
 
 
 def _size(option: str, text: str) -> int:
@@ -191,7 +225,8 @@ def status(name: str, system: bool, as_json: bool) -> None:
     """Show whether the service runs and is ready. Exit code 1 if it is not."""
     which = _here(name, system)
     options = installation.recorded(which.places)
-    url = url_of(checked(options.arguments, environment_file.read(which.places.environment)))
+    variables = environment_file.read(which.places.environment)
+    url = None if options.engine else url_of(checked(options.arguments, variables))
     text, is_ready = described(which.manager, options, url, as_json=as_json)
     click.echo(text)
     if not is_ready:
@@ -226,13 +261,12 @@ def restart(name: str, system: bool, ready_seconds: float, arguments: tuple[str,
     places = which.places
     before = installation.recorded(places)
     variables = environment_file.read(places.environment)
-    settings = checked(arguments or before.arguments, variables)
-    check_ports(settings)
+    served = _served(before.engine, arguments or before.arguments, variables)
     after = replace(
         before,
         arguments=arguments or before.arguments,
-        addresses=addresses_of(settings),
-        drain_seconds=settings.drain_seconds,
+        addresses=served.addresses,
+        drain_seconds=served.drain_seconds,
     )
     manager = which.manager
     old = manager.state().pid
@@ -242,8 +276,10 @@ def restart(name: str, system: bool, ready_seconds: float, arguments: tuple[str,
     installation.write(installation.plan(after, places, variables), after.run_as)
     click.echo("restarting after the drain of what runs")
     manager.start()
-    wait_started(manager, old, url_of(settings), ready_seconds)
-    click.echo(f"ready      {url_of(settings)}")
+    wait_started(manager, old, served.url, ready_seconds)
+    click.echo(
+        f"ready      {served.url}" if served.url else "runs       its server says whether it has joined"
+    )
 
 
 @service.command(context_settings=_REST, hidden=True)
@@ -251,14 +287,24 @@ def restart(name: str, system: bool, ready_seconds: float, arguments: tuple[str,
 @click.option("--log-file", type=click.Path(path_type=Path, dir_okay=False), help="Instead of stdout.")
 @click.option("--log-bytes", metavar="SIZE", default="10MiB", show_default=True)
 @click.option("--log-files", type=click.IntRange(1, 100), default=5, show_default=True)
+@click.option("--engine", is_flag=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
-    name: str, system: bool, log_file: Path | None, log_bytes: str, log_files: int, arguments: tuple[str, ...]
+    name: str,
+    system: bool,
+    log_file: Path | None,
+    log_bytes: str,
+    log_files: int,
+    engine: bool,
+    arguments: tuple[str, ...],
 ) -> None:
-    """Serve with the variables of the environment file: what the service manager starts."""
+    """Serve, or be an engine, with the variables of the environment file: what the service manager starts."""
     if log_file is not None:
         print_into(open_log(log_file, _size("--log-bytes", log_bytes), log_files))
-    serve(_here(name, system).places.environment, arguments)
+    environment = _here(name, system).places.environment
+    if engine:
+        join(environment, arguments)
+    serve(environment, arguments)
 
 
 def _own_program(argv0: str) -> tuple[str, ...]:

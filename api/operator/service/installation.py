@@ -14,7 +14,7 @@ import msgspec
 from api.operator.errors import OperatorError
 from api.operator.service import environment_file
 from api.operator.service.launchd_plist import plist
-from api.operator.service.service_options import Places, ServiceOptions
+from api.operator.service.service_options import Places, Platform, ServiceOptions
 from api.operator.service.systemd_unit import socket_text, unit_text
 
 
@@ -31,13 +31,17 @@ class Planned:
 
 def plan(options: ServiceOptions, places: Places, variables: Mapping[str, str]) -> tuple[Planned, ...]:
     """Return every file of a new service. `variables`: of the environment file, if there is none yet."""
-    unit = plist(options, places) if places.socket is None else unit_text(options, places).encode()
+    unit = (
+        plist(options, places)
+        if options.platform is Platform.LAUNCHD
+        else unit_text(options, places).encode()
+    )
     files = [
         Planned(places.environment, environment_file.written(variables).encode(), 0o600, is_kept=True),
         Planned(places.record, msgspec.json.format(msgspec.json.encode(options)) + b"\n", 0o600),
         Planned(places.unit, unit, 0o644),
     ]
-    if places.socket is not None:
+    if places.socket is not None and not options.engine:
         files.append(Planned(places.socket, socket_text(options).encode(), 0o644))
     return tuple(files)
 

@@ -67,18 +67,23 @@ class Manager(Protocol):
 
 
 class Systemd:
-    def __init__(self, name: str, *, system: bool) -> None:
+    def __init__(self, name: str, folder: Path, *, system: bool) -> None:
+        """`folder`: where its units are. An engine has no sockets."""
         self._name = name
+        self._folder = folder
         self._units = [f"{name}.socket", f"{name}.service"]
         self._system = system
         self._systemctl = ["systemctl"] if system else ["systemctl", "--user"]
 
     def start(self) -> None:
         self.reread()
-        _run([*self._systemctl, "enable", *self._units])
-        _run([*self._systemctl, "reset-failed", *self._units], may_fail=True)
-        _run([*self._systemctl, "start", self._units[0]])
-        _run([*self._systemctl, "restart", "--no-block", self._units[1]])
+        units = [unit for unit in self._units if (self._folder / unit).exists()]
+        _run([*self._systemctl, "enable", *units])
+        _run([*self._systemctl, "reset-failed", *units], may_fail=True)
+        *sockets, service = units
+        if sockets:
+            _run([*self._systemctl, "start", *sockets])
+        _run([*self._systemctl, "restart", "--no-block", service])
 
     def stop(self) -> None:
         _run([*self._systemctl, "disable", "--now", *self._units], seconds=_STOP_SECONDS, may_fail=True)
@@ -213,7 +218,7 @@ def manager_of(platform: Platform, name: str, places: Places, *, system: bool) -
                     "systemd does not run on this machine: start penstock serve from what does, which may\n"
                     "hand its sockets over as systemd does (LISTEN_FDS)"
                 )
-            return Systemd(name, system=system)
+            return Systemd(name, places.unit.parent, system=system)
         case Platform.LAUNCHD:
             if Platform.of(sys.platform) is not Platform.LAUNCHD:
                 raise OperatorError("launchd is there on macOS only")

@@ -10,8 +10,10 @@ import threading
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from typing import NoReturn
 
 from api.operator.errors import OperatorError
+from api.operator.join import engine
 from api.operator.service import environment_file
 from api.operator.service.rotating_log import RotatingLog
 from api.operator.service.serve_arguments import checked
@@ -29,6 +31,13 @@ def run(environment: Path, arguments: Sequence[str]) -> None:
     from api import serving
 
     serving.serve(settings)
+
+
+def join(environment: Path, arguments: Sequence[str]) -> NoReturn:
+    """Be an engine for a server elsewhere. Raise OperatorError and what `penstock engine` does."""
+    os.environ.update(environment_file.read(environment))
+    engine.main(list(arguments), prog_name="penstock engine", standalone_mode=False)
+    raise AssertionError("the engine took this process's place")
 
 
 def print_into(log: RotatingLog) -> None:

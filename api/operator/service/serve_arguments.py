@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from api import options
 from api.operator.errors import OperatorError
+from api.operator.join import engine
 from api.operator.service.environment_file import inherited
 from api.options import ENVIRONMENT_PREFIX
 from api.serve_command import serve_settings
 from api.settings import ServeSettings
+from scheduler.engine.joining import TOKEN_VARIABLE
 
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -27,7 +29,7 @@ def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in inherited(environment).items()
-        if name in known or not name.startswith(ENVIRONMENT_PREFIX)
+        if name in known or name == TOKEN_VARIABLE or not name.startswith(ENVIRONMENT_PREFIX)
     }
 
 
@@ -48,6 +50,13 @@ def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSett
     # Also the files that options name.
     settings.keys()
     return settings
+
+
+def check_engine(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Raise click.UsageError or OperatorError for what `penstock engine` would refuse."""
+    given = engine.make_context("penstock engine", list(arguments)).params
+    if given["token_file"] is None and TOKEN_VARIABLE not in variables:
+        raise OperatorError(f"the server's token is needed: --token-file FILE, or {TOKEN_VARIABLE}")
 
 
 def check_ports(settings: ServeSettings) -> None:

@@ -37,8 +37,10 @@ class ServiceOptions:
     name: str = NAME
     program: tuple[str, ...]
     """The command line of `penstock`, its first word an absolute path."""
+    engine: bool = False
+    """Whether it is an engine for a server on another machine, and not a server."""
     arguments: tuple[str, ...] = ()
-    """Those of `serve`, checked already."""
+    """Those of `serve`, or of `engine`, checked already."""
     platform: Platform
     system: bool = False
     """For the machine, from its start; otherwise for the user."""
@@ -141,6 +143,7 @@ def run_command(options: ServiceOptions, places: Places) -> list[str]:
         "run",
         "--name",
         options.name,
+        *(["--engine"] if options.engine else []),
         *scope,
         *log,
         "--",

@@ -27,16 +27,18 @@ class ServiceStatus:
     up: str
     """How long its process has run, as `ps` writes it; empty: there is none."""
     options: ServiceOptions
-    url: str
+    url: str | None
     ready: str
-    """What `/ready` says."""
+    """What `/ready` says; empty for an engine, whose server says it."""
     is_ready: bool
 
 
-def described(manager: Manager, options: ServiceOptions, url: str, *, as_json: bool) -> tuple[str, bool]:
-    """Return the text of `status`, and whether the service is ready."""
+def described(
+    manager: Manager, options: ServiceOptions, url: str | None, *, as_json: bool
+) -> tuple[str, bool]:
+    """Return the text of `status`, and whether it is ready: an engine, which has no `url`, if it runs."""
     state = manager.state()
-    ready, is_ready = probe(url)
+    ready, is_ready = ("", state.pid is not None) if url is None else probe(url)
     up = "" if state.pid is None else ps("-p", str(state.pid), "-o", "etime=").strip()
     found = ServiceStatus(options.name, state, up, options, url, ready, is_ready)
     text = msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else "\n".join(lines(found))
@@ -61,19 +63,21 @@ def lines(found: ServiceStatus) -> list[str]:
     said.append(f"process    {'none' if by.pid is None else f'{by.pid}, up {found.up}'}")
     said.append(f"program    {' '.join(found.options.program)}")
     said.append(f"arguments  {' '.join(found.options.arguments) or 'none'}")
-    said.append(f"ready      {found.ready}, at {found.url}")
+    if found.url is not None:
+        said.append(f"ready      {found.ready}, at {found.url}")
     if by.memory_bytes is not None:
         said.append(f"memory     {by.memory_bytes / (1 << 30):.2f} GiB, of all its processes")
     return said
 
 
-def wait_started(manager: Manager, before: int | None, url: str, seconds: float) -> None:
-    """Wait until another process than `before` is ready. Raise OperatorError if it ended, or is late."""
+def wait_started(manager: Manager, before: int | None, url: str | None, seconds: float) -> None:
+    """Wait until another process than `before` is ready, or runs, where there is no `url`. Raise
+    OperatorError if it ended, or is late."""
     deadline = time.monotonic() + seconds
     look = "look at penstock service logs; penstock service uninstall removes it"
     while time.monotonic() < deadline:
         state = manager.state()
-        if state.pid not in (None, before) and probe(url)[1]:
+        if state.pid not in (None, before) and (url is None or probe(url)[1]):
             return
         if not state.is_active:
             raise OperatorError(

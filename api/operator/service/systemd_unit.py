@@ -18,19 +18,18 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
         "# Written by penstock service install, which writes it anew; your own settings go into",
         f"# systemctl {'' if options.system else '--user '}edit {options.name}",
         "[Unit]",
-        "Description=Penstock, a server of language models",
+        f"Description=Penstock, {'an engine' if options.engine else 'a server of language models'}",
         # The sockets come first, and stay when the service ends.
-        f"Requires={options.name}.socket",
-        f"After={options.name}.socket",
+        *([] if options.engine else [f"Requires={options.name}.socket", f"After={options.name}.socket"]),
         # A user's systemd has no such unit.
         *(["Wants=network-online.target", "After=network-online.target"] if options.system else []),
-        # A model that cannot be loaded is not loaded without end.
-        "StartLimitIntervalSec=600",
+        # A model that cannot be loaded is not loaded without end. An engine is its server's to refuse.
+        f"StartLimitIntervalSec={0 if options.engine else 600}",
         "StartLimitBurst=5",
         "",
         "[Service]",
-        "Type=notify",
-        "NotifyAccess=main",
+        # An engine is there when it has joined, which its server says.
+        *(["Type=exec"] if options.engine else ["Type=notify", "NotifyAccess=main"]),
         f"ExecStart={_command(run_command(options, places))}",
         f"Restart={options.restart}",
         f"RestartSec={options.restart_seconds}",
@@ -39,7 +38,7 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
         # Loading a model, or fetching it first, has its own limit: --ready-seconds.
         "TimeoutStartSec=infinity",
         f"TimeoutStopSec={int(options.drain_seconds) + _STOP_MARGIN_SECONDS}",
-        "WatchdogSec=120",
+        *([] if options.engine else ["WatchdogSec=120"]),
         # The drain's signal goes to the main process, SIGKILL in the end to every one.
         "KillMode=mixed",
         "UMask=0077",

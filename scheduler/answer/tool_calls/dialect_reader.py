@@ -35,6 +35,8 @@ from scheduler.events import AnswerPiece, ToolCallArguments
 
 _CLOSERS = frozenset(">)]}|,'\"\n")
 """Without any of them a text ends no value, in any dialect."""
+_LONGEST_TOKEN = 64
+"""Characters in which no string ends and another value begins and ends."""
 
 
 def call_reader(syntax: ToolSyntax, calls: Calls, *, in_reasoning: bool) -> CallReader:
@@ -85,11 +87,18 @@ class DialectReader:
         calls, at_end = self._block.calls, text is None
         if not calls.offered.are_read:
             return True
-        if text is not None and (self._fault is not None or _CLOSERS.isdisjoint(text)):
+        if text is not None and (self._fault is not None or self._goes_on(text)):
             return False
         sent = 0 if self._fault is not None else self._block.sent_to
         waiting = self._length - sent + len(text or "")
         return waiting > LONG_TEXT or calls.large or (at_end and calls.offered.any_large())
+
+    def _goes_on(self, text: str) -> bool:
+        """Whether `text` ends no value but a string that was sent as it came."""
+        if _CLOSERS.isdisjoint(text):
+            return True
+        written = self._block.written
+        return len(text) <= _LONGEST_TOKEN and bool(written) and written[-1].in_string
 
     def feed(self, text: str) -> Iterator[AnswerPiece]:
         if not self._block.calls.offered.are_read:

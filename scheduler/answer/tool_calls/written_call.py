@@ -28,6 +28,8 @@ class WrittenCall:
         self._members = 0
         self.inside_member = False
         """Whether the model is in the middle of an argument: what it has written may be half a path."""
+        self.in_string = False
+        """Whether the characters of a string are sent as they come."""
         self.done = False
         """Whether its arguments are whole."""
         self.ended = False
@@ -58,6 +60,7 @@ class WrittenCall:
         return self.json(self._head(key) + json_text(fitted))
 
     def begin_string(self, key: str) -> ToolCallArguments:
+        self.in_string = True
         return self.json(self._head(key) + '"')
 
     def string(self, text: str) -> ToolCallArguments:
@@ -65,6 +68,7 @@ class WrittenCall:
         return self.json(json_text(text)[1:-1])
 
     def end_string(self) -> ToolCallArguments:
+        self.in_string = False
         return self.json('"')
 
     def end(self) -> ToolCallArguments:

@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.operator.errors import OperatorError
+from api.operator.service.installation import plan
 from api.operator.service.launchd_plist import plist
-from api.operator.service.serve_arguments import addresses_of
+from api.operator.service.serve_arguments import addresses_of, check_engine
 from api.operator.service.service_options import (
     Places,
     Platform,
@@ -26,6 +28,7 @@ from api.operator.service.service_options import (
 )
 from api.operator.service.systemd_unit import quoted, socket_text, unit_text
 from api.options import load
+from scheduler.engine.joining import TOKEN_VARIABLE
 
 USER = ServiceOptions(
     program=("/usr/bin/env",),
@@ -59,6 +62,37 @@ def test_a_unit_starts_serve_with_its_arguments() -> None:
     assert "User" not in found
 
 
+def test_an_engines_unit_waits_for_its_server_without_end() -> None:
+    """It has no sockets, reports nothing to systemd, and comes back whenever its link has ended."""
+    engine = replace(
+        USER, engine=True, arguments=("--join", "mac-1:9100"), restart=Restart.ALWAYS, addresses=()
+    )
+    found = settings_of(engine)
+    assert shlex.split(found["ExecStart"])[2:] == [
+        *("run", "--name", "penstock", "--engine", "--"),
+        *("--join", "mac-1:9100"),
+    ]
+    assert (found["Type"], found["Restart"], found["StartLimitIntervalSec"]) == ("exec", "always", "0")
+    assert {"WatchdogSec", "Requires", "NotifyAccess"}.isdisjoint(found)
+    files = [one.path.name for one in plan(engine, places(engine), {})]
+    assert files == ["environment", "service.json", "penstock.service"]
+
+
+def test_an_engines_property_list_keeps_it_alive() -> None:
+    found = plistlib.loads(plist(replace(AGENT, engine=True, restart=Restart.ALWAYS), places(AGENT)))
+    assert found["KeepAlive"] is True
+    assert "--engine" in found["ProgramArguments"]
+
+
+def test_an_engine_without_a_token_is_refused_before_anything_is_written() -> None:
+    check_engine(("--join", "mac-1:9100"), {TOKEN_VARIABLE: "a token"})
+    check_engine(("--join", "mac-1:9100", "--token-file", "token"), {})
+    with pytest.raises(OperatorError, match=TOKEN_VARIABLE):
+        check_engine(("--join", "mac-1:9100"), {})
+    with pytest.raises(click.UsageError, match="address"):
+        check_engine(("--token-file", "token"), {})
+
+
 def test_a_systems_unit_has_its_user_and_its_bounds() -> None:
     """systemd kills no drain: it waits longer than the drain may take."""
     found = settings_of(SYSTEM)
@@ -67,7 +101,9 @@ def test_a_systems_unit_has_its_user_and_its_bounds() -> None:
     assert (found["MemoryMax"], found["TimeoutStopSec"]) == (str(8 << 30), "105")
 
 
-@pytest.mark.parametrize("options", [USER, SYSTEM], ids=["user", "system"])
+@pytest.mark.parametrize(
+    "options", [USER, SYSTEM, replace(USER, engine=True)], ids=["user", "system", "engine"]
+)
 def test_systemd_takes_the_unit(options: ServiceOptions, tmp_path: Path) -> None:
     """Without a word on service and socket: an unknown setting is a warning there."""
     if shutil.which("systemd-analyze") is None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
-from scheduler.cluster.device_lock import DeviceBusy, lock_device
+from scheduler.engine.device_lock import DeviceBusy, lock_device
 
 
 def lock(folder: Path, device: str = "0", holder: str = "process 7", seconds: float = 0.0) -> int:
@@ -34,48 +35,21 @@ def test_devices_are_locked_one_by_one(tmp_path: Path) -> None:
 
 def test_a_successor_waits_for_its_predecessors_end(tmp_path: Path) -> None:
     first = lock(tmp_path)
-    waits: list[float] = []
-
-    def pause(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 20:
-            os.close(first)
-
-    os.close(lock_device("0", "mac-2", tmp_path, "process 8", 15.0, pause))
-    assert len(waits) == 20
+    release = threading.Timer(0.2, os.close, [first])
+    release.start()
+    os.close(lock(tmp_path, seconds=60.0))
+    release.join()
 
 
-def test_the_wait_has_an_end(tmp_path: Path) -> None:
-    first = lock(tmp_path)
-    waits: list[float] = []
-    with pytest.raises(DeviceBusy):
-        lock_device("0", "mac-2", tmp_path, "process 8", 15.0, waits.append)
-    assert sum(waits) == pytest.approx(15.0, abs=0.2)
-    os.close(first)
-
-
-def test_a_wait_that_is_given_up_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_a_wait_that_ends_leaves_no_descriptor(tmp_path: Path) -> None:
+    """And says that somebody has the device, so that the caller may wait on."""
     first = lock(tmp_path)
     before = len(os.listdir("/dev/fd"))
-
-    def pause(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        lock_device("0", "mac-2", tmp_path, "process 8", 15.0, pause)
+    with pytest.raises(DeviceBusy) as busy:
+        lock(tmp_path, seconds=0.2)
+    assert busy.value.held
     assert len(os.listdir("/dev/fd")) == before
     os.close(first)
-
-
-def test_it_holds_for_as_long_as_a_descriptor_inherited_from_it(tmp_path: Path) -> None:
-    """The host process may die before its engine."""
-    first = lock(tmp_path)
-    inherited = os.dup(first)
-    os.close(first)
-    with pytest.raises(DeviceBusy):
-        lock(tmp_path)
-    os.close(inherited)
-    os.close(lock(tmp_path))
 
 
 def test_a_device_may_have_any_name(tmp_path: Path) -> None:
@@ -86,5 +60,6 @@ def test_a_device_may_have_any_name(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "devices").write_text("a file")
-    with pytest.raises(DeviceBusy, match=r"cannot be locked: .*devices"):
+    with pytest.raises(DeviceBusy, match=r"cannot be locked: .*devices") as busy:
         lock(tmp_path)
+    assert not busy.value.held
