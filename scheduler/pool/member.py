@@ -12,7 +12,8 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from scheduler.config import SchedulerConfig
+from scheduler.config import SchedulerConfig, load_message
+from scheduler.engine_bounds import EngineBounds
 from scheduler.link.channel import EngineSender
 from scheduler.link.messages import AdapterLoaded, Counters, Inspection, Load, Ready, StepOutput, ToEngine
 from scheduler.link.pending_inspections import PendingInspections
@@ -68,7 +69,7 @@ class Member:
         """Whether `run` runs: its process may not be gone before it has returned."""
         self.unloaded = not config.load_at_start
         """Whether it has no process on purpose, until its model is loaded."""
-        self.bounds = config.engine.first_bounds
+        self.bounds = EngineBounds(config.engine.prefill_chunk_tokens)
         """What its next process may use; while one runs, its ceiling as it climbs."""
         self.speeds = Speeds(config.engine.prefill_chunk_tokens)
         self.likely = PrefixEstimate()
@@ -230,8 +231,8 @@ class Member:
         self._scope.cancel()
 
     def _load(self) -> Load:
-        return self._config.engine.load_message(
-            self.bounds, int(self.name), self.share.given(), self.adapters.first()
+        return load_message(
+            self._config.engine, self.bounds, int(self.name), self.share.given(), self.adapters.first()
         )
 
     def engine_loading(self, stage: str) -> None:
@@ -287,7 +288,7 @@ class Member:
         self.inspections.engine_lost()
         self.share.ended()
         self.adapters.engine_lost()
-        if self._config.engine.kv_disk is None:
+        if not self._config.engine.kv_disk:
             self.likely.clear()
         try:
             self._owner.engine_lost(self, self._lose(cause), cause)
@@ -337,7 +338,7 @@ class Member:
         self.speeds.take(counters)
         held_tokens = counters.cache.held_tokens + counters.row_tokens
         # The backlog is counted only where it matters: this runs at every step.
-        if self.likely.tokens > held_tokens and self._config.engine.kv_disk is None:
+        if self.likely.tokens > held_tokens and not self._config.engine.kv_disk:
             self.likely.bound(held_tokens + self._backlog_tokens)
         tokens = counters.chunk_ceiling
         if tokens and tokens != self.bounds.chunk_tokens:

@@ -72,7 +72,6 @@ adapters = st.builds(AdapterSource, words, words, words)
 to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(
         Load,
-        numbers,
         backends,
         words,
         numbers,
@@ -84,6 +83,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
         words,
         numbers,
         floats,
+        version=numbers,
     ),
     st.builds(
         Submit,
