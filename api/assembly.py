@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 import structlog
 
 from api.announcement import TASKS
@@ -220,11 +221,12 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
     must_start = shared.models == 1 and not config.nodes_decide
     config = replace(config, load_at_start=number == 0, must_start=must_start)
     if config.nodes_decide and config.engine.backend == "mlx":
-        config = replace(config, engine=replace(config.engine, model=found.name))
-    if (folder := config.engine.kv_disk) is None or not number:
+        config = replace(config, engine=msgspec.structs.replace(config.engine, model=found.name))
+    if not config.engine.kv_disk or not number:
         return config
     own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
-    return replace(config, engine=replace(config.engine, kv_disk=folder / f"model-{own}"))
+    kv_disk = str(Path(config.engine.kv_disk) / f"model-{own}")
+    return replace(config, engine=msgspec.structs.replace(config.engine, kv_disk=kv_disk))
 
 
 def _describe(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
+import msgspec
 import structlog
 import trio
 
-from scheduler.config import SchedulerConfig
+from scheduler.config import SchedulerConfig, load_message
 from scheduler.engine.disk.model_fingerprint import fingerprint
+from scheduler.engine_bounds import EngineBounds
 from scheduler.link.channel import EngineSender
 from scheduler.link.messages import AdapterLoaded, Counters, Inspection, Load, Ready, StepOutput, ToEngine
 from scheduler.link.pending_inspections import PendingInspections
@@ -70,7 +73,7 @@ class Member:
         """Whether `run` runs: its process may not be gone before it has returned."""
         self.unloaded = not config.load_at_start
         """Whether it has no process on purpose, until its model is loaded."""
-        self.bounds = config.engine.first_bounds
+        self.bounds = EngineBounds(config.engine.prefill_chunk_tokens)
         """What its next process may use; while one runs, its ceiling as it climbs."""
         self.speeds = Speeds(config.engine.prefill_chunk_tokens)
         self.likely = PrefixEstimate()
@@ -237,11 +240,12 @@ class Member:
         """Raises OSError if the model's files cannot be read, which engines on other machines know it by."""
         engine, known = self._config.engine, ""
         if engine.model:
-            read = partial(fingerprint, engine.model_folder, engine.cache_folder)
+            cache_folder = Path(engine.cache_folder) if engine.cache_folder else None
+            read = partial(fingerprint, Path(engine.model_folder), cache_folder)
             known = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
-        return engine.load_message(
-            self.bounds, int(self.name), self.share.given(), self.adapters.first(), known
-        )
+        load = load_message(engine, self.bounds, int(self.name), self.share.given(), self.adapters.first())
+        identified: Load = msgspec.structs.replace(load, fingerprint=known)
+        return identified
 
     def engine_loading(self, stage: str) -> None:
         self._on_loading(stage)
@@ -296,7 +300,7 @@ class Member:
         self.inspections.engine_lost()
         self.share.ended()
         self.adapters.engine_lost()
-        if self._config.engine.kv_disk is None:
+        if not self._config.engine.kv_disk:
             self.likely.clear()
         try:
             self._owner.engine_lost(self, self._lose(cause), cause)
@@ -346,7 +350,7 @@ class Member:
         self.speeds.take(counters)
         held_tokens = counters.cache.held_tokens + counters.row_tokens
         # The backlog is counted only where it matters: this runs at every step.
-        if self.likely.tokens > held_tokens and self._config.engine.kv_disk is None:
+        if self.likely.tokens > held_tokens and not self._config.engine.kv_disk:
             self.likely.bound(held_tokens + self._backlog_tokens)
         tokens = counters.chunk_ceiling
         if tokens and tokens != self.bounds.chunk_tokens:

@@ -48,7 +48,7 @@ class PoolBench:
     ) -> None:
         self.now = 0.0
         config = SchedulerConfig(
-            EngineConfig("scripted", model_folder, max_slots=slots, model=model),
+            EngineConfig("scripted", str(model_folder), max_slots=slots, model=model),
             intake=IntakeConfig(max_queue=10**6, lookahead=lookahead),
             engines=engines,
         )

@@ -26,7 +26,7 @@ from scheduler.link.process import EngineLauncher, Exit, Session
 from scheduler.recovery.death import Death
 from scheduler.recovery.supervisor import Supervisor
 
-LOAD = Load(PROTOCOL_VERSION, "scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
+LOAD = Load("scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
 
 
 async def loaded() -> Load:
