@@ -259,7 +259,7 @@ class _Prefixes:
         self.budget_bytes = budget_bytes
 
 
-@settings(deadline=None, max_examples=examples(60))
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.lists(
         st.tuples(
@@ -273,7 +273,7 @@ def test_the_kv_budget_is_the_least_of_what_limit_peak_and_relief_leave(
 ) -> None:
     """Whichever changes last: none of them undoes what another has lowered."""
     device = FakeDevice(machine_bytes=1200 * _MB, weights_bytes=100 * _MB)
-    limit = MemoryLimit(1000 * _MB, 100 * _MB, most_bytes=1000 * _MB)
+    limit = MemoryLimit(1000 * _MB, 100 * _MB, most_bytes=1000 * _MB).resized(1000 * _MB)
     prefixes: Any = _Prefixes(limit.kv_budget_bytes(limit.first_peak_bytes))
     device.held_bytes = lambda: prefixes.nbytes
     watch = MemoryWatch(device, prefixes, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
