@@ -19,6 +19,7 @@ from scheduler.link.messages import (
     RankGroup,
     ScriptedPlan,
     SetMemoryLimit,
+    WeightsDtype,
 )
 from scheduler.link.pooling import Pooler
 
@@ -32,7 +33,7 @@ class EngineConfig:
     max_slots: int = 32
     prefill_chunk_tokens: int = 512
     prefill_rows: int = 8
-    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = "auto"
+    weights_dtype: WeightsDtype = "auto"
     kv_cache_bytes: int = -1
     """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
     itl_target_ms: float = 0.0

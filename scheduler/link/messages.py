@@ -79,7 +79,7 @@ class Load(WireStruct, frozen=True, tag="load"):
     max_slots: int
     prefill_chunk_tokens: int
     prefill_rows: int
-    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"]
+    weights_dtype: WeightsDtype
     scripted: ScriptedPlan
     kv_cache_bytes: int = -1
     """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
@@ -329,6 +329,8 @@ class PromptLogprobsOut(WireStruct, frozen=True):
     entries: list[LogprobsOut]
 
 
+WeightsDtype: TypeAlias = Literal["auto", "stored", "packed", "float32", "bfloat16", "float16"]
+"""Of the weights in memory. "packed": quantised weights stay as they are, all else is float32."""
 RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled"]
 
 
