@@ -13,7 +13,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test test-long cluster zoo newest-mlx-lm packages real-model chaos fuzz soak upgrade monitor check constraints clean
+.PHONY: serve test test-long cluster zoo newest-mlx-lm packages real-model chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -33,10 +33,6 @@ fuzz: $(VENV)/test
 # An hour of work with a kill every minute, in which nothing may grow: make soak ARGS="--seconds 600".
 soak: $(VENV)/test
 	$(VENV)/bin/penstock bench long-soak $(ARGS)
-
-# A service is upgraded, rolled back and upgraded again under 200 clients: make upgrade ARGS="--clients 500".
-upgrade: $(VENV)/test
-	$(VENV)/bin/python -m tests.end_to_end.upgrade_under_load $(ARGS)
 
 # Ray over three nodes, all on this machine, whose parts are killed one after another while 16 streams go on.
 cluster: $(VENV)/cluster

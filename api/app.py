@@ -33,7 +33,6 @@ from api.errors import ApiError, ApiFailure
 from api.exposition import metrics_routes
 from api.http_metrics import HttpMetrics, ServerMetrics
 from api.identity import Identity
-from api.json_route import BodyReaders
 from api.live import live_routes
 from api.loading import loading_routes
 from api.media import Policy
@@ -71,20 +70,18 @@ def make_app(
     media: Policy = "note",
     refuse_unknown_fields: bool = False,
     front_name: str = "",
-    readers: BodyReaders | None = None,
     reports: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType({}),
 ) -> FastAPI:
     """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
     is here; where it is not, it has a port of its own. `refuse_unknown_fields`: else they are ignored and
-    named. `front_name`: in the ids of responses; empty: none. `readers`: read long conversations; None: this
-    process does. `reports`: of the whole server, by their names in `/v1/scheduler`."""
+    named. `front_name`: in the ids of responses; empty: none. `reports`: of the whole server, by their names
+    in `/v1/scheduler`."""
     scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
     app.state.identity = identity
     app.state.offload = scheduler.offload
-    app.state.readers = readers
     app.state.has_keys = bool(keys.keys)
     app.state.media = media
     app.state.refuse_unknown_fields = refuse_unknown_fields

@@ -23,7 +23,6 @@ from api.back_end import check_back_end
 from api.model_defaults import DefaultSettings, from_file, resolve
 from api.model_list import ModelOptions, models_of
 from api.options import ENVIRONMENT_PREFIX
-from api.preparers.preparers import Preparers
 from api.scheduler_settings import scheduler_config
 from api.served_model import ServedModel
 from api.served_models import ServedModels
@@ -51,15 +50,15 @@ from scheduler.pool.owner import WholeMemory
 from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
-from scheduler.prompt.offload import no_caches
-from scheduler.prompt.preparation_recipe import PreparationRecipe
+from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
 from scheduler.system_sleep import continuous_seconds
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
 
 if TYPE_CHECKING:
-    from api.cluster import RayEngines
+    from api.remote_engines import RemoteEngines
     from scheduler.telemetry.spans import RequestSpans
 
 _log = structlog.get_logger("serving")
@@ -87,19 +86,13 @@ class Assembly:
     metrics: Metrics
     tracers: Sequence[RequestSpans]
     """Of each model that is traced."""
-    cluster: RayEngines | None = None
+    cluster: RemoteEngines | None = None
     """Where engines are on other machines."""
-    preparers: Preparers | None = None
-    """None: this process prepares all prompts."""
 
     @property
     def reports(self) -> dict[str, Callable[[], dict[str, Any]]]:
         """Of what all models share."""
-        cluster, preparers = self.cluster, self.preparers
-        return {
-            **({} if cluster is None else {"cluster": cluster.report}),
-            **({} if preparers is None else {"preparation_processes": preparers.report}),
-        }
+        return {} if self.cluster is None else {"cluster": self.cluster.report}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +106,6 @@ class _Shared:
     memory: SharedMemory | None
     """None: one model has all of it."""
     models: int
-    preparers: Preparers | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +121,16 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     if any(one.settings.engine == "mlx" and not one.settings.on_cluster for one in several):
         check_back_end()
     if len(several) > 1 and any(options.settings.on_cluster for options in several):
-        raise OptionError("--engines ray: there may be one model, which all machines have, not several")
+        raise OptionError(
+            "--engines join or ray: there may be one model, which all machines have, not several"
+        )
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
     metrics = _metrics(settings)
     blas = _prepare_blas(several, settings)
     memory = _memory(several, found, names) if len(several) > 1 else None
-    processes = several[0].settings.preparation_processes
-    preparers = Preparers.of(processes, engine_environment(os.environ), metrics) if processes else None
-    shared = _Shared(keys, blas, metrics, WorkerThreads(), memory, len(several), preparers)
+    shared = _Shared(keys, blas, metrics, WorkerThreads(), memory, len(several))
     made = [_made(shared, number, *one) for number, one in enumerate(zip(several, found, strict=True))]
     fleet = Fleet([one.model for one in made], memory)
     for options, one in zip(several, made, strict=True):
@@ -149,17 +141,16 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
         metrics,
         [one.tracer for one in made if one.tracer is not None],
         _cluster(several[0].settings, fleet, metrics),
-        preparers,
     )
 
 
-def _cluster(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RayEngines | None:
+def _cluster(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RemoteEngines | None:
     if not settings.on_cluster:
         return None
     # Imported here: a server whose engines are all on this machine loads nothing of it.
-    from api.cluster import RayEngines
+    from api.remote_engines import RemoteEngines
 
-    return RayEngines(settings, fleet.first.scheduler.pool, metrics, engine_environment(os.environ))
+    return RemoteEngines(settings, fleet.first.scheduler.pool, metrics, engine_environment(os.environ))
 
 
 def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) -> _Made:
@@ -169,21 +160,15 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     click.echo(f"model      {'' if alone else f'{name}: '}{found.note}")
     if number == 0:
         click.echo(f"blas       {shared.blas.name}")
-    recipe = PreparationRecipe(
-        found.folder,
-        settings.tool_parser,
-        settings.reasoning_parser,
-        settings.thinking(),
-        settings.hold_calls,
+    tokenizer = HubTokenizer(
+        found.folder.path,
+        model_type=found.folder.model_type,
+        tool_parser=settings.tool_parser,
+        reasoning_parser=settings.reasoning_parser,
     )
-    preparation = recipe.make()
-    tokenizer, preparers = preparation.tokenizer, shared.preparers
-    if preparers is not None:
-        preparers.add(name, recipe, preparation)
+    preparation = Preparation(tokenizer, found.folder, settings.thinking(), settings.hold_calls)
     config = _config(options, found, shared, number)
     _describe(config, tokenizer.answer_format, found.folder.embedder)
-    if found.folder.embedder is None and (whole := tokenizer.text_statistics().whole) is not None:
-        click.echo(f"template   rendered again each turn: {whole}")
     tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory
@@ -197,7 +182,6 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         tracer=tracer,
         continuous=continuous_seconds,
         share_of=(lambda engine: WholeMemory()) if memory is None else partial(memory.share_of, name),
-        caches_elsewhere=no_caches if preparers is None else partial(preparers.caches, name),
     )
     if memory is not None:
         memory.follow(name, scheduler.pool)

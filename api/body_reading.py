@@ -1,4 +1,4 @@
-"""Decode and validate the bytes of a body. Plain functions, which run wherever there is room for them.
+"""Decode and validate the bytes of a body. Plain functions, which run where a body's size allows.
 
 Bounds limit a body's cost: `api/json_text.py` checks its text before anything is decoded, and the fields' own
 bounds (`api/fields.py`) stop at the first mistake.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi.exceptions import HTTPException, RequestValidationError
@@ -34,11 +34,6 @@ class ReadBody:
     body: Body
     ignored: tuple[str, ...] = ()
     """The names of the fields that were dropped because nothing here knows them."""
-    is_shell: bool = False
-    """Whether its conversation is elsewhere."""
-
-    def shell(self) -> ReadBody:
-        return replace(self, body=self.body.without_conversation(), is_shell=True)
 
 
 class BodyRejected(HTTPException):

@@ -1,13 +1,12 @@
 """Read and validate a JSON body (`api/body_reading.py`): off the event loop, unless it certainly takes less
-than 1 ms; a long conversation in a preparation process, where there are any.
-"""
+than 1 ms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from fastapi import Depends, Request, Response
@@ -15,11 +14,11 @@ from fastapi.routing import APIRoute
 from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 from api.auth import caller
-from api.body_reading import BodyRejected, Policy, ReadBody, read_body
+from api.body_reading import BodyRejected, Policy, read_body
 from api.openai.messages import Body
 from api.unknown_fields import HEADER, SCOPE_KEY, ignored
 from scheduler.errors import SchedulerError
-from scheduler.prompt.offload import Elsewhere, Lane, Offload
+from scheduler.prompt.offload import Lane, Offload
 
 INLINE_BYTES = 1 << 16
 INLINE_OBJECTS = 24
@@ -39,17 +38,6 @@ _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound=Body)
 
 
-class BodyReaders(Protocol):
-    """Processes that read bodies with long conversations, and keep the conversations."""
-
-    async def read(
-        self, model: type[Body], text: bytes, refuse: Policy, *, tenant: str, session: str | None
-    ) -> tuple[ReadBody, Elsewhere] | None:
-        """Return the rest of the body, and where the conversation is; None: no process can take it. Raise
-        what `read_body` does."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class BodyWork:
     """Runs work over a body where its size allows: `await work(make)`."""
@@ -58,18 +46,6 @@ class BodyWork:
     tenant: str
     lane: Lane | None
     """None: on the event loop."""
-    session: str | None = None
-    readers: BodyReaders | None = None
-    conversation: Elsewhere | None = None
-    """The body's, if another process has read it."""
-
-    async def read(self, model: type[Body], text: bytes, refuse: Policy) -> tuple[ReadBody, BodyWork]:
-        """And what runs the work over the body from now on."""
-        if model.is_chat and self.lane is not None and self.readers is not None:
-            found = await self.readers.read(model, text, refuse, tenant=self.tenant, session=self.session)
-            if found is not None:
-                return found[0], replace(self, conversation=found[1])
-        return await self(partial(read_body, model, text, refuse)), self
 
     def also_of(self, stored_bytes: int) -> BodyWork:
         """Return the same for a body and this many more bytes of JSON text."""
@@ -89,13 +65,7 @@ class BodyWork:
         return Response(text, media_type="application/json")
 
     async def decode(self, body: _Body, decode: Callable[[_Body], _T]) -> _T:
-        """Return what `decode` makes of `body`, and drop the body's conversation. `decode`: a function of a
-        module, or a `partial` of one, since the conversation may be in another process."""
-        if self.conversation is not None:
-            try:
-                return await self.conversation.run(decode)
-            finally:
-                self.conversation.drop()
+        """Return what `decode` makes of `body`, and drop the body's conversation."""
 
         def decoded() -> _T:
             try:
@@ -134,13 +104,13 @@ class _JsonRequest(Request):
         if not hasattr(self, "_json"):
             body = await super().body()
             try:
-                work = await _work_of(self, body)
+                work = self.work = await _work_of(self, body)
                 self._body = b""
                 state = self.app.state
                 policy = Policy(state.refuse_unknown_fields, state.media == "refuse")
-                reading = work.read(self.model, body, policy)
+                read = partial(read_body, self.model, body, policy)
                 del body
-                found, self.work = await reading
+                found = await work(read)
             except SchedulerError as error:
                 raise BodyRejected(error) from None
             self._json, self.scope[SCOPE_KEY] = found.body, found.ignored
@@ -155,8 +125,8 @@ async def body_work(request: Request) -> BodyWork:
 
 
 async def _work_of(request: Request, body: bytes) -> BodyWork:
-    known, state = await caller(request), request.app.state
-    return BodyWork(state.offload, known.tenant, lane_of(body), known.session, state.readers)
+    known = await caller(request)
+    return BodyWork(request.app.state.offload, known.tenant, lane_of(body))
 
 
 BodyWorkOf = Annotated[BodyWork, Depends(body_work)]

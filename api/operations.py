@@ -81,8 +81,7 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
         requests and the last cause of death; and of each engine its state, its slots, its measured speeds and
         the plan of its last step (`report`; null if it does not answer). `engine` is the first one's report.
         Of several models that is the first; `models` has each by its name. With engines on other machines
-        `cluster` says which there are, and whether new ones can be started; with preparation processes
-        `preparation_processes` says how many take requests."""
+        `cluster` says which there are, and whether new ones can be started."""
         bodies = {model.name: await scheduler_object(model.scheduler) for model, _ in models}
         first, *others = bodies.values()
         body = {**first, "models": bodies} if others else first

@@ -1,6 +1,5 @@
 """`python -m loadtests ...`: the load tests of `penstock bench ...`."""
 
-from loadtests.command_line import bench, exit_codes
+from loadtests.bench import bench
 
-with exit_codes():
-    bench.main(prog_name="penstock bench")
+bench.main(prog_name="penstock bench")

@@ -1,4 +1,4 @@
-"""`penstock bench`: runs, comparisons, searches, reports and verdicts from a terminal."""
+"""Runs, comparisons, searches, reports and verdicts from a terminal; the exit codes of `penstock bench`."""
 
 from __future__ import annotations
 
@@ -19,21 +19,13 @@ from rich.text import Text
 
 from loadtests import html_report, launch, record, report, step_curves, sweep, targets, verdict
 from loadtests import scenario as scenarios
-from loadtests.beside import beside_embeddings
-from loadtests.cache_soak.run import cache_soak
 from loadtests.canvas import PlotsMissing
-from loadtests.chaos.commands import chaos, long_soak
 from loadtests.compare import Comparison, interruptible
-from loadtests.device.commands import device
 from loadtests.driver import Progress, default_client
-from loadtests.fuzz.commands import fuzz
 from loadtests.launch import LaunchError
-from loadtests.long_sessions import long_sessions
 from loadtests.measure import agents_sustained, measure
-from loadtests.pool.commands import affinity_command, links_command, scale_command
 from loadtests.presets import PRESETS
 from loadtests.record import RunRecord
-from loadtests.retention.commands import retention_command
 from loadtests.scenario import Scenario, ScenarioError
 from loadtests.targets import Launch, Target, TargetError
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
@@ -42,11 +34,6 @@ from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_fo
 
 _TARGET_HELP = "NAME=URL of a running server, or NAME=preset:PRESET to start one; may be repeated."
 _MODEL_HELP = "Model folder for launched servers, or `embedded`; by default the bench model."
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-def bench() -> None:
-    """Load-test any OpenAI-compatible server; `penstock bench MODEL` is a self-test of 20 seconds."""
 
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:
@@ -71,7 +58,7 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@bench.command("scenarios")
+@click.command("scenarios")
 def list_scenarios() -> None:
     """List the scenarios and the servers that can be started."""
     for name in scenarios.shipped():
@@ -79,7 +66,7 @@ def list_scenarios() -> None:
     click.echo(f"\npresets for --launch: {', '.join(PRESETS)}")
 
 
-@bench.command()
+@click.command()
 @click.option(
     "--scenario",
     "names",
@@ -143,7 +130,7 @@ def _compare(
     return comparison
 
 
-@bench.command()
+@click.command()
 @click.option("--scenario", default="agents", show_default=True, help="A shipped scenario's name, or a file.")
 @_common
 @click.option(
@@ -191,7 +178,7 @@ def sustain(
     _write(runs, out, f"sustain-{scenarios.load(scenario).name}", with_report=False)
 
 
-@bench.command("sweep")
+@click.command("sweep")
 @click.option("--scenario", default="long-prompt", show_default=True, help="A scenario's name, or a file.")
 @click.option("--option", default="--itl-target-ms", show_default=True, help="An option of `penstock serve`.")
 @click.option(
@@ -240,7 +227,7 @@ def sweep_option(
     click.echo(f"report:  {out / 'sweep.html'}")
 
 
-@bench.command("steps")
+@click.command("steps")
 @click.option("--rows", default="8,32,64", show_default=True)
 @click.option("--prefixes", default="0,1024,4096,16384", show_default=True, help="Tokens shared by all rows.")
 @click.option(
@@ -264,7 +251,7 @@ def steps(rows: str, prefixes: str, most_gigabytes: float, out: Path) -> None:
     click.echo(f"report:  {out / 'steps.html'}")
 
 
-@bench.command("row-costs")
+@click.command("row-costs")
 @click.argument("feature", type=click.Choice(["logprobs", "grammar", "calls"]))
 @click.option("--steps", "step_count", default=200, show_default=True, help="Decode steps of each batch.")
 def row_costs(feature: str, step_count: int) -> None:
@@ -276,7 +263,7 @@ def row_costs(feature: str, step_count: int) -> None:
     sys.exit(subprocess.run(command, env=blas.environment(os.environ)).returncode)
 
 
-@bench.command("report")
+@click.command("report")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--html", type=click.Path(path_type=Path), default=Path("bench/report.html"), show_default=True)
 @click.option("--formulas", is_flag=True, help="Print the formula of each figure.")
@@ -289,7 +276,7 @@ def draw_report(files: tuple[Path, ...], html: Path, formulas: bool) -> None:
     click.echo(f"report: {html}")
 
 
-@bench.command("verdict")
+@click.command("verdict")
 @click.argument("runs_file", type=click.Path(path_type=Path, exists=True))
 @click.option("--baseline", type=click.Path(path_type=Path), required=True)
 @click.option("--write", is_flag=True, help="Write a baseline from these runs instead.")
@@ -303,20 +290,13 @@ def judge(runs_file: Path, baseline: Path, write: bool) -> None:
     sys.exit(_judge(runs, baseline))
 
 
-@bench.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def ceiling(arguments: tuple[str, ...]) -> None:
     """Compare Penstock with a bare BatchGenerator loop on the same prompts: the cost of serving."""
     from loadtests import overhead
 
     overhead.main(arguments)
-
-
-for _command in (
-    *(affinity_command, beside_embeddings, cache_soak, chaos, device, fuzz, links_command, long_sessions),
-    *(long_soak, retention_command, scale_command),
-):
-    bench.add_command(_command)
 
 
 def _choices(texts: Sequence[str], presets: Sequence[str]) -> list[Target | Launch]:

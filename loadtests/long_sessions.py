@@ -29,7 +29,6 @@ from loadtests.processes import (
     children,
     cpu_seconds,
     main_thread_cpu_seconds,
-    processes,
     resident_bytes,
 )
 from loadtests.turns import Turn, ask_all
@@ -62,8 +61,6 @@ class SessionsPlan:
     """A folder, or "embedded"; None: the scripted engine."""
     compared: int = 0
     """How many sessions' last turns are asked again where nothing of them is cached."""
-    processes: int = 0
-    """`--preparation-processes`."""
 
     @property
     def server_arguments(self) -> tuple[str, ...]:
@@ -71,8 +68,7 @@ class SessionsPlan:
         if self.model is None:
             # Room for all sessions: else most of each prompt is computed again, and every chunk is a step.
             engine = ("--engine", "scripted", "--kv-cache-bytes", "64GiB")
-        processes = ("--preparation-processes", str(self.processes))
-        return (*engine, *processes, "--max-slots", str(max(8, self.clients)), "--log-level", "warning")
+        return (*engine, "--max-slots", str(max(8, self.clients)), "--log-level", "warning")
 
     @property
     def answer(self) -> dict[str, Any]:
@@ -114,18 +110,13 @@ class LongSessions:
     cached_share: float = 0.0
     """Of the warm turns' prompt tokens."""
     compared: int = 0
-    preparers_cold_cpu_seconds: float = 0.0
-    preparers_warm_cpu_seconds: float = 0.0
-    preparers_bytes: int = 0
-    """Of the preparation processes together: processor time a turn, and resident memory."""
     parted: int = 0
     """Of `compared` answers, those that are not the cold ones token for token."""
 
     @property
     def ratio(self) -> float:
-        """Of all the work with a prompt, wherever it is done."""
-        warm = self.warm_cpu_seconds + self.preparers_warm_cpu_seconds
-        return (self.cold_cpu_seconds + self.preparers_cold_cpu_seconds) / warm if warm else 0.0
+        """How many times less a warm turn takes than a cold one."""
+        return self.cold_cpu_seconds / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
     @property
     def turns_per_core_second(self) -> float:
@@ -151,14 +142,12 @@ async def run(plan: SessionsPlan) -> LongSessions:
         system_words = round(plan.tokens * _SYSTEM_SHARE * words_per_token)
         system = text_of(random.Random(plan.seed), system_words)
         sessions = [_conversation(plan, number, words_per_token, system) for number in range(plan.sessions)]
-        parent, preparers = server.process.pid, await _preparers(plan, http, server.url, server.process.pid)
-        (engine,) = set(children(parent)) - set(preparers)
+        parent = server.process.pid
+        (engine,) = children(parent)
         before, engine_before = cpu_seconds(parent), cpu_seconds(engine)
-        idle = sum(map(cpu_seconds, preparers))
         first = await ask_all(http, server.url, [one.body(**plan.answer) for one in sessions], plan.clients)
         cold = (cpu_seconds(parent) - before) / len(sessions)
         cold_engine = (cpu_seconds(engine) - engine_before) / len(sessions)
-        prepared = sum(map(cpu_seconds, preparers))
         port = urlsplit(server.url).port
         assert port is not None
         prober = Prober(port, parent)
@@ -181,7 +170,6 @@ async def run(plan: SessionsPlan) -> LongSessions:
             probing = loop.probes * probe_seconds
             warm, engines = max(0.0, parents - probing) / turns, engines / turns
             loop_thread = max(0.0, loop_thread - probing) / turns
-            later_prepared = sum(map(cpu_seconds, preparers))
         finally:
             prober.close()
         report = (await http.get(f"{server.url}/v1/scheduler")).json()
@@ -203,22 +191,8 @@ async def run(plan: SessionsPlan) -> LongSessions:
             {} if plan.model is None else _quantiles([turn.first_token_seconds for turn in later]),
             sum(turn.cached_tokens for turn in later) / sum(turn.prompt_tokens for turn in later),
             len(again),
-            (prepared - idle) / len(sessions),
-            (later_prepared - prepared) / turns,
-            sum(map(resident_bytes, preparers)),
             parted(later[-len(sessions) :], again),
         )
-
-
-async def _preparers(plan: SessionsPlan, http: httpx.AsyncClient, url: str, parent: int) -> list[int]:
-    """Return the process ids of the preparation processes, when all of them take requests."""
-    while plan.processes:
-        report: dict[str, Any] = (await http.get(f"{url}/v1/scheduler")).json()
-        if report["preparation_processes"]["ready"] == plan.processes:
-            break
-        await trio.sleep(0.1)
-    every = processes()
-    return [one.pid for one in every if one.parent == parent and " -m api.preparers " in one.command]
 
 
 async def _cost_of_a_probe(prober: Prober, parent: int) -> float:
@@ -269,10 +243,6 @@ def lines(found: LongSessions) -> Iterator[str]:
     yield f"{found.ratio:.1f} times less; the engine's process {cold_engine}{engine:.1f} ms"
     if found.loop_cpu_seconds:
         yield f"event loop {1000 * found.loop_cpu_seconds:.1f} ms of them, the rest in worker threads"
-    if found.preparers_bytes:
-        cold, warm = 1000 * found.preparers_cold_cpu_seconds, 1000 * found.preparers_warm_cpu_seconds
-        size = found.preparers_bytes / (1 << 20)
-        yield f"preparation processes {cold:.1f} ms cold, {warm:.1f} ms warm, {size:.0f} MiB"
     yield f"one core of the parent: {found.turns_per_core_second:.0f} warm turns/s"
     yield f"warm turns {found.warm_turns_per_second:.1f}/s, each {_milliseconds(found.warm_turn_seconds)}"
     if found.warm_ttft_seconds:
@@ -298,7 +268,6 @@ def _milliseconds(quantiles: Mapping[str, float]) -> str:
 @click.option("--turns", default=5, show_default=True, help="Of each session, after its first.")
 @click.option("--clients", default=8, show_default=True, help="Turns at a time.")
 @click.option("--calls", is_flag=True, help="A past of tool calls and results, not questions and answers.")
-@click.option("--processes", default=0, show_default=True, help="Preparation processes of the server.")
 @click.option("--engine", type=click.Choice(["scripted", "mlx"]), default="scripted", show_default=True)
 @click.option("--model", default="embedded", show_default=True, help="Folder, for --engine mlx.")
 @click.option("--compare", "compared", default=1, show_default=True, help="Sessions asked cold (mlx).")
@@ -310,7 +279,6 @@ def long_sessions(
     turns: int,
     clients: int,
     calls: bool,
-    processes: int,
     engine: str,
     model: str,
     compared: int,
@@ -318,7 +286,7 @@ def long_sessions(
 ) -> None:
     """Measure what long prompts cost: exit 1 if the server's event loop is held up, and with a model also if
     an answer behind a cached prefix is not the one without. Prompts fit the model's context."""
-    plan = SessionsPlan(sessions, tokens, new_tokens, turns, clients, calls=calls, processes=processes)
+    plan = SessionsPlan(sessions, tokens, new_tokens, turns, clients, calls=calls)
     if engine == "mlx":
         plan = replace(plan, model=model, compared=compared)
     found = trio.run(run, plan)

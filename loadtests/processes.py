@@ -8,39 +8,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from api.operator.process_table import ps
 
 _PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One line of `ps`."""
-
-    pid: int
-    parent: int
-    group: int
-    command: str
-
-
-def processes() -> list[Process]:
-    """Return all processes, including zombies."""
-    # -ww: macOS cuts commands at 80 columns if there is no terminal.
-    lines = _ps("-A", "-ww", "-o", "pid=,ppid=,pgid=,command=").splitlines()
-    found = (line.split(None, 3) for line in lines)
-    return [Process(int(one[0]), int(one[1]), int(one[2]), "".join(one[3:])) for one in found]
-
-
 def children(pid: int) -> list[int]:
     """Return the children that have not ended."""
-    pairs = (line.split() for line in _ps("-A", "-o", "pid=,ppid=,stat=").splitlines())
+    pairs = (line.split() for line in ps("-A", "-o", "pid=,ppid=,stat=").splitlines())
     return [int(child) for child, parent, state in pairs if int(parent) == pid and not state.startswith("Z")]
 
 
 def is_gone(pid: int) -> bool:
     """Whether there is no such process, or a zombie."""
-    state = _ps("-p", str(pid), "-o", "stat=").strip()
+    state = ps("-p", str(pid), "-o", "stat=").strip()
     return not state or state.startswith("Z")
 
 
@@ -53,7 +36,7 @@ def threads(pid: int) -> int:
     """Return the number of threads. Raise OSError if the process is gone."""
     if sys.platform == "darwin":
         # A header and one line for each thread; ps on macOS has no column for the number.
-        return len(_ps("-M", "-p", str(pid)).splitlines()) - 1
+        return len(ps("-M", "-p", str(pid)).splitlines()) - 1
     return int(_of(pid, "nlwp="))
 
 
@@ -90,7 +73,7 @@ def seconds_of(time: str) -> float:
 
 def environment(pid: int) -> str:
     """Return its command and initial environment variables. Raise OSError if it is gone."""
-    if not (line := _ps("eww", "-p", str(pid), "-o", "command=").strip()):
+    if not (line := ps("eww", "-p", str(pid), "-o", "command=").strip()):
         raise ProcessLookupError(pid)
     return line
 
@@ -111,10 +94,6 @@ def open_files_by_lsof(pid: int) -> int:
 
 
 def _of(pid: int, column: str) -> str:
-    if not (value := _ps("-p", str(pid), "-o", column).strip()):
+    if not (value := ps("-p", str(pid), "-o", column).strip()):
         raise ProcessLookupError(pid)
     return value
-
-
-def _ps(*arguments: str) -> str:
-    return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout

@@ -89,12 +89,6 @@ class HoldRefused(InvalidRequest):
     code = "hold_refused"
 
 
-class PrefixRefused(InvalidRequest):
-    """No prefix can be exported, or a file not be imported."""
-
-    code = "prefix_refused"
-
-
 class ModelNotFound(InvalidRequest):
     """The request names a model that is not served."""
 
@@ -202,12 +196,6 @@ class RequestFailed(EngineFailure):
     """Only this request failed in the engine: its own sampler, its own row."""
 
     code = "request_failed"
-
-
-class PreparationFailure(SchedulerError):
-    """The process that read this request ended meanwhile: resent unchanged, it might end the next one."""
-
-    code = "preparation_failed"
 
 
 class StartupError(Exception):

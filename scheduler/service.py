@@ -31,14 +31,7 @@ from scheduler.pool.boundary import EngineTraits, Launchers
 from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.pool import Pool
-from scheduler.prefix_files import PrefixFiles
-from scheduler.prompt.offload import (
-    CachesElsewhere,
-    Offload,
-    PreparationOffLoop,
-    no_caches,
-    prompt_caches,
-)
+from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.request import GenerationRequest, Prompt
@@ -96,12 +89,10 @@ class Scheduler:
         continuous: Callable[[], float] = trio.current_time,
         place: Place = least_seconds,
         share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
-        caches_elsewhere: CachesElsewhere = no_caches,
     ) -> None:
         """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
         goes on while the machine sleeps. `model_name`: of the metrics, if none are given.
-        `share_of`: an engine's part of the memory of all models. `caches_elsewhere`: what other processes
-        keep of prompts."""
+        `share_of`: an engine's part of the memory of all models."""
         self.metrics = metrics or Metrics().of_model(model_name)
         self.keeper: Keeper = _AlwaysLoaded()
         self._recorder = RequestRecorder(self.metrics, tracer)
@@ -121,25 +112,17 @@ class Scheduler:
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading, share_of)
-        self.pool = Pool(config, launchers, self._queue, self._admission, self, self.metrics, traits, place)
+        self.pool = Pool(
+            config, launchers, self._queue, self._admission, self, self.metrics, traits, offload, place
+        )
         self.operations = Operations(
             self._queue,
             self._admission,
             self.pool,
             self.metrics,
-            partial(prompt_caches, preparation, caches_elsewhere),
+            preparation.pieces.statistics,
             self.recent,
             lambda: self.keeper.waits_for,
-        )
-        self.prefix_files = PrefixFiles(
-            self.pool,
-            config.engine,
-            offload,
-            preparation.context_tokens,
-            lambda request: self._salt(request.tenant, request.cache_salt),
-            lambda request: self._off_loop.tokenize(
-                request.prompt, request.tenant, self._salt(request.tenant, request.cache_salt)
-            ),
         )
 
     async def run(self) -> None:
@@ -199,8 +182,8 @@ class Scheduler:
             self._recorder.refused(requests[0], error)
             raise
         doorbell = Doorbell()
-        pipeline_of = self._preparation.answer_pipeline
-        records = records_of(prepared, self._ids, pipeline_of, arrived_at, doorbell)
+        pipelines_of = self._preparation.answer_pipelines
+        records = records_of(prepared, self._ids, pipelines_of, arrived_at, doorbell)
         with ExitStack() as releases:
             for record in records:
                 releases.callback(self._release, record)

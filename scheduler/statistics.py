@@ -22,7 +22,9 @@ class DeathCause(StrEnum):
     FAULT = "fault"
     """An exception, or a message that breaks the protocol."""
     KILLED = "killed"
-    """Killed by a signal, without a message: from outside, by the kernel for lack of memory, or a crash."""
+    """Killed from outside, by a signal that no fault of its own raises: an operator, or the system."""
+    CRASHED = "crashed"
+    """A signal of its own, such as SIGSEGV or SIGABRT, without a message."""
     EXIT = "exit"
     """It exited by itself without a message."""
     HUNG = "hung"
@@ -132,7 +134,7 @@ class QueueStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RunningStatistics:
-    """One request in the engine. `state` is a `lifecycle.State` in lower case. `age_seconds` counts from
+    """One request in the engine. `state` is `StreamRecord.shown_state`. `age_seconds` counts from
     arrival, `running_seconds` from the first progress."""
 
     id: str
@@ -157,7 +159,7 @@ class RunningStatistics:
 
 @dataclass(frozen=True, slots=True)
 class WaitStatistics:
-    """Requests of one tenant that wait for one of `waits.REASONS`. `oldest_seconds` counts from their
+    """Requests of one tenant that wait for one of `link.waits.REASONS`. `oldest_seconds` counts from their
     arrival, `oldest_id` is its answer's id; both None: not known."""
 
     tenant: str
@@ -174,20 +176,6 @@ class PieceStatistics:
 
     tokens: int = 0
     kept_tokens: int = 0
-    held_bytes: int = 0
-    """At this moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextStatistics:
-    """Of texts of messages that the chat template has rendered. Since the start: messages, and how many of
-    their texts were kept."""
-
-    whole: str | None = None
-    """What is rendered each time, and why: the conversation, or some loops; None: all loops keep texts."""
-    messages: int = 0
-    """Turns of the template's loops that keep texts."""
-    kept_messages: int = 0
     held_bytes: int = 0
     """At this moment."""
 
@@ -210,4 +198,3 @@ class SchedulerReport:
     running: tuple[RunningStatistics, ...]
     engines: tuple[MemberStatistics, ...]
     prompt_pieces: PieceStatistics
-    prompt_texts: TextStatistics

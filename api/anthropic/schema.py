@@ -112,7 +112,6 @@ class CountTokensRequest(Body):
     """`POST /v1/messages/count_tokens`, and the fields that `POST /v1/messages` shares with it."""
 
     bulk = ("messages", "tools")
-    is_chat = True
 
     model: str | None = None
     messages: Listed[InputMessage] = Field(min_length=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from pydantic import (
@@ -44,8 +44,6 @@ class Body(BaseModel):
     """The names of its fields in a body."""
     bulk: ClassVar[tuple[str, ...]] = ()
     """The fields that may be large, and that nothing reads after the request is decoded: lists."""
-    is_chat: ClassVar[bool] = False
-    """Whether another process may read it: its route gives the conversation only to `BodyWork.decode`."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -73,9 +71,6 @@ class Body(BaseModel):
         for name in self.bulk:
             if (values := getattr(self, name)) is not None:
                 values.clear()
-
-    def without_conversation(self) -> Self:
-        return self.model_copy(update={name: [] for name in self.bulk if getattr(self, name) is not None})
 
 
 def _with_one_unknown(value: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:

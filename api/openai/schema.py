@@ -189,7 +189,6 @@ class ChatCompletionRequest(SamplingFields):
     """`POST /v1/chat/completions`."""
 
     bulk = ("messages", "tools")
-    is_chat = True
 
     messages: Listed[ChatMessage] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)

@@ -117,7 +117,6 @@ class CreateResponse(DecodingFields):
     """`POST /v1/responses`."""
 
     bulk = ("input",)
-    is_chat = True
 
     model: str | None = None
     input: Annotated[

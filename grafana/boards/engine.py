@@ -102,7 +102,8 @@ ENGINE = Dashboard(
             "Restarts by cause",
             "out_of_memory: lower --kv-cache-bytes or --max-slots. buffer_limit: Metal allows a number "
             "of buffers, whatever their size. gpu_timeout: chunks halve by themselves. hung: it made no "
-            "steps and was killed. killed: from outside, or by the kernel. start: it did not come up. "
+            "steps and was killed. killed: from outside. crashed: by a signal of its own. start: it did not "
+            "come up. "
             "engine_died in the log has its last words.",
             "short",
             [rate("penstock_engine_restarts_total", "{{cause}}", "cause")],
@@ -201,16 +202,6 @@ ENGINE = Dashboard(
                     f"sum by ({BY_ENGINE}) (rate(penstock_engine_step_seconds_sum{{@}}[{RANGE}]))",
                     ENGINE_LEGEND,
                 )
-            ],
-        ),
-        Panel(
-            "Preparation processes",
-            "With --preparation-processes: those that take requests, and how many ended in 10 minutes. "
-            "preparation_process_ended in the log says why; their requests were read again.",
-            "short",
-            [
-                total("penstock_preparation_processes", "running"),
-                Query("sum (increase(penstock_preparation_process_deaths_total{@}[10m]))", "ended"),
             ],
         ),
         Panel(

@@ -48,8 +48,8 @@ class Findings:
     """Of several engines: the longest pause of any even stream that was trusted, at each moment when one was
     killed alone."""
     early_gap_seconds: float = 0.0
-    """The same of streams that had just begun, at all these moments. It has no bound: a suspect waits for the
-    next engine to be loaded."""
+    """The same of streams that had just begun, at all these moments. It has no bound: their prompts are
+    computed again."""
     usual_gap_seconds: float = 0.0
     """The longest pause of the two undisturbed runs, of the same streams: where the machine alone makes
     longer ones than MOST_GAP_SECONDS, a death is not to blame for as long a one."""

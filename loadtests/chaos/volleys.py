@@ -76,8 +76,8 @@ def gaps(volleys: Iterable[Volley], answers: Collection[Answer]) -> list[float]:
 
 
 def early_gap(volleys: Iterable[Volley], answers: Collection[Answer]) -> float:
-    """Return the longest pause of a stream that had just begun at any of them. It may be a suspect, which
-    waits for the next engine to be loaded."""
+    """Return the longest pause of a stream that had just begun at any of them: its prompt is computed
+    again."""
     return longest(
         pause
         for volley in volleys

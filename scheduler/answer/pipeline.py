@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scheduler.answer.assembly import Assembly
+from scheduler.answer.assembly import HEAVY, Assembly, Heavy
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.prompt_logprobs import PromptLogprobs
-from scheduler.answer.stop_strings import StopStrings
+from scheduler.answer.stop_strings import StopStrings, WantedStrings
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.engine.thinking import ThinkingLimit
 from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
@@ -29,7 +29,7 @@ class AnswerPipeline:
     def __init__(
         self,
         detokenizer: Detokenizer,
-        stop: Sequence[str],
+        stop: Sequence[str] | WantedStrings,
         assembly: Assembly | None = None,
         *,
         includes_stop: bool = False,
@@ -38,10 +38,11 @@ class AnswerPipeline:
         thinking: ThinkingLimit | None = None,
         prompt: PromptLogprobs | None = None,
     ) -> None:
-        """`thinking` counts reasoning by token ids, as the engine does; None: by the sections of the text,
-        with the end mark."""
+        """`stop`: WantedStrings where the choices of a request share them. `thinking` counts reasoning by
+        token ids, as the engine does; None: by the sections of the text, with the end mark."""
         self._detokenizer = detokenizer
-        self._stop_strings = StopStrings(stop, included=includes_stop)
+        wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
+        self._stop_strings = StopStrings(wanted, included=includes_stop)
         self._assembly = assembly
         self._unstoppable_tokens = min_tokens
         self._may_end = min_tokens == 0
@@ -81,7 +82,18 @@ class AnswerPipeline:
         return self._stop_strings.matched
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
-        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token."""
+        """`read`, for who has no worker thread."""
+        return (piece for piece in self.read(token_ids, logprobs) if piece is not HEAVY)
+
+    def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
+        """`end`, likewise."""
+        return (piece for piece in self.end(reason) if piece is not HEAVY)
+
+    def read(
+        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()
+    ) -> Iterator[AnswerPiece | Heavy]:
+        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token. Exhaust it
+        before the next call."""
         if self._spans is not None:
             for token_id, entry in zip(token_ids, logprobs, strict=True):
                 if self.stopped:
@@ -90,12 +102,12 @@ class AnswerPipeline:
                 self._spans.add(token_id, entry, len(text))
                 yield from self._next((token_id,), text)
         elif (early := self._unstoppable_tokens) and early < len(token_ids):
-            yield from self.feed(token_ids[:early])
-            yield from self.feed(token_ids[early:])
+            yield from self.read(token_ids[:early])
+            yield from self.read(token_ids[early:])
         else:
             yield from self._next(token_ids, self._detokenizer.feed(token_ids))
 
-    def _next(self, token_ids: Sequence[int], text: str) -> Iterator[AnswerPiece]:
+    def _next(self, token_ids: Sequence[int], text: str) -> Iterator[AnswerPiece | Heavy]:
         if self._thinking is not None:
             for token_id in token_ids:
                 self._thinking.accept(token_id)
@@ -106,7 +118,7 @@ class AnswerPipeline:
         if text and (certain := self._stop_strings.feed(text, may_end=self._may_end)):
             yield from self._pieces(certain)
 
-    def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
+    def end(self, reason: FinishReason) -> Iterator[AnswerPiece | Heavy]:
         """Return the rest, at the end of the answer. A stop string may still match in it."""
         if not self.stopped:
             rest = self._detokenizer.finish()
@@ -136,7 +148,7 @@ class AnswerPipeline:
         ended = self._assembly.complete or by_engine is FinishReason.STOP
         return FinishReason.TOOL_CALLS if ended else by_engine
 
-    def _pieces(self, text: str) -> Iterator[AnswerPiece]:
+    def _pieces(self, text: str) -> Iterator[AnswerPiece | Heavy]:
         if self._assembly is not None:
             yield from self._assembly.feed(text)
         elif self._spans is None:

@@ -6,17 +6,79 @@ The answer ends at the same place for any pieces of the text: before the stop st
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
+
+
+class Place:
+    """A place in a text, by the longest text before it with which a wanted string begins.
+
+    `depth`: its length; `longer`: whether a wanted string is longer. `match`: the longest wanted string that
+    ends here. `shorter`: the place by the next shorter such text."""
+
+    __slots__ = ("depth", "following", "high", "longer", "low", "match", "shorter")
+
+    def __init__(self, low: int, high: int, depth: int, match: str | None, shorter: Place | None) -> None:
+        self.low, self.high, self.depth = low, high, depth
+        self.match = match
+        self.shorter = shorter or self
+        self.longer = low < high
+        self.following: dict[str, Place] = {}
+
+
+class WantedStrings:
+    """Strings to look for at once, at a cost that depends neither on their number nor on their length (Aho
+    and Corasick). Places are made where a text goes: 64 strings of 256 characters have 16,000 of them."""
+
+    def __init__(self, wanted: Sequence[str]) -> None:
+        self._wanted = sorted(set(wanted) - {""})
+        self._firsts = frozenset(one[0] for one in self._wanted)
+        self.longest = max(map(len, self._wanted), default=0)
+        self.start = Place(0, len(self._wanted), 0, None, None)
+
+    def step(self, place: Place, character: str) -> Place:
+        """The place one character on."""
+        start = self.start
+        while True:
+            if (found := place.following.get(character)) is not None:
+                return found
+            if place is start:
+                return self._made(place, character) or start if character in self._firsts else start
+            if (made := self._made(place, character)) is not None:
+                return made
+            place = place.shorter
+
+    def _made(self, place: Place, character: str) -> Place | None:
+        depth = place.depth
+        low = bisect_left(self._wanted, character, place.low, place.high, key=lambda one: one[depth])
+        if low == place.high or self._wanted[low][depth] != character:
+            return None
+        high = bisect_right(self._wanted, character, low, place.high, key=lambda one: one[depth])
+        shorter = self.start if place is self.start else self.step(place.shorter, character)
+        match = shorter.match
+        if len(self._wanted[low]) == depth + 1:
+            match = self._wanted[low]
+            low += 1
+        made = place.following[character] = Place(low, high, depth + 1, match, shorter)
+        return made
+
+    def beginning(self, place: Place) -> Place:
+        """The place of the longest text up to here that is a part of a wanted string and not all of it."""
+        while not place.longer and place is not self.start:
+            place = place.shorter
+        return place
 
 
 class StopStrings:
-    """The stop strings of one request, and text held back because it may begin one."""
+    """The stop strings of one answer, and text held back because it may begin one."""
 
-    def __init__(self, stops: Sequence[str], *, included: bool = False) -> None:
-        assert all(stops), "an empty stop string"
-        self._stops = tuple(stops)
+    def __init__(self, stops: WantedStrings, *, included: bool = False) -> None:
+        """`stops`: shared by the choices of a request."""
+        self._stops = stops
         self._included = included
         self._held = ""
+        self._place = stops.start
         self.matched: str | None = None
 
     def feed(self, text: str, *, may_end: bool = True) -> str:
@@ -24,42 +86,37 @@ class StopStrings:
         `included`; `matched` is set, and nothing may be fed any more. Without `may_end` no stop string ends
         in `text`, but one may begin."""
         assert self.matched is None, "text after the stop string"
-        if not self._stops:
+        if not self._stops.longest:
             return text
-        before, text = len(self._held), self._held + text
-        match = self._first_match(text, before) if may_end else None
-        if match is not None:
-            start, self.matched = match
-            self._held = ""
-            return text[: start + len(self.matched)] if self._included else text[:start]
-        keep = possible_beginning(text, self._stops)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
+        step, place, before = self._stops.step, self._place, len(self._held)
+        for read, character in enumerate(text, before + 1):
+            place = step(place, character)
+            if may_end and place.match is not None:
+                end = read if self._included else read - len(place.match)
+                text, self._held, self.matched = self._held + text, "", place.match
+                return text[:end]
+        text = self._held + text
+        self._place = place = self._stops.beginning(place)
+        certain = len(text) - place.depth
+        self._held = text[certain:]
+        return text[:certain]
 
     def finish(self) -> str:
         """Return the text held back, at the end of the answer: it was no stop string."""
         held, self._held = self._held, ""
         return held
 
-    def _first_match(self, text: str, before: int) -> tuple[int, str] | None:
-        """The first match that ends after the first `before` characters."""
-        found = [
-            (start + len(stop), start, stop)
-            for stop in self._stops
-            if (start := text.find(stop, max(0, before - len(stop) + 1))) >= 0
-        ]
-        if not found:
-            return None
-        _, start, stop = min(found)
-        return start, stop
+
+@lru_cache(maxsize=256)
+def _marks(wanted: tuple[str, ...]) -> WantedStrings:
+    return WantedStrings(wanted)
 
 
-def possible_beginning(text: str, wanted: Sequence[str]) -> int:
-    """Length of the longest suffix of `text` that is a proper prefix of one of `wanted`."""
-    longest = 0
-    for string in wanted:
-        for length in range(min(len(string) - 1, len(text)), longest, -1):
-            if text.endswith(string[:length]):
-                longest = length
-                break
-    return longest
+def possible_beginning(text: str, marks: Sequence[str]) -> int:
+    """Length of the longest suffix of `text` that is a proper prefix of one of `marks`, which are a
+    dialect's: what is found out about them is kept."""
+    wanted = _marks(tuple(marks))
+    place = wanted.start
+    for character in text[max(0, len(text) - wanted.longest + 1) :]:
+        place = wanted.step(place, character)
+    return wanted.beginning(place).depth

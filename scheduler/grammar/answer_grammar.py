@@ -73,10 +73,6 @@ class AnswerGrammars:
         assert self._vocabulary is not None
         return short_complaint(self._vocabulary.complaint(grammar))
 
-    def wanted(self, request: GenerationRequest) -> bool:
-        """Whether a grammar is asked for, by the request or by the operator."""
-        return _asked(request, self._hold_calls) is not None
-
     def grammar(self, request: GenerationRequest, *, in_reasoning: bool, known_only: bool = False) -> str:
         """The grammar of the answer; empty: none. `in_reasoning`: the prompt has opened reasoning.
 

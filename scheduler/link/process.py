@@ -21,6 +21,7 @@ import trio
 from scheduler.link.channel import Channel
 from scheduler.link.child_process import LaunchFailed as LaunchFailed
 from scheduler.link.child_process import relay_stderr, start_child
+from scheduler.link.oom_kills import oom_kills
 from scheduler.link.stderr_tail import StderrTail
 
 _DUMP_SECONDS = 1.0
@@ -35,6 +36,10 @@ class Exit:
 
     returncode: int | None
     last_stderr: tuple[str, ...] = ()
+    ended_by_us: bool = False
+    """Whether it had to be killed here, because it hung or did not end with its link."""
+    out_of_memory: bool = False
+    """Whether the kernel killed a process of this machine or container meanwhile, for lack of memory."""
 
     def __str__(self) -> str:
         match self.returncode:
@@ -81,6 +86,7 @@ class ProcessLauncher:
     async def run(self, session: Session) -> Exit:
         process, ours = await self._launch()
         channel = Channel(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+        oom_kills_before, ended_by_us = oom_kills(), False
         tail = StderrTail()
         relayed = trio.Event()
         assert process.stderr is not None
@@ -91,14 +97,14 @@ class ProcessLauncher:
                 try:
                     await session(channel)
                 finally:
-                    await self._end(process, channel)
+                    ended_by_us = await self._end(process, channel)
                     with trio.CancelScope(shield=True, deadline=trio.current_time() + _LAST_WORDS_SECONDS):
                         await relayed.wait()
                     nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await process.stderr.aclose()
-        return Exit(process.returncode, tail.lines)
+        return Exit(process.returncode, tail.lines, ended_by_us, oom_kills() > oom_kills_before)
 
     async def _launch(self) -> tuple[trio.Process, socket.socket]:
         """Start the process. Return it and the parent's end of its link."""
@@ -110,12 +116,14 @@ class ProcessLauncher:
                 os.sched_setaffinity(process.pid, self._cores)
         return process, ours
 
-    async def _end(self, process: trio.Process, channel: Channel) -> None:
+    async def _end(self, process: trio.Process, channel: Channel) -> bool:
         """Close the link, which ends the engine even in the middle of a step; kill it if it does not exit.
+        Return whether it was killed.
 
         Shielded, because an orphaned engine is worse than a late exit.
         """
-        if channel.unresponsive:
+        killed = channel.unresponsive
+        if killed:
             # On SIGABRT its faulthandler writes the stacks of all threads to stderr, and the process ends.
             process.send_signal(signal.SIGABRT)
             # A stopped process handles no signal but SIGKILL until it continues.
@@ -128,6 +136,8 @@ class ProcessLauncher:
             await channel.aclose()
             await process.wait()
         if process.returncode is None:
+            killed = True
             process.kill()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + self._stop_seconds):
                 await process.wait()
+        return killed

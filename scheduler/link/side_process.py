@@ -1,5 +1,5 @@
 """Start a process that works beside the engines, run one session with it, and always end it: the agent that
-speaks with Ray, or a process that prepares prompts."""
+speaks with Ray."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ class Engine(Protocol):
     """What the dispatcher needs of a pool's member."""
 
     quarantined: bool
-    """Its last process died with suspects on board, and they are not all cleared yet."""
+    """Its last process died with suspects on board, or it resumes those of another one, and they are not all
+    cleared yet."""
 
     @property
     def name(self) -> str: ...
@@ -38,6 +39,8 @@ class Engine(Protocol):
         ...
 
     @property
+    def ready(self) -> bool: ...
+    @property
     def requests(self) -> int: ...
     @property
     def hopeless(self) -> bool:
@@ -47,6 +50,11 @@ class Engine(Protocol):
     @property
     def takes_suspect(self) -> bool:
         """Whether a suspect would be the only culprit of its death."""
+        ...
+
+    @property
+    def has_suspect(self) -> bool:
+        """Whether it holds a suspect that is not trusted yet."""
         ...
 
     def candidate(self, record: StreamRecord) -> Candidate: ...
@@ -125,32 +133,31 @@ class Dispatcher:
             self._choose(healthy or willing, record).resume(self._awaiting.take(record))
 
     def _resume_suspects(self) -> None:
-        """At most one on each engine in quarantine."""
-        quarantine = [engine for engine in self._engines.values() if engine.quarantined]
-        if not self._awaiting.suspects:
-            for engine in quarantine:
-                engine.quarantined = False
-            return
-        coming = [engine for engine in quarantine if not engine.hopeless]
-        if not coming:
-            # Their engine has left the pool, or cannot be replaced: another one takes the risk.
-            coming = sorted(
-                (engine for engine in self._engines.values() if engine.room), key=lambda one: one.requests
-            )[:1]
-            for engine in coming:
+        """Each alone: where nobody else could be blamed for the engine's death, and nobody joins it until it
+        is trusted."""
+        for record in self._awaiting.suspects:
+            if record in self._awaiting and (engine := self._taker(record)) is not None:
                 engine.quarantined = True
-        names = {engine.name for engine in coming}
-        for engine in coming:
-            if not (engine.room and engine.takes_suspect):
-                continue
-            # Those that died with it first; then those whose engine does not come back.
-            for record in self._awaiting.suspects:
-                if record.engine == engine.name or record.engine not in names:
-                    engine.resume(self._awaiting.take(record))
-                    break
+                engine.resume(self._awaiting.take(record))
         if not self._awaiting.suspects:
-            for engine in coming:
-                engine.quarantined = False
+            for engine in self._engines.values():
+                engine.quarantined = engine.quarantined and engine.has_suspect
+
+    def _taker(self, record: StreamRecord) -> Engine | None:
+        """Return who resumes a suspect now: the engine that it died with, another one in quarantine, or, if
+        it may roam, any but the last of the others: a poison must leave one that serves."""
+        may = [one for one in self._engines.values() if one.quarantined and not one.hopeless]
+        others = [one for one in self._engines.values() if one.ready and one.credits and not one.quarantined]
+        others.sort(key=lambda one: one.requests)
+        if not may:
+            # Its engine has left the pool, or cannot be replaced: another one takes the risk.
+            may = [one for one in others if one.room][:1]
+            for engine in may:
+                engine.quarantined = True
+        elif record.roams and len(others) > 1:
+            may += others
+        free = [one for one in may if one.room and one.takes_suspect]
+        return min(free, key=lambda one: one.name != record.engine, default=None)
 
     def _choose(self, engines: Sequence[_E], record: StreamRecord) -> _E:
         request = record.prepared.request

@@ -16,20 +16,19 @@ from scheduler.config import SchedulerConfig
 from scheduler.link.channel import EngineSender
 from scheduler.link.messages import AdapterLoaded, Counters, Inspection, Load, Ready, StepOutput, ToEngine
 from scheduler.link.pending_inspections import PendingInspections
-from scheduler.link.pending_transfers import PendingTransfers
 from scheduler.link.process import EngineLauncher
-from scheduler.link.transfers import TransferReply
 from scheduler.pool.owner import Lost, MemoryShare, Owner
 from scheduler.pool.placement import Candidate
 from scheduler.pool.speeds import Speeds
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.recovery.death import CrashLoopBreaker, Death
-from scheduler.recovery.poison import count_death, spare, takes_suspect
+from scheduler.recovery.poison import count_death, judge, takes_suspect
 from scheduler.recovery.stall_watch import StallWatch
 from scheduler.recovery.supervisor import EngineNeverReady, Supervisor
 from scheduler.requests.lifecycle import State
 from scheduler.requests.multiplexer import Multiplexer, RequestObserver
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
 from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
@@ -53,6 +52,7 @@ class Member:
         metrics: EngineMetrics,
         telemetry: Containment,
         observer: RequestObserver,
+        turns: Turns,
         on_loading: Callable[[str], None],
         share: MemoryShare,
         clock: Callable[[], float] = trio.current_time,
@@ -74,9 +74,10 @@ class Member:
         self.likely = PrefixEstimate()
         """What its prefix cache is likely to have."""
         self.sender = EngineSender()
-        self.multiplexer = Multiplexer(name, self.sender.send, owner.retired, observer, clock)
+        self.multiplexer = Multiplexer(
+            name, self.sender.send, owner.retired, owner.left, observer, turns, clock
+        )
         self.inspections = PendingInspections()
-        self.transfers = PendingTransfers(self.sender)
         self.adapters = owner.adapters.of_engine(name, self.sender)
         self.stall = StallWatch(
             config.stall_seconds,
@@ -139,6 +140,10 @@ class Member:
         return takes_suspect(self.multiplexer, self.slots)
 
     @property
+    def has_suspect(self) -> bool:
+        return any(record.suspect and not record.trusted for record in self.multiplexer)
+
+    @property
     def hopeless(self) -> bool:
         """Whether it will not take a request again, as far as is known."""
         if self.draining:
@@ -157,10 +162,11 @@ class Member:
         tokens = 0
         for record in self.multiplexer:
             match record.state:
-                case State.SUBMITTED:
+                case State.SUBMITTED | State.WAITING:
                     tokens += len(record.prepared.prompt) - record.expected_cached_tokens
                 case State.PREFILLING:
-                    tokens += len(record.prepared.prompt) - record.prefilled_tokens
+                    computed = record.prefilled_tokens or record.expected_cached_tokens
+                    tokens += len(record.prepared.prompt) - computed
                 case _:
                     pass
         return tokens
@@ -268,9 +274,6 @@ class Member:
         self.stall.answered(inspection, self._clock())
         self.inspections.answered(inspection)
 
-    def engine_transferred(self, reply: TransferReply) -> None:
-        self.transfers.answered(reply)
-
     def engine_adapter_loaded(self, reply: AdapterLoaded) -> None:
         self.adapters.answered(reply)
 
@@ -282,7 +285,6 @@ class Member:
         self._telemetry.sample(observation.observe_loss, self.metrics, stopped=stopped)
         self._telemetry.run("engine_totals", self._totals.forget)
         self.inspections.engine_lost()
-        self.transfers.engine_lost()
         self.share.ended()
         self.adapters.engine_lost()
         if self._config.engine.kv_disk is None:
@@ -296,9 +298,8 @@ class Member:
     def engine_died(self, death: Death) -> None:
         self._telemetry.sample(observation.observe_death, self.metrics, death.cause)
         lost, self._lost = self._lost, None
-        timed_out = death.cause is DeathCause.GPU_TIMEOUT
-        if lost is not None and timed_out and not self.bounds.smallest_chunk:
-            spare(lost.on_board)
+        if lost is not None:
+            judge(lost.suspects, death.cause, smallest_chunk=self.bounds.smallest_chunk)
         # A load that fails has used none of its bounds.
         if not self.supervisor.statistics().failed_starts:
             self._lower_bounds(death)
@@ -311,7 +312,7 @@ class Member:
             return self.multiplexer.lose_all()
         now = self._clock()
         on_board = list(self.multiplexer)
-        self._lost = Lost(cause, on_board, count_death(on_board))
+        self._lost = Lost(cause, count_death(on_board))
         lost = self.multiplexer.lose_all()
         self.quarantined = self.quarantined or any(record.suspect for record in lost)
         self._breaker.died(now)

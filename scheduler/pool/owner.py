@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A process's end as the link saw it, and the requests on board."""
+    """A process's end as the link saw it, and the requests on board that may have caused it."""
 
     cause: str
-    on_board: Sequence[StreamRecord]
     suspects: Sequence[StreamRecord]
 
 
@@ -50,6 +49,10 @@ class Owner(Protocol):
 
     def engine_died(self, member: Member, lost: Lost | None, death: Death) -> None:
         """After `engine_lost`, when the cause is known."""
+        ...
+
+    def left(self, record: StreamRecord) -> None:
+        """A request has left its engine, and its answer is still read."""
         ...
 
     def retired(self, record: StreamRecord) -> None: ...

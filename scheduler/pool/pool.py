@@ -31,11 +31,14 @@ from scheduler.pool.member import STARTS_UNTIL_BLOCKED, Member
 from scheduler.pool.owner import Lost
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.together import life_of_all
+from scheduler.prompt.offload import Offload
 from scheduler.recovery.death import Death
 from scheduler.recovery.poison import culprit_of, poison
 from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
@@ -55,8 +58,10 @@ class Pool:
         listener: PoolListener,
         metrics: ModelMetrics,
         traits: EngineTraits,
+        offload: Offload,
         place: Place = least_seconds,
     ) -> None:
+        self.turns = Turns(offload, self.cancel)
         self.awaiting = Awaiting(listener.retired)
         self._config = config
         self._launchers = launchers
@@ -80,8 +85,9 @@ class Pool:
     # --- its members
 
     def __len__(self) -> int:
-        """How many requests the engines hold, or are to resume."""
-        return len(self.awaiting) + sum(len(member.multiplexer) for member in self)
+        """How many requests the engines hold, or are to resume, or have just ended."""
+        held = sum(len(member.multiplexer) for member in self)
+        return held + len(self.awaiting) + len(self.turns.ending)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -103,6 +109,7 @@ class Pool:
         for member in self:
             yield from member.multiplexer
         yield from self.awaiting
+        yield from self.turns.ending.values()
 
     @property
     def ready(self) -> Ready | None:
@@ -126,8 +133,7 @@ class Pool:
         """Never returns by itself; cancel it to end the engines. Raise EngineNeverReady if the first engines
         cannot be started, and must."""
         async with trio.open_nursery() as self._nursery:
-            # While it is not loaded there is no other task.
-            self._nursery.start_soon(trio.sleep_forever)
+            self._nursery.start_soon(self.turns.run)
             if self.loaded:
                 self.load()
         if self._never_ready is not None:
@@ -195,7 +201,7 @@ class Pool:
         """Start a further engine; `launcher` None: as the first ones. Raise TooManyEngines; NodesDecide where
         no engine is started without a launcher of its own."""
         if launcher is None and self.nodes_decide:
-            raise NodesDecide("there is an engine for each place of a node: let a machine join to add one")
+            raise NodesDecide("there is an engine for each machine that has joined: let another one join")
         if len(self._members) >= MOST_ENGINES:
             raise TooManyEngines(f"there are {len(self._members)} engines, as many as there may be")
         member = self._new(launcher)
@@ -222,9 +228,7 @@ class Pool:
         LastEngine if no other one is left; NodesDecide."""
         member = self[name]
         if self.nodes_decide:
-            raise NodesDecide(
-                "there is an engine for each place of a node: let a machine leave to drain its own"
-            )
+            raise NodesDecide("there is an engine for each machine that has joined: let its machine leave")
         if not any(one is not member and not one.draining and not one.failed for one in self):
             raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
         self._drain(member)
@@ -250,6 +254,7 @@ class Pool:
             self.metrics.of_engine(name),
             self._telemetry,
             self._traits.observer,
+            self.turns,
             lambda stage: self._traits.on_loading(name, stage),
             self._traits.share_of(name),
             self._traits.clock,
@@ -277,7 +282,9 @@ class Pool:
 
     def cancel(self, record: StreamRecord) -> None:
         """Cancel a request that no reader waits for."""
-        if record in self.awaiting:
+        if record.state is State.ENDING:
+            self.turns.drop(record)
+        elif record in self.awaiting:
             self.awaiting.cancel(record)
         elif (member := self._of(record)) is not None:
             member.multiplexer.cancel(record)
@@ -293,14 +300,11 @@ class Pool:
         """Fail every request with `error`, and cancel those that engines have."""
         for record in list(self.awaiting):
             self.awaiting.give_up(record, error)
+        for record in list(self.turns.ending.values()):
+            record.fail(error)
+            self.turns.drop(record)
         for member in self:
             member.multiplexer.end_all(error)
-
-    def left(self, record: StreamRecord) -> None:
-        """A request of the pool has retired."""
-        if (member := self._of(record)) is not None:
-            member.left(record)
-            self._stop_if_drained(member)
 
     def woke(self, now: float) -> None:
         """The machine slept: the time until now was no stall."""
@@ -315,9 +319,18 @@ class Pool:
 
     # --- as the members' owner
 
+    def left(self, record: StreamRecord) -> None:
+        self._leave_member(record)
+        self._listener.pump()
+
     def retired(self, record: StreamRecord) -> None:
-        self.left(record)
+        self._leave_member(record)
         self._listener.retired(record)
+
+    def _leave_member(self, record: StreamRecord) -> None:
+        if (member := self._of(record)) is not None:
+            member.left(record)
+            self._stop_if_drained(member)
 
     def engine_ready(self, member: Member) -> None:
         # The time without an engine is no gap between two departures.
@@ -329,8 +342,8 @@ class Pool:
         self._listener.progressed(record, now, started=started)
 
     def engine_stepped(self, member: Member) -> None:
-        if len(self.awaiting):
-            # A suspect may be waiting for another request to become trusted.
+        if len(self.awaiting) or member.quarantined:
+            # A suspect, or the queue, may be waiting for another request to become trusted.
             self._listener.pump()
 
     def engine_lost(self, member: Member, lost: Sequence[StreamRecord], cause: str) -> None:
@@ -362,8 +375,8 @@ class Pool:
         self._listener.pump()
 
     def engine_died(self, member: Member, lost: Lost | None, death: Death) -> None:
-        """Fail a culprit. Not before the cause is known: what the device's watchdog ended may be its
-        chunk's."""
+        """Fail a culprit, or let suspects go on where the cause allows it. Not before it is known: what the
+        device's watchdog ended may be its chunk's, and what a signal ended is nobody's."""
         if lost is None:
             return
         culprit = culprit_of(lost.suspects, self._config.recovery.max_request_deaths)
@@ -371,6 +384,8 @@ class Pool:
             self._telemetry.sample(self.metrics.poisonous.inc)
             # Without the line of stderr, which is the operator's.
             self.awaiting.give_up(culprit, poison(culprit, f"{death.cause.value}: {lost.cause}"))
+        if lost.suspects:
+            self._listener.pump()
 
     def others_ready(self, member: Member) -> bool:
         return any(one is not member and one.ready and not one.draining for one in self)

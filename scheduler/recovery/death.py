@@ -8,11 +8,13 @@ that libc++abi wrote to stderr is left.
 from __future__ import annotations
 
 import re
+import signal
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.config import RecoveryConfig
+from scheduler.link.process import Exit
 from scheduler.statistics import DeathCause
 
 
@@ -44,6 +46,8 @@ _MARKS = (
     ),
     (DeathCause.GPU_ERROR, re.compile(rf"{_METAL}|\[METAL\] Command buffer|cudaError\w+")),
 )
+_FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
+"""What no fault of the engine's own code raises."""
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -55,17 +59,25 @@ def read_stderr(lines: Sequence[str], returncode: int | None) -> Death:
         for cause, mark in _MARKS:
             if mark.search(line):
                 return Death(cause, line.strip())
+    if returncode in _FROM_OUTSIDE:
+        # An exception that it survived; one that ends it leaves a positive status.
+        return Death(DeathCause.KILLED)
     if (exception := _last_exception(lines)) is not None:
         return Death(DeathCause.FAULT, exception)
-    return Death(DeathCause.KILLED if returncode is not None and returncode < 0 else DeathCause.EXIT)
+    return Death(DeathCause.CRASHED if returncode is not None and returncode < 0 else DeathCause.EXIT)
 
 
-def conclude(seen: DeathCause, lines: Sequence[str], returncode: int | None) -> Death:
-    """Combine the causes. `seen` is the supervisor's view: how the exchange with the engine ended. The
-    supervisor's own causes (HUNG, STOPPED) stay; otherwise a memory or device error on stderr is more precise
-    than EXIT, FAULT or START."""
-    read = read_stderr(lines, returncode)
+def conclude(seen: DeathCause, lines: Sequence[str], exit_: Exit) -> Death:
+    """Combine the causes. `seen` is the supervisor's view: how the exchange with the engine ended; `lines`:
+    of stderr. The supervisor's own causes (HUNG, STOPPED) stay; otherwise a memory or device error on stderr
+    is more precise than EXIT, FAULT or START."""
+    read = read_stderr(lines, exit_.returncode)
     match seen:
+        case DeathCause.EXIT if read.cause is DeathCause.KILLED and exit_.ended_by_us:
+            # It had closed its link, and did not end.
+            return Death(DeathCause.EXIT)
+        case DeathCause.EXIT if read.cause is DeathCause.KILLED and exit_.out_of_memory:
+            return Death(DeathCause.OUT_OF_MEMORY, "the kernel killed it for lack of memory")
         case DeathCause.EXIT:
             return read
         case DeathCause.FAULT | DeathCause.START:

@@ -2,16 +2,20 @@
 
 A request that has received some tokens from an engine is *trusted* (`StreamRecord.trusted`). After a death
 all trusted requests resume at once, on any engine. The others are suspects: a request that crashes the
-engine does so in its prefill or, when resumed, at the same token again. Suspects resume one at a time, each
-once the one before it is trusted, and on the engine that replaces the dead one: in quarantine, so that no
-second engine dies of them. So a death has one culprit, and the other requests lose only time. A
-culprit fails when it was a suspect at `max_request_deaths` deaths in a row, the last time as the only one. A
-death at which it was trusted does not count: it moved at once, and that the next engine dies too before it
-is trusted there may be somebody's kill of several.
+engine does so in its prefill or, when resumed, at the same token again. A suspect resumes where all others
+are trusted, and nobody joins it before it is trusted itself. So a death has one culprit, and the other
+requests lose only time. A culprit fails when it was a suspect at `max_request_deaths` deaths in a row, the
+last time as the only one. A death at which it was trusted does not count: it moved at once, and that the
+next engine dies too before it is trusted there may be somebody's kill of several.
 
-A death because the device timed out is nobody's while the next engine can have smaller prefill chunks: those
-on board keep their suspicion, and the death does not count. That is so a bounded number of times for one
-request: chunks climb back, and its prompt may be what no chunk gets through.
+Where they resume follows from the cause (`judge`). After a crash of the engine's own each may go to another
+engine once, so that they need not wait for a load one after the other; a second death keeps it to engines
+that are in quarantine already. What one engine was short of (memory, the device's time) it is to try again
+within that engine's lowered bounds. A death because the device timed out is nobody's while the next engine
+can have smaller prefill chunks: those on board keep their suspicion, and the death does not count. A signal
+from outside is nobody's either, and takes the suspicion back. Both only a bounded number of times for one
+request: chunks climb back, and its prompt may be what no chunk gets through; and a system may kill for
+memory without a word.
 """
 
 from __future__ import annotations
@@ -21,16 +25,19 @@ from collections.abc import Iterable, Sequence
 from scheduler.errors import PoisonousRequest
 from scheduler.recovery.stall_watch import OnBoard
 from scheduler.requests.record import StreamRecord
+from scheduler.statistics import DeathCause
 
 _MOST_SPARED_DEATHS = 12
 """More than there are halvings between the largest usual chunk, of 8,192 tokens, and the smallest."""
+_MOST_KILLS = 3
+"""In a row, each before it had four tokens: an operator does not hit one request so often."""
 
 
 def count_death(on_board: Iterable[StreamRecord]) -> list[StreamRecord]:
     """Count the death in every record. Return the suspects."""
     suspects = []
     for record in on_board:
-        record.suspect = not record.trusted
+        record.suspect, record.roams = not record.trusted, False
         if record.suspect:
             record.deaths += 1
             suspects.append(record)
@@ -39,13 +46,28 @@ def count_death(on_board: Iterable[StreamRecord]) -> list[StreamRecord]:
     return suspects
 
 
-def spare(on_board: Iterable[StreamRecord]) -> None:
-    """Take back that the death counted, as often as a request may be spared: the device timed out, and the
-    next engine has smaller chunks."""
-    for record in on_board:
-        if record.suspect and record.spared_deaths < _MOST_SPARED_DEATHS:
-            record.spared_deaths += 1
-            record.deaths -= 1
+def judge(suspects: Iterable[StreamRecord], cause: DeathCause, *, smallest_chunk: bool) -> None:
+    """Apply the cause of a counted death, now that it is known. `smallest_chunk`: the next engine cannot have
+    smaller prefill chunks."""
+    for record in suspects:
+        match cause:
+            case DeathCause.GPU_TIMEOUT if not smallest_chunk:
+                _spare(record, _MOST_SPARED_DEATHS)
+            case DeathCause.KILLED:
+                record.suspect = not (_spare(record, _MOST_KILLS) and not record.deaths)
+            case DeathCause.CRASHED | DeathCause.FAULT | DeathCause.EXIT:
+                record.roams = record.deaths == 1
+            case _:
+                pass
+
+
+def _spare(record: StreamRecord, most: int) -> bool:
+    """Take back that the death counted, unless `most` have been taken back."""
+    if record.spared_deaths >= most:
+        return False
+    record.spared_deaths += 1
+    record.deaths -= 1
+    return True
 
 
 def culprit_of(suspects: Sequence[StreamRecord], limit: int) -> StreamRecord | None:

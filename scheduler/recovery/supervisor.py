@@ -31,7 +31,6 @@ from scheduler.link.messages import (
     ToEngine,
 )
 from scheduler.link.process import EngineLauncher, Exit, LaunchFailed, LaunchRefused
-from scheduler.link.transfers import TransferReply
 from scheduler.recovery.deadlines import load_limit_seconds
 from scheduler.recovery.death import Death, conclude
 from scheduler.statistics import DeathCause, EngineCondition, EngineStatistics
@@ -48,7 +47,6 @@ class EngineListener(Protocol):
     def engine_output(self, output: StepOutput) -> None: ...
     def engine_inspected(self, inspection: Inspection) -> None: ...
     def engine_adapter_loaded(self, reply: AdapterLoaded) -> None: ...
-    def engine_transferred(self, reply: TransferReply) -> None: ...
     def engine_lost(self, cause: str) -> None: ...
     def engine_died(self, death: Death) -> None:
         """After `engine_lost`, when the process has ended and its stderr is read; not called for an engine
@@ -178,7 +176,7 @@ class Supervisor:
                 raise EngineNeverReady(str(error)) from error
             # Its Fault counts as the last line of stderr: the same text, and never cut off.
             last_words = (*exit_.last_stderr, *life.stack.splitlines(), life.cause)
-            death = conclude(life.death, last_words, exit_.returncode)
+            death = conclude(life.death, last_words, exit_)
             self._death_cause = death.cause
             detail = "" if death.detail is None or death.detail in life.cause else f": {death.detail}"
             self._last_death = f"{life.cause}; the engine {exit_}{detail}"
@@ -285,8 +283,6 @@ class Supervisor:
                     self._listener.engine_inspected(inspection)
                 case AdapterLoaded() as reply:
                     self._listener.engine_adapter_loaded(reply)
-                case TransferReply() as reply:
-                    self._listener.engine_transferred(reply)
                 case Fault(error=error):
                     raise EngineFault(error)
                 case Loading() | Ready() as message:
@@ -306,7 +302,7 @@ class Supervisor:
                     self._listener.engine_loading(stage)
                 case Fault(error=error, stack=stack):
                     raise EngineFault(error, stack)
-                case StepOutput() | Inspection() | AdapterLoaded() | TransferReply():
+                case StepOutput() | Inspection() | AdapterLoaded():
                     raise LinkError(f"the engine sent {type(message).__name__} before it was ready")
                 case _:
                     assert_never(message)

@@ -72,7 +72,7 @@ async def test_its_neighbours_lose_no_more_than_time(autojump_clock: MockClock) 
     check_poisonous(killer, 2)
     for client in (*trusted, *fresh, *later):
         await check_undisturbed(client, HEALTHY)
-    assert bench.sample("penstock_engine_restarts_total", cause="killed") == 2
+    assert bench.sample("penstock_engine_restarts_total", cause="crashed") == 2
     assert bench.outcomes() == {"error": 1, "length": 8}
 
 

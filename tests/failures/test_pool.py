@@ -136,11 +136,14 @@ async def test_an_engine_that_hangs_is_given_up_sooner_beside_others(
     await check_undisturbed(client, PLAN)
 
 
+@pytest.mark.parametrize(("count", "killed"), [(2, [0, 2]), (3, [0, 0, 2]), (4, [0, 0, 1, 1])])
 @trio_test
-async def test_a_poison_takes_no_second_engine_with_it(autojump_clock: MockClock) -> None:
+async def test_a_poison_fails_alone_and_leaves_an_engine_that_serves(
+    count: int, killed: list[int], autojump_clock: MockClock
+) -> None:
     """Its neighbours, those on other engines and those that come meanwhile all finish."""
     deadly = Faults(die_token=ord("#"))
-    engines = Engines(3, dict.fromkeys(range(3), deadly))
+    engines = Engines(count, dict.fromkeys(range(count), deadly))
     async with running(engines.scheduler) as nursery:
         await engines.all_ready()
         clients = await engines.come(nursery, 5)
@@ -148,11 +151,11 @@ async def test_a_poison_takes_no_second_engine_with_it(autojump_clock: MockClock
         nursery.start_soon(killer.follow, engines.scheduler)
         later = await engines.come(nursery, 3, first=10)
         await engines.scheduler.wait_idle()
-        deaths = [engines.sample("penstock_engine_deaths_total", engine=name) for name in "012"]
+        deaths = [engines.sample("penstock_engine_deaths_total", engine=name) for name in "0123"[:count]]
     [final] = killer.finals
     assert isinstance(final, Failed)
     assert isinstance(final.error, PoisonousRequest)
-    assert sorted(deaths) == [0, 0, 2]
+    assert sorted(deaths) == killed
     for client in (*clients, *later):
         await check_undisturbed(client, PLAN)
 

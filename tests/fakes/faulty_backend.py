@@ -1,7 +1,7 @@
 """The scripted back end with faults at chosen moments. The product contains none of them.
 
 In a loopback engine a fault is an exception that the launcher handles. In a separate engine process
-(`in_engine_process`) it is real: SIGKILL, or a call that never returns.
+(`in_engine_process`) it is real: SIGSEGV, or a call that never returns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _THREADS = 16
 
 
 class EngineDeath(BaseException):
-    """The engine ends here, as if killed. Not an Exception: no handler may survive it."""
+    """The engine ends here, as by SIGSEGV. Not an Exception: no handler may survive it."""
 
 
 METAL_TIMEOUT = (
@@ -214,7 +214,7 @@ def _raise_timeout() -> NoReturn:
 
 def _kill() -> NoReturn:
     while True:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 def _abort() -> NoReturn:

@@ -17,7 +17,7 @@ from scheduler.link.process import EngineLauncher
 from scheduler.pool.boundary import Launchers
 from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.prompt.model_folder import ModelFolder
-from scheduler.prompt.offload import CachesElsewhere, Lane, no_caches
+from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
@@ -59,7 +59,6 @@ def make_scheduler(
     memory_limit: float = 0.0,
     share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
     metrics: ModelMetrics | None = None,
-    caches_elsewhere: CachesElsewhere = no_caches,
     **intake: Any,
 ) -> Scheduler:
     """`launcher`: of the only engine, or of each by its number. `preparation`: with another tokenizer than
@@ -96,7 +95,6 @@ def make_scheduler(
         tracer=tracer,
         continuous=continuous,
         share_of=share_of,
-        caches_elsewhere=caches_elsewhere,
     )
 
 

@@ -15,10 +15,10 @@ import httpx
 import pytest
 import trio
 
+from api.operator.process_table import processes
 from loadtests import launch
 from loadtests.launch import Bench, LaunchError, Patience, with_server, with_servers
 from loadtests.presets import PRESETS, Preset
-from loadtests.processes import processes
 from loadtests.targets import Launch, Target
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice
 from scheduler.models.embedded_model import EMBEDDED_FOLDER

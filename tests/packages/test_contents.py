@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path, PurePath
 
 import pytest
@@ -41,6 +42,13 @@ def test_the_wheel_has_the_three_packages_and_nothing_else(wheel: set[str]) -> N
 def test_the_wheel_has_all_modules_of_a_package(wheel: set[str], package: str) -> None:
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
     assert {name for name in modules if "training/" not in name} <= wheel
+
+
+def test_the_wheel_has_the_commands_that_it_registers(wheel: set[str]) -> None:
+    """And this environment has them, too: an editable one is installed again when they change."""
+    registered = PROJECT["entry-points"]["penstock.commands"]
+    assert {f"{place.partition(':')[0].replace('.', '/')}.py" for place in registered.values()} <= wheel
+    assert {one.name: one.value for one in entry_points(group="penstock.commands")} == registered
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from api import options
 from api.command_line import penstock
-from loadtests.command_line import bench
+from api.serve_command import serve
+from loadtests.bench import bench
 from tests.end_to_end.live_picture import MAX_PICTURE_BYTES
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +71,7 @@ def test_commands_are_known_with_their_options(
 
 
 def served(words: list[str]) -> None:
-    context = penstock.commands["serve"].make_context("serve", words)
+    context = serve.make_context("serve", words)
     given = {name: _text(value) for name, value in context.params.items() if value}
     options.load(given)
 
@@ -112,7 +113,7 @@ def test_the_first_screen_uses_the_fields_words(term: str) -> None:
 def test_the_ten_options_exist() -> None:
     rows = re.findall(r"^\| (`--.+?) \| (.+?) \| (.+?) \|", (ROOT / "README.md").read_text(), re.M)
     assert len(rows) == 10
-    flags = {flag for parameter in penstock.commands["serve"].params for flag in parameter.opts}
+    flags = {flag for parameter in serve.params for flag in parameter.opts}
     for names, _, vllm in rows:
         assert set(re.findall(r"--[\w-]+", names)) <= flags
         assert vllm.strip()

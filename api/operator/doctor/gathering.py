@@ -26,10 +26,10 @@ from api.operator.machine import Answers, ask
 from api.operator.models import disk_models
 from api.operator.models.disk_models import DiskModel
 from api.operator.models.memory_plan import memory_plan
+from api.operator.process_table import processes
 from api.options import refuse_unknown_variables
 from api.server.limits import Limits, fit_descriptors, wanted_descriptors
 from api.version import PACKAGE, own_version
-from loadtests.processes import processes
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.engine.system_memory import system_reader
 from scheduler.errors import OptionError

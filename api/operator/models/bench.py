@@ -22,15 +22,14 @@ import httpx
 import trio
 from rich.console import Console
 
+from api.operator.answer import Answer
+from api.operator.asking import ask, client
 from api.operator.errors import OperatorError
 from api.operator.models.disk_models import DiskModel
 from api.operator.models.listing import weights_text
 from api.operator.models.reading import find_one, folders_option
 from api.operator.running_server import RunningServer
 from api.operator.started_server import Start, started
-from loadtests.client import Observed, follow
-from loadtests.record import Outcome
-from loadtests.workload import Ask
 
 STREAMS = 8
 _WARM_TOKENS = 8
@@ -160,21 +159,20 @@ async def measure(
     server: RunningServer, model: DiskModel, transport: httpx.AsyncBaseTransport | None = None
 ) -> SelfTest:
     """Measure a server that has only this to do. Raise OperatorError if a request fails."""
-    trust_env = server.address.trust_env
-    async with httpx.AsyncClient(timeout=_MOST_SECONDS, trust_env=trust_env, transport=transport) as http:
-        client = _Client(http, server)
+    async with client(server.address, transport) as http:
+        streams = _Client(http, server)
         # The first request after a start pays for what is compiled and paged in.
-        await client.run(1, _WARM_TOKENS, words=4)
-        prompts = [(await client.run(1, 1, _PROMPT_WORDS))[0]]
+        await streams.run(1, _WARM_TOKENS, words=4)
+        prompts = [(await streams.run(1, 1, _PROMPT_WORDS))[0]]
         while len(prompts) < _PROMPT_TIMES and _ttft(prompts[-1]) < _PROMPT_SECONDS:
-            prompts += await client.run(1, 1, _PROMPT_WORDS)
+            prompts += await streams.run(1, 1, _PROMPT_WORDS)
         most_tokens = max(1, model.context_tokens // _OF_CONTEXT)
-        alone = await client.paced(1, 0.0, most_tokens)
-        together = await client.paced(STREAMS, alone.tokens_per_second, most_tokens)
+        alone = await streams.paced(1, 0.0, most_tokens)
+        together = await streams.paced(STREAMS, alone.tokens_per_second, most_tokens)
     return SelfTest(
         model.name,
         weights_text(model),
-        max(int(one.usage.get("prompt_tokens", 0)) for one in prompts),
+        max(0 if one.usage is None else one.usage.prompt_tokens for one in prompts),
         statistics.median(map(_ttft, prompts)),
         alone,
         together,
@@ -186,22 +184,22 @@ def tokens_for(tokens_per_second: float, seconds: float) -> int:
     return max(_FEWEST_TOKENS, min(_MOST_TOKENS, int(tokens_per_second * seconds)))
 
 
-def streams_of(observed: Sequence[Observed]) -> Streams:
+def streams_of(answers: Sequence[Answer]) -> Streams:
     """Return the figures of streams that were sent together, from the first request to the last token.
 
     Their prompts are short. Not from the first token on: a client that gets no processor then reads a second
     of tokens at once, and finds the server a hundred times as fast. Tokens are the server's count.
     """
-    first = min(one.sent_at for one in observed)
-    last = max(one.ended_at if one.outcome is Outcome.OK else one.stamps[-1] for one in observed)
-    tokens = sum(int(one.usage.get("completion_tokens", len(one.stamps))) for one in observed)
-    gaps = sorted(after - before for one in observed for before, after in pairwise(one.stamps))
+    first = min(one.sent_at for one in answers)
+    last = max(one.stamps[-1] for one in answers)
+    tokens = sum(len(one.stamps) if one.usage is None else one.usage.output_tokens for one in answers)
+    gaps = sorted(after - before for one in answers for before, after in pairwise(one.stamps))
     p99 = gaps[min(len(gaps) - 1, len(gaps) * _PERCENTILE // 100)] if gaps else 0.0
-    return Streams(len(observed), tokens, last - first, p99 * 1000)
+    return Streams(len(answers), tokens, last - first, p99 * 1000)
 
 
-def _ttft(observed: Observed) -> float:
-    return observed.stamps[0] - observed.sent_at
+def _ttft(answer: Answer) -> float:
+    return answer.stamps[0] - answer.sent_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,32 +221,37 @@ class _Client:
 
     async def run(
         self, streams: int, tokens: int, words: int, seconds: float = _MOST_SECONDS
-    ) -> list[Observed]:
-        """Send this many requests at a time, each with a prompt that nothing has cached. Raise
-        OperatorError."""
-        found = [Observed(trio.current_time()) for _ in range(streams)]
-        async with trio.open_nursery() as nursery:
-            for one in found:
-                nursery.start_soon(self._follow, one, tokens, words, seconds)
+    ) -> list[Answer]:
+        """Send this many requests at a time, each with a prompt that nothing has cached. What has come after
+        `seconds` counts. Raise OperatorError."""
+        found = [Answer(trio.current_time()) for _ in range(streams)]
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as nursery:
+                for one in found:
+                    nursery.start_soon(
+                        ask, self.http, self.server.address, _body(tokens, words), one, _nothing
+                    )
         for one in found:
-            if one.outcome not in (Outcome.OK, Outcome.TIMED_OUT) or not one.stamps:
-                raise OperatorError(f"the server failed in the self-test: {one.outcome}: {one.detail}")
+            if one.failure is not None or not one.stamps:
+                raise OperatorError(f"the server failed in the self-test: {one.failure or 'no token came'}")
         return found
 
-    async def _follow(self, observed: Observed, tokens: int, words: int, seconds: float) -> None:
-        body = {
-            "messages": [{"role": "user", "content": _prompt(words)}],
-            "max_tokens": tokens,
-            # And not `ignore_eos`: after its end a model writes marks that no delta shows.
-            "min_tokens": tokens,
-            "temperature": 0,
-            "stream": True,
-            # With each delta: a stream that the clock cuts has a count, too.
-            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        }
-        wish = Ask((), tokens, True, {}, 0.0, timeout_seconds=seconds)
-        url = f"{self.server.url}/v1/chat/completions"
-        await follow(self.http, url, self.server.address.headers, body, wish, observed)
+
+def _body(tokens: int, words: int) -> dict[str, Any]:
+    return {
+        "messages": [{"role": "user", "content": _prompt(words)}],
+        "max_tokens": tokens,
+        # And not `ignore_eos`: after its end a model writes marks that no delta shows.
+        "min_tokens": tokens,
+        "temperature": 0,
+        "stream": True,
+        # With each delta: a stream that the clock cuts has a count, too.
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+
+
+def _nothing() -> None:
+    """The figures are taken when all have ended."""
 
 
 def _prompt(words: int) -> str:

@@ -144,8 +144,8 @@ def test_a_killed_engine_is_seen_at_once(engine: RealEngine) -> None:
     engine.assert_gone()
 
 
-def test_a_fault_of_the_tests_is_a_kill(make_engine: Callable[..., RealEngine]) -> None:
-    """`Faults.die_at_step` ends the process as SIGKILL does; messages sent before can still be read."""
+def test_a_fault_of_the_tests_is_a_crash(make_engine: Callable[..., RealEngine]) -> None:
+    """`Faults.die_at_step` ends the process as SIGSEGV does; messages sent before can still be read."""
 
     async def session(channel: Channel) -> None:
         await started(channel)
@@ -153,7 +153,7 @@ def test_a_fault_of_the_tests_is_a_kill(make_engine: Callable[..., RealEngine]) 
         assert len(await until_gone(channel)) == 3
 
     engine = make_engine(in_engine_process(Faults(die_at_step=4)))
-    assert trio.run(engine.run, session).returncode == -signal.SIGKILL
+    assert trio.run(engine.run, session).returncode == -signal.SIGSEGV
     engine.assert_gone()
 
 

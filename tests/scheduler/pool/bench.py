@@ -21,6 +21,7 @@ from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import RequestSamples
+from tests.fakes.scheduling import in_place
 from tests.scheduler.requests.records import make_record
 
 NO_FOLDER = Path("none")
@@ -53,7 +54,14 @@ class PoolBench:
         self._ids = count(1)
         traits = EngineTraits(RequestSamples(self.metrics), clock=lambda: self.now)
         self.pool = Pool(
-            config, lambda number: NoLauncher(), self.queue, self.admission, self, self.metrics, traits
+            config,
+            lambda number: NoLauncher(),
+            self.queue,
+            self.admission,
+            self,
+            self.metrics,
+            traits,
+            in_place,
         )
 
     # --- what clients do
@@ -94,11 +102,11 @@ class PoolBench:
         for _ in range(TRUSTED_TOKENS):
             self.step(name)
 
-    def die(self, name: str | int) -> None:
+    def die(self, name: str | int, cause: DeathCause = DeathCause.CRASHED) -> None:
         # One that drains may leave the pool with the requests that it loses, before the cause is known.
         member = self.member(name)
         member.engine_lost("it died")
-        member.engine_died(Death(DeathCause.KILLED))
+        member.engine_died(Death(cause))
 
     def on_board(self, name: str | int) -> list[StreamRecord]:
         return list(self.member(name).multiplexer)

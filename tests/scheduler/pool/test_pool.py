@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -16,6 +17,7 @@ from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEng
 from scheduler.pool.member import Member
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
+from scheduler.statistics import DeathCause
 from tests.scheduler.pool.bench import READY, PoolBench
 from tests.scheduler.requests.records import events_of, finals_of
 
@@ -47,10 +49,10 @@ class PoolMachine(RuleBasedStateMachine):
         if starting:
             self.bench.ready(starting[which % len(starting)].name)
 
-    @rule(which=numbers)
-    def die(self, which: int) -> None:
+    @rule(which=numbers, cause=st.sampled_from([DeathCause.CRASHED, DeathCause.KILLED, DeathCause.HUNG]))
+    def die(self, which: int, cause: DeathCause) -> None:
         if (member := self.running(which)) is not None:
-            self.bench.die(member.name)
+            self.bench.die(member.name, cause)
 
     @rule(which=numbers, steps=st.integers(1, 4))
     def step(self, which: int, steps: int) -> None:
@@ -101,7 +103,9 @@ class PoolMachine(RuleBasedStateMachine):
     def suspects_run_one_at_a_time(self) -> None:
         """And none of them where another request could be blamed in its place, or it for another."""
         for member in self.members:
-            assert len([one for one in member.multiplexer if one.suspect and not one.trusted]) <= 1
+            suspects = [one for one in member.multiplexer if one.suspect and not one.trusted]
+            assert len(suspects) <= 1
+            assert member.quarantined or not suspects, "a new request would be a further suspect"
 
     @invariant()
     def suspects_wait_for_no_engine_that_will_not_come(self) -> None:
@@ -109,7 +113,7 @@ class PoolMachine(RuleBasedStateMachine):
         if suspects and any(member.room for member in self.members):
             assert any(member.quarantined for member in self.members)
         if not suspects:
-            assert not any(member.quarantined for member in self.members)
+            assert all(member.has_suspect for member in self.members if member.quarantined)
 
     @invariant()
     def each_request_is_in_one_place(self) -> None:
@@ -146,8 +150,9 @@ TestPool = PoolMachine.TestCase
 TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
 
 
-def test_trusted_requests_go_on_at_once_elsewhere_and_suspects_wait_for_the_restarted_engine() -> None:
-    """One at a time, while new requests go to the other engines."""
+@pytest.mark.parametrize("cause", [DeathCause.CRASHED, DeathCause.OUT_OF_MEMORY])
+def test_beside_one_other_engine_suspects_wait_for_the_restarted_one(cause: DeathCause) -> None:
+    """One at a time, while new requests go to the other engine; trusted ones go on there at once."""
     bench = PoolBench(2, slots=6)
     bench.ready(0, 1)
     trusted = [bench.arrive() for _ in range(4)]
@@ -156,16 +161,50 @@ def test_trusted_requests_go_on_at_once_elsewhere_and_suspects_wait_for_the_rest
     fresh = [bench.arrive() for _ in range(4)]
     assert [record.engine for record in fresh].count("0") == 2, "to the engine with the fewest requests"
     suspects = [record for record in fresh if record.engine == "0"]
-    bench.die(0)
+    bench.die(0, cause)
     assert {record.engine for record in trusted} == {"1"}
     assert [record.state for record in suspects] == [State.AWAITING_ENGINE] * 2
     late = bench.arrive()
     assert late.state is State.QUEUED, "the healthy engine is full, the other one is not ready"
+    bench.trust(1)
     bench.ready(0)
     assert [record.state for record in suspects] == [State.SUBMITTED, State.AWAITING_ENGINE]
     assert late.state is State.QUEUED, "it would be a further suspect"
     bench.trust(0)
-    assert [record.engine for record in (*suspects, late)] == ["0", "0", "0"]
+    assert [record.engine for record in suspects] == ["0", "0"]
+    assert late.state is State.QUEUED
+    bench.trust(0)
+    assert late.engine == "0"
+
+
+def test_suspects_of_a_crash_go_to_all_engines_at_once_but_to_the_last_one() -> None:
+    """Each alone until it is trusted; then the next one takes its place, and new requests join it."""
+    bench = PoolBench(4, slots=8)
+    bench.ready(0, 1, 2, 3)
+    records = [bench.arrive() for _ in range(16)]
+    suspects = [record for record in records if record.engine == "0"]
+    for name in (1, 2, 3):
+        bench.trust(name)
+    bench.die(0)
+    assert sorted(record.engine or "" for record in suspects) == ["0", "0", "1", "2"]
+    assert [bench.arrive().engine for _ in range(3)] == ["3"] * 3, "the others would have two suspects"
+    for name in (1, 2):
+        bench.trust(name)
+    assert sorted(record.engine or "" for record in suspects) == ["1", "1", "2", "2"]
+    for name in (1, 2):
+        bench.trust(name)
+    assert bench.arrive().engine in ("1", "2")
+
+
+def test_requests_of_an_engine_that_was_killed_from_outside_are_no_suspects() -> None:
+    """All of them go on at once where there is room, the cause being known."""
+    bench = PoolBench(4, slots=8)
+    bench.ready(0, 1, 2, 3)
+    records = [bench.arrive() for _ in range(16)]
+    bench.die(0, DeathCause.KILLED)
+    assert all(record.engine in ("1", "2", "3") for record in records)
+    assert all(record.state is State.SUBMITTED for record in records)
+    assert not any(member.quarantined for member in bench.pool)
 
 
 def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
@@ -188,25 +227,32 @@ def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
     assert bench.on_board(0) == records[1:]
 
 
-def test_a_poison_kills_no_second_engine() -> None:
-    """Each death is of the engine in quarantine, until only the culprit is left."""
-    bench = PoolBench(3, slots=4)
-    bench.ready(0, 1, 2)
-    records = [bench.arrive() for _ in range(9)]
-    poison = next(record for record in records if record.engine == "1")
-    for name in (0, 2):
-        bench.trust(name)
-    deaths = 0
+@pytest.mark.parametrize("engines", [1, 2, 3, 4])
+def test_a_poison_is_found_at_its_second_death_and_kills_one_healthy_engine_at_most(engines: int) -> None:
+    """None where there is only one to go on with. Each second death has one culprit."""
+    bench = PoolBench(engines, slots=4)
+    bench.ready(*range(engines))
+    records = [bench.arrive() for _ in range(3 * engines)]
+    first = str(min(1, engines - 1))
+    poison = next(record for record in records if record.engine == first)
+    for member in bench.pool:
+        if member.name != first:
+            bench.trust(member.name)
+    died = [first]
+    bench.die(first)
     while poison.outcome is None:
-        bench.die("1")
-        deaths += 1
-        bench.ready("1")
-        while poison.outcome is None and poison not in bench.on_board(1):
-            bench.trust("1")
-    assert deaths == 2
+        for member in list(bench.pool):
+            if poison in bench.on_board(member.name):
+                died.append(member.name)
+                bench.die(member.name)
+            elif not member.ready and (engines < 3 or poison.engine == first):
+                bench.ready(member.name)
+            else:
+                bench.trust(member.name)
+    assert len(died) == 2
+    assert died == [first, first] or engines > 2
     assert poison.outcome == "error"
-    assert all(record.engine in ("0", "1", "2") for record in records)
-    assert [record.outcome for record in records if record is not poison] == [None] * 8
+    assert [record.outcome for record in records if record is not poison] == [None] * (3 * engines - 1)
 
 
 def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None:

@@ -23,7 +23,6 @@ from scheduler.link.messages import (
     ToEngine,
 )
 from scheduler.link.process import EngineLauncher, Exit, Session
-from scheduler.link.transfers import TransferReply
 from scheduler.recovery.death import Death
 from scheduler.recovery.supervisor import Supervisor
 
@@ -100,9 +99,6 @@ class Heard:
 
     def engine_output(self, output: StepOutput) -> None:
         self.outputs.append(output)
-
-    def engine_transferred(self, reply: TransferReply) -> None:
-        pass
 
     def engine_adapter_loaded(self, reply: AdapterLoaded) -> None:
         self.calls.append("adapter")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.link.process import Exit
 from scheduler.recovery.death import Death, conclude, read_stderr
 from scheduler.statistics import DeathCause
 
@@ -83,7 +84,10 @@ def test_a_traceback_is_reported_by_its_last_line() -> None:
     ("returncode", "cause"),
     [
         (-9, DeathCause.KILLED),
-        (-11, DeathCause.KILLED),
+        (-15, DeathCause.KILLED),
+        (-11, DeathCause.CRASHED),
+        (-7, DeathCause.CRASHED),
+        (-6, DeathCause.CRASHED),
         (0, DeathCause.EXIT),
         (1, DeathCause.EXIT),
         (None, DeathCause.EXIT),
@@ -98,24 +102,35 @@ def test_a_silent_death_is_classified_by_its_exit_status(returncode: int | None,
 def test_memory_and_the_device_tell_more_than_how_the_talk_ended() -> None:
     """Also if the engine reported the fault itself, or was never ready."""
     for seen in (DeathCause.EXIT, DeathCause.FAULT, DeathCause.START):
-        assert conclude(seen, [METAL_MEMORY], -6) == Death(DeathCause.OUT_OF_MEMORY, METAL_MEMORY)
+        assert conclude(seen, [METAL_MEMORY], Exit(-6)) == Death(DeathCause.OUT_OF_MEMORY, METAL_MEMORY)
 
 
 def test_an_engine_that_was_never_ready_stays_so_for_any_other_reason() -> None:
     """With the line that gives the reason, if there is one."""
     lines = [*TRACEBACK, "ImportError: no mlx"]
-    assert conclude(DeathCause.START, lines, 1) == Death(DeathCause.START, "ImportError: no mlx")
-    assert conclude(DeathCause.START, [], -9) == Death(DeathCause.START)
+    assert conclude(DeathCause.START, lines, Exit(1)) == Death(DeathCause.START, "ImportError: no mlx")
+    assert conclude(DeathCause.START, [], Exit(-9)) == Death(DeathCause.START)
 
 
 def test_what_we_did_to_it_ourselves_stays_so() -> None:
     """A hung engine is ended by SIGABRT, with all stacks on stderr."""
     for seen in (DeathCause.HUNG, DeathCause.STOPPED):
-        assert conclude(seen, [*TRACEBACK, METAL_MEMORY], -6) == Death(seen)
+        assert conclude(seen, [*TRACEBACK, METAL_MEMORY], Exit(-6)) == Death(seen)
+
+
+def test_who_sent_a_sigkill_follows_from_what_else_is_known() -> None:
+    """An operator; the kernel, for lack of memory; or this server, whose engine closed its link and did not
+    end. An exception that the engine had survived says nothing."""
+    seen = DeathCause.EXIT
+    survived = [*TRACEBACK, "ValueError: no such row"]
+    assert conclude(seen, survived, Exit(-9)) == Death(DeathCause.KILLED)
+    assert conclude(seen, survived, Exit(-9, out_of_memory=True)).cause is DeathCause.OUT_OF_MEMORY
+    assert conclude(seen, survived, Exit(-9, ended_by_us=True)) == Death(DeathCause.EXIT)
+    assert conclude(seen, [], Exit(-11, out_of_memory=True)) == Death(DeathCause.CRASHED)
 
 
 @given(st.lists(st.text()), st.none() | st.integers(-64, 255), st.sampled_from(DeathCause))
 def test_whatever_was_written_has_a_cause(lines: list[str], code: int | None, seen: DeathCause) -> None:
     """Nothing raises, and the detail is a line of stderr."""
-    death = conclude(seen, lines, code)
+    death = conclude(seen, lines, Exit(code))
     assert death.detail is None or death.detail in {line.strip() for line in lines}

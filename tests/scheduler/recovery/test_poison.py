@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from scheduler.config import RecoveryConfig
 from scheduler.events import FinishReason
 from scheduler.recovery.death import CrashLoopBreaker
-from scheduler.recovery.poison import count_death, culprit_of, spare, takes_suspect
+from scheduler.recovery.poison import count_death, culprit_of, judge, takes_suspect
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
+from scheduler.statistics import DeathCause
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.records import make_record
 
@@ -136,7 +137,44 @@ def test_a_request_is_not_spared_for_ever() -> None:
     assert deaths > 10
 
 
+def test_a_signal_from_outside_is_nobodys_fault() -> None:
+    """Those on board are no suspects, but for who was one already; and a request that is hit again and again
+    before it has got four tokens becomes one: some systems kill for memory without a word."""
+    trusted, fresh, crashed = on_board(1, tokens=9), on_board(2), on_board(3)
+    count_death([crashed])
+    judged(DeathCause.KILLED, trusted, fresh, crashed)
+    assert [(one.suspect, one.deaths) for one in (trusted, fresh, crashed)] == [
+        (False, 0),
+        (False, 0),
+        (True, 1),
+    ]
+    kills = 1
+    while not fresh.suspect:
+        judged(DeathCause.KILLED, fresh)
+        kills += 1
+        assert kills < 10
+    assert kills > 3
+    assert not fresh.roams
+
+
+@pytest.mark.parametrize("cause", DeathCause)
+def test_a_suspect_goes_to_another_engine_once_and_only_after_a_crash(cause: DeathCause) -> None:
+    """What was short of memory or of the device's time is to find that engine's lowered bounds; what hung
+    would hang the next one for as long."""
+    record = on_board(1)
+    crash = cause in (DeathCause.CRASHED, DeathCause.FAULT, DeathCause.EXIT)
+    judged(cause, record)
+    assert record.roams == crash
+    judged(cause, record)
+    assert not record.roams
+
+
 def died_of_timeout(*records: StreamRecord) -> list[StreamRecord]:
+    return judged(DeathCause.GPU_TIMEOUT, *records)
+
+
+def judged(cause: DeathCause, *records: StreamRecord) -> list[StreamRecord]:
+    """Return the suspects of a death of this cause, after which chunks can get smaller."""
     suspects = count_death(records)
-    spare(records)
+    judge(suspects, cause, smallest_chunk=False)
     return suspects

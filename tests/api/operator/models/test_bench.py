@@ -144,6 +144,14 @@ def test_what_has_no_streams_is_refused(model: DiskModel, words: str) -> None:
         refuse(model)
 
 
+def test_what_has_come_in_time_counts() -> None:
+    """A stream that the clock cuts in its middle has its tokens and its gaps, and none that came later."""
+    found = measured(PlayedStreams(prompt_seconds=4.0, gap_seconds=2.5))
+    assert found.alone.tokens == 3
+    assert found.alone.seconds == pytest.approx(9.0)
+    assert found.alone.gap_p99_ms == pytest.approx(2500)
+
+
 def test_load_tests_keep_their_commands() -> None:
     """What is no command is a model, or neither."""
     assert "prefix" in CliRunner().invoke(penstock, ["bench", "scenarios"]).output

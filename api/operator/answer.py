@@ -1,0 +1,162 @@
+"""One answer to a chat completion while it is streamed: what has come of it, and its figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_MOST_LINE_BYTES = 64 << 20
+_SHORTEST_SECONDS = 0.05
+"""Over which a rate means something."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A tool call. `arguments` are JSON, if the model wrote it so."""
+
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int | None
+    """None: the server does not say."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """Times are seconds of one clock; None: not yet."""
+
+    sent_at: float
+    waiting: str = "sent"
+    """The server's word on a request that has no token yet: `queued 3`, `prefill 512/2000`."""
+    text: list[str] = field(default_factory=list)
+    """Pieces, as they came."""
+    thinking: list[str] = field(default_factory=list)
+    calls: dict[int, Call] = field(default_factory=dict)
+    stamps: list[float] = field(default_factory=list)
+    """When each piece of text, thinking or a call came."""
+    usage: Usage | None = None
+    ended: str | None = None
+    """The model's reason to end: `stop`, `length`, `tool_calls`."""
+    failure: str | None = None
+    """The server has ended it, or the connection."""
+    stopped_by: int | None = None
+    """The signal by which the user wanted no more."""
+    is_over: bool = False
+    """Nothing follows."""
+    _rest: bytearray = field(default_factory=bytearray)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.ended is not None and self.failure is None
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take a piece of the body, cut anywhere. What no client can know is skipped."""
+        self._rest += data
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            self._take(line.decode("utf-8", "replace").strip("\r"), now)
+        if len(self._rest) > _MOST_LINE_BYTES:
+            self._fail("a line without end")
+
+    def _take(self, line: str, now: float) -> None:
+        if line.startswith(":"):
+            self.waiting = line[1:].strip() or self.waiting
+        elif line.startswith("data:"):
+            data = line[5:].strip()
+            if data == "[DONE]":
+                self.is_over = True
+                return
+            try:
+                chunk = json.loads(data)
+            except ValueError:
+                self._fail(f"an event that is not JSON: {data[:80]}")
+                return
+            if isinstance(chunk, dict):
+                self._take_chunk(chunk, now)
+
+    def _take_chunk(self, chunk: Mapping[str, Any], now: float) -> None:
+        if error := chunk.get("error"):
+            message = error.get("message") if isinstance(error, dict) else None
+            self._fail(str(message or error))
+        for choice in _objects(chunk.get("choices"))[:1]:
+            if isinstance(delta := choice.get("delta"), dict):
+                self._take_delta(delta, now)
+            if isinstance(reason := choice.get("finish_reason"), str):
+                self.ended = reason
+        if isinstance(usage := chunk.get("usage"), dict):
+            cached = _count(usage.get("prompt_tokens_details"), "cached_tokens")
+            counts = _count(usage, "prompt_tokens") or 0, _count(usage, "completion_tokens") or 0
+            self.usage = Usage(*counts, cached)
+
+    def _take_delta(self, delta: Mapping[str, Any], now: float) -> None:
+        # vLLM's newer versions and OpenRouter leave out `_content`.
+        for names, pieces in ((("reasoning_content", "reasoning"), self.thinking), (("content",), self.text)):
+            texts = [text for name in names if isinstance(text := delta.get(name), str) and text]
+            self.stamps += [now] * len(texts[:1])
+            pieces += texts[:1]
+        for number, piece in enumerate(_objects(delta.get("tool_calls"))):
+            index, function = piece.get("index"), piece.get("function")
+            function = function if isinstance(function, dict) else {}
+            call = self.calls.setdefault(index if isinstance(index, int) else number, Call())
+            call.call_id = call.call_id or str(piece.get("id") or "")
+            call.name = call.name or str(function.get("name") or "")
+            call.arguments += str(function.get("arguments") or "")
+            self.stamps.append(now)
+
+    def _fail(self, message: str) -> None:
+        self.failure, self.is_over = self.failure or message, True
+
+    def figures(self) -> str:
+        """Return the line below an answer: tokens, rate, time to first token, cached share."""
+        counted = None if self.usage is None else self.usage.output_tokens
+        tokens = len(self.stamps) if counted is None else counted
+        # A piece is not always a token.
+        parts = [f"{'' if counted is not None else 'about '}{tokens:,} token{'s' * (tokens != 1)}"]
+        if self.stamps:
+            elapsed = self.stamps[-1] - self.stamps[0]
+            if tokens > 1 and elapsed >= _SHORTEST_SECONDS:
+                parts.append(f"{(tokens - 1) / elapsed:.1f} tokens/s")
+            parts.append(f"first after {seconds(self.stamps[0] - self.sent_at)}")
+        if (usage := self.usage) is not None and usage.prompt_tokens:
+            prompt = f"prompt {usage.prompt_tokens:,}"
+            if usage.cached_tokens is not None:
+                prompt += f", {100 * usage.cached_tokens // usage.prompt_tokens}% cached"
+            parts.append(prompt)
+        return " · ".join(parts)
+
+    def remark(self) -> str | None:
+        """Return what is to be said of an answer that did not end by itself."""
+        if self.failure is not None:
+            return self.failure
+        if self.stopped_by is not None:
+            return "stopped"
+        match self.ended:
+            case None:
+                return "the server ended the answer without saying why"
+            case "length":
+                return "cut: the answer has as many tokens as allowed (/set max_tokens)"
+            case "stop" | "tool_calls":
+                return None
+            case other:
+                return f"ended: {other}"
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _count(holder: Any, name: str) -> int | None:
+    value = holder.get(name) if isinstance(holder, dict) else None
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"

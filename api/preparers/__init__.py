@@ -1,1 +1,0 @@
-"""Processes that read clients' bodies and prepare their prompts."""

@@ -1,0 +1,117 @@
+"""`penstock bench`: the group that this package registers in `penstock.commands`, with all that it has.
+
+It is imported for each `penstock --help`, so it imports none of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from api.command_line import CONTEXT, Entry, LazyGroup
+
+
+class _Bench(LazyGroup):
+    """Load tests by their names. Any other word is a model, which the product tests itself."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        words = [argument for argument in args if not argument.startswith("-")]
+        if words and words[0] not in self.entries:
+            from api.operator.models.bench import self_test
+
+            return self_test.make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from loadtests.command_line import exit_codes
+
+        with exit_codes():
+            return super().invoke(ctx)
+
+
+_COMMANDS = {
+    "affinity": Entry(
+        "loadtests.pool.commands:affinity_command",
+        "Compare placements by the share of agents' prompts that engines find cached (simulated engines).",
+    ),
+    "beside-embeddings": Entry(
+        "loadtests.beside:beside_embeddings",
+        "Measure chats' ITL alone and beside an embedder: exit 1 if it grows too much.",
+    ),
+    "cache-soak": Entry(
+        "loadtests.cache_soak.run:cache_soak",
+        "Let sessions come and go: exit 1 if a cache or a process grows once all caches are full.",
+    ),
+    "ceiling": Entry(
+        "loadtests.command_line:ceiling",
+        "Compare Penstock with a bare BatchGenerator loop on the same prompts: the cost of serving.",
+    ),
+    "chaos": Entry(
+        "loadtests.chaos.commands:chaos",
+        "Kill engines at random moments; compare every answer with an undisturbed run's.",
+    ),
+    "compare": Entry(
+        "loadtests.command_line:compare", "Run scenarios against one or several targets, in turn: A B A B."
+    ),
+    "device": Entry(
+        "loadtests.device.commands:device",
+        "Check every branch of the engine on this device; measure steps and memory.",
+    ),
+    "fuzz": Entry(
+        "loadtests.fuzz.commands:fuzz",
+        "Send bodies with boundary values in every number: no engine may die, no answer may fail.",
+    ),
+    "links": Entry(
+        "loadtests.pool.commands:links_command",
+        "Measure what an engine's link costs the front, and what its delay costs the clients.",
+    ),
+    "long-sessions": Entry(
+        "loadtests.long_sessions:long_sessions",
+        "Measure what long prompts cost: exit 1 if the server's event loop is held up, or an answer differs.",
+    ),
+    "long-soak": Entry(
+        "loadtests.chaos.commands:long_soak",
+        "Run load for hours and kill an engine every minute: nothing may grow (Linux only).",
+    ),
+    "report": Entry("loadtests.command_line:draw_report", "Draw the runs of several files together."),
+    "retention": Entry(
+        "loadtests.retention.commands:retention_command",
+        "Compare rules of eviction by the tokens that agents' traces prefill again (no model).",
+    ),
+    "row-costs": Entry(
+        "loadtests.command_line:row_costs",
+        "Measure what rows with log-probabilities, a grammar or a held call cost a batch of 32.",
+    ),
+    "scale": Entry(
+        "loadtests.pool.commands:scale_command",
+        "Measure tokens/s by the number of engines, and what a streamed token costs the front.",
+    ),
+    "scenarios": Entry(
+        "loadtests.command_line:list_scenarios", "List the scenarios and the servers that can be started."
+    ),
+    "steps": Entry(
+        "loadtests.command_line:steps",
+        "Measure a decode step by rows and shared prefix: the engine against a bare BatchGenerator.",
+    ),
+    "sustain": Entry(
+        "loadtests.command_line:sustain",
+        "Search for the number of agents that each target sustains within the scenario's SLO.",
+    ),
+    "sweep": Entry(
+        "loadtests.command_line:sweep_option",
+        "Sweep one option of Penstock over several values: the trade-off between two figures as a curve.",
+    ),
+    "verdict": Entry(
+        "loadtests.command_line:judge", "Compare with a stored baseline; exit 1 on a regression."
+    ),
+}
+
+bench = _Bench(
+    "bench",
+    entries=_COMMANDS,
+    context_settings=CONTEXT,
+    help="Load-test any OpenAI-compatible server; `penstock bench MODEL` is a self-test of 20 seconds.",
+)
