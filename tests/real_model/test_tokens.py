@@ -151,7 +151,8 @@ async def _play(
         (made / "sitecustomize.py").write_text(source)
         path = os.pathsep.join([str(made), path])
     blas = prepare("auto", user_cache_folder(os.environ))
-    config = EngineConfig("mlx", folder, **{**scene.engine, **engine})
+    # The check at load runs an engine loop too, in which the first engine would die.
+    config = EngineConfig("mlx", folder, load_check="off", **{**scene.engine, **engine})
     if scene.full:
         config = replace(config, kv_cache_bytes=work.kv_bytes)
     service = make_scheduler(
