@@ -15,7 +15,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import trio
 
@@ -153,9 +152,9 @@ async def _play(
         path = os.pathsep.join([str(made), path])
     blas = prepare("auto", user_cache_folder(os.environ))
     # The check at load runs an engine loop too, in which the first engine would die.
-    config = EngineConfig("mlx", str(folder), load_check="off", **{**scene.engine, **engine})
+    config = EngineConfig("mlx", folder, load_check="off", **{**scene.engine, **engine})
     if scene.full:
-        config = msgspec.structs.replace(config, kv_cache_bytes=work.kv_bytes)
+        config = replace(config, kv_cache_bytes=work.kv_bytes)
     service = make_scheduler(
         lambda number: ProcessLauncher(
             blas.environment({**os.environ, "PYTHONPATH": path}), stop_seconds=10.0
