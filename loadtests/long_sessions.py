@@ -21,7 +21,6 @@ import click
 import httpx
 import trio
 
-from api.operator.process_table import processes
 from loadtests.chaos.victim import victim
 from loadtests.conversations import Conversation, text_of, words_per_token_of
 from loadtests.fuzz.prober import Prober

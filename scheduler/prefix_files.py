@@ -34,7 +34,7 @@ from scheduler.link.transfers import (
     TransferReply,
     WriteImport,
 )
-from scheduler.pool.member import Member
+from scheduler.pool.life import Life
 from scheduler.pool.pool import Pool
 from scheduler.prompt.offload import Offload
 from scheduler.prompt.prefix_blocks import block_hashes
@@ -95,9 +95,9 @@ class PrefixFiles:
             command = OpenExport(0, salt, keyed.adapter_key, await self._fingerprint(), tokens)
             best: tuple[_Opened, TransferReply] | None = None
             refusal = ""
-            for member in self._ready():
-                opened = held.enter_context(_opened(member))
-                reply = await member.transfers.ask(msgspec.structs.replace(command, query=opened.number))
+            for life in self._ready():
+                opened = held.enter_context(_opened(life))
+                reply = await life.transfers.ask(msgspec.structs.replace(command, query=opened.number))
                 refusal = refusal or reply.refusal
                 if not reply.data or (best is not None and reply.tokens <= best[1].tokens):
                     opened.close()
@@ -122,7 +122,7 @@ class PrefixFiles:
         meter.nbytes += len(piece)
         for _ in range(decode_header(header).records):
             try:
-                reply = await opened.member.transfers.ask(ReadExport(opened.number))
+                reply = await opened.life.transfers.ask(ReadExport(opened.number))
                 if reply.refusal:
                     raise PrefixRefused(reply.refusal)
             except SchedulerError as error:
@@ -148,17 +148,17 @@ class PrefixFiles:
             reader = _Reader(file, meter)
             try:
                 header, raw, tokens = await self._head(reader)
-                member = min(self._ready(), key=lambda one: one.requests)
-                number = held.enter_context(_opened(member)).number
+                life = self._ready()[0]
+                number = held.enter_context(_opened(life)).number
                 adapter, model = keyed.adapter_key, await self._fingerprint()
-                reply = await member.transfers.ask(
+                reply = await life.transfers.ask(
                     OpenImport(number, salt, adapter, model, tokens, raw, hold_seconds)
                 )
                 for _ in range(header.records):
                     if reply.refusal:
                         break
                     record = await reader.part(MAX_RECORD_BYTES + _SLACK_BYTES)
-                    reply = await member.transfers.ask(WriteImport(number, record))
+                    reply = await life.transfers.ask(WriteImport(number, record))
                     meter.tokens = max(meter.tokens, reply.tokens)
                 if reply.refusal:
                     raise PrefixRefused(f"the file is refused: {reply.refusal}")
@@ -166,7 +166,7 @@ class PrefixFiles:
             except FileRefused as refused:
                 raise PrefixRefused(f"the file is refused: {refused}") from refused
             meter.whole()
-            member.likely.computed(block_hashes(tokens, salted(adapter, salt)))
+            life.likely.computed(block_hashes(tokens, salted(adapter, salt)))
             return Loaded(tokens, reply.hold_refusal)
 
     async def _head(self, reader: _Reader) -> tuple[Header, bytes, TokenIds]:
@@ -183,8 +183,10 @@ class PrefixFiles:
         tokens.frombytes(ids)
         return header, raw, tokens
 
-    def _ready(self) -> list[Member]:
-        if ready := [member for member in self._pool if member.ready and not member.draining]:
+    def _ready(self) -> list[Life]:
+        """The engine with the fewest requests first."""
+        engines = sorted(self._pool, key=lambda one: one.requests)
+        if ready := [one.life for one in engines if one.life is not None and not one.draining]:
             return ready
         raise Unavailable("the engine is not running", retry_after_seconds=1.0)
 
@@ -208,17 +210,17 @@ class PrefixFiles:
 class _Opened:
     """A transfer of one engine."""
 
-    member: Member
+    life: Life
     number: int
     close: Callable[[], None]
 
 
 @contextmanager
-def _opened(member: Member) -> Iterator[_Opened]:
-    number = member.transfers.number()
+def _opened(life: Life) -> Iterator[_Opened]:
+    number = life.transfers.number()
     with ExitStack() as closing:
-        closing.callback(member.transfers.close, number)
-        yield _Opened(member, number, closing.close)
+        closing.callback(life.transfers.close, number)
+        yield _Opened(life, number, closing.close)
 
 
 class _Reader:

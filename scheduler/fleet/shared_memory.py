@@ -101,7 +101,7 @@ class SharedMemory:
     def rebalance(self, now: float) -> None:
         for name, message in self._budget.rebalance(now):
             model, _, engine = name.rpartition("/")
-            self._pools[model][engine].sender.send(message)
+            self._pools[model][engine].send(message)
 
 
 def _name(model: str, engine: str) -> str:

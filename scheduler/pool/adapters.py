@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import structlog
@@ -20,8 +19,8 @@ import trio
 
 from scheduler.engine.adapter_files import AdapterRefused, fingerprint, named, read_config
 from scheduler.errors import AdapterUnusable, ModelNotFound, Unavailable
-from scheduler.link.channel import EngineSender
-from scheduler.link.messages import AdapterLoaded, AdapterSource, LoadAdapter, Ready, ToEngine, UnloadAdapter
+from scheduler.link.messages import AdapterLoaded, AdapterSource, LoadAdapter, ToEngine, UnloadAdapter
+from scheduler.pool.life import Life
 from scheduler.request import GenerationRequest
 
 _log = structlog.get_logger("scheduler")
@@ -51,94 +50,29 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-class _Query:
-    def __init__(self) -> None:
-        self.reply: AdapterLoaded | None = None
-        self.done = trio.Event()
-
-
-class EngineAdapters:
-    """The adapters of one engine, over all its processes."""
-
-    def __init__(self, name: str, adapters: Adapters, sender: EngineSender) -> None:
-        self._name = name
-        self._adapters = adapters
-        self._sender = sender
-        self._numbers = count(1)
-        self._open: dict[int, _Query] = {}
-        self._first: frozenset[str] = frozenset()
-        """Keys in its process's Load."""
-
-    @property
-    def ready(self) -> bool:
-        return self._sender.connected
-
-    def first(self) -> tuple[AdapterSource, ...]:
-        """What its next process loads with the model."""
-        present = self._adapters.present
-        self._first = frozenset(source.key for source in present)
-        return present
-
-    def engine_ready(self, ready: Ready) -> None:
-        """What has changed since its Load was sent follows."""
-        for key, reason in ready.refused_adapters:
-            _log.error("adapter_lost", engine=self._name, reason=reason)
-            self._adapters.lost(key)
-        present = self._adapters.present
-        for key in self._first - {source.key for source in present}:
-            self.send(UnloadAdapter(key))
-        for source in present:
-            if source.key not in self._first:
-                self.send(LoadAdapter(0, source))
-
-    def engine_lost(self) -> None:
-        for query in self._open.values():
-            query.done.set()
-
-    def answered(self, reply: AdapterLoaded) -> None:
-        """The caller may have left, or nobody waits for it (an engine that became ready late)."""
-        if (query := self._open.get(reply.query)) is not None:
-            query.reply = reply
-            query.done.set()
-        elif reply.refusal:
-            _log.error("adapter_refused", engine=self._name, reason=reply.refusal)
-
-    async def load(self, source: AdapterSource) -> str | None:
-        """Return why the engine refuses it, or an empty text; None: it did not answer."""
-        number, query = next(self._numbers), _Query()
-        self._open[number] = query
-        self.send(LoadAdapter(number, source))
-        try:
-            with trio.move_on_after(_REPLY_SECONDS):
-                await query.done.wait()
-        finally:
-            del self._open[number]
-        return None if query.reply is None else query.reply.refusal
-
-    def send(self, message: ToEngine) -> None:
-        """Dropped while it is not ready."""
-        self._sender.send(message)
-
-
 class Adapters:
-    """`first`: those with which the engines start."""
+    """`first`: those with which the engines start; `lives`: the processes that are ready."""
 
-    def __init__(self, first: Sequence[AdapterSource] = ()) -> None:
+    def __init__(
+        self, first: Sequence[AdapterSource] = (), lives: Callable[[], Iterable[Life]] = tuple
+    ) -> None:
+        self._lives = lives
         self._served = {source.name: source for source in first}
         self._sources = {source.key: source for source in first}
         """Of all that are served or in use."""
         self._uses: Counter[str] = Counter()
-        self._engines: dict[str, EngineAdapters] = {}
         self._loading = trio.Lock()
 
-    def of_engine(self, name: str, sender: EngineSender) -> EngineAdapters:
-        """A new engine's."""
-        self._engines[name] = made = EngineAdapters(name, self, sender)
-        return made
-
-    def forget_engine(self, name: str) -> None:
-        """It has left the pool."""
-        self._engines.pop(name, None)
+    def joined(self, life: Life, first: frozenset[str], engine: str) -> None:
+        """A process is ready. `first`: the keys in its Load: what has changed since it was sent follows."""
+        for key, reason in life.ready.refused_adapters:
+            _log.error("adapter_lost", engine=engine, reason=reason)
+            self.lost(key)
+        for key in first - set(self._sources):
+            life.send(UnloadAdapter(key))
+        for source in self.present:
+            if source.key not in first:
+                life.send(LoadAdapter(0, source))
 
     @property
     def names(self) -> list[str]:
@@ -191,19 +125,19 @@ class Adapters:
             _log.info("adapter_loaded", adapter=source.name, key=source.key)
 
     async def _load_everywhere(self, source: AdapterSource) -> None:
-        answers: list[str | None] = []
+        heard: list[AdapterLoaded] = []
 
-        async def load(engine: EngineAdapters) -> None:
-            answers.append(await engine.load(source))
+        async def load(life: Life) -> None:
+            call = life.calls.send(lambda number: LoadAdapter(number, source), AdapterLoaded)
+            if (reply := await life.calls.wait(call, _REPLY_SECONDS)) is not None:
+                heard.append(reply)
 
         async with trio.open_nursery() as nursery:
-            for engine in list(self._engines.values()):
-                if engine.ready:
-                    nursery.start_soon(load, engine)
-        heard = [answer for answer in answers if answer is not None]
+            for life in self._lives():
+                nursery.start_soon(load, life)
         if not heard:
             raise Unavailable("no engine is running that could load it", retry_after_seconds=1.0)
-        if refusals := [answer for answer in heard if answer]:
+        if refusals := [reply.refusal for reply in heard if reply.refusal]:
             raise AdapterUnusable(refusals[0], param="lora_path")
 
     def unload(self, name: str) -> None:
@@ -229,5 +163,5 @@ class Adapters:
         self._send(UnloadAdapter(key))
 
     def _send(self, message: ToEngine) -> None:
-        for engine in self._engines.values():
-            engine.send(message)
+        for life in self._lives():
+            life.send(message)

@@ -7,62 +7,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
 
 from scheduler.intake.queue import IntakeQueue
-from scheduler.pool.placement import Candidate, Place
+from scheduler.pool.engine import Engine
+from scheduler.pool.placement import Place
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.record import StreamRecord
 
 _MOST_SESSIONS = 65_536
 """8 MB, by the hash of tenant and name; with the names it would be two to six times that. Two sessions of one
 hash would share an entry, which only decides between engines that are equally good."""
-
-
-class Engine(Protocol):
-    """What the dispatcher needs of a pool's member."""
-
-    quarantined: bool
-    """Its last process died with suspects on board, or it resumes those of another one, and they are not all
-    cleared yet."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def credits(self) -> int:
-        """How many requests it may ever hold: its slots and a small lookahead; 0 while it drains."""
-        ...
-
-    @property
-    def room(self) -> int:
-        """How many more requests it may hold now; 0 unless it is ready."""
-        ...
-
-    @property
-    def ready(self) -> bool: ...
-    @property
-    def requests(self) -> int: ...
-    @property
-    def hopeless(self) -> bool:
-        """Whether it will not take a request again, as far as is known."""
-        ...
-
-    @property
-    def takes_suspect(self) -> bool:
-        """Whether a suspect would be the only culprit of its death."""
-        ...
-
-    @property
-    def has_suspect(self) -> bool:
-        """Whether it holds a suspect that is not trusted yet."""
-        ...
-
-    def candidate(self, record: StreamRecord) -> Candidate: ...
-    def submit(self, record: StreamRecord) -> None: ...
-    def resume(self, record: StreamRecord) -> None: ...
-
-
-_E = TypeVar("_E", bound=Engine)
 
 
 class Dispatcher:
@@ -159,7 +113,7 @@ class Dispatcher:
         free = [one for one in may if one.room and one.takes_suspect]
         return min(free, key=lambda one: one.name != record.engine, default=None)
 
-    def _choose(self, engines: Sequence[_E], record: StreamRecord) -> _E:
+    def _choose(self, engines: Sequence[Engine], record: StreamRecord) -> Engine:
         request = record.prepared.request
         if request.session is None:
             return self._placed(engines, record, None)
@@ -174,7 +128,7 @@ class Dispatcher:
             self._last.popitem(last=False)
         return chosen
 
-    def _placed(self, engines: Sequence[_E], record: StreamRecord, last: str | None) -> _E:
+    def _placed(self, engines: Sequence[Engine], record: StreamRecord, last: str | None) -> Engine:
         if len(engines) == 1:
             return engines[0]
         candidates = [engine.candidate(record) for engine in engines]

@@ -16,7 +16,8 @@ from scheduler.pool.speeds import Speeds
 class Candidate:
     """An engine with room for the request. `requests`: those that it holds, of which `slots` can run;
     `backlog_tokens`: prompt tokens of theirs that it has yet to compute; `uncached_tokens`: those of the
-    request's prompt that its prefix cache is not likely to have."""
+    request's prompt that its prefix cache is not likely to have; `cached_tokens`: the others;
+    `furthest_tokens`: of the longest answer among its requests."""
 
     engine: str
     requests: int
@@ -24,6 +25,8 @@ class Candidate:
     backlog_tokens: int
     uncached_tokens: int
     speeds: Speeds
+    cached_tokens: int = 0
+    furthest_tokens: int = 0
 
 
 Place = Callable[[Sequence[Candidate], float, str | None], Candidate]
@@ -49,8 +52,14 @@ def estimated_seconds(candidate: Candidate, output_tokens: float) -> float:
     """Until the answer is complete: what must be computed before it, its wait for a slot, and what the rows
     beside it add to each of its steps."""
     speeds, rows = candidate.speeds, min(candidate.requests, candidate.slots)
-    prefill = speeds.prefill_seconds(candidate.backlog_tokens + candidate.uncached_tokens, rows)
-    # A full engine frees a slot once in an answer's time over its slots.
-    ahead = max(0, candidate.requests - candidate.slots + 1)
-    wait = ahead * output_tokens * speeds.step_seconds(rows) / candidate.slots
+    context = candidate.cached_tokens + candidate.uncached_tokens / 2
+    prefill = speeds.prefill_seconds(candidate.backlog_tokens, rows)
+    prefill += speeds.prefill_seconds(candidate.uncached_tokens, rows, context)
+    wait = 0.0
+    if (ahead := candidate.requests - candidate.slots + 1) > 0:
+        # Its furthest row ends first; then a slot becomes free once in an answer's time over its slots. After
+        # a burst all rows are at their beginning.
+        turn = output_tokens / candidate.slots
+        first = max(turn, output_tokens - candidate.furthest_tokens)
+        wait = (first + (ahead - 1) * turn) * speeds.step_seconds(rows)
     return prefill + wait + rows * speeds.row_seconds * output_tokens

@@ -24,17 +24,17 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.link.process import EngineLauncher
 from scheduler.pool.adapters import Adapters
-from scheduler.pool.boundary import MOST_ENGINES, EngineTraits, Launchers, PoolListener
+from scheduler.pool.boundary import MOST_ENGINES, EngineTraits, Launchers
 from scheduler.pool.dispatcher import Dispatcher
+from scheduler.pool.engine import STARTS_UNTIL_BLOCKED, Engine, Shared
 from scheduler.pool.kinship import Kinship
-from scheduler.pool.member import STARTS_UNTIL_BLOCKED, Member
-from scheduler.pool.owner import Lost
+from scheduler.pool.life import Life
+from scheduler.pool.observer import EngineObserver
 from scheduler.pool.placement import Place, least_seconds
 from scheduler.pool.together import life_of_all
-from scheduler.recovery.death import Death
-from scheduler.recovery.poison import culprit_of, poison
 from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
@@ -52,56 +52,70 @@ class Pool:
         launchers: Launchers,
         queue: IntakeQueue,
         admission: Admission,
-        listener: PoolListener,
+        observer: EngineObserver,
         metrics: ModelMetrics,
         traits: EngineTraits,
         place: Place = least_seconds,
     ) -> None:
-        self.awaiting = Awaiting(listener.retired)
+        self.awaiting = Awaiting(observer.retired)
         self._config = config
         self._launchers = launchers
+        self._queue = queue
         self._admission = admission
-        self._listener = listener
+        self._observer = observer
         self.metrics = metrics
-        self._traits = traits
+        self._clock = traits.clock
+        self._share_of = traits.share_of
         self._telemetry = Containment(metrics.server)
-        self._members: dict[str, Member] = {}
-        self.adapters = Adapters(config.engine.adapters)
-        self.kinship = Kinship()
+        self._engines: dict[str, Engine] = {}
+        self.adapters = Adapters(config.engine.adapters, self._lives)
+        self._shared = Shared(
+            config=config,
+            observer=self,
+            awaiting=self.awaiting,
+            adapters=self.adapters,
+            kinship=Kinship(),
+            requests=traits.observer,
+            metrics=metrics,
+            telemetry=self._telemetry,
+            on_loading=traits.on_loading,
+            replaceable=lambda name: any(one.name != name and one.ready and not one.draining for one in self),
+            clock=traits.clock,
+        )
         self._numbers = count()
         self.loaded = config.load_at_start
         self.nodes_decide = config.nodes_decide
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
-        self.dispatcher = Dispatcher(queue, self._members, self.awaiting, place, self._session_moved)
+        self.dispatcher = Dispatcher(queue, self._engines, self.awaiting, place, self._session_moved)
         for _ in range(config.engines):
             self._new()
 
-    # --- its members
+    # --- its engines
 
     def __len__(self) -> int:
         """How many requests the engines hold, or are to resume."""
-        return len(self.awaiting) + sum(len(member.multiplexer) for member in self)
+        return len(self.awaiting) + sum(len(engine.multiplexer) for engine in self)
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self._members.values())
+    def __iter__(self) -> Iterator[Engine]:
+        return iter(self._engines.values())
 
-    def __getitem__(self, name: str) -> Member:
+    def __getitem__(self, name: str) -> Engine:
         """Raise UnknownEngine."""
         try:
-            return self._members[name]
+            return self._engines[name]
         except KeyError:
             raise UnknownEngine(f"there is no engine {name!r}") from None
 
     @property
     def names(self) -> list[str]:
-        return list(self._members)
+        return list(self._engines)
 
     @property
     def records(self) -> Iterator[StreamRecord]:
         """All requests in the pool."""
-        for member in self:
-            yield from member.multiplexer
+        for engine in self:
+            yield from engine.multiplexer
         yield from self.awaiting
 
     @property
@@ -117,8 +131,8 @@ class Pool:
         """Engine time of one token of service, the mean of all engines; None: not measured yet."""
         measured = [
             seconds
-            for member in self
-            if (seconds := member.speeds.service_token_seconds(output_weight)) is not None
+            for engine in self
+            if (seconds := engine.speeds.service_token_seconds(output_weight)) is not None
         ]
         return sum(measured) / len(measured) if measured else None
 
@@ -138,8 +152,8 @@ class Pool:
         assert not self.running, "its engines run"
         self.loaded = True
         self._telemetry.sample(self.metrics.loads.inc)
-        for member in self:
-            self._start(member)
+        for engine in self:
+            self._start(engine)
         self._follow_blocks()
 
     def unload(self) -> None:
@@ -147,69 +161,66 @@ class Pool:
         `load`; engines hold none."""
         assert not len(self), "its engines have requests"
         self.loaded = False
-        for member in self:
-            member.unloaded = True
-            member.stop()
+        for engine in self:
+            engine.stop()
 
     @property
     def running(self) -> bool:
         """Whether a process of its engines may be left."""
-        return any(member.running for member in self)
+        return any(engine.running for engine in self)
 
     def forgive(self) -> None:
         """Count on engines again that could not be started."""
-        for member in self:
-            member.forgive()
+        for engine in self:
+            engine.forgive()
         self._follow_blocks()
 
-    def _start(self, member: Member) -> None:
+    def _start(self, engine: Engine) -> None:
         if self._nursery is not None:
-            member.begin()
-            self._nursery.start_soon(self._run, member)
+            engine.begin()
+            self._nursery.start_soon(self._run, engine)
 
-    async def _run(self, member: Member) -> None:
+    async def _run(self, engine: Engine) -> None:
         try:
-            await member.run()
+            await engine.run()
         except EngineNeverReady as error:
-            self._cannot_start(member, error)
+            self._cannot_start(engine, error)
         else:
-            if self.loaded or member.draining:
-                self._leave(member)
+            if self.loaded or engine.draining:
+                self._leave(engine)
         finally:
-            member.running = False
-            member.share.left()
-        self._listener.pump()
+            engine.share.left()
+        self._observer.engine_lost(engine)
 
-    def _cannot_start(self, member: Member, error: EngineNeverReady) -> None:
+    def _cannot_start(self, engine: Engine, error: EngineNeverReady) -> None:
         assert self._nursery is not None
         if self._config.must_start and not any(one.supervisor.was_ready for one in self):
             self._never_ready = error
             self._nursery.cancel_scope.cancel()
             return
         # The installation is not the reason, or other models go on.
-        member.never_ready = str(error)
-        _log.error("engine_failed", engine=member.name, reason=member.never_ready)
+        _log.error("engine_failed", engine=engine.name, reason=str(error))
         self._follow_blocks()
 
-    def add(self, launcher: EngineLauncher | None = None) -> Member:
+    def add(self, launcher: EngineLauncher | None = None) -> Engine:
         """Start a further engine; `launcher` None: as the first ones. Raise TooManyEngines; NodesDecide where
         no engine is started without a launcher of its own."""
         if launcher is None and self.nodes_decide:
             raise NodesDecide("there is an engine for each place of a node: let a machine join to add one")
-        if len(self._members) >= MOST_ENGINES:
-            raise TooManyEngines(f"there are {len(self._members)} engines, as many as there may be")
-        member = self._new(launcher)
-        _log.info("engine_added", engine=member.name)
+        if len(self._engines) >= MOST_ENGINES:
+            raise TooManyEngines(f"there are {len(self._engines)} engines, as many as there may be")
+        engine = self._new(launcher)
+        _log.info("engine_added", engine=engine.name)
         if self.loaded:
-            self._start(member)
+            self._start(engine)
         self._follow_blocks()
-        return member
+        return engine
 
     def retry(self, name: str) -> None:
         """Try again to start an engine that could not be. Raise UnknownEngine."""
-        member = self[name]
-        if member.failed and not member.running and self.loaded:
-            self._start(member)
+        engine = self[name]
+        if engine.failed and not engine.running and self.loaded:
+            self._start(engine)
             self._follow_blocks()
 
     def remove(self, name: str) -> None:
@@ -217,61 +228,51 @@ class Pool:
         Raise UnknownEngine."""
         self._drain(self[name])
 
-    def drain(self, name: str) -> Member:
+    def drain(self, name: str) -> Engine:
         """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine;
         LastEngine if no other one is left; NodesDecide."""
-        member = self[name]
+        engine = self[name]
         if self.nodes_decide:
             raise NodesDecide(
                 "there is an engine for each place of a node: let a machine leave to drain its own"
             )
-        if not any(one is not member and not one.draining and not one.failed for one in self):
+        if not any(one is not engine and not one.draining and not one.failed for one in self):
             raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
-        self._drain(member)
-        return member
+        self._drain(engine)
+        return engine
 
-    def _drain(self, member: Member) -> None:
-        if member.draining:
+    def _drain(self, engine: Engine) -> None:
+        if engine.draining:
             return
-        member.draining = True
-        _log.info("engine_draining", engine=member.name, requests=member.requests)
+        engine.draining = True
+        _log.info("engine_draining", engine=engine.name, requests=engine.requests)
         self._follow_blocks()
-        self._stop_if_drained(member)
-        self._listener.pump()
+        self._stop_if_drained(engine)
+        self._observer.engine_lost(engine)
 
-    def _new(self, launcher: EngineLauncher | None = None) -> Member:
+    def _new(self, launcher: EngineLauncher | None = None) -> Engine:
         number = next(self._numbers)
         name = str(number)
-        member = self._members[name] = Member(
-            name,
-            self._config,
-            launcher or self._launchers(number),
-            self,
-            self.metrics.of_engine(name),
-            self._telemetry,
-            self._traits.observer,
-            lambda stage: self._traits.on_loading(name, stage),
-            self._traits.share_of(name),
-            self._traits.clock,
+        engine = self._engines[name] = Engine(
+            name, launcher or self._launchers(number), self._share_of(name), self._shared
         )
-        return member
+        return engine
 
-    def _stop_if_drained(self, member: Member) -> None:
-        if not member.draining or len(member.multiplexer):
+    def _stop_if_drained(self, engine: Engine) -> None:
+        if not engine.draining or len(engine.multiplexer):
             return
-        if member.running:
-            member.stop()
+        if engine.running:
+            engine.stop()
         else:
-            self._leave(member)
+            self._leave(engine)
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, engine: Engine) -> None:
         """It has been stopped."""
-        if self._members.pop(member.name, None) is not None:
-            self.metrics.forget_engine(member.name)
-            self.adapters.forget_engine(member.name)
-            _log.info("engine_removed", engine=member.name)
+        if self._engines.pop(engine.name, None) is not None:
+            self.metrics.forget_engine(engine.name)
+            _log.info("engine_removed", engine=engine.name)
             self._follow_blocks()
-            self._listener.pump()
+            self._observer.engine_lost(engine)
 
     # --- requests
 
@@ -279,8 +280,8 @@ class Pool:
         """Cancel a request that no reader waits for."""
         if record in self.awaiting:
             self.awaiting.cancel(record)
-        elif (member := self._of(record)) is not None:
-            member.multiplexer.cancel(record)
+        elif (engine := self._of(record)) is not None:
+            engine.multiplexer.cancel(record)
 
     def expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
         """A deadline passed: deliver `error` as the final event, and cancel the request in its engine. A
@@ -293,104 +294,82 @@ class Pool:
         """Fail every request with `error`, and cancel those that engines have."""
         for record in list(self.awaiting):
             self.awaiting.give_up(record, error)
-        for member in self:
-            member.multiplexer.end_all(error)
+        for engine in self:
+            engine.multiplexer.end_all(error)
 
     def left(self, record: StreamRecord) -> None:
         """A request of the pool has retired."""
-        if (member := self._of(record)) is not None:
-            member.left(record)
-            self._stop_if_drained(member)
+        if (engine := self._of(record)) is not None:
+            engine.left(record)
+            self._stop_if_drained(engine)
 
     def woke(self, now: float) -> None:
         """The machine slept: the time until now was no stall."""
-        for member in self:
-            member.stall.woke(now)
+        for life in self._lives():
+            life.stall.woke(now)
 
-    def _of(self, record: StreamRecord) -> Member | None:
-        return None if record.engine is None else self._members.get(record.engine)
+    def fail_queued(self, error: SchedulerError) -> None:
+        """Fail all requests that no engine has got yet."""
+        for record in self._queue.remove_all(self._clock()):
+            record.fail(error)
+            record.move(Event.RETIRE)
+            self._observer.retired(record)
+
+    def _lives(self) -> Iterator[Life]:
+        return (engine.life for engine in self if engine.life is not None)
+
+    def _of(self, record: StreamRecord) -> Engine | None:
+        return None if record.engine is None else self._engines.get(record.engine)
 
     def _session_moved(self) -> None:
         self._telemetry.sample(self.metrics.session_moves.inc)
 
-    # --- as the members' owner
+    # --- as its engines' observer
 
-    def retired(self, record: StreamRecord) -> None:
-        self.left(record)
-        self._listener.retired(record)
-
-    def engine_ready(self, member: Member) -> None:
+    def engine_ready(self, engine: Engine) -> None:
         # The time without an engine is no gap between two departures.
         self._admission.rate.pause()
         self._follow_blocks()
-        self._listener.pump()
+        self._observer.engine_ready(engine)
 
-    def engine_progressed(self, record: StreamRecord, now: float, *, started: bool) -> None:
-        self._listener.progressed(record, now, started=started)
-
-    def engine_stepped(self, member: Member) -> None:
-        if len(self.awaiting) or member.quarantined:
+    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
+        self._observer.progressed(engine, moved, now)
+        if len(self.awaiting) or engine.quarantined:
             # A suspect, or the queue, may be waiting for another request to become trusted.
-            self._listener.pump()
+            self._observer.engine_ready(engine)
 
-    def engine_lost(self, member: Member, lost: Sequence[StreamRecord], cause: str) -> None:
-        self.awaiting.add(lost)
+    def engine_lost(self, engine: Engine) -> None:
         self._follow_blocks()
         serving = self._serving()
-        failed_starts = [one.failed_starts for one in map(_life, serving)]
+        lives = [one.supervisor.statistics() for one in serving]
         # Where there is none, requests wait for one that joins.
-        if serving and all(failed >= STARTS_UNTIL_BLOCKED for failed in failed_starts):
-            reason = f"the engine does not start: {cause}"
-            self._listener.fail_queued(Unavailable(reason, retry_after_seconds=10.0))
+        if serving and all(life.failed_starts >= STARTS_UNTIL_BLOCKED for life in lives):
+            reason = f"the engine does not start: {engine.cause}"
+            self.fail_queued(Unavailable(reason, retry_after_seconds=10.0))
         if serving and all(one.hopeless for one in serving):
+            reason = "the engine was lost, and no other could be started to resume the request"
             for record in list(self.awaiting):
-                reason = f"the engine was lost, and no other could be started to resume the request: {cause}"
-                self.awaiting.give_up(record, EngineLost(reason, retry_after_seconds=10.0))
-        if member.draining:
+                error = EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0)
+                self.awaiting.give_up(record, error)
+        if engine.draining:
             # It is not replaced: the others have its requests.
-            member.stop()
-        self._listener.pump()
+            engine.stop()
+        self._observer.engine_lost(engine)
 
-    def engine_recovery_failed(self, member: Member, cause: str) -> None:
-        """A final event for every request of the lost engine, whatever state a failed recovery left it in."""
-        reason = f"the engine was lost, and its requests could not be resumed: {cause}"
-        error = EngineLost(reason, retry_after_seconds=10.0)
-        member.multiplexer.end_all(error)
-        self.awaiting.add(member.multiplexer.lose_all())
-        for record in [one for one in self.awaiting if one.engine == member.name]:
-            self.awaiting.give_up(record, error)
-        self._listener.pump()
+    def retired(self, record: StreamRecord) -> None:
+        self.left(record)
+        self._observer.retired(record)
 
-    def engine_died(self, member: Member, lost: Lost | None, death: Death) -> None:
-        """Fail a culprit, or let suspects go on where the cause allows it. Not before it is known: what the
-        device's watchdog ended may be its chunk's, and what a signal ended is nobody's."""
-        if lost is None:
-            return
-        culprit = culprit_of(lost.suspects, self._config.recovery.max_request_deaths)
-        if culprit is not None and culprit in self.awaiting:
-            self._telemetry.sample(self.metrics.poisonous.inc)
-            # Without the line of stderr, which is the operator's.
-            self.awaiting.give_up(culprit, poison(culprit, f"{death.cause.value}: {lost.cause}"))
-        if lost.suspects:
-            self._listener.pump()
-
-    def others_ready(self, member: Member) -> bool:
-        return any(one is not member and one.ready and not one.draining for one in self)
-
-    def _serving(self) -> list[Member]:
-        return [member for member in self if not member.draining]
+    def _serving(self) -> list[Engine]:
+        return [engine for engine in self if not engine.draining]
 
     def _follow_blocks(self) -> None:
         """Admission is closed while nobody can be counted on."""
-        now = self._traits.clock()
-        reasons = [(one.blocked_until, one.blocked(now)) for one in self._serving()]
-        blocks = [(until, reason) for until, reason in reasons if reason is not None]
-        if not reasons or len(blocks) < len(reasons):
+        now = self._clock()
+        found = [one.blocked(now) for one in self._serving()]
+        blocks = [block for block in found if block is not None]
+        if not found or len(blocks) < len(found):
             self._admission.unblock()
         else:
             until, reason = min(blocks)
             self._admission.block(reason, until)
-
-
-def _life(member: Member) -> EngineStatistics:
-    return member.supervisor.statistics()

@@ -10,7 +10,7 @@ import msgspec
 
 from scheduler.link.messages import Inspection
 from scheduler.link.reports import CacheReport, DiskReport
-from scheduler.pool.member import Member
+from scheduler.pool.engine import Engine
 from scheduler.statistics import EngineCondition, EngineStatistics
 
 _R = TypeVar("_R", CacheReport, DiskReport)
@@ -23,16 +23,16 @@ _BEST_FIRST = (
 )
 
 
-def life_of_all(members: Iterable[Member]) -> EngineStatistics:
+def life_of_all(engines: Iterable[Engine]) -> EngineStatistics:
     """Ready if one is; the last death is that of the engine that died last. Where there is none, one is to
     come."""
-    members = list(members)
-    if not members:
+    engines = list(engines)
+    if not engines:
         return EngineStatistics(EngineCondition.STARTING, 0, 0, None, None)
-    lives = [member.supervisor.statistics() for member in members]
-    died = max(members, key=lambda member: member.lost_at).supervisor.statistics()
+    lives = [engine.supervisor.statistics() for engine in engines]
+    died = max(engines, key=lambda engine: engine.lost_at).supervisor.statistics()
     return EngineStatistics(
-        condition=min((member.condition for member in members), key=_BEST_FIRST.index),
+        condition=min((life.condition for life in lives), key=_BEST_FIRST.index),
         restarts=sum(life.restarts for life in lives),
         failed_starts=min(life.failed_starts for life in lives),
         last_death=died.last_death,
@@ -41,14 +41,14 @@ def life_of_all(members: Iterable[Member]) -> EngineStatistics:
     )
 
 
-def stalled_seconds(members: Iterable[Member], now: float) -> float:
+def stalled_seconds(engines: Iterable[Engine], now: float) -> float:
     """The least of all engines that have work: one that makes progress is enough to be alive."""
-    return min((one.stall.seconds(now) for one in members if one.ready and one.requests), default=0.0)
+    return min((one.stalled_seconds(now) for one in engines if one.ready and one.requests), default=0.0)
 
 
-def last_step_seconds(members: Iterable[Member], now: float) -> float | None:
+def last_step_seconds(engines: Iterable[Engine], now: float) -> float | None:
     """Age of the last step of any engine; None before the first."""
-    ages = [age for one in members if (age := one.stall.last_step_seconds(now)) is not None]
+    ages = [age for one in engines if (age := one.last_step_seconds(now)) is not None]
     return min(ages, default=None)
 
 

@@ -28,35 +28,28 @@ class OnBoard(Protocol):
 
 
 class StallWatch:
-    """Of one engine. `on_board`: its requests; `send` reaches it, and `kill` ends it. `replaceable`: whether
-    others could take its requests, so that a wrong verdict costs them little."""
+    """Of one process, which is ready `now`. `deadlines`: its engine's; `on_board`: its requests; `send`
+    reaches it, and `kill` ends it. `replaceable`: whether others could take its requests, so that a wrong
+    verdict costs them little."""
 
     def __init__(
         self,
-        ceiling_seconds: float,
+        deadlines: StepDeadlines,
         on_board: OnBoard,
         send: Callable[[ToEngine], None],
         kill: Callable[[str], None],
+        now: float,
         replaceable: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._deadlines = StepDeadlines(ceiling_seconds)
+        self._deadlines = deadlines
         self._on_board = on_board
         self._send = send
         self._kill = kill
         self._replaceable = replaceable
-        self._up = False
-        self._progressed_at = 0.0
-        self._seen = (0, 0)
-        self._last_step_at: float | None = None
-
-    def engine_ready(self, now: float) -> None:
-        self._up = True
         self._progressed_at = now
         self._seen = (0, 0)
-        self._deadlines.engine_started()
-
-    def engine_lost(self) -> None:
-        self._up = False
+        self._last_step_at: float | None = None
+        deadlines.engine_started()
 
     def woke(self, now: float) -> None:
         """Work arrived at an idle engine, or the machine slept: the silence until now was no stall."""
@@ -84,7 +77,7 @@ class StallWatch:
 
     def seconds(self, now: float) -> float:
         """Seconds without progress; 0 while none is expected."""
-        return now - self._progressed_at if self._up and self._on_board else 0.0
+        return now - self._progressed_at if self._on_board else 0.0
 
     def last_step_seconds(self, now: float) -> float | None:
         """Age of the last step, busy or idle; None before the first."""

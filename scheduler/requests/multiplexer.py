@@ -115,8 +115,9 @@ class Multiplexer:
             record.cancel_sent_at = self._clock()
             self._send(Cancel(record.request_id))
 
-    def route(self, output: StepOutput) -> None:
-        """Deliver one step. A failure in one request's text ends that request and no other.
+    def route(self, output: StepOutput) -> list[StreamRecord]:
+        """Deliver one step. A failure in one request's text ends that request and no other. Return the
+        requests that the step has moved on, and that go on.
 
         Raise LinkError for output that a working engine cannot send.
         """
@@ -133,6 +134,8 @@ class Multiplexer:
             self._route_token(token, end is not None and end.reason == "stop", now)
         for retired in output.retired:
             self._route_retired(retired)
+        ids = {one.request_id for one in output.prefills} | {one.request_id for one in output.tokens}
+        return [one for each in sorted(ids) if (one := self._records.get(each)) is not None and one.listening]
 
     def _held(self, request_id: int) -> StreamRecord:
         try:

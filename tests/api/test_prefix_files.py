@@ -54,7 +54,8 @@ async def test_a_prefix_moves_to_another_server(autojump_clock: trio.testing.Moc
         assert (loaded.status_code, loaded.json()) == (200, {"tokens": _PROMPT, **held})
         assert (await client.get("/v1/cache")).json()["kept_bytes"] > 0
         (member,) = scheduler.pool
-        assert member.likely.tokens > 0
+        assert member.life is not None
+        assert member.life.likely.tokens > 0
         usage = (await client.post("/v1/chat/completions", json=chat(_TEXT))).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == _PROMPT - 1
 

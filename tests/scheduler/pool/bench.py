@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
 from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig
-from scheduler.errors import SchedulerError
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
-from scheduler.link.messages import Counters, Ready, Retired, StepOutput, Submit, ToEngine, TokenOut
+from scheduler.link.messages import (
+    Counters,
+    FromEngine,
+    Ready,
+    Retired,
+    StepOutput,
+    Submit,
+    ToEngine,
+    TokenOut,
+)
 from scheduler.link.process import Exit, Session
 from scheduler.pool.boundary import EngineTraits
-from scheduler.pool.member import Member
+from scheduler.pool.engine import Engine
 from scheduler.pool.pool import Pool
 from scheduler.recovery.death import Death
 from scheduler.requests.lifecycle import Event, State
@@ -34,7 +42,7 @@ class NoLauncher:
 
 
 class PoolBench:
-    """The pool's listener. `sent` has each engine's messages by its name, `retired` the records that left."""
+    """The pool's observer. `sent` has each engine's messages by its name, `retired` the records that left."""
 
     def __init__(self, engines: int, *, slots: int = 2, lookahead: int = 0) -> None:
         self.now = 0.0
@@ -51,6 +59,7 @@ class PoolBench:
         self.submitted: list[StreamRecord] = []
         self.sent: dict[str, list[ToEngine]] = {}
         self._ids = count(1)
+        self._receive: dict[str, Callable[[FromEngine], None]] = {}
         traits = EngineTraits(RequestSamples(self.metrics), clock=lambda: self.now)
         self.pool = Pool(
             config, lambda number: NoLauncher(), self.queue, self.admission, self, self.metrics, traits
@@ -75,20 +84,20 @@ class PoolBench:
 
     # --- what engines do
 
-    def member(self, name: str | int) -> Member:
+    def engine(self, name: str | int) -> Engine:
         return self.pool[str(name)]
 
     def ready(self, *names: str | int) -> None:
         for name in names:
             sent = self.sent.setdefault(str(name), [])
-            self.member(name).engine_ready(READY, sent.append)
+            self._receive[str(name)] = self.engine(name).live(READY, sent.append)
 
     def step(self, name: str | int, retired: Sequence[StreamRecord] = ()) -> None:
         """A token for each request that is not being cancelled."""
-        rows = [record for record in self.member(name).multiplexer if record not in retired]
+        rows = [record for record in self.engine(name).multiplexer if record not in retired]
         tokens = [TokenOut(record.request_id, 65) for record in rows]
         ended = [Retired(record.request_id, "length") for record in retired]
-        self.member(name).engine_output(StepOutput(tokens, [], ended, Counters()))
+        self._receive[str(name)](StepOutput(tokens, [], ended, Counters()))
 
     def trust(self, name: str | int) -> None:
         for _ in range(TRUSTED_TOKENS):
@@ -96,24 +105,31 @@ class PoolBench:
 
     def die(self, name: str | int, cause: DeathCause = DeathCause.CRASHED) -> None:
         # One that drains may leave the pool with the requests that it loses, before the cause is known.
-        member = self.member(name)
-        member.engine_lost("it died")
-        member.engine_died(Death(cause))
+        engine = self.engine(name)
+        engine.lost("it died")
+        engine.died(Death(cause))
 
     def on_board(self, name: str | int) -> list[StreamRecord]:
-        return list(self.member(name).multiplexer)
+        return list(self.engine(name).multiplexer)
 
     def submits(self, name: str | int) -> list[int]:
         """Ids of the requests that an engine was sent, in order."""
         return [one.request_id for one in self.sent.get(str(name), []) if isinstance(one, Submit)]
 
-    # --- as the pool's listener
+    # --- as the pool's observer
 
     def pump(self) -> None:
         self.submitted += self.pool.dispatcher.pump(self.now)
 
-    def progressed(self, record: StreamRecord, now: float, *, started: bool) -> None:
-        self.queue.observe(record, now)
+    def engine_ready(self, engine: Engine) -> None:
+        self.pump()
+
+    def engine_lost(self, engine: Engine) -> None:
+        self.pump()
+
+    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
+        for record in moved:
+            self.queue.observe(record, now)
 
     def retired(self, record: StreamRecord) -> None:
         assert record.state is State.RETIRED
@@ -122,9 +138,3 @@ class PoolBench:
         if record.dispatched_at is not None:
             self.queue.charge_actual(record, self.now)
         self.pump()
-
-    def fail_queued(self, error: SchedulerError) -> None:
-        for record in self.queue.remove_all(self.now):
-            record.fail(error)
-            record.move(Event.RETIRE)
-            self.retired(record)

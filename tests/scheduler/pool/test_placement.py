@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.link.messages import Counters
+from scheduler.link.messages import StepCosts
 from scheduler.pool.placement import Candidate, estimated_seconds, least_seconds
 from scheduler.pool.speeds import Speeds
 
@@ -16,17 +16,7 @@ CHUNK_TOKENS = 512
 
 def measured(step_seconds: float = 0.02, row_seconds: float = 0.0, token_seconds: float = 0.001) -> Speeds:
     """Of an engine that has run for some time."""
-    speeds, now = Speeds(CHUNK_TOKENS), Counters()
-    for step in range(400):
-        rows, prefilled = step % 8 + 1, CHUNK_TOKENS if step % 4 == 0 else 0
-        now = Counters(
-            steps=now.steps + 1,
-            generated_tokens=now.generated_tokens + rows,
-            prefilled_tokens=now.prefilled_tokens + prefilled,
-            busy_seconds=now.busy_seconds + step_seconds + rows * row_seconds + prefilled * token_seconds,
-        )
-        speeds.take(now)
-    return speeds
+    return Speeds(CHUNK_TOKENS, StepCosts(step=step_seconds, row=row_seconds, token=token_seconds))
 
 
 speeds = st.builds(
@@ -107,3 +97,13 @@ def test_a_slow_machine_gets_less() -> None:
     slow = Candidate("slow", 0, 8, 0, 1000, measured(token_seconds=0.004))
     fast = Candidate("fast", 3, 8, 1000, 1000, measured(token_seconds=0.001))
     assert least_seconds([slow, fast], 10, None) is fast
+
+
+def test_in_a_burst_a_free_slot_elsewhere_is_sooner_than_a_slower_engines_pace() -> None:
+    """All rows of the full engine have just begun: none ends soon. Later one does."""
+    fast, slow = measured(step_seconds=0.02), measured(step_seconds=0.03)
+    full = Candidate("fast", 8, 8, 0, 100, fast)
+    free = Candidate("slow", 7, 8, 0, 100, slow)
+    assert least_seconds([full, free], 300, None) is free
+    ending = replace(full, furthest_tokens=290)
+    assert estimated_seconds(ending, 300) < estimated_seconds(full, 300)

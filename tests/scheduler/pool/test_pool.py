@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scheduler.config import EngineConfig
 from scheduler.errors import Draining, LastEngine, LinkError
 from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
-from scheduler.pool.member import Member
+from scheduler.pool.engine import Engine
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
 from scheduler.statistics import DeathCause
@@ -31,11 +31,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.credits = slots + lookahead
 
     @property
-    def members(self) -> list[Member]:
+    def engines(self) -> list[Engine]:
         return list(self.bench.pool)
 
-    def running(self, which: int) -> Member | None:
-        ready = [member for member in self.members if member.ready]
+    def running(self, which: int) -> Engine | None:
+        ready = [engine for engine in self.engines if engine.ready]
         return ready[which % len(ready)] if ready else None
 
     @rule(requests=st.integers(1, 4), session=st.sampled_from([None, "a", "b"]))
@@ -45,25 +45,25 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(which=numbers)
     def become_ready(self, which: int) -> None:
-        starting = [member for member in self.members if not member.ready]
+        starting = [engine for engine in self.engines if not engine.ready]
         if starting:
             self.bench.ready(starting[which % len(starting)].name)
 
     @rule(which=numbers, cause=st.sampled_from([DeathCause.CRASHED, DeathCause.KILLED, DeathCause.HUNG]))
     def die(self, which: int, cause: DeathCause) -> None:
-        if (member := self.running(which)) is not None:
-            self.bench.die(member.name, cause)
+        if (engine := self.running(which)) is not None:
+            self.bench.die(engine.name, cause)
 
     @rule(which=numbers, steps=st.integers(1, 4))
     def step(self, which: int, steps: int) -> None:
-        if (member := self.running(which)) is not None:
+        if (engine := self.running(which)) is not None:
             for _ in range(steps):
-                self.bench.step(member.name)
+                self.bench.step(engine.name)
 
     @rule(which=numbers, whom=numbers)
     def retire(self, which: int, whom: int) -> None:
-        if (member := self.running(which)) is not None and (rows := list(member.multiplexer)):
-            self.bench.step(member.name, [rows[whom % len(rows)]])
+        if (engine := self.running(which)) is not None and (rows := list(engine.multiplexer)):
+            self.bench.step(engine.name, [rows[whom % len(rows)]])
 
     @precondition(lambda self: bool(self.bench.accepted))
     @rule(which=st.integers(0, 99))
@@ -74,52 +74,52 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def add(self) -> None:
-        if len(self.members) < 6:
+        if len(self.engines) < 6:
             self.bench.pool.add()
 
     @rule(which=numbers)
     def drain(self, which: int) -> None:
         with suppress(LastEngine):
-            self.bench.pool.drain(self.members[which % len(self.members)].name)
+            self.bench.pool.drain(self.engines[which % len(self.engines)].name)
 
     @invariant()
     def no_engine_has_more_than_it_may(self) -> None:
-        for member in self.members:
-            assert member.requests <= self.credits
+        for engine in self.engines:
+            assert engine.requests <= self.credits
 
     @invariant()
     def an_engine_that_is_not_ready_has_nothing(self) -> None:
-        assert not any(member.requests for member in self.members if not member.ready)
+        assert not any(engine.requests for engine in self.engines if not engine.ready)
 
     @invariant()
     def nobody_waits_beside_a_free_place(self) -> None:
-        open_ = [one for one in self.members if one.room and not one.quarantined]
+        open_ = [one for one in self.engines if one.room and not one.quarantined]
         assert not (open_ and len(self.bench.queue))
-        assert not (self.bench.pool.awaiting.trusted and any(one.room for one in self.members))
+        assert not (self.bench.pool.awaiting.trusted and any(one.room for one in self.engines))
         assert self.bench.pool.dispatcher.has_room == bool(open_)
         assert self.bench.pool.dispatcher.room == sum(one.room for one in open_)
 
     @invariant()
     def suspects_run_one_at_a_time(self) -> None:
         """And none of them where another request could be blamed in its place, or it for another."""
-        for member in self.members:
-            suspects = [one for one in member.multiplexer if one.suspect and not one.trusted]
+        for engine in self.engines:
+            suspects = [one for one in engine.multiplexer if one.suspect and not one.trusted]
             assert len(suspects) <= 1
-            assert member.quarantined or not suspects, "a new request would be a further suspect"
+            assert engine.quarantined or not suspects, "a new request would be a further suspect"
 
     @invariant()
     def suspects_wait_for_no_engine_that_will_not_come(self) -> None:
         suspects = self.bench.pool.awaiting.suspects
-        if suspects and any(member.room for member in self.members):
-            assert any(member.quarantined for member in self.members)
+        if suspects and any(engine.room for engine in self.engines):
+            assert any(engine.quarantined for engine in self.engines)
         if not suspects:
-            assert all(member.has_suspect for member in self.members if member.quarantined)
+            assert all(engine.has_suspect for engine in self.engines if engine.quarantined)
 
     @invariant()
     def each_request_is_in_one_place(self) -> None:
         bench = self.bench
         for record in bench.accepted:
-            places = [member.name for member in self.members if record in list(member.multiplexer)]
+            places = [engine.name for engine in self.engines if record in list(engine.multiplexer)]
             places += ["awaiting"] * (record in bench.pool.awaiting)
             places += ["queue"] * (record.state is State.QUEUED)
             places += ["left"] * bench.retired_records.count(record)
@@ -136,11 +136,11 @@ class PoolMachine(RuleBasedStateMachine):
         if not hasattr(self, "bench"):
             return
         bench, error = self.bench, Draining("going")
-        bench.fail_queued(error)
+        bench.pool.fail_queued(error)
         bench.pool.end_all(error)
-        for member in self.members:
-            if member.ready:
-                bench.die(member.name)
+        for engine in self.engines:
+            if engine.ready:
+                bench.die(engine.name)
         for record in bench.accepted:
             assert record.state is State.RETIRED
             assert len(finals_of(events_of(record))) == (0 if record.outcome == "cancelled" else 1)
@@ -204,7 +204,7 @@ def test_requests_of_an_engine_that_was_killed_from_outside_are_no_suspects() ->
     bench.die(0, DeathCause.KILLED)
     assert all(record.engine in ("1", "2", "3") for record in records)
     assert all(record.state is State.SUBMITTED for record in records)
-    assert not any(member.quarantined for member in bench.pool)
+    assert not any(engine.quarantined for engine in bench.pool)
 
 
 def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
@@ -221,7 +221,7 @@ def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
             raise LinkError("the message is too long")
         sent.append(message)
 
-    bench.member(0).engine_ready(READY, send)
+    bench.engine(0).live(READY, send)
     assert bench.retired_records == records[:1]
     assert [one.request_id for one in sent if isinstance(one, Submit)] == [2, 3]
     assert bench.on_board(0) == records[1:]
@@ -235,20 +235,20 @@ def test_a_poison_is_found_at_its_second_death_and_kills_one_healthy_engine_at_m
     records = [bench.arrive() for _ in range(3 * engines)]
     first = str(min(1, engines - 1))
     poison = next(record for record in records if record.engine == first)
-    for member in bench.pool:
-        if member.name != first:
-            bench.trust(member.name)
+    for engine in bench.pool:
+        if engine.name != first:
+            bench.trust(engine.name)
     died = [first]
     bench.die(first)
     while poison.outcome is None:
-        for member in list(bench.pool):
-            if poison in bench.on_board(member.name):
-                died.append(member.name)
-                bench.die(member.name)
-            elif not member.ready and (engines < 3 or poison.engine == first):
-                bench.ready(member.name)
+        for engine in list(bench.pool):
+            if poison in bench.on_board(engine.name):
+                died.append(engine.name)
+                bench.die(engine.name)
+            elif not engine.ready and (engines < 3 or poison.engine == first):
+                bench.ready(engine.name)
             else:
-                bench.trust(member.name)
+                bench.trust(engine.name)
     assert len(died) == 2
     assert died == [first, first] or engines > 2
     assert poison.outcome == "error"
@@ -263,7 +263,7 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.trust(1)
     bench.pool.drain("0")
     bench.die(0)
-    bench.pool._leave(bench.member(0))
+    bench.pool._leave(bench.engine(0))
     assert [record.engine for record in suspects].count("1") == 1
     late = bench.arrive()
     assert late.state is State.QUEUED
@@ -282,8 +282,10 @@ def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_alo
     leaver = bench.arrive(prompt=[*system, *second])
     bench.cancel(leaver)
     retired = StepOutput([], [], [Retired(leaver.request_id, "cancelled")], Counters())
-    bench.member(0).multiplexer.route(retired)
-    likely = bench.member(0).likely
+    bench.engine(0).multiplexer.route(retired)
+    life = bench.engine(0).life
+    assert life is not None
+    likely = life.likely
     assert likely.cached_tokens(leaver.prepared.prefix_blocks, 10_000) == len(system)
     assert likely.cached_tokens(stays.prepared.prefix_blocks, 10_000) == len([*system, *first])
 

@@ -13,17 +13,13 @@ from scheduler.link.channel import Channel
 from scheduler.link.framing import encode
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
-    AdapterLoaded,
     FromEngine,
-    Inspection,
     Load,
     Ready,
     ScriptedPlan,
-    StepOutput,
     ToEngine,
 )
 from scheduler.link.process import EngineLauncher, Exit, Session
-from scheduler.link.transfers import TransferReply
 from scheduler.recovery.death import Death
 from scheduler.recovery.supervisor import Supervisor
 
@@ -81,46 +77,37 @@ healthy = says(READY, then_lives=FOREVER)
 
 @dataclass
 class Heard:
-    """An `EngineListener` that records its calls."""
+    """An engine that records what its supervisor reports."""
 
     stages: list[str] = field(default_factory=list)
-    outputs: list[StepOutput] = field(default_factory=list)
-    inspections: list[Inspection] = field(default_factory=list)
+    messages: list[FromEngine] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
     send: Callable[[ToEngine], None] | None = None
 
-    def engine_loading(self, stage: str) -> None:
+    def load(self) -> Load:
+        return LOAD
+
+    def loading(self, stage: str) -> None:
         self.stages.append(stage)
 
-    def engine_ready(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
+    def live(self, ready: Ready, send: Callable[[ToEngine], None]) -> Callable[[FromEngine], None]:
         self.calls.append("ready")
         self.send = send
+        return self.messages.append
 
-    def engine_output(self, output: StepOutput) -> None:
-        self.outputs.append(output)
-
-    def engine_transferred(self, reply: TransferReply) -> None:
-        pass
-
-    def engine_adapter_loaded(self, reply: AdapterLoaded) -> None:
-        self.calls.append("adapter")
-
-    def engine_inspected(self, inspection: Inspection) -> None:
-        self.inspections.append(inspection)
-
-    def engine_lost(self, cause: str) -> None:
+    def lost(self, cause: str) -> None:
         self.calls.append("lost")
         self.causes.append(cause)
 
-    def engine_died(self, death: Death) -> None:
+    def died(self, death: Death) -> None:
         self.deaths.append(death)
 
 
 def supervise(launcher: EngineLauncher, config: SupervisionConfig = CONFIG) -> tuple[Supervisor, Heard]:
     heard = Heard()
-    return Supervisor(launcher, lambda: LOAD, heard, config), heard
+    return Supervisor(launcher, heard, config), heard
 
 
 async def run_for(supervisor: Supervisor, seconds: float) -> None:

@@ -18,7 +18,7 @@ from scheduler.link.messages import (
     TokenOut,
 )
 from scheduler.link.reports import DiskReport, EngineReport
-from scheduler.recovery.deadlines import FLOOR_SECONDS
+from scheduler.recovery.deadlines import FLOOR_SECONDS, StepDeadlines
 from scheduler.recovery.stall_watch import StallWatch
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
@@ -36,9 +36,13 @@ class Watched:
     killed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.watch = StallWatch(CEILING, self.on_board, self.sent.append, self.killed.append)
-        self.watch.engine_ready(0.0)
+        self.deadlines = StepDeadlines(CEILING)
+        self.begin(0.0)
         self.steps = 0
+
+    def begin(self, now: float) -> None:
+        """A process is ready."""
+        self.watch = StallWatch(self.deadlines, self.on_board, self.sent.append, self.killed.append, now)
 
     def board(self) -> StreamRecord:
         record = make_record(len(self.on_board) + 1, max_tokens=1000)
@@ -128,9 +132,9 @@ def test_after_a_death_the_next_engine_begins_with_the_ceiling() -> None:
     """Its first steps compile kernels and touch new memory."""
     watched = Watched()
     last = watched.learn()
-    watched.watch.engine_lost()
+    assert watched.watch.limit_seconds() < CEILING
+    watched.begin(last + 1000)
     assert watched.watch.seconds(last + 1000) == 0
-    watched.watch.engine_ready(last + 1000)
     assert watched.watch.limit_seconds() == CEILING
 
 

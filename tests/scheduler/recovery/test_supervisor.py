@@ -41,6 +41,8 @@ async def test_a_healthy_engine_is_started_once_and_heard(autojump_clock: MockCl
     step = StepOutput([], [], [], Counters(steps=1))
     launcher = LivesLauncher(says(Loading("weights"), READY, step, then_lives=FOREVER))
     supervisor, heard = supervise(launcher)
+    assert supervisor.statistics().condition is EngineCondition.UNLOADED
+    supervisor.begin()
     assert supervisor.statistics().condition is EngineCondition.STARTING
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_for, supervisor, 50)
@@ -49,7 +51,7 @@ async def test_a_healthy_engine_is_started_once_and_heard(autojump_clock: MockCl
         assert (statistics.condition, statistics.ready) == (EngineCondition.READY, READY)
         assert (statistics.restarts, statistics.failed_starts, statistics.last_death) == (0, 0, None)
     assert heard.stages == ["weights"]
-    assert heard.outputs == [step]
+    assert heard.messages == [step]
     assert heard.calls == ["ready", "lost"]
     assert launcher.started_at == [0]
 

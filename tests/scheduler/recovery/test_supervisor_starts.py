@@ -29,7 +29,6 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.scheduler.recovery.engine_lives import (
     CONFIG,
     FOREVER,
-    LOAD,
     READY,
     Heard,
     Life,
@@ -183,10 +182,10 @@ async def test_failed_starts_in_a_row_are_counted_when_the_listener_hears_of_the
     counts: list[int] = []
 
     class Counting(Heard):
-        def engine_lost(self, cause: str) -> None:
+        def lost(self, cause: str) -> None:
             counts.append(supervisor.statistics().failed_starts)
 
-    supervisor = Supervisor(launcher, lambda: LOAD, Counting(), CONFIG)
+    supervisor = Supervisor(launcher, Counting(), CONFIG)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(50)
@@ -227,20 +226,20 @@ class Starved(LivesLauncher):
 class Faulty(Heard):
     """A listener with a bug: it records what it hears of an engine's end, and then raises."""
 
-    def engine_lost(self, cause: str) -> None:
-        super().engine_lost(cause)
-        raise ValueError("a bug in engine_lost")
+    def lost(self, cause: str) -> None:
+        super().lost(cause)
+        raise ValueError("a bug in lost")
 
-    def engine_died(self, death: Death) -> None:
-        super().engine_died(death)
-        raise ValueError("a bug in engine_died")
+    def died(self, death: Death) -> None:
+        super().died(death)
+        raise ValueError("a bug in died")
 
 
 @trio_test
 async def test_a_bug_in_the_listener_does_not_stop_the_restarts(autojump_clock: MockClock) -> None:
     """Neither after a death, nor after a failed launch, nor when the engine is stopped."""
     heard = Faulty()
-    supervisor = Supervisor(Starved(range(1, 2)), lambda: LOAD, heard, CONFIG)
+    supervisor = Supervisor(Starved(range(1, 2)), heard, CONFIG)
     await run_for(supervisor, 100)
     assert heard.calls == ["ready", "lost", "lost", "ready", "lost"]
     assert [death.cause for death in heard.deaths] == [DeathCause.EXIT, DeathCause.START]
@@ -287,7 +286,7 @@ async def test_an_engine_that_is_refused_is_not_tried_again(earlier: int, autoju
         return "it is another model" if len(asked) > earlier else ""
 
     with pytest.raises(EngineNeverReady, match=r"^it is another model$"):
-        await Supervisor(launcher, lambda: LOAD, heard, CONFIG, refusal).run()
+        await Supervisor(launcher, heard, CONFIG, refusal).run()
     assert asked == [READY] * (earlier + 1)
     assert heard.calls == [*["ready", "lost"] * earlier, "lost"]
 
