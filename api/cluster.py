@@ -20,10 +20,10 @@ from scheduler.cluster.gang_launcher import GangLauncher
 from scheduler.cluster.order import HostStarter
 from scheduler.cluster.remote_launcher import RemoteLauncher
 from scheduler.config import SupervisionConfig
+from scheduler.engines.pool import Pool
 from scheduler.errors import StartupError
 from scheduler.link.listener import Listener
 from scheduler.link.process import EngineLauncher
-from scheduler.pool.pool import Pool
 from scheduler.telemetry.metrics import Metrics
 
 _ALL_ADDRESSES = "0.0.0.0"

@@ -12,10 +12,10 @@ from fastapi.responses import JSONResponse
 
 from api.auth import operator
 from api.served_models import ServedModels
+from scheduler.engines.engine import Engine
 from scheduler.errors import TooManyEngines, Unavailable
 from scheduler.link.messages import Inspection
 from scheduler.link.reports import EngineReport
-from scheduler.pool.engine import Engine
 from scheduler.service import Scheduler
 
 ModelName = Annotated[str | None, Query()]

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import trio
 
+from scheduler.engines.engine import Engine
+from scheduler.engines.life import Life
+from scheduler.engines.pool import Pool
+from scheduler.engines.together import last_step_seconds, stalled_seconds, together
 from scheduler.errors import Unavailable, UnknownPin, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Inspect, Inspection
-from scheduler.pool.engine import Engine
-from scheduler.pool.life import Life
-from scheduler.pool.pool import Pool
-from scheduler.pool.together import last_step_seconds, stalled_seconds, together
 from scheduler.requests.story import RequestStory
 from scheduler.statistics import (
     MemberStatistics,

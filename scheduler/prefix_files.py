@@ -25,6 +25,8 @@ from scheduler.engine.prefix.prefix_file import (
     Header,
     decode_header,
 )
+from scheduler.engines.life import Life
+from scheduler.engines.pool import Pool
 from scheduler.errors import PrefixRefused, SchedulerError, Unavailable
 from scheduler.link.transfers import (
     MAX_RECORD_BYTES,
@@ -34,8 +36,6 @@ from scheduler.link.transfers import (
     TransferReply,
     WriteImport,
 )
-from scheduler.pool.life import Life
-from scheduler.pool.pool import Pool
 from scheduler.prompt.offload import Offload
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.request import GenerationRequest

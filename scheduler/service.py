@@ -19,6 +19,13 @@ import trio
 from scheduler.config import SchedulerConfig
 from scheduler.engine.adapter_files import AdapterRefused, salted
 from scheduler.engine.prefix.pins import pin_name
+from scheduler.engines.adapters import source_of
+from scheduler.engines.boundary import EngineTraits, Launchers
+from scheduler.engines.engine import Engine
+from scheduler.engines.memory_share import MemoryShare, WholeMemory
+from scheduler.engines.placement import Place, least_seconds
+from scheduler.engines.pool import Pool
+from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import AdapterUnusable, DeadlineExceeded, Draining
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
@@ -26,16 +33,9 @@ from scheduler.intake.fair_queue import Charge
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.operations import Operations
-from scheduler.pool.adapters import source_of
-from scheduler.pool.boundary import EngineTraits, Launchers
-from scheduler.pool.engine import Engine
-from scheduler.pool.owner import MemoryShare, WholeMemory
-from scheduler.pool.placement import Place, least_seconds
-from scheduler.pool.pool import Pool
 from scheduler.prefix_files import PrefixFiles
 from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
-from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.mailbox import Doorbell

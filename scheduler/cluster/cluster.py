@@ -29,11 +29,11 @@ from scheduler.cluster.membership import Seat, Seated, changes, retry_seconds
 from scheduler.cluster.order import HostOrder, HostStarter
 from scheduler.cluster.rank_hosts import RankHosts
 from scheduler.cluster.statistics import ClusterState, ClusterStatistics, NodeStatistics
+from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.errors import LinkError
 from scheduler.link.framing import encode
 from scheduler.link.process import EngineLauncher, LaunchFailed
 from scheduler.link.side_process import SideLauncher
-from scheduler.pool.boundary import MOST_ENGINES
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 

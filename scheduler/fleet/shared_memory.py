@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from scheduler.engines.pool import Pool
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.link.messages import Counters, Ready, SetMemoryLimit
-from scheduler.pool.pool import Pool
 
 _log = structlog.get_logger("fleet")
 

@@ -66,7 +66,7 @@ class MemoryState(WireStruct, frozen=True):
 
 class StepCosts(WireStruct, frozen=True):
     """Seconds, as the engine has fitted them to its latest steps (`engine/pace.py`); 0: not measured, or
-    nothing that could be told apart."""
+    part of another one."""
 
     step: float = 0.0
     """Of a step that decodes, whatever its rows."""

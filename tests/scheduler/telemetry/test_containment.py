@@ -11,8 +11,8 @@ import trio
 from prometheus_client import Counter, Gauge, Histogram
 from trio.testing import MockClock, trio_test
 
+from scheduler.engines.life import Life
 from scheduler.link.messages import Counters, ScriptedPlan
-from scheduler.pool.life import Life
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.time_line import TimeLine
 from scheduler.service import Scheduler
