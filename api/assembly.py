@@ -58,7 +58,7 @@ from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
 
 if TYPE_CHECKING:
-    from api.cluster import RayEngines
+    from api.remote_engines import RemoteEngines
     from scheduler.telemetry.spans import RequestSpans
 
 _log = structlog.get_logger("serving")
@@ -86,7 +86,7 @@ class Assembly:
     metrics: Metrics
     tracers: Sequence[RequestSpans]
     """Of each model that is traced."""
-    cluster: RayEngines | None = None
+    cluster: RemoteEngines | None = None
     """Where engines are on other machines."""
 
     @property
@@ -121,7 +121,9 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     if any(one.settings.engine == "mlx" and not one.settings.on_cluster for one in several):
         check_back_end()
     if len(several) > 1 and any(options.settings.on_cluster for options in several):
-        raise OptionError("--engines ray: there may be one model, which all machines have, not several")
+        raise OptionError(
+            "--engines join or ray: there may be one model, which all machines have, not several"
+        )
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
@@ -142,13 +144,13 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     )
 
 
-def _cluster(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RayEngines | None:
+def _cluster(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RemoteEngines | None:
     if not settings.on_cluster:
         return None
     # Imported here: a server whose engines are all on this machine loads nothing of it.
-    from api.cluster import RayEngines
+    from api.remote_engines import RemoteEngines
 
-    return RayEngines(settings, fleet.first.scheduler.pool, metrics, engine_environment(os.environ))
+    return RemoteEngines(settings, fleet.first.scheduler.pool, metrics, engine_environment(os.environ))
 
 
 def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) -> _Made:
@@ -167,8 +169,6 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     preparation = Preparation(tokenizer, found.folder, settings.thinking(), settings.hold_calls)
     config = _config(options, found, shared, number)
     _describe(config, tokenizer.answer_format, found.folder.embedder)
-    if found.folder.embedder is None and (whole := tokenizer.text_statistics().whole) is not None:
-        click.echo(f"template   rendered again each turn: {whole}")
     tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory

@@ -1,4 +1,4 @@
-"""`/v1/cache`: what the prefix caches hold; warm, pin, export and clear them.
+"""`/v1/cache`: what the prefix caches hold; warm, pin and clear them.
 
 Only operators may: a report says how often which prompts are asked, and what is held is taken from others.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 from pydantic import Field, StrictInt, model_validator
-from starlette.types import Receive, Scope, Send
 
 from api.auth import CallerOf, operator
 from api.engines import ModelName
@@ -26,24 +24,19 @@ from api.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
 from api.loading import keep_seconds
 from api.openai.decode import generation_request
 from api.openai.messages import ChatMessage
-from api.openai.schema import MAX_SALT_CHARACTERS, ChatCompletionRequest
+from api.openai.schema import ChatCompletionRequest
 from api.served_models import Served, ServedModels
 from api.whole_answer import whole_answer
 from scheduler.engines.together import together
 from scheduler.errors import HoldRefused, InvalidRequest
 from scheduler.link.messages import Inspection
-from scheduler.prefix_files import Export
 from scheduler.request import PRIORITIES, GenerationRequest, Hold, TextPrompt, TokenPrompt
 from scheduler.service import Scheduler
 
 MAX_HOLD_SECONDS = 7 * 86_400.0
 MAX_PROMPT_TOKENS = 1 << 20
-IMPORT_PATH = "/v1/cache/import"
-LONG_BODIES = frozenset((IMPORT_PATH,))
-"""A prefix of 100,000 tokens has gigabytes: the routes read these bodies piece by piece."""
 _DEFAULT_HOLD_SECONDS = 300.0
 KeepAlive = Annotated[str | None, Query()]
-_FILE = "application/octet-stream"
 _Ids = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
 
 
@@ -117,46 +110,6 @@ def cache_routes(models: ServedModels) -> APIRouter:
         inspection = await operations.inspect_cache(clear=True)
         return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
 
-    @router.post("/v1/cache/export", response_class=Response, responses={200: {"content": {_FILE: {}}}})
-    async def export(body: Validated[PrefixRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
-        """What is cached of a prompt, as a file that another server of the same model, weights dtype and
-        software imports. 400 if nothing is, and for engines of several ranks; 503 while another file is
-        exported or imported. The file has the prompt's ids."""
-        served = models.check(body.model)
-        request = await prompt_of(body, served, caller, work)
-        return _FileResponse(await served.scheduler.prefix_files.export(request))
-
-    @router.post(
-        IMPORT_PATH,
-        openapi_extra={
-            "requestBody": {
-                "required": True,
-                "content": {_FILE: {"schema": {"type": "string", "format": "binary"}}},
-            }
-        },
-    )
-    async def load(
-        request: Request,
-        caller: CallerOf,
-        model: ModelName = None,
-        cache_salt: Annotated[str | None, Query(min_length=1, max_length=MAX_SALT_CHARACTERS)] = None,
-        keep_alive: KeepAlive = None,
-    ) -> dict[str, Any]:
-        """Put an exported file into the prefix cache, for requests of the caller's tenant, and hold it as
-        `POST /v1/cache` does. Every part is checked before it is cached. 400 names what is damaged, or is of
-        another model; what came before a damaged part stays, as does a file that cannot be held (409)."""
-        hold = _Hold.of(keep_alive)
-        served = models.check(model)
-        reader = GenerationRequest("import", TokenPrompt(()), cache_salt=cache_salt or "")
-        asked = caller.asks(reader, served.adapter)
-        async with aclosing(request.stream()) as file:
-            loaded = await served.scheduler.prefix_files.load(asked, file, hold.seconds)
-        hold.check(loaded.hold_refusal)
-        seconds = 0.0 if loaded.hold_refusal else hold.seconds
-        if seconds == math.inf:
-            asked = replace(asked, prompt=TokenPrompt(tuple(loaded.tokens)))
-        return {"tokens": len(loaded.tokens), **await _held(served.scheduler, asked, seconds)}
-
     return router
 
 
@@ -194,30 +147,6 @@ async def _held(scheduler: Scheduler, request: GenerationRequest, seconds: float
     if seconds < math.inf:
         return {"keep_seconds": seconds, "pin": None}
     return {"keep_seconds": None, "pin": await scheduler.pin_name(request)}
-
-
-class _FileResponse(Response):
-    """An export, which ends with the response, however it ends."""
-
-    media_type = _FILE
-
-    def __init__(self, export: Export) -> None:
-        super().__init__()
-        del self.headers["content-length"]
-        self.headers["content-disposition"] = 'attachment; filename="prefix.penstock"'
-        self.headers["x-penstock-tokens"] = str(export.tokens)
-        self._export = export
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-            await send(start)
-            async with aclosing(self._export.pieces()) as pieces:
-                async for piece in pieces:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            self._export.close()
 
 
 async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:

@@ -101,24 +101,20 @@ class _Penstock(LazyGroup):
 
 _COMMANDS = {
     "chat": Entry("api.operator.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
-    "completion": Entry(
-        "api.operator.reference.completion:completion",
-        "Print a completion script for bash, zsh or fish.",
-    ),
     "convert": Entry("api.operator.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
     "doctor": Entry(
         "api.operator.doctor.command:doctor",
         "Say what this machine can serve, and what stands in the way.",
     ),
+    "engine": Entry("api.operator.join:engine", "Compute for a server on another machine."),
     "launch": Entry("api.operator.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
-    "man": Entry("api.operator.reference.man_page:man", "Show all commands and options on one page."),
     "models": Entry("api.operator.models.listing:models", "List the models on this machine."),
     "pull": Entry("api.operator.models.pull:pull", "Download a model from the Hugging Face hub."),
     "rm": Entry("api.operator.models.remove:rm", "Delete a model from this machine."),
     "serve": Entry("api.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."),
     "service": Entry(
         "api.operator.service.commands:service",
-        "Run the server under launchd or systemd, and upgrade it.",
+        "Run the server under launchd or systemd.",
     ),
     "show": Entry("api.operator.models.show:show", "Show a model: files, dialects, and the memory it takes."),
     "top": Entry("api.operator.top.command:top", "Show what a server does now."),

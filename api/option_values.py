@@ -37,19 +37,19 @@ def scripted_plan(text: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
-RAY, RAY_HOSTS = "ray", "ray:"
+_ELSEWHERE = re.compile(r"(join|ray)(:.+)?")
 
 
 def engine_count(text: Any) -> Any:
-    """A number, `ray`, or `ray:` and a file of ranks' hosts."""
-    if isinstance(text, str) and (text == RAY or text.removeprefix(RAY_HOSTS) not in ("", text)):
+    """A number; `join` or `ray`, where other machines have the engines, alone or with a file of ranks."""
+    if isinstance(text, str) and _ELSEWHERE.fullmatch(text):
         return text
     try:
         count = int(text)
     except (TypeError, ValueError):
         count = 0
     if not 1 <= count <= MOST_ENGINES:
-        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or ray, or ray:FILE")
+        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or join or ray, or one of them with :FILE")
     return count
 
 
@@ -91,14 +91,6 @@ def checked_host_names(text: Any) -> Any:
     for name in between_commas(text if isinstance(text, str) else None):
         if name != EVERY and host_name(name) is None:
             raise ValueError(f"{name!r} is not a host name")
-    return text
-
-
-def descriptors(text: Any) -> Any:
-    """Numbers of inherited sockets, with commas."""
-    for part in between_commas(text if isinstance(text, str) else None):
-        if not part.isascii() or not part.isdigit() or int(part) < 3:
-            raise ValueError("descriptors from 3 on, with commas")
     return text
 
 

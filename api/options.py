@@ -13,7 +13,7 @@ from api.settings import ServeSettings
 from scheduler.errors import OptionError
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
-OTHER_VARIABLES = ("PENSTOCK_URL",)
+OTHER_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_JOIN_TOKEN")
 """Read by the commands that talk to a running server; `serve` has no such option."""
 
 

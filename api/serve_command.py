@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from api import options
 from api.settings import ServeSettings
+
+_PATHS = frozenset(("model", "blas"))
+"""Options that take a path among other things."""
 
 
 class _GroupedHelp(click.Command):
@@ -50,7 +56,18 @@ def _click_options(option: options.Option) -> Iterator[click.Option]:
             hidden=name != option.field,
             type=_WithCommas() if option.repeated else None,
             multiple=option.repeated,
+            shell_complete=partial(_completed, option),
         )
+
+
+def _completed(
+    option: options.Option, _ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return what completes a value: the field knows more of it than click, for which it is text."""
+    annotation = ServeSettings.model_fields[option.field].annotation
+    if option.field in _PATHS or Path in (annotation, *get_args(annotation)):
+        return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(one) for one in option.choices if one.startswith(incomplete)]
 
 
 class _WithCommas(click.types.StringParamType):

@@ -1,7 +1,4 @@
-"""What a service manager hears of the process: systemd's sd_notify, one datagram a message.
-
-A file of its own because the server and `penstock service run` both send them, to whatever started them.
-"""
+"""What a service manager hears of the process: systemd's sd_notify, one datagram a message."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ class ServiceNotice:
         missed = 0
         while self.watchdog_seconds is not None:
             missed = 0 if self.send(WATCHDOG="1") else missed + 1
-            # Once may be the moment in which it replaces itself.
+            # A single failed send may be the manager restarting.
             if missed > 1:
                 return True
             await trio.sleep(self.watchdog_seconds / 2)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
+from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, TypeVar
 
 import click
 import structlog
@@ -18,7 +18,6 @@ from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.announcement import announce
 from api.app import make_app
 from api.assembly import assemble
-from api.cache import LONG_BODIES
 from api.exposition import make_metrics_app
 from api.http_metrics import ServerMetrics
 from api.identity import Identity
@@ -29,20 +28,19 @@ from api.server.server import Server
 from api.service_notice import ServiceNotice
 from api.settings import ServeSettings
 from api.version import own_version
-from scheduler.errors import OptionError, StartupError
+from scheduler.errors import StartupError
 from scheduler.fleet.fleet import Fleet
 from scheduler.telemetry import logging
 
-if TYPE_CHECKING:
-    pass
-
 _log = structlog.get_logger("serving")
-_T = TypeVar("_T")
 
 _SERVER_NAME = "penstock"
 """The `server` header of every response."""
 _LAST_WORDS_SECONDS = 2.0
 """After the drain, how long the server may take to hand the last frames to clients that read."""
+_QUIET_SECONDS = 1.0
+"""How long a kept connection is idle before it is closed: a client whose stream has just ended may send its
+next request at once, whose answer says that the connection closes."""
 _PROBES = ("/health", "/ready", "/metrics")
 """Answered also when agents hold all connections."""
 _METRICS_LIMITS = Limits(connections=16, refusals=4)
@@ -79,8 +77,11 @@ async def _serve(settings: ServeSettings) -> None:
     keys = settings.keys()
     limits = _limits(settings)
     # Early, so that a port in use is not discovered after a download.
-    listeners = await _listen_for_clients(settings)
-    metrics_listeners = await _listen_for_metrics(settings)
+    inherited = inherited_listeners(os.environ, settings.port, settings.metrics_port)
+    listeners = list(inherited.clients) or await _listen(settings.host, settings.port)
+    metrics_listeners = list(inherited.metrics)
+    if settings.metrics_port is not None and not metrics_listeners:
+        metrics_listeners = await _listen(settings.host, settings.metrics_port)
     is_loopback = _is_loopback(listeners)
     if not (is_loopback or keys.keys):
         _log.warning(
@@ -112,7 +113,6 @@ async def _serve(settings: ServeSettings) -> None:
         on_error=_log_handler_error,
         server_name=_SERVER_NAME,
         always_answered=_PROBES,
-        long_bodies=LONG_BODIES,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
@@ -137,21 +137,22 @@ async def _serve(settings: ServeSettings) -> None:
                 nursery.start_soon(one.run, its_listeners)
 
         async def start() -> None:
-            # Of a socket that another process may still accept from, take only what can be answered.
-            if not settings.listen_fds:
+            # The service manager's socket stays, and connections wait in it: take only what can be answered.
+            if not inherited.clients:
                 accept()
             url = _url(listeners)
             await announce(models, url, _url(metrics_listeners or listeners))
-            if settings.listen_fds:
+            if inherited.clients:
                 accept()
-            notice.send(READY="1", STATUS=f"serving on {url}", X_PENSTOCK_VERSION=str(own_version()))
+            notice.send(READY="1", STATUS=f"version {own_version()}, serving on {url}")
 
         nursery.start_soon(fleet.run)
         if assembled.cluster is not None:
             nursery.start_soon(assembled.cluster.run)
         nursery.start_soon(start)
         nursery.start_soon(_follow_manager, notice)
-        await _signalled_end(fleet, [one for one, _ in servers], settings.drain_seconds)
+        end = partial(_hand_over if inherited.clients else _drain, fleet, server, settings.drain_seconds)
+        await _signalled_end(end)
         notice.send(STOPPING="1")
         nursery.cancel_scope.cancel()
     for tracer in assembled.tracers:
@@ -189,21 +190,6 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
         raise StartupError(f"cannot listen on {host}:{port}: {error}") from error
 
 
-async def _listen_for_clients(settings: ServeSettings) -> list[trio.SocketListener]:
-    if inherited := settings.inherited_sockets():
-        return inherited_listeners(inherited, settings.port, "--listen-fds")
-    return await _listen(settings.host, settings.port)
-
-
-async def _listen_for_metrics(settings: ServeSettings) -> list[trio.SocketListener]:
-    """Empty if metrics are on the API's port."""
-    if inherited := settings.inherited_metrics_sockets():
-        if settings.metrics_port is None:
-            raise OptionError("--metrics-listen-fds needs --metrics-port")
-        return inherited_listeners(inherited, settings.metrics_port, "--metrics-listen-fds")
-    return [] if settings.metrics_port is None else await _listen(settings.host, settings.metrics_port)
-
-
 def _is_loopback(listeners: list[trio.SocketListener]) -> bool:
     return all(ip_address(listener.socket.getsockname()[0]).is_loopback for listener in listeners)
 
@@ -213,32 +199,24 @@ def _url(listeners: list[trio.SocketListener]) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-async def _signalled_end(fleet: Fleet, servers: Sequence[Server], drain_seconds: float) -> None:
-    """Return when every request has ended after a signal, or on a second SIGTERM or Ctrl-C. The clients'
-    server is the first.
-
-    During the drain the server still answers: new requests get 503 and `/ready` reports it, which a load
-    balancer handles better than a refused connection. SIGUSR2 says that another process accepts from the same
-    socket: this one refuses nobody, and ends when its connections have.
-    """
-    drains = retires = False
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGUSR2) as signals:
+async def _signalled_end(end: Callable[[], Awaitable[None]]) -> None:
+    """Return when `end` has, which begins with a signal, or on a second SIGTERM or Ctrl-C."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        await anext(signals)
         async with trio.open_nursery() as nursery:
-            async for received in signals:
-                if received == signal.SIGUSR2:
-                    if not retires:
-                        retires = True
-                        nursery.start_soon(_retire, fleet, servers, nursery.cancel_scope)
-                elif drains:
-                    _log.warning("stopping_at_once")
-                    nursery.cancel_scope.cancel()
-                else:
-                    drains = True
-                    nursery.start_soon(_drain, fleet, servers[0], drain_seconds, nursery.cancel_scope)
+
+            async def stop_at_once() -> None:
+                await anext(signals)
+                _log.warning("stopping_at_once")
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(stop_at_once)
+            await end()
+            nursery.cancel_scope.cancel()
 
 
 async def _follow_manager(notice: ServiceNotice) -> None:
-    """Drain when the supervisor was killed: the next one needs the port and the memory."""
+    """Drain when the service manager is gone: the next one needs the port and the memory."""
     if await notice.keep_alive():
         _log.warning("service_manager_gone")
         os.kill(os.getpid(), signal.SIGTERM)
@@ -250,24 +228,37 @@ def _log_end(event: str, fleet: Fleet, **fields: float) -> None:
     _log.info(event, queued=queued, in_engine=in_engine, **fields)
 
 
-async def _retire(fleet: Fleet, servers: Sequence[Server], done: trio.CancelScope) -> None:
-    _log_end("retiring", fleet, connections=servers[0].statistics().open_connections)
+async def _hand_over(fleet: Fleet, server: Server, drain_seconds: float) -> None:
+    """End behind a socket that stays open: accept no more, so that connections wait there for the next
+    process, and serve those that are open until nothing was asked for a moment: none gets 503."""
+    _log_end("handing_over", fleet, seconds=drain_seconds, connections=server.statistics().open_connections)
     fleet.retiring = True
-    for server in servers:
-        server.retire()
-    await servers[0].wait_ended()
-    await fleet.wait_idle()
-    done.cancel()
+    server.retire()
+    with trio.move_on_after(drain_seconds):
+        now = server.statistics()
+        while now.open_connections:
+            await fleet.wait_idle()
+            with trio.move_on_after(_QUIET_SECONDS):
+                await server.wait_ended()
+            before, now = now, server.statistics()
+            if now.requests_total == before.requests_total and not now.active_requests:
+                break
+    await _end(fleet, server)
 
 
-async def _drain(fleet: Fleet, server: Server, drain_seconds: float, done: trio.CancelScope) -> None:
+async def _drain(fleet: Fleet, server: Server, drain_seconds: float) -> None:
+    """End with the socket. Until the last request has ended the server still answers: new requests get 503
+    and `/ready` reports it, which a load balancer handles better than a refused connection."""
     fleet.start_drain()
     _log_end("draining", fleet, seconds=drain_seconds)
     with trio.move_on_after(drain_seconds):
         await fleet.wait_idle()
+    await _end(fleet, server)
+
+
+async def _end(fleet: Fleet, server: Server) -> None:
     fleet.end_all()
     await server.drain(_LAST_WORDS_SECONDS)
-    done.cancel()
 
 
 def _log_handler_error(error: BaseException, request: str) -> None:

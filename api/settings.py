@@ -16,12 +16,10 @@ from pydantic import BeforeValidator, SecretStr
 from api.api_keys import ApiKeys, load_keys
 from api.model_settings import ModelSettings, option
 from api.option_values import (
-    RAY_HOSTS,
     Bytes,
     MemoryAmount,
     between_commas,
     checked_host_names,
-    descriptors,
     engine_count,
     origins_with_commas,
     scripted_plan,
@@ -38,13 +36,6 @@ class ServeSettings(ModelSettings):
 
     host: str = option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
     port: int = option("HTTP", "Port to listen on; 0 takes a free one.", 8000, ge=0, le=65535)
-    listen_fds: Annotated[str | None, BeforeValidator(descriptors)] = option(
-        "HTTP",
-        "Descriptors of listening sockets on --port that the process was started with, with commas, as"
-        " systemd's socket units and penstock service give; nothing is accepted from them before the model"
-        " is ready.",
-        None,
-    )
     max_connections: int = option("HTTP", "Open connections; further ones get 503.", 1024, ge=1)
     max_body_bytes: Bytes = option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
     write_seconds: float = option(
@@ -107,9 +98,9 @@ class ServeSettings(ModelSettings):
 
     engines: Annotated[int | str, BeforeValidator(engine_count)] = option(
         "Scheduling",
-        "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU. ray: one on"
-        " each machine of a Ray cluster with the resource mlx; ray:FILE: one over all machines of an MLX host"
-        " file, a rank on each.",
+        "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU. join: one"
+        " on each machine that runs `penstock engine --join`; ray: one for each unit of the resource mlx in a"
+        " Ray cluster; join:FILE, ray:FILE: one over all machines of an MLX host file, a rank on each.",
         1,
     )
     ranks: int = option(
@@ -200,7 +191,7 @@ class ServeSettings(ModelSettings):
 
     engine_port: int = option(
         "Cluster",
-        "Port to which engines on other machines connect (--engines ray); 0 takes a free one.",
+        "Port to which engines on other machines connect (--engines join or ray); 0 takes a free one.",
         0,
         ge=0,
         le=65535,
@@ -208,7 +199,13 @@ class ServeSettings(ModelSettings):
     engine_address: str | None = option(
         "Cluster",
         "Addresses of this machine to listen on for engines, with commas, as other machines reach them. If"
-        " not given: listens on all, and they connect to the one that Ray has.",
+        " not given: listens on all; with Ray they connect to the one that Ray has.",
+        None,
+    )
+    join_token_file: Path | None = option(
+        "Cluster",
+        "File with the token that engines on other machines need; made if it is not there. If not given: one"
+        " in the user's cache (join), or one for each run (ray).",
         None,
     )
     ray_address: str = option(
@@ -267,9 +264,6 @@ class ServeSettings(ModelSettings):
         ge=0,
         le=65535,
     )
-    metrics_listen_fds: Annotated[str | None, BeforeValidator(descriptors)] = option(
-        "Metrics", "Descriptors of listening sockets on --metrics-port, as --listen-fds.", None
-    )
     metrics_tenants: str | None = option(
         "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
     )
@@ -308,28 +302,27 @@ class ServeSettings(ModelSettings):
 
     @property
     def on_cluster(self) -> bool:
-        """Whether the machines of a cluster have the engines."""
+        """Whether other machines have the engines."""
         return isinstance(self.engines, str)
+
+    @property
+    def ray(self) -> bool:
+        """Whether Ray keeps the engines on their machines."""
+        return isinstance(self.engines, str) and self.engines.startswith("ray")
 
     @cached_property
     def rank_hosts(self) -> RankHosts | None:
         """The machines of one engine's ranks; None: each engine is on one. Always the same, with its token.
         Raise OptionError."""
-        if not isinstance(self.engines, str) or not self.engines.startswith(RAY_HOSTS):
+        if not isinstance(self.engines, str) or ":" not in self.engines:
             return None
         # Imported here: a server whose engines are all on this machine loads nothing of it.
         from scheduler.cluster.rank_hosts import read_rank_hosts
 
-        return read_rank_hosts(Path(self.engines.removeprefix(RAY_HOSTS)).expanduser())
+        return read_rank_hosts(Path(self.engines.partition(":")[2]).expanduser())
 
     def engine_addresses(self) -> tuple[str, ...]:
         return tuple(between_commas(self.engine_address))
-
-    def inherited_sockets(self) -> list[int]:
-        return [int(part) for part in between_commas(self.listen_fds)]
-
-    def inherited_metrics_sockets(self) -> list[int]:
-        return [int(part) for part in between_commas(self.metrics_listen_fds)]
 
     def named_tenants(self) -> list[str]:
         return between_commas(self.metrics_tenants)

@@ -30,6 +30,7 @@ class WorkerThreads:
         self._lanes = {
             Lane.PLAIN: FairLimiter(max(2, cores)),
             Lane.LARGE: FairLimiter(1),
+            Lane.ANSWER: FairLimiter(1),
             Lane.GRAMMAR: FairLimiter(max(1, cores - 1), per_tenant=1),
         }
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx
 import trio
@@ -31,6 +31,7 @@ from loadtests.targets import Launch, Target, build_body
 from loadtests.workload import Ask
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, default_threads
 from scheduler.link.process import Exit
+from scheduler.models.kept_folder import MANIFEST
 
 T = TypeVar("T")
 Note = Callable[[str], None]
@@ -241,18 +242,24 @@ def _target(launch: Launch, bench: Bench, url: str) -> Target:
 def end_tokens(model: Path) -> tuple[int, ...]:
     """Return the tokens that end an answer of this model; none for our random weights, which do not produce
     them by chance, so that no target pays for a logit bias there."""
-    if (model / "penstock.json").is_file():
+    if "shape" in _json(model / MANIFEST):
         return ()
     for name in ("generation_config.json", "config.json"):
-        try:
-            tokens = json.loads((model / name).read_text("utf-8")).get("eos_token_id")
-        except (OSError, ValueError, AttributeError):
-            continue
+        tokens = _json(model / name).get("eos_token_id")
         if isinstance(tokens, int):
             return (tokens,)
         if isinstance(tokens, list):
             return tuple(token for token in tokens if isinstance(token, int))
     return ()
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return the file's object; an empty one for anything else."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 async def find_model(target: Target) -> Target:

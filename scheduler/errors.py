@@ -89,12 +89,6 @@ class HoldRefused(InvalidRequest):
     code = "hold_refused"
 
 
-class PrefixRefused(InvalidRequest):
-    """No prefix can be exported, or a file not be imported."""
-
-    code = "prefix_refused"
-
-
 class ModelNotFound(InvalidRequest):
     """The request names a model that is not served."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -15,18 +16,18 @@ from scheduler.errors import Unavailable, UnknownPin, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Inspect, Inspection
-from scheduler.requests.story import RequestStory
+from scheduler.requests.record import StreamRecord
+from scheduler.requests.time_line import RequestStory
 from scheduler.statistics import (
     MemberStatistics,
     PieceStatistics,
     SchedulerReport,
     SchedulerStatistics,
-    TextStatistics,
+    WaitStatistics,
 )
 from scheduler.telemetry import observation
 from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.request_recorder import KEPT, RecentRequests
-from scheduler.waits import reason_of, waits_of
 
 MOST_CHOICES = 64
 """Of one request in a report: a body of embeddings has thousands of texts under one id."""
@@ -41,16 +42,15 @@ class Operations:
         admission: Admission,
         pool: Pool,
         metrics: ModelMetrics,
-        caches: Callable[[], tuple[PieceStatistics, TextStatistics]],
+        pieces: Callable[[], PieceStatistics],
         recent: RecentRequests,
         model_waits_for: Callable[[], str] = str,
     ) -> None:
-        """`caches`: what is kept of prompts. `model_waits_for`: what the model must do
+        """`pieces`: what is kept of prompts. `model_waits_for`: what the model must do
         before any queued request is served; empty: nothing."""
         self._recent = recent
         self._model_waits_for = model_waits_for
-        self._caches = caches
-        self._observed_pieces, self._observed_texts = PieceStatistics(), TextStatistics()
+        self._pieces, self._observed_pieces = pieces, PieceStatistics()
         self._queue = queue
         self._admission = admission
         self._pool = pool
@@ -79,7 +79,6 @@ class Operations:
         """Return all waiting and running requests, and the bounds. Too expensive to call every second."""
         now = trio.current_time()
         engines = tuple(engine.statistics(now) for engine in self._pool)
-        pieces, texts = self._caches()
         records = tuple(self._pool.records)
         return SchedulerReport(
             draining=self._admission.draining,
@@ -95,8 +94,7 @@ class Operations:
             ),
             running=tuple(record.statistics(now) for record in records),
             engines=engines,
-            prompt_pieces=pieces,
-            prompt_texts=texts,
+            prompt_pieces=self._pieces(),
         )
 
     @property
@@ -115,7 +113,7 @@ class Operations:
         found = self._recent.stories(public_id)
         for record in self._pool.records:
             if record.prepared.request.public_id == public_id:
-                found.append(replace(record.story(now), waits_for=reason_of(record)))
+                found.append(record.story(now))
         for record in self._queue.records:
             if record.prepared.request.public_id == public_id:
                 ahead = self._queue.ahead_of(record.request_id, now)
@@ -138,10 +136,9 @@ class Operations:
         conditions = ["draining" if one.draining else one.condition.value for one in self._pool]
         observation.observe_engines(self.metrics, conditions)
         self.observe_queue()
-        pieces, texts = self._caches()
+        pieces = self._pieces()
         observation.observe_pieces(self.metrics, pieces, self._observed_pieces)
-        observation.observe_texts(self.metrics, texts, self._observed_texts)
-        self._observed_pieces, self._observed_texts = pieces, texts
+        self._observed_pieces = pieces
         observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
 
     @staticmethod
@@ -199,3 +196,46 @@ class Operations:
         if not inspection.unpinned:
             raise UnknownPin(f"no prefix is pinned by the name {name!r}", param="pin")
         return inspection
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Requests of one tenant that wait for one reason."""
+
+    requests: int = 0
+    oldest: StreamRecord | None = None
+
+    def add(self, record: StreamRecord) -> None:
+        self.requests += 1
+        if self.oldest is None or record.arrived_at < self.oldest.arrived_at:
+            self.oldest = record
+
+
+def waits_of(
+    tokenizing: Mapping[str, int],
+    queued: Iterable[StreamRecord],
+    queue_waits_for: str,
+    held: Iterable[StreamRecord],
+    now: float,
+) -> tuple[WaitStatistics, ...]:
+    """Return a line for each tenant and reason, the one with the most requests first. `tokenizing`: requests
+    by tenant. `queue_waits_for`: why the queue's next request is not in an engine. `held`: those that engines
+    have. O(requests)."""
+    found: dict[tuple[str, str], _Tally] = defaultdict(_Tally)
+    for tenant, requests in tokenizing.items():
+        found[tenant, "tokenizing"].requests = requests
+    for record in queued:
+        found[record.prepared.request.tenant, queue_waits_for].add(record)
+    for record in held:
+        if reason := record.waits_for:
+            found[record.prepared.request.tenant, reason].add(record)
+    lines = [_line(tenant, reason, tally, now) for (tenant, reason), tally in found.items()]
+    return tuple(sorted(lines, key=lambda line: -line.requests))
+
+
+def _line(tenant: str, reason: str, tally: _Tally, now: float) -> WaitStatistics:
+    oldest = tally.oldest
+    if oldest is None:
+        return WaitStatistics(tenant, reason, tally.requests, None, None)
+    request = oldest.prepared.request
+    return WaitStatistics(tenant, reason, tally.requests, now - oldest.arrived_at, request.public_id)

@@ -33,7 +33,6 @@ from scheduler.intake.fair_queue import Charge
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.operations import Operations
-from scheduler.prefix_files import PrefixFiles
 from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.request import GenerationRequest, Prompt
@@ -114,25 +113,17 @@ class Scheduler:
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading, share_of)
-        self.pool = Pool(config, launchers, self._queue, self._admission, self, self.metrics, traits, place)
+        self.pool = Pool(
+            config, launchers, self._queue, self._admission, self, self.metrics, traits, offload, place
+        )
         self.operations = Operations(
             self._queue,
             self._admission,
             self.pool,
             self.metrics,
-            lambda: (preparation.pieces.statistics(), preparation.tokenizer.text_statistics()),
+            preparation.pieces.statistics,
             self.recent,
             lambda: self.keeper.waits_for,
-        )
-        self.prefix_files = PrefixFiles(
-            self.pool,
-            config.engine,
-            offload,
-            preparation.context_tokens,
-            lambda request: self._salt(request.tenant, request.cache_salt),
-            lambda request: self._off_loop.tokenize(
-                request.prompt, request.tenant, self._salt(request.tenant, request.cache_salt)
-            ),
         )
 
     async def run(self) -> None:
@@ -192,8 +183,8 @@ class Scheduler:
             self._recorder.refused(requests[0], error)
             raise
         doorbell = Doorbell()
-        pipeline_of = self._preparation.answer_pipeline
-        records = records_of(prepared, self._ids, pipeline_of, arrived_at, doorbell)
+        pipelines_of = self._preparation.answer_pipelines
+        records = records_of(prepared, self._ids, pipelines_of, arrived_at, doorbell)
         with ExitStack() as releases:
             for record in records:
                 releases.callback(self._release, record)
@@ -329,7 +320,7 @@ class Scheduler:
 
     def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
         for record in moved:
-            if record.started_at is None:
+            if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
                 record.started_at = now
                 self._expiry.watch(record)
             self._queue.observe(record, now)

@@ -134,7 +134,7 @@ class QueueStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RunningStatistics:
-    """One request in the engine. `state` is a `lifecycle.State` in lower case. `age_seconds` counts from
+    """One request in the engine. `state` is `StreamRecord.shown_state`. `age_seconds` counts from
     arrival, `running_seconds` from the first progress."""
 
     id: str
@@ -159,7 +159,7 @@ class RunningStatistics:
 
 @dataclass(frozen=True, slots=True)
 class WaitStatistics:
-    """Requests of one tenant that wait for one of `waits.REASONS`. `oldest_seconds` counts from their
+    """Requests of one tenant that wait for one of `link.waits.REASONS`. `oldest_seconds` counts from their
     arrival, `oldest_id` is its answer's id; both None: not known."""
 
     tenant: str
@@ -176,20 +176,6 @@ class PieceStatistics:
 
     tokens: int = 0
     kept_tokens: int = 0
-    held_bytes: int = 0
-    """At this moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class TextStatistics:
-    """Of texts of messages that the chat template has rendered. Since the start: messages, and how many of
-    their texts were kept."""
-
-    whole: str | None = None
-    """What is rendered each time, and why: the conversation, or some loops; None: all loops keep texts."""
-    messages: int = 0
-    """Turns of the template's loops that keep texts."""
-    kept_messages: int = 0
     held_bytes: int = 0
     """At this moment."""
 
@@ -212,4 +198,3 @@ class SchedulerReport:
     running: tuple[RunningStatistics, ...]
     engines: tuple[MemberStatistics, ...]
     prompt_pieces: PieceStatistics
-    prompt_texts: TextStatistics

@@ -9,7 +9,7 @@ from typing import Any, cast
 import httpx
 import trio
 
-from api.operator.answer import Answer, Done, EventReader, Failed
+from api.operator.answer import Answer
 from api.operator.running_server import Address, reason, refusal
 from api.operator.terminal import ENDING
 
@@ -87,12 +87,10 @@ async def _follow(
                         said += data[: _REFUSAL_BYTES - len(said)]
                     answer.failure = refusal(response.status_code, bytes(said))
                     return
-                reader = EventReader()
                 async for data in pieces:
-                    for event in reader.feed(data):
-                        answer.take(event, trio.current_time())
-                        if isinstance(event, Done | Failed):
-                            over.deadline = trio.current_time() + _END_SECONDS
+                    answer.feed(data, trio.current_time())
+                    if answer.is_over:
+                        over.deadline = min(over.deadline, trio.current_time() + _END_SECONDS)
                     on_change()
     if answer.ended is None and answer.failure is None:
         answer.failure = f"{where.url} closed the connection in mid-answer"

@@ -6,7 +6,6 @@ after cancellation.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,13 +106,9 @@ class Connection:
         with trio.move_on_after(self._limits.header_seconds):
             request = await self._read_head()
             if request is not None:
-                _check_head(request, self._most_body_bytes(request))
+                _check_head(request, self._limits.body_bytes)
             return request
         raise Refused(Refusal.HEADER_TIMEOUT)
-
-    def _most_body_bytes(self, request: h11.Request) -> int:
-        path = scope_of(request, None, None, {})["path"]
-        return sys.maxsize if path in self._service.long_bodies else self._limits.body_bytes
 
     def _has_bytes(self) -> bool:
         return self._inbound.has_read_ahead or bool(self._parser.trailing_data[0])
@@ -153,7 +148,7 @@ class Connection:
 
     async def _exchange(self, request: h11.Request, *, is_last: bool = False) -> bool:
         """Return whether another request may follow on this connection."""
-        body = RequestBody(self._parser, self._inbound, self._limits, self._most_body_bytes(request))
+        body = RequestBody(self._parser, self._inbound, self._limits)
         exchange = Exchange(
             self._service, self._parser, request, body, self._inbound, self._outbound, is_last=is_last
         )

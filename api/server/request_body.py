@@ -13,11 +13,10 @@ from api.server.refusals import Refusal, Refused
 class RequestBody:
     """Every method that parses raises Refused for a body that is malformed or too large."""
 
-    def __init__(self, parser: h11.Connection, inbound: Inbound, limits: Limits, most_bytes: int) -> None:
+    def __init__(self, parser: h11.Connection, inbound: Inbound, limits: Limits) -> None:
         self._parser = parser
         self._inbound = inbound
         self._limits = limits
-        self._most_bytes = most_bytes
         self._parts: list[bytes] = []
         self._bytes = 0
         self._waited_seconds = 0.0
@@ -47,7 +46,7 @@ class RequestBody:
                 raise Refused(Refusal.MALFORMED, error.error_status_hint) from error
             if isinstance(event, h11.Data):
                 self._bytes += len(event.data)
-                if self._bytes > self._most_bytes:
+                if self._bytes > self._limits.body_bytes:
                     raise Refused(Refusal.BODY_TOO_LARGE)
                 self._parts.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):

@@ -29,8 +29,7 @@ class Server:
     `on_error` gets every exception of the application and of the server itself; none of them reaches another
     connection. `server_name` is the `server` header of responses. Each request's scope gets its own shallow
     copy of `state`. `always_answered` are paths, of probes, that are answered to clients over the limit of
-    connections, too. `long_bodies` are paths whose bodies `Limits.body_bytes` does not bound: the application
-    takes them piece by piece.
+    connections, too.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class Server:
         server_name: str | None = None,
         state: Mapping[str, Any] | None = None,
         always_answered: Collection[str] = (),
-        long_bodies: Collection[str] = (),
     ) -> None:
         self._limits = limits or Limits()
         self._on_error = on_error
@@ -54,7 +52,6 @@ class Server:
             server_name,
             frozenset(always_answered),
             self.is_retiring,
-            frozenset(long_bodies),
         )
         self._tally = Tally()
         self._connections: set[Connection] = set()
@@ -108,7 +105,7 @@ class Server:
             await self._ended.wait()
 
     def retire(self) -> None:
-        """Stop accepting, because another process accepts from the same socket now; `run` returns when the
+        """Stop accepting, because another process will accept from the same socket; `run` returns when the
         last connection has ended.
 
         No client loses a request: an open connection, idle or not, is served until a response has told its

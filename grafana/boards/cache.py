@@ -48,20 +48,10 @@ CACHE = Dashboard(
             [rate("penstock_tokenized_tokens_total", "{{ids}}", by="ids")],
         ),
         Panel(
-            "Messages through the chat template",
-            "kept are those whose text an earlier turn has left; the template line at the start says which "
-            "templates keep none.",
-            "short",
-            [rate("penstock_rendered_messages_total", "{{texts}}", by="texts")],
-        ),
-        Panel(
-            "Bytes of token ids and texts",
-            "In the server's own process, at most 64 MiB of each a model.",
+            "Bytes of token ids",
+            "In the server's own process, at most 64 MiB a model.",
             "bytes",
-            [
-                total("penstock_prompt_pieces_bytes", "kept pieces of prompts"),
-                total("penstock_prompt_texts_bytes", "kept texts of messages"),
-            ],
+            [total("penstock_prompt_pieces_bytes", "kept pieces of prompts")],
         ),
         Panel(
             "Let go",
@@ -112,34 +102,6 @@ CACHE = Dashboard(
             "Against --kv-disk-bytes; the longest unused files go first.",
             "bytes",
             [each("penstock_prefix_disk_bytes")],
-        ),
-        Panel(
-            "Prefixes as files",
-            "refused: of another model, weights dtype or version, or damaged. unavailable: another file is "
-            "under way, or there is no engine. left: the client went.",
-            "short",
-            [
-                rate("penstock_prefix_exports_total", "exported, {{outcome}}", by="outcome"),
-                rate("penstock_prefix_imports_total", "imported, {{outcome}}", by="outcome"),
-            ],
-        ),
-        Panel(
-            "Prefixes as files: speed",
-            "While one is under way; the client's disk and network are in it.",
-            "Bps",
-            [
-                Query(
-                    f"sum by (direction) (rate(penstock_prefix_transferred_bytes_total{{@}}[{RANGE}]))"
-                    f" / sum by (direction) (rate(penstock_prefix_transfer_seconds_total{{@}}[{RANGE}]))",
-                    "{{direction}}",
-                )
-            ],
-        ),
-        Panel(
-            "Prefixes as files: tokens",
-            "Prompt tokens that one server has computed, and another one need not compute.",
-            "short",
-            [rate("penstock_prefix_transferred_tokens_total", "{{direction}}", by="direction")],
         ),
         Panel(
             "Self-check complaints",

@@ -22,7 +22,6 @@ from loadtests.conversations import words_per_token_of
 
 CACHES = {
     "token ids": "penstock_prompt_pieces_bytes",
-    "texts": "penstock_prompt_texts_bytes",
     "prefixes": "penstock_prefix_bytes",
 }
 """In bytes, by the metric that says so."""

@@ -26,7 +26,7 @@ _NUMBERS: Final[dict[str, tuple[float, ...]]] = {
     "min_tokens": (0, 1, 3, 2**31, 2**63),
     "priority": (-10, 0, 10),
     "timeout": (1e9, 86400.0, 60.0),
-    "n": (1, 1, 1, 2, 4),
+    "n": (1, 1, 1, 1, 2, 4, 32),
 }
 _BEYOND: Final = (1e308, -1e308, 2**63, 2**64, -(2**63) - 1, 1e22, -0.5)
 _BEYOND_SHARE = 0.02
@@ -59,12 +59,16 @@ def _body(chance: random.Random, model: str) -> Body:
     match path:
         case "/v1/chat/completions":
             body = {"messages": _messages(chance), **_sampled(chance), **_held(chance), **_tools(chance)}
+            body |= _logprobs(chance, {"logprobs": True}, {"logprobs": True, "top_logprobs": 20})
         case "/v1/completions":
             body = {"prompt": _prompt(chance), **_sampled(chance), **_held(chance)}
+            body |= _logprobs(chance, {"logprobs": 0}, {"logprobs": 5})
         case "/v1/responses":
             body = {"input": _said(chance), "store": chance.random() < 0.5, **_numbers(chance, _TEMPERED)}
         case _:
             body = {"model": model, "messages": _messages(chance), **_numbers(chance, (*_TEMPERED, "top_k"))}
+            if chance.random() < 0.2:
+                body["stop_sequences"] = _stops(chance, 64)
     limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
     return Body(path, {**body, limit: chance.choice((1, 2, 8, 24)), "stream": chance.random() < 0.5})
 
@@ -87,10 +91,22 @@ def _sampled(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.3:
         body["stop_token_ids"] = chance.sample(range(_VOCABULARY), chance.choice((1, 8, 256)))
     if chance.random() < 0.2:
-        body["stop"] = chance.choices("abcdefgh ", k=chance.choice((1, 16)))
+        body["stop"] = _stops(chance, 16)
     if chance.random() < 0.2:
         body["ignore_eos"] = True
     return body
+
+
+def _logprobs(chance: random.Random, *wishes: dict[str, Any]) -> dict[str, Any]:
+    return chance.choice(wishes) if chance.random() < 0.3 else {}
+
+
+def _stops(chance: random.Random, most: int) -> list[str]:
+    """Letters that answers have, or as many and as long strings as there may be, which begin alike."""
+    if chance.random() < 0.5:
+        return chance.choices("abcdefgh ", k=chance.choice((1, 16)))
+    beginning = chance.choice((" the", "a", "🦊", chance.choice(_WORDS))) * 256
+    return [f"{beginning[:250]}{number:06}" for number in range(chance.choice((1, most)))]
 
 
 _SCHEMA: Final = {
@@ -118,9 +134,32 @@ def _held(chance: random.Random) -> dict[str, Any]:
 def _tools(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.75:
         return {}
-    function = {"name": "get_weather", "parameters": {**_SCHEMA, "title": str(chance.randrange(40))}}
-    choice = chance.choice(({}, {"tool_choice": "auto"}, {"tool_choice": "required"}))
-    return {"tools": [{"type": "function", "function": function}], **choice}
+    schemas = ({**_SCHEMA, "title": str(chance.randrange(40))}, _TO_ITSELF, _ladder(chance))
+    parameters, strict = (
+        chance.choice((schemas[0], *schemas)),
+        {"strict": True} if chance.random() < 0.2 else {},
+    )
+    names = ["get_weather", *(f"tool_{number}" for number in range(chance.choice((0, 0, 0, 0, 7, 127))))]
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": parameters, **strict}} for name in names
+    ]
+    choice: dict[str, Any] = chance.choice(({}, {"tool_choice": "auto"}, {"tool_choice": "required"}))
+    if not choice and chance.random() < 0.3:
+        # A call that nobody can parse.
+        choice = {"guided_choice": ["<tool_call>x</tool_call>"]}
+    return {"tools": tools, **choice}
+
+
+_TO_ITSELF: Final = {"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": {"$ref": "#"}}}
+
+
+def _ladder(chance: random.Random) -> dict[str, Any]:
+    """A city that takes two to the power of its depth visits to check."""
+    kind, depth = chance.choice(("allOf", "anyOf", "oneOf")), chance.choice((4, 25))
+    steps = {f"l{step}": {kind: [{"$ref": f"#/$defs/l{step + 1}"}] * 2} for step in range(depth)}
+    last = {"type": chance.choice(("string", "integer"))}
+    properties = {"city": {"$ref": "#/$defs/l0"}}
+    return {"type": "object", "properties": properties, "$defs": {**steps, f"l{depth}": last}}
 
 
 def _said(chance: random.Random) -> str:

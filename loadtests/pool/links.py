@@ -23,12 +23,13 @@ from typing import TypeVar
 
 import trio
 
-from loadtests.pool.local_starter import LOOPBACK, LocalStarter
+from loadtests.pool.local_machine import LOOPBACK, LocalMachine
 from loadtests.pool.simulation import prepared
-from scheduler.cluster.remote_launcher import RemoteLauncher
+from scheduler.cluster.joined import JoinedLauncher
 from scheduler.config import EngineConfig, SchedulerConfig
 from scheduler.events import Failed
-from scheduler.link.listener import Listener
+from scheduler.link.hello import new_token
+from scheduler.link.listener import Dialed, Listener
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import EngineLauncher, ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
@@ -136,15 +137,18 @@ async def _launcher(delay_ms: float) -> AsyncIterator[EngineLauncher]:
     if delay_ms == SOCKET_PAIR:
         yield ProcessLauncher(environ, _STOP_SECONDS)
         return
-    listener = Listener()
+    launcher, token = JoinedLauncher(), new_token()
+
+    def arrived(dialed: Dialed) -> None:
+        launcher.offer(dialed)
+
     with tempfile.TemporaryDirectory() as caches:
         async with trio.open_nursery() as nursery:
-            port: int = await nursery.start(listener.serve, LOOPBACK, 0)
+            port: int = await nursery.start(Listener(token, arrived).serve, LOOPBACK, 0)
             with _relayed(port, delay_ms / 1000) as via:
-                starter = LocalStarter(Path(caches), via=via)
-                yield RemoteLauncher(starter, listener, [LOOPBACK], port, _STOP_SECONDS)
+                nursery.start_soon(LocalMachine(Path(caches), via, token).run)
+                yield launcher
             nursery.cancel_scope.cancel()
-        starter.close()
 
 
 @contextmanager

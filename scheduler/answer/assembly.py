@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final
 
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.splitter import REASONING, Kind, Opened, Section, Splitter
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.dialect_reader import call_reader
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import CallReader, Calls, ObjectReader, UnreadableCall
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
-from scheduler.request import Tool
+
+
+class Heavy(Enum):
+    """Stands between the pieces of an answer: what comes next may take longer than a token may, so that the
+    iterator should be continued in a worker thread."""
+
+    HEAVY = "heavy"
+
+
+HEAVY: Final = Heavy.HEAVY
 
 
 class Assembly:
@@ -20,7 +32,7 @@ class Assembly:
         self,
         answer_format: AnswerFormat,
         splitter: Splitter,
-        tools: Sequence[Tool],
+        tools: OfferedTools,
         call_id: Callable[[int], str],
         *,
         parallel_calls: bool,
@@ -68,7 +80,7 @@ class Assembly:
         began to write a tool's result itself."""
         return self._ended or (self.ended_calls > 0 and self._calls.enough)
 
-    def feed(self, text: str) -> Iterator[AnswerPiece]:
+    def feed(self, text: str) -> Iterator[AnswerPiece | Heavy]:
         section = self._splitter.section
         for cut in self._splitter.feed(text):
             if isinstance(cut, str):
@@ -88,7 +100,7 @@ class Assembly:
             if section is cut.section:
                 self._open(section, cut.mark)
 
-    def finish(self, reason: FinishReason, *, cut_by_client: bool) -> Iterator[AnswerPiece]:
+    def finish(self, reason: FinishReason, *, cut_by_client: bool) -> Iterator[AnswerPiece | Heavy]:
         """End the answer. `cut_by_client`: a stop string ended it, perhaps inside a call."""
         section = self._splitter.section
         if rest := self._splitter.finish():
@@ -101,7 +113,7 @@ class Assembly:
 
     def _finish_call(
         self, section: Section, reader: CallReader, reason: FinishReason, cut_by_client: bool
-    ) -> Iterator[AnswerPiece]:
+    ) -> Iterator[AnswerPiece | Heavy]:
         """The answer ends inside a call. The call is whole if the format has no end mark (or the end of the
         turn is one), and cut off if anything else ended the answer."""
         syntax = self._format.tools
@@ -129,7 +141,7 @@ class Assembly:
         assert syntax is not None, "a call in a format without calls"
         return call_reader(syntax, self._calls, in_reasoning=section.in_reasoning)
 
-    def _close(self, section: Section, cut: Opened) -> Iterator[AnswerPiece]:
+    def _close(self, section: Section, cut: Opened) -> Iterator[AnswerPiece | Heavy]:
         """End `section`. In reasoning, text that looked like a call may turn out not to be one."""
         if (reader := self._reader) is None:
             return
@@ -151,8 +163,10 @@ class Assembly:
             self._splitter.reopen(REASONING)
             yield ReasoningDelta(self._call_mark + reader.raw + cut.mark)
 
-    def _end_call(self) -> Iterator[AnswerPiece]:
+    def _end_call(self) -> Iterator[AnswerPiece | Heavy]:
         assert self._reader is not None
+        if self._reader.weighs(None):
+            yield HEAVY
         yield from self._reader.close()
         self._reader = None
         self.ended_calls = self._calls.started
@@ -164,10 +178,12 @@ class Assembly:
         written = reader.raw[error.read_to :] if error.read_to else self._call_mark + reader.raw
         return MalformedCall(written + end, error.index, error.rest)
 
-    def _piece(self, section: Section, text: str) -> Iterator[AnswerPiece]:
+    def _piece(self, section: Section, text: str) -> Iterator[AnswerPiece | Heavy]:
         match section.kind:
             case Kind.CALL:
                 assert self._reader is not None, "text of a call outside a call"
+                if self._reader.weighs(text):
+                    yield HEAVY
                 yield from self._reader.feed(text)
             case Kind.HIDDEN:
                 pass

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scheduler.answer.assembly import Assembly
+from scheduler.answer.assembly import HEAVY, Assembly, Heavy
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import StopStrings, WantedStrings
@@ -82,7 +82,18 @@ class AnswerPipeline:
         return self._stop_strings.matched
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
-        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token."""
+        """`read`, for who has no worker thread."""
+        return (piece for piece in self.read(token_ids, logprobs) if piece is not HEAVY)
+
+    def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
+        """`end`, likewise."""
+        return (piece for piece in self.end(reason) if piece is not HEAVY)
+
+    def read(
+        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()
+    ) -> Iterator[AnswerPiece | Heavy]:
+        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token. Exhaust it
+        before the next call."""
         if self._spans is not None:
             for token_id, entry in zip(token_ids, logprobs, strict=True):
                 if self.stopped:
@@ -91,12 +102,12 @@ class AnswerPipeline:
                 self._spans.add(token_id, entry, len(text))
                 yield from self._next((token_id,), text)
         elif (early := self._unstoppable_tokens) and early < len(token_ids):
-            yield from self.feed(token_ids[:early])
-            yield from self.feed(token_ids[early:])
+            yield from self.read(token_ids[:early])
+            yield from self.read(token_ids[early:])
         else:
             yield from self._next(token_ids, self._detokenizer.feed(token_ids))
 
-    def _next(self, token_ids: Sequence[int], text: str) -> Iterator[AnswerPiece]:
+    def _next(self, token_ids: Sequence[int], text: str) -> Iterator[AnswerPiece | Heavy]:
         if self._thinking is not None:
             for token_id in token_ids:
                 self._thinking.accept(token_id)
@@ -107,7 +118,7 @@ class AnswerPipeline:
         if text and (certain := self._stop_strings.feed(text, may_end=self._may_end)):
             yield from self._pieces(certain)
 
-    def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
+    def end(self, reason: FinishReason) -> Iterator[AnswerPiece | Heavy]:
         """Return the rest, at the end of the answer. A stop string may still match in it."""
         if not self.stopped:
             rest = self._detokenizer.finish()
@@ -137,7 +148,7 @@ class AnswerPipeline:
         ended = self._assembly.complete or by_engine is FinishReason.STOP
         return FinishReason.TOOL_CALLS if ended else by_engine
 
-    def _pieces(self, text: str) -> Iterator[AnswerPiece]:
+    def _pieces(self, text: str) -> Iterator[AnswerPiece | Heavy]:
         if self._assembly is not None:
             yield from self._assembly.feed(text)
         elif self._spans is None:

@@ -1,13 +1,14 @@
 """The agent: `python -m scheduler.cluster.agent --fd N --ray ADDRESS`. The only process that imports Ray.
 
-Ray puts threads and signal handlers into a process that imports it, and ends a driver when its head is gone:
-so it may have this process, which nothing hangs on. It knows no engine: it says which nodes there are, and
-starts host processes on them. The front starts it again when it ends.
+Ray puts threads and signal handlers into a process that imports it, and ends a driver when its head is
+gone: so it may have this process, which nothing hangs on. It knows no engine: it reports which nodes
+there are, and keeps an actor on each of their places. The server starts it again when it ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import logging
 import os
 import socket
@@ -15,21 +16,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
-from uuid import uuid4
 
-from scheduler.cluster.agent_messages import (
-    AgentRefused,
-    FromAgent,
-    HostRefused,
-    HostStarted,
-    Node,
-    Nodes,
-    StartHost,
-    agent_inbound,
-)
-from scheduler.cluster.engine_host import EngineHost
+from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Node, Nodes, Place, agent_inbound
+from scheduler.cluster.engine_actor import EngineActor
 from scheduler.link.framing import encode
 
 RESOURCE = "mlx"
@@ -38,8 +29,6 @@ _SIGN_OF_LIFE_SECONDS = 5.0
 _CONNECT_SECONDS = 45.0
 _ANSWER_SECONDS = 10.0
 """A question that Ray has not answered by then is not going to be: its head is gone."""
-_START_SECONDS = 50.0
-"""For a worker process, its actor, and the host process that connects to the front."""
 _NO_TOKENS = (
     "Ray must check tokens, or anybody who reaches its port runs code on every machine: on one machine run"
     " `ray get-auth-token --generate`, copy ~/.ray/auth_token to all, and set RAY_AUTH_MODE=token for `ray"
@@ -63,34 +52,37 @@ class Refused(Exception):
     """Why the agent cannot work: a sentence that tells the operator what to do."""
 
 
-class Front:
-    """The agent's end of the link to the front."""
+class Server:
+    """The agent's end of the link to the server."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
-        self._lock = threading.Lock()
+        self._reader = agent_inbound()
+
+    def place(self) -> Place:
+        """Return its first message. Ends the process if the server is gone."""
+        while data := self._link.recv(1 << 16):
+            for message in self._reader.feed(data):
+                return message
+        os._exit(0)
 
     def send(self, message: FromAgent) -> None:
-        """From any thread. Ends the process if the front is gone."""
+        """From any thread, whole messages. Ends the process if the server is gone."""
         try:
-            with self._lock:
-                self._link.sendall(encode(message))
+            self._link.sendall(encode(message))
         except OSError:
             os._exit(0)
 
-    def serve(self, start: Callable[[StartHost], None]) -> None:
-        """Return when the front is gone. A start waits for no other."""
-        reader = agent_inbound()
-        while data := self._link.recv(1 << 16):
-            for message in reader.feed(data):
-                threading.Thread(target=start, args=(message,), daemon=True).start()
+    def wait_for_its_end(self) -> None:
+        while self._link.recv(1 << 16):
+            pass
 
 
 class Deadline:
     """Ends the process when Ray does not answer: its calls cannot be interrupted."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self._lock = threading.Lock()
         self._until: float | None = None
         self._what = ""
@@ -110,12 +102,12 @@ class Deadline:
             with self._lock:
                 late = self._until is not None and time.monotonic() > self._until
             if late:
-                end(self._front, self._what)
+                end(self._server, self._what)
 
 
-def end(front: Front, reason: str) -> NoReturn:
+def end(server: Server, reason: str) -> NoReturn:
     """Say why, and end at once: Ray's own way out may take a minute when its head is gone."""
-    front.send(AgentRefused(reason))
+    server.send(AgentRefused(reason))
     os._exit(1)
 
 
@@ -160,33 +152,42 @@ class RayNodes:
             if node["Alive"] and node["Resources"].get(RESOURCE, 0) >= 1
         )
 
-    def start(self, message: StartHost) -> None:
-        """Start a host process. Raise Refused."""
+    def keep_engines(self, nodes: Sequence[Node], place: Place) -> None:
+        """Let an actor be on each place of these nodes. One that Ray cannot start yet, as another job has the
+        resource, stays in its queue."""
+        wanted = {_actor(place, node, unit): (node, unit) for node in nodes for unit in range(node.places)}
+        for name in wanted.keys() - set(self._ray.util.list_named_actors()):
+            self._start(name, *wanted[name], place)
+
+    def _start(self, name: str, node: Node, unit: int, place: Place) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        # Detached: it holds the resource also when this process has ended.
-        actor = (
-            self._ray.remote(EngineHost)
+        (
+            self._ray.remote(EngineActor)
             .options(
-                name=f"engine-host-{uuid4()}",
+                name=name,
+                # It stays when this process has ended, and comes back when its own has.
                 lifetime="detached",
-                max_restarts=0,
+                max_restarts=-1,
                 num_cpus=0,
                 resources={RESOURCE: 1},
-                scheduling_strategy=NodeAffinitySchedulingStrategy(message.node_id, soft=False),
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             )
-            .remote(message.order.encode())
+            .remote(
+                place.addresses or (self.address,),
+                place.port,
+                place.token,
+                place.blas,
+                node.machine,
+                unit if node.places > 1 else None,
+            )
         )
-        try:
-            self._ray.get(actor.pid.remote(), timeout=_START_SECONDS)
-        except self._ray.exceptions.GetTimeoutError as error:
-            self._ray.kill(actor)
-            raise Refused(
-                f"Ray did not start it within {_START_SECONDS:g} s: another job may have the node's"
-                f" resource {RESOURCE!r}"
-            ) from error
-        except self._ray.exceptions.RayError as error:
-            raise Refused(f"Ray cannot start it there: {_cause(error)}") from error
+
+
+def _actor(place: Place, node: Node, unit: int) -> str:
+    """The actor's name. Another server, and the next one, have others: each has a token of its own."""
+    server = hashlib.sha256(place.token.encode()).hexdigest()[:12]
+    return f"penstock-engine-{server}-{node.id}-{unit}"
 
 
 def check_reachable(address: str) -> None:
@@ -225,46 +226,39 @@ def token_refusal(environment: Mapping[str, str]) -> str | None:
     return None if environment.get("RAY_AUTH_MODE", "").lower() == "token" else _NO_TOKENS
 
 
-def _report(front: Front, ray_nodes: RayNodes, deadline: Deadline) -> NoReturn:
-    """Tell the front which nodes there are, for ever."""
-    last, told_at = None, 0.0
+def _report(server: Server, ray_nodes: RayNodes, deadline: Deadline, place: Place) -> NoReturn:
+    """Report which nodes there are, and keep engines on them, for ever."""
+    last, sent_at = None, 0.0
     while True:
         deadline.begin(_ANSWER_SECONDS, f"Ray's head has not answered for {_ANSWER_SECONDS:g} s")
         try:
             nodes = ray_nodes.nodes()
+            ray_nodes.keep_engines(nodes, place)
         except Exception as error:
-            end(front, f"Ray's head does not answer: {_cause(error)}")
+            end(server, f"Ray's head does not answer: {_cause(error)}")
         deadline.done()
         now = time.monotonic()
-        if nodes != last or now - told_at >= _SIGN_OF_LIFE_SECONDS:
-            front.send(Nodes(ray_nodes.address, nodes))
-            last, told_at = nodes, now
+        if nodes != last or now - sent_at >= _SIGN_OF_LIFE_SECONDS:
+            server.send(Nodes(ray_nodes.address, nodes))
+            last, sent_at = nodes, now
         time.sleep(_POLL_SECONDS)
 
 
 def run(link: socket.socket, address: str) -> None:
-    """Return when the front is gone."""
-    front = Front(link)
+    """Return when the server is gone."""
+    server = Server(link)
+    place = server.place()
     if (refusal := token_refusal(os.environ)) is not None:
-        end(front, refusal)
-    deadline = Deadline(front)
+        end(server, refusal)
+    deadline = Deadline(server)
     deadline.begin(_CONNECT_SECONDS, f"Ray at {address} has not answered for {_CONNECT_SECONDS:g} s")
     try:
         ray_nodes = RayNodes(address)
     except Refused as refused:
-        end(front, str(refused))
+        end(server, str(refused))
     deadline.done()
-    threading.Thread(target=_report, args=(front, ray_nodes, deadline), daemon=True).start()
-
-    def start(message: StartHost) -> None:
-        try:
-            ray_nodes.start(message)
-        except Exception as error:
-            front.send(HostRefused(message.start_id, _cause(error)))
-        else:
-            front.send(HostStarted(message.start_id))
-
-    front.serve(start)
+    threading.Thread(target=_report, args=(server, ray_nodes, deadline, place), daemon=True).start()
+    server.wait_for_its_end()
 
 
 def main() -> NoReturn:
@@ -273,7 +267,7 @@ def main() -> NoReturn:
     parser.add_argument("--ray", required=True)
     options = parser.parse_args()
     run(socket.socket(fileno=options.fd), options.ray)
-    # The front is gone, and nobody waits for Ray's goodbye.
+    # The server is gone, and nobody waits for Ray's goodbye.
     os._exit(0)
 
 

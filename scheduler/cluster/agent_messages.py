@@ -1,4 +1,4 @@
-"""What the front and its agent tell each other. Frames as on an engine's link (`link/framing.py`)."""
+"""What the server and its agent send each other. Frames as on an engine's link (`link/framing.py`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from scheduler.cluster.order import HostOrder
 from scheduler.link.framing import FrameReader
 from scheduler.link.wire_struct import WireStruct
 
@@ -26,16 +25,27 @@ class Node(WireStruct, frozen=True):
 
     @property
     def machine(self) -> str:
-        """For people, and the same when the node joins again."""
-        return self.host if self.name in (self.host, self.address) else f"{self.host} ({self.name})"
+        """The name by which its engines join, the same when the node joins again: the operator's, if
+        there is one."""
+        return self.host if self.name == self.address else self.name
+
+    def place(self, unit: int) -> str:
+        """Return the name by which the engine of a unit joins (`engine/joining.py`)."""
+        return self.machine if unit == 0 else f"{self.machine}:{unit}"
 
 
-class StartHost(WireStruct, frozen=True, tag="start"):
-    """Start a host process on a node. Answered once, under its `start_id`."""
+class Place(WireStruct, frozen=True, tag="place"):
+    """The first message to the agent: keep an engine that joins this server on each place of each node."""
 
-    start_id: int
-    node_id: str
-    order: HostOrder
+    addresses: tuple[str, ...]
+    """The server's, in the order in which to try them; empty: the one that Ray has of its machine."""
+    port: int
+    token: str
+    blas: str
+    """`--blas` of those machines, on a plain Linux CPU."""
+
+    def __repr__(self) -> str:
+        return f"Place(addresses={self.addresses!r}, port={self.port})"
 
 
 class Nodes(WireStruct, frozen=True, tag="nodes"):
@@ -47,30 +57,20 @@ class Nodes(WireStruct, frozen=True, tag="nodes"):
     nodes: tuple[Node, ...]
 
 
-class HostStarted(WireStruct, frozen=True, tag="started"):
-    start_id: int
-
-
-class HostRefused(WireStruct, frozen=True, tag="refused"):
-    start_id: int
-    reason: str
-
-
 class AgentRefused(WireStruct, frozen=True, tag="cannot"):
     """The agent cannot work, and ends: a sentence that tells the operator what to do."""
 
     reason: str
 
 
-ToAgent: TypeAlias = StartHost
-FromAgent: TypeAlias = Nodes | HostStarted | HostRefused | AgentRefused
+FromAgent: TypeAlias = Nodes | AgentRefused
 
 
-def agent_inbound() -> FrameReader[ToAgent]:
+def agent_inbound() -> FrameReader[Place]:
     """A reader for what the agent receives."""
-    return FrameReader(msgspec.msgpack.Decoder(ToAgent))
+    return FrameReader(msgspec.msgpack.Decoder(Place))
 
 
-def front_inbound() -> FrameReader[FromAgent]:
-    """A reader for what the front receives."""
+def server_inbound() -> FrameReader[FromAgent]:
+    """A reader for what the server receives."""
     return FrameReader(msgspec.msgpack.Decoder(FromAgent))

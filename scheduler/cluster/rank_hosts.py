@@ -1,4 +1,4 @@
-"""The machines of one engine's ranks, from a file as MLX's own tools write it, and whether all are there.
+"""The machines of one engine's ranks, from a file as MLX's own tools write it.
 
 `mlx.distributed_config --output` writes such files: `{"backend": ..., "hosts": [{"ssh": ..., "ips": [...],
 "rdma": [...]}, ...]}`, or the list of hosts alone. Its `envs` are not used: an engine has its machine's.
@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -14,8 +13,6 @@ from typing import Literal
 
 import msgspec
 
-from scheduler.cluster.agent_messages import Node
-from scheduler.cluster.membership import Seat
 from scheduler.errors import OptionError
 from scheduler.link.messages import MOST_RANKS, RankGroup
 
@@ -38,32 +35,27 @@ class _File(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RankHosts:
-    """`machines`: by rank, the names and addresses by which the file knows it."""
+    """`machines`: by rank, the name and the addresses by which the file knows it."""
 
-    machines: tuple[frozenset[str], ...]
+    machines: tuple[tuple[str, ...], ...]
     group: RankGroup
 
-    def seats(self, nodes: Sequence[Node]) -> tuple[Seat, ...] | None:
-        """Return a place for each rank, in their order; None while one of the machines is not there."""
-        free = {node.id: list(range(node.places)) for node in nodes}
-        found: list[Seat] = []
-        for names in self.machines:
-            node = next((one for one in nodes if _names(one) & names and free[one.id]), None)
-            if node is None:
-                return None
-            found.append(Seat(node.id, node.machine, free[node.id].pop(0), node.places))
-        return tuple(found)
+    @property
+    def name(self) -> str:
+        """The engine's, for people."""
+        return " + ".join(names[0] for names in self.machines)
 
-    def whole(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return all machines as one that has a single place; none while one of them is not there."""
-        if (seats := self.seats(nodes)) is None:
-            return []
-        ids, machines = " ".join(seat.node_id for seat in seats), " + ".join(seat.machine for seat in seats)
-        return [Node(ids, machines, machines, "", 1)]
-
-
-def _names(node: Node) -> set[str]:
-    return {node.address, node.name, node.host, node.host.partition(".")[0]}
+    def rank_of(self, host: str, address: str) -> int | None:
+        """Return the rank of a machine that has joined by this name (`mac-1`, or `mac-1:1` for its second
+        device) from this address; None: the file has no such machine. A machine that stands in it twice
+        has a device for each of its ranks, in their order."""
+        machine, _, device = host.partition(":")
+        known = {host, machine, machine.partition(".")[0], address}
+        ranks = [rank for rank, names in enumerate(self.machines) if known.intersection(names)]
+        unit = int(device) if device.isdecimal() else 0
+        if not ranks:
+            return None
+        return ranks[unit] if unit < len(ranks) else ranks[0]
 
 
 def read_rank_hosts(path: Path) -> RankHosts:
@@ -72,9 +64,9 @@ def read_rank_hosts(path: Path) -> RankHosts:
         text = path.read_bytes()
         listed = text.lstrip().startswith(b"[")
         file = _File(msgspec.json.decode(text, type=list[_Host])) if listed else _decoded(text)
-        return RankHosts(tuple(frozenset([host.ssh, *host.ips]) for host in file.hosts), _group(file))
+        return RankHosts(tuple((host.ssh, *host.ips) for host in file.hosts), _group(file))
     except (OSError, ValueError) as error:
-        raise OptionError(f"--engines ray:{path}: {error}") from error
+        raise OptionError(f"--engines: {path}: {error}") from error
 
 
 def _decoded(text: bytes) -> _File:

@@ -1,12 +1,13 @@
-"""The engine process: `python -m scheduler.engine --fd N`, N being its end of the link.
-
-Only `scheduler/link/process.py` starts it.
+"""The engine process: `python -m scheduler.engine --fd N`, N being its end of the link to the server that
+started it, or `--join HOST:PORT`, where it dials a server elsewhere (`joining.py`).
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -19,21 +20,26 @@ from msgspec import structs
 from scheduler.engine.backend import Backend, started
 from scheduler.engine.backend_choice import make_backend
 from scheduler.engine.chunk_ceiling import ChunkCeiling
-from scheduler.engine.inbox import Inbox, link_of_process
+from scheduler.engine.inbox import Inbox, inherited_link, keep_standard_output_clean
+from scheduler.engine.joining import add_arguments, join
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.model_source import located
 from scheduler.engine.pace import PrefillPace
+from scheduler.engine.ranks.follower import follow
 from scheduler.engine.ranks.group import lead
 from scheduler.link.framing import engine_inbound
-from scheduler.link.messages import PROTOCOL_VERSION, Fault, Load, Loading, ToEngine
+from scheduler.link.messages import PROTOCOL_VERSION, Fault, Follow, Load, Loading, ToEngine
 
 
 def main() -> NoReturn:
-    inbox = Inbox(link_of_process("python -m scheduler.engine"), engine_inbound())
+    inbox = Inbox(_link(), engine_inbound())
     inbox.start()
     try:
-        command = _expect_load(inbox.wait())
+        first = inbox.wait()
+        if isinstance(first, Follow):
+            follow(first)
+        command = _expect_load(first)
         try:
             command = located(command)
             backend = _make_backend(command, inbox)
@@ -58,6 +64,22 @@ def main() -> NoReturn:
     except Exception as error:
         traceback.print_exc()
         _exit_with(inbox, Fault(f"{type(error).__name__}: {error}"))
+
+
+def _link() -> socket.socket:
+    parser = argparse.ArgumentParser(prog="python -m scheduler.engine")
+    parser.add_argument("--fd", type=int, help="A socket to the server that started this process.")
+    add_arguments(parser)
+    options = parser.parse_args()
+    if options.fd is not None:
+        return inherited_link(options.fd)
+    link = join(options)
+    # Ctrl-C on a terminal ends it at once, also in the middle of a step.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # What started this process sees by it when it ends.
+    os.dup(sys.stdout.fileno())
+    keep_standard_output_clean()
+    return link
 
 
 def _exit_with(inbox: Inbox[ToEngine], fault: Fault) -> NoReturn:

@@ -33,7 +33,6 @@ from scheduler.link.messages import (
     Submit,
     TokenOut,
 )
-from scheduler.link.transfers import Transfer, TransferReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +80,6 @@ class DiskWatch(Protocol):
     def tier(self) -> DiskTier: ...
     @property
     def disk_tokens(self) -> int: ...
-
-
-class Transfers(Protocol):
-    """As `prefix/transfers.py` documents it."""
-
-    def answer(self, command: Transfer) -> TransferReply | None: ...
 
 
 class Backend(Protocol):
@@ -189,11 +182,6 @@ class Backend(Protocol):
     @property
     def disk(self) -> DiskWatch | None:
         """The disk tier, or None."""
-        ...
-
-    @property
-    def transfers(self) -> Transfers | None:
-        """Exports and imports of prefixes, or None."""
         ...
 
     def kv_bytes(self) -> int:

@@ -6,7 +6,6 @@ orphan would hold the model's memory. The thread uses no MLX; only the main thre
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import os
 import queue
@@ -34,20 +33,23 @@ PARENT_GONE = 3
 _Incoming = TypeVar("_Incoming")
 
 
-def link_of_process(program: str) -> socket.socket:
-    """Prepare a process that its parent started, and return its end of the link: the argument `--fd`."""
-    faulthandler.enable()
+def inherited_link(fd: int) -> socket.socket:
+    """Prepare a process that the server or rank 0 started, and return its end of the link, descriptor
+    `fd`."""
     # Ctrl-C reaches the whole foreground process group, but only the parent decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    arguments = argparse.ArgumentParser(prog=program)
-    arguments.add_argument("--fd", type=int, required=True)
-    link = socket.socket(fileno=arguments.parse_args().fd)
+    keep_standard_output_clean()
+    return socket.socket(fileno=fd)
+
+
+def keep_standard_output_clean() -> None:
+    """Send what this process prints to stderr, where its stacks go, too, if it crashes."""
+    faulthandler.enable()
     # The parent owns standard output, and a library's stray print must not appear there. Redirect both the
     # Python object, which is line-buffered (a block-buffered one would delay its lines), and the descriptor
     # that C code writes to.
     parents, sys.stdout = sys.stdout, sys.stderr
     os.dup2(sys.stderr.fileno(), parents.fileno())
-    return link
 
 
 class Inbox(Generic[_Incoming]):

@@ -21,15 +21,14 @@ from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
-from scheduler.engine.prefix.transfers import NONE_HERE
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
-from scheduler.engine.waits import Waits
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
     AdapterLoaded,
     Cancel,
     Counters,
+    Follow,
     Inspect,
     Inspection,
     Load,
@@ -44,18 +43,10 @@ from scheduler.link.messages import (
     WaitReason,
 )
 from scheduler.link.reports import EngineReport, PlanReport, SlotReport
-from scheduler.link.transfers import (
-    CloseTransfer,
-    OpenExport,
-    OpenImport,
-    ReadExport,
-    Transfer,
-    TransferReply,
-    WriteImport,
-)
+from scheduler.link.waits import Waits
 
 _NOTHING = StepResult()
-Outgoing: TypeAlias = StepOutput | Inspection | AdapterLoaded | TransferReply
+Outgoing: TypeAlias = StepOutput | Inspection | AdapterLoaded
 
 
 class EngineLoop:
@@ -139,24 +130,14 @@ class EngineLoop:
                     self._replies.append(self._load_adapter(command))
                 case UnloadAdapter(key=key):
                     self._backend.unload_adapter(key)
-                case OpenExport() | ReadExport() | OpenImport() | WriteImport() | CloseTransfer():
-                    self._transfer(command)
-                case Load():
-                    raise LinkError("a second Load: an engine loads one model in its life")
+                case Load() | Follow():
+                    raise LinkError("a second first message: an engine loads one model in its life")
                 case _:
                     assert_never(command)
 
     def _end_turn(self, command: TurnEnded) -> None:
         if (prefixes := self._backend.prefixes) is not None:
             prefixes.ended(salted(command.adapter, command.salt), command.session, command.kind)
-
-    def _transfer(self, command: Transfer) -> None:
-        if (transfers := self._backend.transfers) is not None:
-            answer = transfers.answer(command)
-        else:
-            answer = TransferReply(command.query, refusal=NONE_HERE)
-        if answer is not None and not isinstance(command, CloseTransfer):
-            self._replies.append(answer)
 
     def _load_adapter(self, command: LoadAdapter) -> AdapterLoaded:
         try:

@@ -23,11 +23,10 @@ from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.transfers import PrefixTransfers
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
 from scheduler.engine.scripted_segments import KV_BYTES_PER_TOKEN as KV_BYTES_PER_TOKEN
-from scheduler.engine.scripted_segments import ScriptedCodec, ScriptedRun
+from scheduler.engine.scripted_segments import ScriptedRun
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.system_memory import SystemMemory
 from scheduler.engine.thinking import ThinkingLimit, check_marks
@@ -125,7 +124,6 @@ class ScriptedBackend:
         self._prefixes: PrefixCache[ScriptedRun, Snapshot] | None = None
         if budget_bytes:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
-            self._transfers = PrefixTransfers(self._prefixes, ScriptedCodec())
         self._rows: dict[int, _Row] = {}
         self._adapters: set[str] = set()
         self._device = device or ScriptedDevice(self.held_bytes)
@@ -214,10 +212,6 @@ class ScriptedBackend:
 
     def background(self, idle: bool) -> bool:
         return False
-
-    @property
-    def transfers(self) -> PrefixTransfers[ScriptedRun, Snapshot] | None:
-        return None if self._prefixes is None else self._transfers
 
     @property
     def disk(self) -> None:

@@ -50,7 +50,7 @@ def next_step(on_board: Iterable[StreamRecord]) -> Step:
     context = 0
     for record in on_board:
         match record.state:
-            case State.SUBMITTED | State.PREFILLING:
+            case State.SUBMITTED | State.WAITING | State.PREFILLING | State.PREEMPTED:
                 prefilling = True
             case _:
                 decoding = True

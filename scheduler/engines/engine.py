@@ -39,12 +39,12 @@ from scheduler.link.messages import (
     ToEngine,
 )
 from scheduler.link.process import EngineLauncher
-from scheduler.link.transfers import TransferReply
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import State as RequestState
 from scheduler.requests.multiplexer import Multiplexer, RequestObserver
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
 from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
@@ -58,8 +58,8 @@ STARTS_UNTIL_BLOCKED = 2
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all engines of a pool have in common. `replaceable`: whether others could take the requests of the
-    engine with this name."""
+    """What all engines of a pool have in common. `left`: an engine has ended a request, whose answer is still
+    read. `replaceable`: whether others could take the requests of the engine with this name."""
 
     config: SchedulerConfig
     observer: EngineObserver
@@ -67,6 +67,8 @@ class Shared:
     adapters: Adapters
     kinship: Kinship
     requests: RequestObserver
+    turns: Turns
+    left: Callable[[StreamRecord], None]
     metrics: ModelMetrics
     telemetry: Containment
     on_loading: Callable[[str, str], None]
@@ -93,7 +95,13 @@ class Engine:
         """Its process while it is ready."""
         self.lost_at = -math.inf
         self.multiplexer = Multiplexer(
-            name, self.send, shared.observer.retired, shared.requests, shared.clock
+            name,
+            self.send,
+            shared.observer.retired,
+            shared.left,
+            shared.requests,
+            shared.turns,
+            shared.clock,
         )
         self.supervisor = Supervisor(launcher, self, config.supervision, shared.kinship.refusal)
         self.metrics = shared.metrics.of_engine(name)
@@ -213,10 +221,11 @@ class Engine:
         tokens = 0
         for record in self.multiplexer:
             match record.state:
-                case RequestState.SUBMITTED:
+                case RequestState.SUBMITTED | RequestState.WAITING:
                     tokens += len(record.prepared.prompt) - record.expected_cached_tokens
                 case RequestState.PREFILLING:
-                    tokens += len(record.prepared.prompt) - record.prefilled_tokens
+                    computed = record.prefilled_tokens or record.expected_cached_tokens
+                    tokens += len(record.prepared.prompt) - computed
                 case _:
                     pass
         return tokens
@@ -329,8 +338,6 @@ class Engine:
                 if not life.calls.answered(message.query, message) and message.refusal:
                     # Nobody waits: the process became ready after the others had loaded it.
                     _log.error("adapter_refused", engine=self.name, reason=message.refusal)
-            case TransferReply():
-                life.transfers.answered(message)
             case _:
                 raise AssertionError(f"{type(message).__name__} is the supervisor's")
 

@@ -8,10 +8,8 @@ import trio
 
 from scheduler.engines.stall_watch import StallWatch
 from scheduler.link.calls import Calls
-from scheduler.link.channel import EngineSender
 from scheduler.link.messages import Ready, ToEngine
 from scheduler.link.pending_inspections import Inspections
-from scheduler.link.pending_transfers import PendingTransfers
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.telemetry.engine_totals import EngineTotals
 
@@ -37,9 +35,6 @@ class Life:
         self.likely = likely
         self.calls = Calls(send)
         self.inspections = Inspections(self.calls)
-        self._sender = EngineSender()
-        self._sender.connect(send)
-        self.transfers = PendingTransfers(self._sender)
         self.budget_inspected = False
         """Whether its KV budget was inspected."""
         self._scope = trio.CancelScope()
@@ -53,5 +48,3 @@ class Life:
         """Its link has ended: let go of all who wait for it."""
         self._scope.cancel()
         self.calls.close()
-        self._sender.disconnect()
-        self.transfers.engine_lost()

@@ -33,9 +33,11 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.link.process import EngineLauncher
+from scheduler.prompt.offload import Offload
 from scheduler.requests.awaiting import Awaiting
-from scheduler.requests.lifecycle import Event
+from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
@@ -55,8 +57,10 @@ class Pool:
         observer: EngineObserver,
         metrics: ModelMetrics,
         traits: EngineTraits,
+        offload: Offload,
         place: Place = least_seconds,
     ) -> None:
+        self.turns = Turns(offload, self.cancel)
         self.awaiting = Awaiting(observer.retired)
         self._config = config
         self._launchers = launchers
@@ -76,6 +80,8 @@ class Pool:
             adapters=self.adapters,
             kinship=Kinship(),
             requests=traits.observer,
+            turns=self.turns,
+            left=self._left,
             metrics=metrics,
             telemetry=self._telemetry,
             on_loading=traits.on_loading,
@@ -94,8 +100,9 @@ class Pool:
     # --- its engines
 
     def __len__(self) -> int:
-        """How many requests the engines hold, or are to resume."""
-        return len(self.awaiting) + sum(len(engine.multiplexer) for engine in self)
+        """How many requests the engines hold, or are to resume, or have just ended."""
+        held = sum(len(engine.multiplexer) for engine in self)
+        return held + len(self.awaiting) + len(self.turns.ending)
 
     def __iter__(self) -> Iterator[Engine]:
         return iter(self._engines.values())
@@ -117,6 +124,7 @@ class Pool:
         for engine in self:
             yield from engine.multiplexer
         yield from self.awaiting
+        yield from self.turns.ending.values()
 
     @property
     def ready(self) -> Ready | None:
@@ -140,8 +148,7 @@ class Pool:
         """Never returns by itself; cancel it to end the engines. Raise EngineNeverReady if the first engines
         cannot be started, and must."""
         async with trio.open_nursery() as self._nursery:
-            # While it is not loaded there is no other task.
-            self._nursery.start_soon(trio.sleep_forever)
+            self._nursery.start_soon(self.turns.run)
             if self.loaded:
                 self.load()
         if self._never_ready is not None:
@@ -206,7 +213,7 @@ class Pool:
         """Start a further engine; `launcher` None: as the first ones. Raise TooManyEngines; NodesDecide where
         no engine is started without a launcher of its own."""
         if launcher is None and self.nodes_decide:
-            raise NodesDecide("there is an engine for each place of a node: let a machine join to add one")
+            raise NodesDecide("there is an engine for each machine that has joined: let another one join")
         if len(self._engines) >= MOST_ENGINES:
             raise TooManyEngines(f"there are {len(self._engines)} engines, as many as there may be")
         engine = self._new(launcher)
@@ -233,9 +240,7 @@ class Pool:
         LastEngine if no other one is left; NodesDecide."""
         engine = self[name]
         if self.nodes_decide:
-            raise NodesDecide(
-                "there is an engine for each place of a node: let a machine leave to drain its own"
-            )
+            raise NodesDecide("there is an engine for each machine that has joined: let its machine leave")
         if not any(one is not engine and not one.draining and not one.failed for one in self):
             raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
         self._drain(engine)
@@ -278,7 +283,9 @@ class Pool:
 
     def cancel(self, record: StreamRecord) -> None:
         """Cancel a request that no reader waits for."""
-        if record in self.awaiting:
+        if record.state is State.ENDING:
+            self.turns.drop(record)
+        elif record in self.awaiting:
             self.awaiting.cancel(record)
         elif (engine := self._of(record)) is not None:
             engine.multiplexer.cancel(record)
@@ -294,14 +301,11 @@ class Pool:
         """Fail every request with `error`, and cancel those that engines have."""
         for record in list(self.awaiting):
             self.awaiting.give_up(record, error)
+        for record in list(self.turns.ending.values()):
+            record.fail(error)
+            self.turns.drop(record)
         for engine in self:
             engine.multiplexer.end_all(error)
-
-    def left(self, record: StreamRecord) -> None:
-        """A request of the pool has retired."""
-        if (engine := self._of(record)) is not None:
-            engine.left(record)
-            self._stop_if_drained(engine)
 
     def woke(self, now: float) -> None:
         """The machine slept: the time until now was no stall."""
@@ -357,8 +361,19 @@ class Pool:
         self._observer.engine_lost(engine)
 
     def retired(self, record: StreamRecord) -> None:
-        self.left(record)
+        self._leave_engine(record)
         self._observer.retired(record)
+
+    def _left(self, record: StreamRecord) -> None:
+        """A request has left its engine, and its answer is still read."""
+        if (engine := self._leave_engine(record)) is not None:
+            self._observer.engine_ready(engine)
+
+    def _leave_engine(self, record: StreamRecord) -> Engine | None:
+        if (engine := self._of(record)) is not None:
+            engine.left(record)
+            self._stop_if_drained(engine)
+        return engine
 
     def _serving(self) -> list[Engine]:
         return [engine for engine in self if not engine.draining]

@@ -34,7 +34,6 @@ from scheduler.link.messages import (
     ToEngine,
 )
 from scheduler.link.process import EngineLauncher, Exit, LaunchFailed, LaunchRefused
-from scheduler.link.transfers import TransferReply
 from scheduler.statistics import DeathCause, EngineStatistics
 
 _log = structlog.get_logger("supervisor")
@@ -349,7 +348,7 @@ class Supervisor:
                     self._engine.loading(stage)
                 case Fault(error=error, stack=stack):
                     raise EngineFault(error, stack)
-                case StepOutput() | Inspection() | AdapterLoaded() | TransferReply():
+                case StepOutput() | Inspection() | AdapterLoaded():
                     raise LinkError(f"the engine sent {type(message).__name__} before it was ready")
                 case _:
                     assert_never(message)

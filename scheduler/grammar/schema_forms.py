@@ -192,6 +192,9 @@ class SchemaForms:
                     merged[keyword] = list(dict.fromkeys([*before, *value]))
                 case "enum":
                     merged[keyword] = value if before is value else self._common(value, before)
+                    if not merged[keyword]:
+                        # An empty list would say nothing.
+                        return None
                 case _ if self._same(before, value):
                     merged[keyword] = value
                 case _ if keyword in _LEAST:

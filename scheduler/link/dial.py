@@ -1,4 +1,5 @@
-"""Connect to a front from another machine, and say who this is. Without trio: host processes use it."""
+"""Connect to a server, or to rank 0, from another machine, and say who this is. Without trio: engines use
+it."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ _reply_decoder = msgspec.msgpack.Decoder(HelloReply)
 
 
 class DialFailed(Exception):
-    """The front could not be reached: a sentence that names its addresses."""
+    """The server could not be reached: a sentence that names its addresses."""
 
 
 def dial(
     addresses: Sequence[str], port: int, token: str, role: str, *, host: str, seconds: float
 ) -> socket.socket:
-    """Return a blocking connection to the front, let in as `role`, on which keep-alive is set.
+    """Return a blocking connection to the server, let in as `role`, on which keep-alive is set.
 
     Tries the addresses in turn, again and again for `seconds`. Raise DialFailed; HelloRefused with the
-    front's reason.
+    server's reason.
     """
     ends_at = time.monotonic() + seconds
     hello = encode(Hello(PROTOCOL_VERSION, token, role, host))

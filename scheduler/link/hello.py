@@ -1,14 +1,12 @@
 """The first frame of a connection over TCP, and who is let in by it. Pure: without I/O.
 
-A connection is worth nothing until its Hello names a token that somebody waits for. A token is 32 random
-bytes, is good for one connection in one role, and is compared in constant time.
+A connection is worth nothing until its Hello has the token of those that it dials: 32 random bytes,
+compared in constant time.
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 import msgspec
 
@@ -17,12 +15,14 @@ from scheduler.link.messages import PROTOCOL_VERSION
 from scheduler.link.wire_struct import WireStruct
 
 MOST_HELLO_BYTES = 1024
-"""Of a Hello's body."""
-_TOKEN_BYTES = 32
+"""The bound of a Hello's body."""
+TOKEN_BYTES = 32
+ENGINE_ROLE = "engine"
+"""The role of a connection to the server: a machine that offers its device for an engine."""
 
 
 def rank_role(rank: int) -> str:
-    """The role of a connection to rank 0 of an engine over several machines."""
+    """Return the role of a connection to rank 0 of an engine over several machines."""
     return f"rank {rank}"
 
 
@@ -33,9 +33,9 @@ class Hello(WireStruct, frozen=True, tag="hello"):
     version: int
     token: str
     role: str
-    """What the connection is for: a token is good for one role."""
+    """What the connection is for."""
     host: str
-    """The dialer's machine, for people."""
+    """The name of the dialer's machine, with its device where that is not the first one."""
 
     def __repr__(self) -> str:
         return f"Hello(version={self.version}, role={self.role!r}, host={self.host!r})"
@@ -52,53 +52,24 @@ class HelloRefused(Exception):
     """The dialer is not let in: a sentence for the operator."""
 
 
-@dataclass(eq=False, slots=True)
-class Expected:
-    """One connection that somebody waits for."""
-
-    role: str
-    token: str = field(default_factory=lambda: secrets.token_hex(_TOKEN_BYTES), repr=False)
+class OtherProtocol(HelloRefused):
+    """The dialer has the token and speaks another version of the protocol."""
 
 
-_E = TypeVar("_E", bound=Expected)
+def new_token() -> str:
+    return secrets.token_hex(TOKEN_BYTES)
 
 
-class Expectations(Generic[_E]):
-    """The connections that are waited for."""
-
-    def __init__(self) -> None:
-        self._expected: list[_E] = []
-
-    def __len__(self) -> int:
-        return len(self._expected)
-
-    def add(self, expected: _E) -> None:
-        self._expected.append(expected)
-
-    def forget(self, expected: _E) -> None:
-        """Nobody waits for it any more. It may have come already."""
-        if expected in self._expected:
-            self._expected.remove(expected)
-
-    def take(self, hello: Hello) -> _E:
-        """Return what this Hello is waited for as, once. Raise HelloRefused."""
-        found: _E | None = None
-        for expected in self._expected:
-            # All are compared, each in constant time: the time tells nothing of a token.
-            same = secrets.compare_digest(expected.token.encode(), hello.token.encode())
-            if same and expected.role == hello.role:
-                found = expected
-        if found is None:
-            raise HelloRefused("its token is wrong, was used before, or is not waited for any more")
-        self.forget(found)
-        return found
-
-
-def version_refusal(hello: Hello) -> str:
-    """Return why a dialer with the right token is refused; empty: it is not."""
-    if hello.version == PROTOCOL_VERSION:
-        return ""
-    return f"host {hello.host} speaks protocol {hello.version}, this server {PROTOCOL_VERSION}"
+def check_hello(hello: Hello, token: str, *roles: str) -> None:
+    """Raise HelloRefused unless this Hello has the token and one of the roles; OtherProtocol if it has."""
+    # In constant time: the time that a refusal takes tells nothing of the token.
+    same = secrets.compare_digest(token.encode(), hello.token.encode())
+    if not same or hello.role not in roles:
+        raise HelloRefused("its token is wrong, or nobody waits for it")
+    if hello.version != PROTOCOL_VERSION:
+        raise OtherProtocol(
+            f"host {hello.host} speaks protocol {hello.version}, this server {PROTOCOL_VERSION}"
+        )
 
 
 def read_hello(body: bytes) -> Hello:

@@ -1,13 +1,12 @@
-"""The front's port: other machines dial it, say who they are, and are handed to those who wait for them.
+"""The server's port for engines on other machines: it checks each connection's Hello and hands it over.
 
 Until it is identified a connection costs a descriptor, a kilobyte and a second, and 64 of them at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 import trio
@@ -15,13 +14,12 @@ import trio
 from scheduler.errors import LinkError
 from scheduler.link.framing import LENGTH_BYTES, encode
 from scheduler.link.hello import (
+    ENGINE_ROLE,
     MOST_HELLO_BYTES,
-    Expectations,
-    Expected,
     HelloRefused,
     HelloReply,
+    check_hello,
     read_hello,
-    version_refusal,
 )
 from scheduler.link.keep_alive import keep_alive
 from scheduler.link.messages import PROTOCOL_VERSION
@@ -36,67 +34,25 @@ _LOG_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Dialed:
-    """A connection that has identified itself. `host`: the dialer's machine, as it names itself."""
+    """A connection that has identified itself. `host`: the dialer's machine, as it names itself;
+    `address`: as the connection shows it."""
 
     stream: trio.abc.Stream
     host: str
-
-
-@dataclass(eq=False, slots=True)
-class Awaited(Expected):
-    """One connection that somebody waits for, from `Listener.expect`."""
-
-    _arrived: trio.Event = field(default_factory=trio.Event)
-    _dialed: Dialed | None = None
-    refusal: str = ""
-    """Why a dialer with the right token is not let in."""
-
-    async def arrive(self) -> Dialed:
-        """Return the connection, which is then the caller's to close. Raise HelloRefused if a dialer with the
-        right token is not let in, LinkError if it has left before it was."""
-        await self._arrived.wait()
-        if self.refusal:
-            raise HelloRefused(self.refusal)
-        if self._dialed is None:
-            raise LinkError("the dialer left while it connected")
-        dialed, self._dialed = self._dialed, None
-        return dialed
-
-    def let_in(self, dialed: Dialed) -> None:
-        self._dialed = dialed
-        self._arrived.set()
-
-    def refuse(self, refusal: str) -> None:
-        """`refusal` empty: it has left."""
-        self.refusal = refusal
-        self._arrived.set()
-
-    async def aclose(self) -> None:
-        """Close a connection that nobody has fetched."""
-        if self._dialed is not None:
-            await trio.aclose_forcefully(self._dialed.stream)
+    address: str = ""
 
 
 class Listener:
     """Accepts connections for as long as `serve` runs."""
 
-    def __init__(self) -> None:
-        self._expected: Expectations[Awaited] = Expectations()
+    def __init__(self, token: str, arrived: Callable[[Dialed], None]) -> None:
+        """`arrived` gets each connection that has the token, which is then its own to close; it does not
+        wait."""
+        self._token = token
+        self._arrived = arrived
         self.unidentified = 0
         self._refused = 0
         self._logged_at: float | None = None
-
-    @asynccontextmanager
-    async def expect(self, role: str) -> AsyncIterator[Awaited]:
-        """Let one connection in, which names this role and the new token of what is returned, until the block
-        ends."""
-        awaited = Awaited(role)
-        self._expected.add(awaited)
-        try:
-            yield awaited
-        finally:
-            self._expected.forget(awaited)
-            await awaited.aclose()
 
     async def serve(
         self, host: str, port: int, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
@@ -130,13 +86,14 @@ class Listener:
     async def _welcome(self, stream: trio.SocketStream) -> None:
         try:
             keep_alive(stream)
+            address = str(stream.socket.getpeername()[0])
         except OSError:
             # It is gone already.
             await trio.aclose_forcefully(stream)
             return
-        await self.identify(stream)
+        await self.identify(stream, address)
 
-    async def identify(self, stream: trio.abc.Stream) -> None:
+    async def identify(self, stream: trio.abc.Stream, address: str = "") -> None:
         """Read a new connection's Hello; hand the connection over or close it."""
         if self.unidentified >= MOST_UNIDENTIFIED:
             self._note("too many connections have not identified themselves")
@@ -146,7 +103,8 @@ class Listener:
         kept = False
         try:
             with trio.move_on_after(IDENTIFY_SECONDS) as limit:
-                kept = await self._identify(stream)
+                dialed = Dialed(stream, await self._identify(stream), address)
+                kept = True
             if limit.cancelled_caught:
                 self._note(f"no Hello within {IDENTIFY_SECONDS:g} s")
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -157,30 +115,22 @@ class Listener:
             self.unidentified -= 1
             if not kept:
                 await trio.aclose_forcefully(stream)
+        if kept:
+            self._arrived(dialed)
 
-    async def _identify(self, stream: trio.abc.Stream) -> bool:
-        """Return whether the connection has found who waits for it."""
+    async def _identify(self, stream: trio.abc.Stream) -> str:
+        """Return the dialer's machine. Raise LinkError or HelloRefused."""
         length = int.from_bytes(await _read_exactly(stream, LENGTH_BYTES), "big")
         if length > MOST_HELLO_BYTES:
             raise LinkError(f"its first frame announces {length} bytes: no Hello has that many")
         hello = read_hello(await _read_exactly(stream, length))
         try:
-            awaited = self._expected.take(hello)
+            check_hello(hello, self._token, ENGINE_ROLE)
         except HelloRefused as refused:
             await stream.send_all(encode(HelloReply(PROTOCOL_VERSION, str(refused))))
             raise
-        refusal = version_refusal(hello)
-        sent = False
-        try:
-            await stream.send_all(encode(HelloReply(PROTOCOL_VERSION, refusal)))
-            sent = True
-        finally:
-            # Its token is spent in any case.
-            if sent and not refusal:
-                awaited.let_in(Dialed(stream, hello.host))
-            else:
-                awaited.refuse(refusal)
-        return not refusal
+        await stream.send_all(encode(HelloReply(PROTOCOL_VERSION)))
+        return hello.host
 
     def _note(self, reason: str) -> None:
         self._refused += 1

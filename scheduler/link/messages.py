@@ -19,13 +19,12 @@ from scheduler.link.counters import MemoryState as MemoryState
 from scheduler.link.counters import StepCosts as StepCosts
 from scheduler.link.pooling import Pooler
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
-from scheduler.link.transfers import Transfer, TransferReply
 from scheduler.link.waits import WaitOut as WaitOut
 from scheduler.link.waits import WaitReason as WaitReason
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 22
+PROTOCOL_VERSION = 23
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -69,6 +68,20 @@ class RankGroup(WireStruct, frozen=True):
     """What a process that dials `control` must know. Never logged."""
     devices: tuple[tuple[str, ...], ...] = ()
     """JACCL only: by rank, the RDMA device that leads to each rank; empty to itself."""
+
+
+class Follow(WireStruct, frozen=True, tag="follow"):
+    """The first message to a machine that computes a rank other than 0, in place of Load. Its process
+    dials rank 0, which sends it the Load; it still ends with this link."""
+
+    rank: int
+    control: str
+    """IP:PORT of rank 0."""
+    token: str
+    """The group's."""
+
+    def __repr__(self) -> str:
+        return f"Follow(rank={self.rank}, control={self.control!r})"
 
 
 class Load(WireStruct, frozen=True, tag="load"):
@@ -390,6 +403,6 @@ class Fault(WireStruct, frozen=True, tag="fault"):
 
 
 ToEngine: TypeAlias = (
-    Load | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter | Transfer
+    Load | Follow | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
 )
-FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | TransferReply | Fault
+FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault

@@ -11,15 +11,11 @@ holds. See the constants below.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import json
-import os
-import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save
 
+from scheduler.models.kept_folder import ensure_folder, kept_folder, write_folder, write_json
 from scheduler.user_cache import user_cache_folder as user_cache_folder
 
 Weights = dict[str, npt.NDArray[np.float32]]
@@ -39,9 +36,6 @@ FIRST_ADDED_TOKEN_ID: Final = 8183
 
 FORMAT_VERSION: Final = 1
 """Raise it with any change to the files or the weights: old cached folders are then ignored."""
-
-MANIFEST: Final = "penstock.json"
-"""Written last: the digest of the folder's inputs, and the size of every file in it."""
 
 _EMBEDDING_SCALE = 0.05
 """Small against the blocks' output: with tied embeddings, a token's remaining embedding votes for the token
@@ -89,47 +83,17 @@ BENCH_13M: Final = Shape(hidden=384, layers=6, heads=6, kv_heads=2, head_dim=64,
 
 def ensure_model(shape: Shape, name: str, cache_folder: Path) -> Path:
     """Return the folder of this model in the cache; make it if it does not exist or is incomplete.
-
-    Any number of processes may ask at once; one makes it, under a lock that the system releases when its
-    holder dies. Raise OSError if the cache cannot be written.
-    """
+    Raise OSError if the cache cannot be written."""
     digest = model_digest(shape)
-    folder = cache_folder / f"{name}-{digest[:16]}"
-    if _is_whole(folder, digest):
-        return folder
-    cache_folder.mkdir(parents=True, exist_ok=True)
-    with _locked(cache_folder / f".{folder.name}.lock"):
-        if _is_whole(folder, digest):
-            return folder
-        for leftover in [folder, *cache_folder.glob(f".{folder.name}.*.partial")]:
-            if leftover.exists():
-                shutil.rmtree(leftover)
-        write_model(shape, folder)
+    folder = kept_folder(cache_folder, name, digest)
+    ensure_folder(folder, digest, partial(_write_files, shape))
     return folder
 
 
 def write_model(shape: Shape, folder: Path) -> None:
-    """Write the model; `folder` appears whole or not at all, even if others write it at the same time.
-
-    An empty folder is used, and one that already holds this very model is left unchanged. Raise
-    FileExistsError for a folder that holds anything else, OSError if it cannot be written.
-    """
-    digest = model_digest(shape)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.parent / f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}.partial"
-    partial.mkdir()
-    try:
-        _write_files(shape, digest, partial)
-        try:
-            partial.rename(folder)
-        except OSError:
-            if _is_whole(folder, digest):
-                return
-            if folder.exists():
-                raise FileExistsError(f"{folder} exists and is not this model; give another folder") from None
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    """Write the model into a folder that is empty, not there yet, or already this model.
+    Raises what `write_folder` does."""
+    write_folder(folder, model_digest(shape), partial(_write_files, shape))
 
 
 def model_digest(shape: Shape) -> str:
@@ -183,15 +147,14 @@ def random_weights(shape: Shape) -> Weights:
     return weights
 
 
-def _write_files(shape: Shape, digest: str, folder: Path) -> None:
+def _write_files(shape: Shape, folder: Path) -> dict[str, object]:
     for name in TOKENIZER_FILES:
         shutil.copyfile(TOKENIZER_FOLDER / name, folder / name)
-    _write_json(folder / "config.json", _model_config(shape))
+    write_json(folder / "config.json", _model_config(shape))
     generation = {"do_sample": False, "eos_token_id": EOS_TOKEN_ID, "pad_token_id": PAD_TOKEN_ID}
-    _write_json(folder / "generation_config.json", generation)
+    write_json(folder / "generation_config.json", generation)
     (folder / "model.safetensors").write_bytes(save(random_weights(shape), metadata={"format": "pt"}))
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    _write_json(folder / MANIFEST, {"digest": digest, "shape": asdict(shape), "file_bytes": sizes})
+    return {"shape": asdict(shape)}
 
 
 def _model_config(shape: Shape) -> dict[str, Any]:
@@ -216,28 +179,6 @@ def _model_config(shape: Shape) -> dict[str, Any]:
         "eos_token_id": EOS_TOKEN_ID,
         "pad_token_id": PAD_TOKEN_ID,
     }
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-
-
-def _is_whole(folder: Path, digest: str) -> bool:
-    """Whether every file exists in its size: cleaners of temporary folders delete single files."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        sizes: dict[str, int] = manifest["file_bytes"]
-        sizes_now = {name: (folder / name).stat().st_size for name in sizes}
-        return bool(manifest["digest"] == digest and sizes_now == sizes)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def main() -> None:

@@ -5,50 +5,51 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from scheduler.answer import mlx_lm_parts
 from scheduler.errors import TemplateFailed
-from scheduler.prompt.hub_template import Asked, HubTemplate
-from scheduler.prompt.kept_texts import KeptTexts
 from scheduler.request import ChatPrompt, Message, Reasoning
 
-
-class Renderer(Protocol):
-    def __call__(self, prompt: ChatPrompt, salt: str = "", /) -> str:
-        """`salt`: of the conversations that may share kept texts of messages."""
-        ...
+Renderer: TypeAlias = Callable[[ChatPrompt], str]
 
 
-def renderer(tokenizer: Any, template_type: str | None, texts: KeptTexts | None = None) -> Renderer | None:
-    """Return the renderer of this model's conversations; None if it has no template. `texts`: where it may
-    keep those of messages."""
+def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
+    """Return the renderer of this model's conversations; None if it has no template."""
     asked_for = "chat_template_type" in tokenizer.init_kwargs or tokenizer.chat_template is None
     if template_type is not None and asked_for:
         program = getattr(mlx_lm_parts.chat_template(template_type), "apply_chat_template", None)
         if program is not None:
-            return lambda prompt, salt="": _run(program, prompt)
-    if tokenizer.chat_template is None:
-        return None
-    template = HubTemplate(tokenizer, texts)
-    return lambda prompt, salt="": _render(template, prompt, salt)
+            return partial(_run, program)
+    return None if tokenizer.chat_template is None else partial(_render, tokenizer)
 
 
-def _render(template: HubTemplate, prompt: ChatPrompt, salt: str) -> str:
+def _render(tokenizer: Any, prompt: ChatPrompt) -> str:
     """Render the messages as sent or, if the template raises, in the order that every template accepts, or
     without the role that some do not have. What none of these makes acceptable fails as it was sent."""
-    tools = [tool.definition() for tool in prompt.offered_tools] or None
     options = {**_reasoning_options(prompt.reasoning), **prompt.template_options}
-    asked = Asked(tools, prompt.continue_final, options)
+
+    def rendered(messages: Sequence[Message]) -> str:
+        text: str = tokenizer.apply_chat_template(
+            list(messages),
+            tools=[tool.definition() for tool in prompt.offered_tools] or None,
+            tokenize=False,
+            add_generation_prompt=not prompt.continue_final,
+            continue_final_message=prompt.continue_final,
+            **options,
+        )
+        return text
+
     try:
-        return template.render(prompt.messages, asked, salt)
+        return rendered(prompt.messages)
     except Exception:
         ordered = alternating(prompt.messages)
         for messages in (ordered, without_system(ordered)):
             if messages != prompt.messages:
                 with suppress(Exception):
-                    return template.render(messages, asked, salt)
+                    return rendered(messages)
         raise
 
 

@@ -21,6 +21,8 @@ class Lane(Enum):
     """Validation, templates, tokenizing: at most about 100 ms."""
     LARGE = auto()
     """The same for inputs that take hundreds of megabytes of memory: one at a time."""
+    ANSWER = auto()
+    """Reading what is long of an answer: one at a time."""
     GRAMMAR = auto()
     """Compiling a grammar that is not cached: one per tenant at a time."""
 

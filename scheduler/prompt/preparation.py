@@ -13,7 +13,9 @@ from scheduler.answer.answer_format import PLAIN
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.prompt_logprobs import PromptLogprobs
+from scheduler.answer.stop_strings import WantedStrings
 from scheduler.answer.token_spans import TokenSpans
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import call_id
 from scheduler.config import ThinkingConfig
 from scheduler.engine.adapter_files import salted
@@ -41,6 +43,7 @@ from scheduler.request import (
     Prompt,
     TextPrompt,
     TokenPrompt,
+    Tool,
     ToolChoice,
 )
 from scheduler.token_ids import TokenIds, common_run, compact
@@ -228,8 +231,25 @@ class Preparation:
         self._check_vocabulary(token_ids, field)
         return self.tokenizer.decode(token_ids)
 
-    def answer_pipeline(self, prepared: PreparedRequest, choice: int = 0) -> AnswerPipeline:
-        """Return a new pipeline from this answer's token ids to its events; one for each choice."""
+    def answer_pipelines(self, prepared: PreparedRequest) -> list[AnswerPipeline]:
+        """Return a new pipeline for each choice, from its token ids to its events. They share what is found
+        out about stop strings and tools."""
+        request = prepared.request
+        tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
+        stops, offered = WantedStrings(request.stop), OfferedTools(tools)
+        return [
+            self._answer_pipeline(prepared, choice, stops, tools, offered)
+            for choice in range(request.choices)
+        ]
+
+    def _answer_pipeline(
+        self,
+        prepared: PreparedRequest,
+        choice: int,
+        stops: WantedStrings,
+        tools: Sequence[Tool],
+        offered: OfferedTools,
+    ) -> AnswerPipeline:
         request, form = prepared.request, self.tokenizer.answer_format
         spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
         thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
@@ -244,21 +264,20 @@ class Preparation:
             thinking=thinking,
             prompt=prompt,
         )
-        tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
         is_plain = (form if tools else form.without_tools()) == PLAIN
         if not isinstance(request.prompt, ChatPrompt) or is_plain:
-            return pipeline(self.tokenizer.detokenizer(), request.stop)
+            return pipeline(self.tokenizer.detokenizer(), stops)
         short_ids = form.tools is not None and form.tools.short_ids
         assembly = Assembly(
             form,
             form.splitter(tools=bool(tools), in_reasoning=prepared.opens_reasoning),
-            tools,
+            offered,
             lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
             parallel_calls=request.prompt.parallel_tool_calls,
             spans=spans,
         )
         detokenizer = self.tokenizer.detokenizer(form.spelled(tools=bool(tools)))
-        return pipeline(detokenizer, request.stop, assembly)
+        return pipeline(detokenizer, stops, assembly)
 
     def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
         """Whether the prompt ends inside reasoning: some templates write its opening mark."""
@@ -286,7 +305,7 @@ class Preparation:
         field = field or _field(prompt)
         match prompt:
             case ChatPrompt():
-                text = self.tokenizer.render(prompt, salt)
+                text = self.tokenizer.render(prompt)
             case TextPrompt(text=text):
                 pass
             case TokenPrompt(token_ids=token_ids):

@@ -25,9 +25,7 @@ from scheduler.answer.answer_format import (
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
-from scheduler.prompt.kept_texts import TEXTS_BYTES, KeptTexts
 from scheduler.request import ChatPrompt
-from scheduler.statistics import TextStatistics
 
 _VOCABULARY_FILES = ("tokenizer.json", ".model", ".tiktoken", "tekken.json", "vocab.json", "vocab.txt")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -54,13 +52,9 @@ class Tokenizer(Protocol):
         """Tokens that no plain text contains, such as the templates' turn marks."""
         ...
 
-    def render(self, prompt: ChatPrompt, salt: str = "") -> str:
-        """The prompt text of a conversation, up to the assistant's turn (or within it). `salt`: of those that
-        may share kept texts of messages. Raises TemplateFailed."""
-        ...
-
-    def text_statistics(self) -> TextStatistics:
-        """Of the texts that `render` keeps."""
+    def render(self, prompt: ChatPrompt) -> str:
+        """The prompt text of a conversation, up to the assistant's turn (or within it). Raises
+        TemplateFailed."""
         ...
 
     def encode(self, text: str) -> list[int]:
@@ -142,10 +136,7 @@ class HubTokenizer:
         self._format = answer_format(
             self._tokenizer, model_type, tool_parser=tool_parser, reasoning_parser=reasoning_parser
         )
-        self._texts = KeptTexts(TEXTS_BYTES)
-        self._renderer = chat_template.renderer(
-            self._tokenizer, template_type(self._tokenizer, model_type), self._texts
-        )
+        self._renderer = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
@@ -165,7 +156,6 @@ class HubTokenizer:
         spellings = ByteTable(self._backend.id_to_token).__getitem__
         self._spelling: Callable[[int], bytes] = spellings if self._is_byte_level else cache(self._spelled)
         self._byte_tables: dict[frozenset[str], ByteTable] = {}
-        self._texts.clear()  # What was tried out is no client's.
 
     @property
     def vocabulary(self) -> int:
@@ -188,16 +178,13 @@ class HubTokenizer:
     def answer_format(self) -> AnswerFormat:
         return self._format
 
-    def text_statistics(self) -> TextStatistics:
-        return self._texts.statistics()
-
-    def render(self, prompt: ChatPrompt, salt: str = "") -> str:
+    def render(self, prompt: ChatPrompt) -> str:
         if self._renderer is None:
             raise TemplateFailed("this model has no chat template", param="messages")
         try:
             if self._is_generic:
                 prompt = generic_tools.rewritten(prompt, system_turn=self._system_turn)
-            return self._renderer(prompt, salt)
+            return self._renderer(prompt)
         except Exception as error:
             raise chat_template.failed(error) from error
 

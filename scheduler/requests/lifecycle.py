@@ -6,33 +6,49 @@ id leaves the parent's tables when its state becomes RETIRED.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 
 from scheduler.errors import LinkError
 
 
-class State(Enum):
-    QUEUED = auto()
-    """Accepted; in the intake queue."""
-    SUBMITTED = auto()
-    """Sent to the engine, which has not reported progress yet."""
-    PREFILLING = auto()
-    DECODING = auto()
-    AWAITING_ENGINE = auto()
+class State(StrEnum):
+    """The value names the phase in a time line, which shows none from ENDING on: what a request did then goes
+    on until it is over."""
+
+    QUEUED = "queue"
+    """Accepted: tokenized, and in the intake queue."""
+    SUBMITTED = "submitted"
+    """Sent to an engine that has not said anything of it yet: the start of what comes next."""
+    WAITING = "waiting"
+    """In an engine, without a slot."""
+    PREFILLING = "prefill"
+    DECODING = "decode"
+    PREEMPTED = "preempted"
+    """It lost its slot, and waits for another one."""
+    AWAITING_ENGINE = "awaiting_engine"
     """Its engine died; the next one resumes it."""
-    CANCELLING = auto()
+    ENDING = "ending"
+    """No engine has it any more: the answer is whole, and the rest of it is being read."""
+    CANCELLING = "cancelling"
     """`Cancel` sent; output that still arrives is dropped until `Retired`."""
-    RETIRED = auto()
+    RETIRED = "retired"
 
 
 class Event(Enum):
     DISPATCH = auto()
+    WAIT = auto()
+    """The engine says why it has no slot."""
+    ADMIT = auto()
+    """It waited for a slot, and has got one."""
+    PREEMPT = auto()
     PREFILL = auto()
     TOKEN = auto()
     CANCEL = auto()
     """The client left, or a deadline passed: the record's outcome says which."""
     LOSE = auto()
     """Its engine died."""
+    END = auto()
+    """Its engine has ended it."""
     RETIRE = auto()
 
 
@@ -40,29 +56,37 @@ class IllegalMove(LinkError):
     """An event that the state does not allow. If the engine sent it, the engine counts as broken."""
 
 
-_IN_ENGINE = (State.SUBMITTED, State.PREFILLING, State.DECODING)
+IN_ENGINE = (State.SUBMITTED, State.WAITING, State.PREFILLING, State.DECODING, State.PREEMPTED)
+"""With a reader."""
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.QUEUED, Event.DISPATCH): State.SUBMITTED,
-    (State.SUBMITTED, Event.PREFILL): State.PREFILLING,
-    (State.PREFILLING, Event.PREFILL): State.PREFILLING,
-    (State.SUBMITTED, Event.TOKEN): State.DECODING,
-    (State.PREFILLING, Event.TOKEN): State.DECODING,
-    (State.DECODING, Event.TOKEN): State.DECODING,
+    (State.SUBMITTED, Event.WAIT): State.WAITING,
+    (State.WAITING, Event.WAIT): State.WAITING,
+    # It waits for free memory until it has a slot again, whatever else is missing.
+    (State.PREEMPTED, Event.WAIT): State.PREEMPTED,
+    # The engine sends the last change of a turn, so what was before it may be unknown.
+    **{(state, Event.ADMIT): State.PREFILLING for state in IN_ENGINE},
+    **{(state, Event.PREEMPT): State.PREEMPTED for state in IN_ENGINE},
+    **{(state, Event.PREFILL): State.PREFILLING for state in IN_ENGINE if state is not State.DECODING},
+    **{(state, Event.TOKEN): State.DECODING for state in IN_ENGINE},
     # On the next engine it starts again as SUBMITTED; it may have tokens already.
-    **{(state, Event.LOSE): State.AWAITING_ENGINE for state in _IN_ENGINE},
+    **{(state, Event.LOSE): State.AWAITING_ENGINE for state in IN_ENGINE},
     (State.AWAITING_ENGINE, Event.DISPATCH): State.SUBMITTED,
+    # It died with an answer that lacked only its `Retired`.
+    **{(state, Event.END): State.ENDING for state in (*IN_ENGINE, State.AWAITING_ENGINE)},
     # No engine has it, so a cancel retires it without waiting for `Retired`.
     **{
         (state, event): State.RETIRED
-        for state in (State.QUEUED, State.AWAITING_ENGINE)
+        for state in (State.QUEUED, State.AWAITING_ENGINE, State.ENDING)
         for event in (Event.CANCEL, Event.RETIRE)
     },
-    **{(state, Event.CANCEL): State.CANCELLING for state in _IN_ENGINE},
-    **{(state, Event.RETIRE): State.RETIRED for state in (*_IN_ENGINE, State.CANCELLING)},
-    (State.CANCELLING, Event.PREFILL): State.CANCELLING,
-    (State.CANCELLING, Event.TOKEN): State.CANCELLING,
-    (State.CANCELLING, Event.CANCEL): State.CANCELLING,
+    **{(state, Event.CANCEL): State.CANCELLING for state in IN_ENGINE},
+    **{(state, Event.RETIRE): State.RETIRED for state in (*IN_ENGINE, State.CANCELLING)},
+    **{
+        (State.CANCELLING, event): State.CANCELLING
+        for event in (Event.WAIT, Event.ADMIT, Event.PREEMPT, Event.PREFILL, Event.TOKEN, Event.CANCEL)
+    },
     (State.RETIRED, Event.CANCEL): State.RETIRED,
 }
 

@@ -29,7 +29,8 @@ from scheduler.link.messages import (
     WaitOut,
 )
 from scheduler.requests.lifecycle import Event, State
-from scheduler.requests.record import StreamRecord
+from scheduler.requests.record import End, EndToken, StreamRecord
+from scheduler.requests.turns import Turns
 
 _log = structlog.get_logger("multiplexer")
 _ENGINE_LOST = "the engine died"
@@ -56,7 +57,8 @@ class RequestObserver(Protocol):
 class Multiplexer:
     """The requests that one engine holds, by id.
 
-    `send` takes messages for the engine; `on_retired` is called with every record that leaves for good.
+    `send` takes messages for the engine. `on_left` is called with a record that the engine has ended while
+    its answer is still read, `on_retired` with every record that leaves for good.
     """
 
     def __init__(
@@ -64,14 +66,18 @@ class Multiplexer:
         engine: str,
         send: Callable[[ToEngine], None],
         on_retired: Callable[[StreamRecord], None],
+        on_left: Callable[[StreamRecord], None],
         observer: RequestObserver,
+        turns: Turns,
         clock: Callable[[], float],
     ) -> None:
         """`engine`: its name."""
         self._engine = engine
         self._send = send
         self._on_retired = on_retired
+        self._on_left = on_left
         self._observer = observer
+        self._turns = turns
         self._clock = clock
         self._records: dict[int, StreamRecord] = {}
 
@@ -93,9 +99,7 @@ class Multiplexer:
         self._take(record, record.resubmit_message)
 
     def _take(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
-        record.move(Event.DISPATCH)
-        record.engine = self._engine
-        record.time_line.submitted(self._clock(), self._engine)
+        record.dispatch(self._engine, self._clock())
         self._records[record.request_id] = record
         self._send_submit(record, message)
 
@@ -116,12 +120,14 @@ class Multiplexer:
             self._send(Cancel(record.request_id))
 
     def route(self, output: StepOutput) -> list[StreamRecord]:
-        """Deliver one step. A failure in one request's text ends that request and no other. Return the
-        requests that the step has moved on, and that go on.
+        """Deliver one step: what `turns` does not read at once is read later, in order. A failure in one
+        request's text ends that request and no other. Return the requests that the step has moved on, and
+        that go on.
 
         Raise LinkError for output that a working engine cannot send.
         """
         now = self._clock()
+        self._turns.begin_step()
         ends = {retired.request_id: retired for retired in output.retired}
         for wait in output.waits:
             self._route_wait(wait, now)
@@ -134,8 +140,12 @@ class Multiplexer:
             self._route_token(token, end is not None and end.reason == "stop", now)
         for retired in output.retired:
             self._route_retired(retired)
-        ids = {one.request_id for one in output.prefills} | {one.request_id for one in output.tokens}
-        return [one for each in sorted(ids) if (one := self._records.get(each)) is not None and one.listening]
+        moved = {one.request_id for one in output.tokens}
+        moved.update(one.request_id for one in output.prefills)
+        moved.update(one.request_id for one in output.waits)
+        return [
+            one for each in sorted(moved) if (one := self._records.get(each)) is not None and one.listening
+        ]
 
     def _held(self, request_id: int) -> StreamRecord:
         try:
@@ -146,17 +156,19 @@ class Multiplexer:
             ) from None
 
     def _route_wait(self, wait: WaitOut, now: float) -> None:
-        line = self._held(wait.request_id).time_line
-        if wait.waits_for == "nothing":
-            line.has_slot(now - wait.seconds_ago)
-        else:
-            line.waits(wait.waits_for, now - wait.seconds_ago)
+        record, since = self._held(wait.request_id), now - wait.seconds_ago
+        match wait.waits_for:
+            case "nothing":
+                record.move(Event.ADMIT, since)
+            case "preempted":
+                record.move(Event.PREEMPT, since)
+            case reason:
+                record.move(Event.WAIT, since, reason)
 
     def _route_prefill(self, prefill: PrefillOut, now: float) -> None:
         record = self._held(prefill.request_id)
         if record.listening:
-            record.time_line.chunk(now, prefill.done - prefill.cached)
-            record.put_prefill(prefill.done, prefill.total, prefill.cached)
+            record.put_prefill(prefill.done, prefill.total, prefill.cached, now)
 
     def _route_prompt_logprobs(self, out: PromptLogprobsOut) -> None:
         record = self._held(out.request_id)
@@ -165,32 +177,27 @@ class Multiplexer:
 
     def _route_token(self, out: TokenOut, is_stop_token: bool, now: float) -> None:
         record = self._held(out.request_id)
-        if not record.listening:
+        if not record.listening or record.over:
             self._observer.late_token()
             return
         self._observer.token(record, now)
-        try:
-            if is_stop_token:
-                record.put_stop_token(out.token, now, out.logprobs)
-                return
-            record.put_tokens((out.token,), now, () if out.logprobs is None else (out.logprobs,))
-            if not record.pipeline.stopped:
-                return
-            record.finish(FinishReason.STOP)
-        except Exception as error:
-            self._fail_answer(record, error)
-        self.cancel(record)
+        record.count_token(out.token, now)
+        self._turns.read(record, EndToken(out) if is_stop_token else out)
 
     def _route_retired(self, retired: Retired) -> None:
         record = self._held(retired.request_id)
         del self._records[retired.request_id]
         if record.cancel_sent_at is not None:
             self._observer.cancelled(self._clock() - record.cancel_sent_at)
-        if record.listening:
-            try:
-                self._finish(record, retired)
-            except Exception as error:  # In text held back until now.
-                self._fail_answer(record, error)
+        if not record.listening:
+            self._ended(record)
+            return
+        record.move(Event.END)
+        self._finish(record, retired)
+        if record.state is State.ENDING:
+            self._on_left(record)
+
+    def _ended(self, record: StreamRecord) -> None:
         self._end_turn(record)
         record.move(Event.RETIRE)
         self._on_retired(record)
@@ -202,31 +209,24 @@ class Multiplexer:
         except Exception:  # Such as a name that cannot be encoded. Eviction knows less, and no stream ends.
             _log.exception("turn_end_failed", request=record.prepared.request.public_id)
 
-    @staticmethod
-    def _fail_answer(record: StreamRecord, error: Exception) -> None:
-        if isinstance(error, SchedulerError):
-            # An error for the client, and no bug of the server.
-            record.fail(error)
-            return
-        _log.exception("answer_failed", request=record.prepared.request.public_id)
-        record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
-
     def _finish(self, record: StreamRecord, retired: Retired) -> None:
+        reason = FinishReason.STOP
+        error: SchedulerError | None = None
         match retired.reason:
-            case "stop":
-                record.finish(FinishReason.STOP, hold_refusal=retired.hold_refusal)
+            case "stop" | "pooled":
+                pass
             case "length":
-                record.finish(FinishReason.LENGTH, hold_refusal=retired.hold_refusal)
-            case "pooled":
-                record.finish(FinishReason.STOP, retired.vector)
+                reason = FinishReason.LENGTH
             case "refused":
-                record.fail(InvalidRequest(retired.detail))
+                error = InvalidRequest(retired.detail)
             case "failed":
-                record.fail(RequestFailed(retired.detail))
+                error = RequestFailed(retired.detail)
             case "cancelled":
-                record.fail(RequestFailed("the engine cancelled a request without a Cancel"))
+                error = RequestFailed("the engine cancelled a request without a Cancel")
             case _:
                 assert_never(retired.reason)
+        end = End(reason, self._ended, retired.vector, retired.hold_refusal, error)
+        self._turns.read(record, end)
 
     def lose_all(self) -> list[StreamRecord]:
         """The engine died. Return the requests without a final event, which await another engine now;
@@ -237,9 +237,8 @@ class Multiplexer:
             if record.state is State.CANCELLING:
                 self._drop(record, Event.RETIRE)
                 continue
-            record.move(Event.LOSE)
+            record.move(Event.LOSE, now)
             record.lost_at = now if record.lost_at is None else record.lost_at
-            record.time_line.lost(now)
             if (ending := record.ending) is not None:
                 self._finish_without_retired(record, ending)
             else:
@@ -248,11 +247,14 @@ class Multiplexer:
         return lost
 
     def _finish_without_retired(self, record: StreamRecord, ending: FinishReason) -> None:
-        try:
-            record.finish(ending, hold_refusal=_ENGINE_LOST if record.prepared.holds else "")
-        except Exception as error:  # In text held back until now.
-            self._fail_answer(record, error)
-        self._drop(record, Event.RETIRE)
+        del self._records[record.request_id]
+        record.move(Event.END)
+        refusal = _ENGINE_LOST if record.prepared.holds else ""
+        self._turns.read(record, End(ending, self._over, hold_refusal=refusal))
+
+    def _over(self, record: StreamRecord) -> None:
+        record.move(Event.RETIRE)
+        self._on_retired(record)
 
     def end_all(self, error: SchedulerError) -> None:
         """Fail every request with `error`, and cancel it in the engine."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import msgspec
 
+from scheduler.answer.assembly import Heavy
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import DeadlineExceeded, InvalidRequest, SchedulerError
 from scheduler.events import (
@@ -22,24 +25,50 @@ from scheduler.events import (
 )
 from scheduler.link.messages import (
     MAX_KIND_CHARACTERS,
-    LogprobsOut,
     Sampling,
     Submit,
     ThinkingBudget,
+    TokenOut,
     TurnEnded,
 )
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
-from scheduler.requests.lifecycle import Event, State, move
+from scheduler.requests.lifecycle import IN_ENGINE, Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
-from scheduler.requests.story import RequestStory
-from scheduler.requests.time_line import Phase, TimeLine
+from scheduler.requests.time_line import RequestStory, TimeLine
 from scheduler.statistics import RunningStatistics
 
 _TRUSTED_TOKENS = 4
 """More tokens than one step yields, and more than can have been in flight when an engine died."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: seeds of different requests' choices do not collide."""
+
+
+_LISTENING = frozenset({*IN_ENGINE, State.AWAITING_ENGINE, State.ENDING})
+
+
+@dataclass(frozen=True, slots=True)
+class EndToken:
+    """The token that ends the answer: it is counted, and is no text."""
+
+    out: TokenOut
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of the answer. `reason`: why the row ended; the pipeline may have ended it earlier. `then` is
+    called with the record when its final event is out."""
+
+    reason: FinishReason
+    then: Callable[[StreamRecord], None]
+    vector: bytes = b""
+    hold_refusal: str = ""
+    error: SchedulerError | None = None
+    """It ends with this instead."""
+
+
+Part: TypeAlias = TokenOut | EndToken | End
+"""What an engine sends of an answer."""
 
 
 @dataclass(slots=True)
@@ -59,6 +88,8 @@ class StreamRecord:
     cached_tokens: int = 0
     """Of the prefilled tokens, those taken from the prefix cache, as the engine reported."""
     output_tokens: int = 0
+    unread: deque[Part] = field(default_factory=deque)
+    """Parts that have come, and of which the reader has not got everything yet (`turns.py`)."""
     emitted: array[int] = field(default_factory=lambda: array("I"))
     """Every token of the answer, its stop token included: the next engine needs them to resume."""
     reported_prefill: int = 0
@@ -98,8 +129,17 @@ class StreamRecord:
     def __post_init__(self) -> None:
         self.time_line = TimeLine(self.arrived_at)
 
-    def move(self, event: Event) -> None:
-        self.state = move(self.state, event)
+    def move(self, event: Event, now: float | None = None, waits_for: str = "") -> None:
+        """`now`: since when; None: it is over, and its time line needs no more. `waits_for`: of WAIT."""
+        before, self.state = self.state, move(self.state, event)
+        if now is not None and (self.state is not before or waits_for) and self.listening:
+            self.time_line.enter(self.state, now, waits_for if self.state is State.WAITING else "")
+
+    def dispatch(self, engine: str, now: float) -> None:
+        """It goes to an engine, the first or the next one."""
+        self.move(Event.DISPATCH)
+        self.engine = engine
+        self.time_line.enter(self.state, now, engine=engine)
 
     @property
     def uncached_tokens(self) -> int:
@@ -119,7 +159,7 @@ class StreamRecord:
     @property
     def listening(self) -> bool:
         """Whether a reader still waits for the engine's output."""
-        return self.state in (State.SUBMITTED, State.PREFILLING, State.DECODING, State.AWAITING_ENGINE)
+        return self.state in _LISTENING
 
     @property
     def trusted(self) -> bool:
@@ -182,8 +222,9 @@ class StreamRecord:
         kind = "+".join(sorted(self.called)) if self.called else self.outcome
         return TurnEnded(request.cache_salt, request.adapter_key, request.session, kind[:MAX_KIND_CHARACTERS])
 
-    def put_prefill(self, done: int, total: int, cached: int) -> None:
-        self.move(Event.PREFILL)
+    def put_prefill(self, done: int, total: int, cached: int, now: float) -> None:
+        self.move(Event.PREFILL, now)
+        self.time_line.chunk(now, done - cached)
         if self.output_tokens:
             # Prefilled again after an engine's death: neither reported nor charged again.
             return
@@ -193,54 +234,64 @@ class StreamRecord:
             self.reported_prefill = done
             self.mailbox.put_progress(Prefilling(done, total))
 
-    def put_tokens(self, tokens: Sequence[int], now: float, logprobs: Sequence[LogprobsOut] = ()) -> None:
-        """Add tokens of the answer, with their log-probabilities if requested. Afterwards `pipeline.stopped`
-        is whether a stop string matched."""
-        for token in tokens:
-            self.count_token(token, now)
-        if self.prepared.request.only_prompt:
-            return
-        for piece in self.pipeline.feed(tokens, logprobs):
-            self._put(piece)
+    def read(self, part: Part) -> Iterator[AnswerPiece | Heavy]:
+        """The pieces that the next part completes, in any thread. After tokens `pipeline.stopped` is whether
+        the answer is over."""
+        only_prompt = self.prepared.request.only_prompt
+        match part:
+            case TokenOut() if not only_prompt:
+                return self.pipeline.read((part.token,), () if part.logprobs is None else (part.logprobs,))
+            case EndToken(out) if out.logprobs is not None and not only_prompt:
+                self.end_token = self.pipeline.end_token(out.token, out.logprobs)
+            case End(reason, error=None):
+                return self.pipeline.end(reason)
+            case _:
+                pass
+        return iter(())
 
-    def put_stop_token(self, token: int, now: float, logprobs: LogprobsOut | None) -> None:
-        """The token that ends the answer: it is counted, and is no text."""
-        self.count_token(token, now)
-        if logprobs is not None and not self.prepared.request.only_prompt:
-            self.end_token = self.pipeline.end_token(token, logprobs)
+    @property
+    def over(self) -> bool:
+        """Whether nothing more of it counts, though not all of it may be read."""
+        return bool(self.unread) and isinstance(self.unread[-1], End)
+
+    def forget_unread(self) -> End | None:
+        """What is unread is no part of the answer. Return its end, if it has come."""
+        end = self.unread[-1] if self.unread else None
+        self.output_tokens -= sum(not isinstance(part, End) for part in self.unread)
+        self.unread.clear()
+        return end if isinstance(end, End) else None
 
     def count_token(self, token: int, now: float) -> None:
-        self.move(Event.TOKEN)
+        self.move(Event.TOKEN, now)
         self.emitted.append(token)
         self.output_tokens += 1
         if self.first_token_at is None:
             self.first_token_at = now
         self.last_token_at = now
-        if self.time_line.phase is not Phase.DECODE:
-            self.time_line.decode(now)
 
-    def finish(self, by_engine: FinishReason, vector: bytes = b"", hold_refusal: str = "") -> None:
-        """Complete the answer. `by_engine` is why the row ended; the pipeline may have ended it earlier (a
-        stop string may also match in text that was held back until now)."""
-        for piece in self.pipeline.finish(by_engine):
-            self._put(piece)
-        cut = self.prepared.request.only_prompt and not vector
-        reason = FinishReason.LENGTH if cut else self.pipeline.finish_reason(by_engine)
+    def finish(self, end: End) -> None:
+        """Complete the answer, whose end has been read (a stop string may match in text that was held back
+        until then)."""
+        if end.error is not None:
+            self.fail(end.error)
+            return
+        cut = self.prepared.request.only_prompt and not end.vector
+        reason = FinishReason.LENGTH if cut else self.pipeline.finish_reason(end.reason)
         malformed = self.pipeline.malformed_calls
-        end = Finished(
+        final = Finished(
             reason,
             self.usage,
             self.pipeline.stop_string,
             malformed,
             self.end_token,
             self.pipeline.prompt,
-            vector,
-            hold_refusal,
+            end.vector,
+            end.hold_refusal,
         )
-        self.mailbox.put_final(end)
+        self.mailbox.put_final(final)
         self.outcome = reason.value
 
-    def _put(self, piece: AnswerPiece) -> None:
+    def put(self, piece: AnswerPiece) -> None:
         if isinstance(piece, ToolCallStarted):
             self.called.add(piece.name)
         self.mailbox.put(piece)
@@ -265,7 +316,7 @@ class StreamRecord:
             tenant=request.tenant,
             session=request.session or "",
             priority=request.priority,
-            state=self.state.name.lower(),
+            state=self.shown_state,
             prompt_tokens=len(self.prepared.prompt),
             prefilled_tokens=self.prefilled_tokens,
             cached_tokens=self.cached_tokens,
@@ -273,7 +324,7 @@ class StreamRecord:
             max_tokens=self.prepared.max_tokens,
             age_seconds=now - self.arrived_at,
             running_seconds=None if self.started_at is None else now - self.started_at,
-            waits_for=self.waits_for,
+            waits_for="" if self.state is State.SUBMITTED else self.waits_for,
         )
 
     def story(self, now: float) -> RequestStory:
@@ -285,7 +336,7 @@ class StreamRecord:
             tenant=request.tenant,
             session=request.session or "",
             priority=request.priority,
-            state=self.state.name.lower(),
+            state=self.shown_state,
             outcome=self.outcome,
             engine=self.engine,
             prompt_tokens=len(self.prepared.prompt),
@@ -294,7 +345,7 @@ class StreamRecord:
             max_tokens=self.prepared.max_tokens,
             resumed=self.resumed,
             total_seconds=now - start,
-            waits_for="",
+            waits_for=self.waits_for,
             ahead=None,
             spans=tuple(
                 replace(span, start=span.start - start, end=span.end - start)
@@ -303,15 +354,29 @@ class StreamRecord:
         )
 
     @property
+    def shown_state(self) -> str:
+        """For operators, who see as `waits_for` why it has no slot."""
+        match self.state:
+            case State.WAITING:
+                shown = State.SUBMITTED
+            case State.PREEMPTED:
+                decoded = self.output_tokens > self.resumed_tokens
+                shown = State.DECODING if decoded else State.PREFILLING
+            case shown:
+                pass
+        return shown.name.lower()
+
+    @property
     def waits_for(self) -> str:
-        """What keeps it from running, once it has left the queue; empty: nothing is known to, or it ends."""
-        if not self.listening:
-            return ""
-        match self.time_line.phase:
-            case Phase.WAITING:
+        """Return what keeps it from running, once it has left the queue: one of `link.waits.REASONS`; empty:
+        it runs, or ends."""
+        match self.state:
+            case State.SUBMITTED:
+                return "step"
+            case State.WAITING:
                 return self.time_line.waits_for
-            case Phase.PREEMPTED | Phase.AWAITING_ENGINE as phase:
-                return phase.value
+            case State.PREEMPTED | State.AWAITING_ENGINE as state:
+                return state.value
             case _:
                 return ""
 
@@ -329,7 +394,7 @@ def _enforced(thinking: ThinkingBudget | None) -> ThinkingBudget | None:
 def records_of(
     requests: Sequence[PreparedRequest],
     ids: Iterator[int],
-    pipeline_of: Callable[[PreparedRequest, int], AnswerPipeline],
+    pipelines_of: Callable[[PreparedRequest], Sequence[AnswerPipeline]],
     arrived_at: float,
     doorbell: Doorbell,
 ) -> list[StreamRecord]:
@@ -338,13 +403,13 @@ def records_of(
         StreamRecord(
             request_id=next(ids),
             prepared=prepared,
-            pipeline=pipeline_of(prepared, choice),
+            pipeline=pipeline,
             arrived_at=arrived_at,
             choice=choice,
             mailbox=Mailbox(doorbell),
         )
         for prepared in requests
-        for choice in range(prepared.request.choices)
+        for choice, pipeline in enumerate(pipelines_of(prepared))
     ]
 
 

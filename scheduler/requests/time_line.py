@@ -1,7 +1,7 @@
 """What happened to a request, as spans that follow each other: for its page, and for its trace.
 
-Pure: times are arguments, on trio's clock. A token costs one comparison; a span is made when the phase
-changes, and for each prefill chunk. Writing never raises: it is done where all streams of an engine are
+Pure: times are arguments, on trio's clock. A span is made when the request's state changes, and for each
+prefill chunk; a token costs nothing. Writing never raises: it is done where all streams of an engine are
 routed. A usual request has five spans; at most MOST_SPANS are kept, 12 kB. Beyond, neighbours of one phase
 are joined, so that a prompt of a thousand chunks is shown in coarser ones.
 """
@@ -10,41 +10,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
+from scheduler.requests.lifecycle import State
+
 MOST_SPANS = 64
-
-
-class Phase(StrEnum):
-    QUEUE = "queue"
-    """Tokenizing, and the fair queue."""
-    SUBMITTED = "submitted"
-    """Sent to an engine that has not said anything of it yet: the start of what comes next."""
-    WAITING = "waiting"
-    """In an engine, without a slot."""
-    PREFILL = "prefill"
-    DECODE = "decode"
-    PREEMPTED = "preempted"
-    AWAITING_ENGINE = "awaiting_engine"
-    """Its engine died; the next one resumes it."""
-    RESUMED = "resumed"
-    """Prefilled again after one of these two, until its next token."""
+RESUMED = "resumed"
+"""The phase of a prefill after a preemption or an engine's death, until the next token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`waits_for`: of a waiting one. `chunks`, `tokens`: prefill chunks that ended in it, and the prompt
-    tokens computed by them."""
+    """`phase`: the value of a `lifecycle.State`, or RESUMED. `waits_for`: of a waiting one. `chunks`,
+    `tokens`: prefill chunks that ended in it, and the prompt tokens computed by them."""
 
-    phase: Phase
+    phase: str
     start: float
     end: float
     waits_for: str = ""
     engine: str = ""
     chunks: int = 0
     tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStory:
+    """What operators see of one choice of a request from arrival until now, or to its end. It has no text of
+    prompt or answer."""
+
+    id: str
+    choice: int
+    tenant: str
+    session: str
+    priority: int
+    state: str
+    """As `RunningStatistics.state`."""
+    outcome: str | None
+    """None: it goes on."""
+    engine: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    max_tokens: int
+    resumed: int
+    total_seconds: float
+    waits_for: str
+    """One of `link.waits.REASONS`; empty: it runs or has ended."""
+    ahead: int | None
+    """How many queued requests will be served before it; None: it is not in the queue."""
+    spans: tuple[Span, ...]
+    """Seconds since its arrival."""
 
 
 _P = ParamSpec("_P")
@@ -70,9 +86,9 @@ class TimeLine:
     """Each span begins where the last one ends."""
 
     def __init__(self, arrived_at: float) -> None:
-        self.phase = Phase.QUEUE
+        self.phase: str = State.QUEUED
         self.waits_for = ""
-        """Why it has no slot, while the phase is WAITING."""
+        """Why it has no slot, while it waits for one."""
         self.failure: Exception | None = None
         """What writing it raised; since then nothing is added. It is reported when the request is over."""
         self._since = arrived_at
@@ -84,47 +100,30 @@ class TimeLine:
         """Whether it is computed for the second time."""
 
     @_contained
-    def submitted(self, now: float, engine: str) -> None:
-        self._begin(Phase.SUBMITTED, now)
-        self._engine = engine
-        self._computed = 0
-
-    @_contained
-    def waits(self, reason: str, since: float) -> None:
-        """It has no slot, for this reason."""
-        if reason == "preempted":
-            self._again, self._computed = True, 0
-            self._begin(Phase.PREEMPTED, since)
-        else:
-            self._begin(Phase.WAITING, since, reason)
-
-    @_contained
-    def has_slot(self, since: float) -> None:
-        """It waited for one."""
-        self._begin(self._prefill, since)
+    def enter(self, state: State, since: float, waits_for: str = "", engine: str | None = None) -> None:
+        """Its state is another one, or waits for something else. `engine`: where it was sent."""
+        phase: str = state
+        match state:
+            case State.PREEMPTED | State.AWAITING_ENGINE:
+                self._again, self._computed = True, 0
+            case State.PREFILLING if self._again:
+                phase = RESUMED
+            case State.DECODING if self.phase == State.SUBMITTED:
+                self.phase = RESUMED if self._again else State.PREFILLING
+        if self.phase != State.SUBMITTED or phase not in _FOLLOW_SUBMITTED:
+            self._end(since)
+        self.phase, self.waits_for = phase, waits_for
+        if state is State.DECODING:
+            self._again = False
+        if engine is not None:
+            self._engine, self._computed = engine, 0
 
     @_contained
     def chunk(self, now: float, computed_tokens: int) -> None:
         """Another chunk of the prompt is computed, `computed_tokens` of it in all without the prefix hit."""
-        if self.phase is not self._prefill:
-            self._begin(self._prefill, now)
         tokens = max(0, computed_tokens - self._computed)
         self._computed += tokens
         self._end(now, chunks=1, tokens=tokens)
-
-    @_contained
-    def decode(self, now: float) -> None:
-        """The first token since it was prefilled."""
-        if self.phase is Phase.SUBMITTED:
-            self.phase = self._prefill
-        self._begin(Phase.DECODE, now)
-        self._again = False
-
-    @_contained
-    def lost(self, now: float) -> None:
-        """Its engine died."""
-        self._again = True
-        self._begin(Phase.AWAITING_ENGINE, now)
 
     def check(self) -> None:
         """Raise what writing it raised."""
@@ -135,15 +134,6 @@ class TimeLine:
         """Return what was until `now`, the oldest first."""
         return (*self._ended, self._span(now))
 
-    @property
-    def _prefill(self) -> Phase:
-        return Phase.RESUMED if self._again else Phase.PREFILL
-
-    def _begin(self, phase: Phase, now: float, waits_for: str = "") -> None:
-        if self.phase is not Phase.SUBMITTED or phase not in _FOLLOW_SUBMITTED:
-            self._end(now)
-        self.phase, self.waits_for = phase, waits_for
-
     def _end(self, now: float, chunks: int = 0, tokens: int = 0) -> None:
         """End the span that is open; one of the same phase begins there."""
         span = self._span(now, chunks, tokens)
@@ -153,7 +143,7 @@ class TimeLine:
             # Behind the last chunk: the prompt's last token, which is computed with the rows that decode.
             self._ended[-1] = _joined(last, span)
             return
-        if chunks or span.end > span.start or span.phase is Phase.QUEUE:
+        if chunks or span.end > span.start or span.phase == State.QUEUED:
             self._ended.append(span)
         if len(self._ended) >= MOST_SPANS:
             self._ended = _coarser(self._ended)
@@ -164,7 +154,7 @@ class TimeLine:
         return Span(self.phase, self._since, end, self.waits_for, self._engine, chunks, tokens)
 
 
-_FOLLOW_SUBMITTED = (Phase.WAITING, Phase.PREFILL, Phase.RESUMED)
+_FOLLOW_SUBMITTED = (State.WAITING, State.PREFILLING, RESUMED)
 """Say what a request has been doing since it was submitted."""
 
 
@@ -188,7 +178,7 @@ def _coarser(spans: list[Span]) -> list[Span]:
     found: list[Span] = []
     pairable = False
     for span in spans:
-        if pairable and span.phase is found[-1].phase:
+        if pairable and span.phase == found[-1].phase:
             found[-1] = _joined(found[-1], span)
             pairable = False
         else:

@@ -30,8 +30,6 @@ RELIEF_LEVELS = ("none", "evict", "small_chunks", "hold", "preempt")
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
 RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
-TRANSFERS = ("export", "import")
-TRANSFER_OUTCOMES = ("done", "refused", "unavailable", "left")
 """Of prefixes as files. Refused: the file or the request is at fault. Unavailable: no engine, or another file
 is under way. Left: the client went before its end."""
 HTTP_REFUSALS = (

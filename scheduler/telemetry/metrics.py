@@ -55,7 +55,6 @@ class ModelMetrics:
         self._declare_queue(declare)
         self._declare_pool(declare)
         self._declare_latencies(declare)
-        self._declare_transfers(declare)
 
     @property
     def registry(self) -> CollectorRegistry:
@@ -99,14 +98,6 @@ class ModelMetrics:
         )
         self.pieces_bytes = declare.gauge(
             "penstock_prompt_pieces_bytes", "Memory of the kept token ids of pieces of prompts."
-        )
-        self.rendered = declare.counters(
-            "penstock_rendered_messages",
-            "Turns of a chat template's loops by whether their text was kept, or had to be rendered.",
-            texts=label_values.PIECE_IDS,
-        )
-        self.texts_bytes = declare.gauge(
-            "penstock_prompt_texts_bytes", "Memory of the kept texts of messages, as rendered."
         )
         self.late_tokens = declare.counter(
             "penstock_late_tokens", "Tokens dropped because they arrived after the request's cancel was sent."
@@ -215,28 +206,6 @@ class ModelMetrics:
         )
         self.request_output_tokens = declare.histogram(
             "penstock_request_output_tokens", "Tokens generated for finished requests.", TOKEN_COUNTS
-        )
-
-    def _declare_transfers(self, declare: Instruments) -> None:
-        outcomes, directions = label_values.TRANSFER_OUTCOMES, label_values.TRANSFERS
-        self.prefix_exports = declare.counters(
-            "penstock_prefix_exports", "Prefixes written into files, by outcome.", outcome=outcomes
-        )
-        self.prefix_imports = declare.counters(
-            "penstock_prefix_imports", "Prefixes read from files, by outcome.", outcome=outcomes
-        )
-        self.transferred_tokens = declare.counters(
-            "penstock_prefix_transferred_tokens",
-            "Tokens whose keys and values went into a file, or came from one.",
-            direction=directions,
-        )
-        self.transferred_bytes = declare.counters(
-            "penstock_prefix_transferred_bytes", "Bytes of those files.", direction=directions
-        )
-        self.transfer_seconds = declare.counters(
-            "penstock_prefix_transfer_seconds",
-            "Time from a transfer's beginning to its end, the client's part included.",
-            direction=directions,
         )
 
     def tenant_label(self, tenant: str) -> str:

@@ -18,7 +18,7 @@ from scheduler.errors import (
 from scheduler.events import FinishReason
 from scheduler.link.messages import Inspection, Ready
 from scheduler.requests.record import StreamRecord
-from scheduler.statistics import DeathCause, FlowStatistics, PieceStatistics, TextStatistics
+from scheduler.statistics import DeathCause, FlowStatistics, PieceStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER
@@ -156,14 +156,6 @@ def observe_pieces(metrics: ModelMetrics, now: PieceStatistics, before: PieceSta
     metrics.pieces_bytes.set(now.held_bytes)
 
 
-def observe_texts(metrics: ModelMetrics, now: TextStatistics, before: TextStatistics) -> None:
-    """Sample what templates cost since `before`."""
-    kept = now.kept_messages - before.kept_messages
-    metrics.rendered["kept"].inc(kept)
-    metrics.rendered["made"].inc(now.messages - before.messages - kept)
-    metrics.texts_bytes.set(now.held_bytes)
-
-
 def observe_flows(metrics: ModelMetrics, flows: Iterable[FlowStatistics]) -> None:
     """Sample the queue by band and by tenant. O(flows): for a scrape, not for every request."""
     depth, tokens, oldest = Counter[str](), Counter[str](), defaultdict[str, float](float)
@@ -197,7 +189,7 @@ def observe_engines(metrics: ModelMetrics, conditions: Iterable[str]) -> None:
 
 def observe_states(engine: EngineMetrics, records: Iterable[StreamRecord]) -> None:
     """`records` of the engine's requests."""
-    states = Counter(record.state.name.lower() for record in records)
+    states = Counter(record.shown_state for record in records)
     for state, gauge in engine.by_state.items():
         gauge.set(states[state])
 

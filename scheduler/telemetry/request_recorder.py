@@ -12,7 +12,7 @@ import structlog
 from scheduler.errors import SchedulerError
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.story import RequestStory
+from scheduler.requests.time_line import RequestStory
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance

@@ -27,14 +27,15 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from scheduler.request import ChatPrompt
+from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.time_line import Phase, phases
+from scheduler.requests.time_line import phases
 from scheduler.telemetry.observation import FINISHED
 
 _TRACES_PATH = "/v1/traces"
 _CLIENTS_OWN = ("cancelled", "invalid")
 """Outcomes that are not the server's error."""
-_NAMES = {Phase.SUBMITTED: "prefill"}
+_NAMES: dict[str, str] = {State.SUBMITTED: State.PREFILLING}
 """It ended before its engine said anything of it."""
 _propagator = TraceContextTextMapPropagator()
 
@@ -75,7 +76,7 @@ class RequestSpans:
         inside = trace.set_span_in_context(span)
         for phase in phases(record.time_line.spans(now)):
             child = self._tracer.start_span(
-                _NAMES.get(phase.phase, phase.phase.value),
+                _NAMES.get(phase.phase, phase.phase),
                 inside,
                 attributes={"penstock.waits_for": phase.waits_for} if phase.waits_for else None,
                 start_time=at(phase.start),

@@ -1,4 +1,4 @@
-"""`--engines ray`: the option, and what operators see of machines that come and go."""
+"""`--engines join` and `ray`: the options, and what operators see of machines that come and go."""
 
 from __future__ import annotations
 
@@ -12,41 +12,48 @@ from api.api_keys import ApiKeys
 from api.assembly import assemble
 from api.live import snapshot
 from api.options import load
+from api.remote_engines import join_token
 from api.scheduler_settings import scheduler_config
 from scheduler.errors import OptionError
 from scheduler.link.messages import ScriptedPlan
+from scheduler.link.process import EngineLauncher
 from tests.api.client import chat, client_of
 from tests.fakes.scheduling import make_scheduler
-from tests.scheduler.cluster.fake_ray import FakeRay, node
-from tests.scheduler.cluster.test_cluster import Farm
+from tests.scheduler.cluster.dialing import Farm, Machine
+
+
+def none_here(number: int) -> EngineLauncher:
+    raise AssertionError("no engine is started here")
+
 
 EMPTY = ("/health", "/v1/engines", "/v1/scheduler", "/v1/models", "/metrics", "/")
 SHOWN = {"state": "lost", "reason": "Ray's head at mac-1:6379 does not answer"}
 
 
-@pytest.mark.parametrize("given", ["0", "65", "rayon", "ray:", "2.5", ""])
-def test_engines_are_a_number_or_ray(given: str) -> None:
-    with pytest.raises(OptionError, match=r"--engines .*a number from 1 to 64, or ray"):
+@pytest.mark.parametrize("given", ["0", "65", "rayon", "ray:", "join:", "2.5", ""])
+def test_engines_are_a_number_or_elsewhere(given: str) -> None:
+    with pytest.raises(OptionError, match=r"--engines .*a number from 1 to 64, or join or ray"):
         load({"engines": given})
 
 
-def test_with_ray_no_engine_is_started_here() -> None:
+@pytest.mark.parametrize("elsewhere", ["ray", "join"])
+def test_where_engines_are_elsewhere_none_is_started_here(elsewhere: str) -> None:
     """One on each device elsewhere has all of that, and none is needed for a start."""
-    config = scheduler_config(load({"engines": "ray"}), Path("none"), ApiKeys(), Path("cache"))
+    config = scheduler_config(load({"engines": elsewhere}), Path("none"), ApiKeys(), Path("cache"))
     assert (config.engines, config.nodes_decide, config.engine.sharers) == (0, True, 1)
     assert not scheduler_config(load({"engines": "2"}), Path("none"), ApiKeys(), Path("cache")).nodes_decide
 
 
 def test_several_models_are_refused_by_name(tmp_path: Path) -> None:
     settings = load({"engines": "ray", "engine": "scripted", "model": "a,b"})
-    with pytest.raises(OptionError, match="--engines ray: there may be one model"):
+    with pytest.raises(OptionError, match="--engines join or ray: there may be one model"):
         assemble(settings, ApiKeys())
 
 
 @trio_test
 async def test_without_a_machine_every_page_is_there(autojump_clock: MockClock) -> None:
     """`/ready` says 503 until the first engine is; the others answer, without an engine to name."""
-    scheduler = make_scheduler(Farm.none_here, ScriptedPlan(), engines=0, nodes_decide=True, must_start=False)
+    scheduler = make_scheduler(none_here, ScriptedPlan(), engines=0, nodes_decide=True, must_start=False)
     async with (
         trio.open_nursery() as nursery,
         client_of(scheduler, reports={"cluster": lambda: dict(SHOWN)}) as client,
@@ -67,7 +74,7 @@ async def test_without_a_machine_every_page_is_there(autojump_clock: MockClock) 
 @trio_test
 async def test_operators_neither_add_nor_drain_engines(autojump_clock: MockClock) -> None:
     """409, and what to do instead: machines join and leave."""
-    farm = Farm(FakeRay(node("mac-1")))
+    farm = Farm(Machine("mac-1"))
     async with farm.running(), client_of(farm.scheduler) as client:
         await farm.ready(1)
         for answer in (await client.post("/v1/engines"), await client.delete("/v1/engines/0")):
@@ -77,3 +84,25 @@ async def test_operators_neither_add_nor_drain_engines(autojump_clock: MockClock
         assert (await client.delete("/v1/engines/7")).status_code == 404
         assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
         assert "cluster" not in (await client.get("/v1/scheduler")).json()
+
+
+def test_a_token_is_made_once_and_is_for_its_user_only(tmp_path: Path) -> None:
+    """In the user's cache, so that machines need no new copy after a restart."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    first, path = join_token(load({"engines": "join"}), environment)
+    assert path is not None
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert join_token(load({"engines": "join"}), environment) == (first, path)
+    own = tmp_path / "own"
+    own.write_text("a token of the operator's\n")
+    given = load({"engines": "ray", "join_token_file": str(own)})
+    assert join_token(given, environment) == ("a token of the operator's", own)
+    # Ray carries one of this run to its nodes.
+    assert join_token(load({"engines": "ray"}), environment)[1] is None
+
+
+def test_a_short_token_is_refused_by_name(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("short")
+    with pytest.raises(OptionError, match=r"--join-token-file: .*own has no token of at least 16 characters"):
+        join_token(load({"engines": "join", "join_token_file": str(own)}), {})

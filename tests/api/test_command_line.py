@@ -20,7 +20,7 @@ STAGES = {
     "launch claude": "api.operator.launch.command.address",
     "models": "api.operator.models.disk_models.find",
     "pull owner/small": "api.operator.models.pull.list_files",
-    "service status": "api.operator.service.commands.described",
+    "service status": "api.operator.service.installation.recorded",
     "top": "api.operator.top.command.find",
 }
 """Where a command's work begins."""

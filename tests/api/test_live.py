@@ -12,9 +12,10 @@ from fastapi import FastAPI
 from trio.testing import trio_test
 
 from api.live import PAGE, live_routes, snapshot
-from scheduler.requests.time_line import Phase
+from scheduler.link.waits import REASONS
+from scheduler.requests.lifecycle import State
+from scheduler.requests.time_line import RESUMED
 from scheduler.telemetry.history import COLUMNS
-from scheduler.waits import REASONS
 from tests.api.client import chat, client_of, several
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
@@ -30,7 +31,7 @@ def keys_of(table: str) -> set[str]:
 def test_the_page_has_words_for_every_reason_and_phase() -> None:
     """An unknown one would be shown by its code."""
     assert keys_of("const WAITS") == set(REASONS)
-    assert keys_of("const PHASES") == set(Phase)
+    assert keys_of("const PHASES") == {*State, RESUMED} - {State.ENDING, State.CANCELLING, State.RETIRED}
 
 
 def named(body: str, name: str) -> list[Any]:

@@ -59,8 +59,6 @@ OPERATIONS = (
     ("GET", "/v1/cache"),
     ("POST", "/v1/cache"),
     ("DELETE", "/v1/cache"),
-    ("POST", "/v1/cache/export"),
-    ("POST", "/v1/cache/import"),
     ("GET", "/v1/engines"),
     ("POST", "/v1/engines"),
     ("DELETE", "/v1/engines/{name}"),

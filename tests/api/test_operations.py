@@ -143,7 +143,6 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
             "running": [],
             "waits": [],
             "prompt_pieces": {"tokens": 0, "kept_tokens": 0, "held_bytes": 0},
-            "prompt_texts": {"whole": None, "messages": 0, "kept_messages": 0, "held_bytes": 0},
         }
         async with running(scheduler) as nursery:
             for _ in range(10):

@@ -78,7 +78,7 @@ async def test_life_is_reported_twice_in_the_watchdogs_time(
 async def test_a_manager_that_is_gone_is_noticed(
     autojump_clock: trio.testing.MockClock, manager: socket.socket
 ) -> None:
-    """A server without its supervisor would hold the port of the next one."""
+    """A server without its manager would hold the port and the memory of the next one."""
     notice = ServiceNotice.of(environment(manager, WATCHDOG_USEC="30000000"))
     async with trio.open_nursery() as nursery:
 

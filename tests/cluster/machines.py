@@ -44,7 +44,7 @@ class Machines:
     def kill_actors(self) -> int:
         """Return how many there were."""
         workers = [one for one in processes() if one.parent in self._raylets.values()]
-        actors = [one.pid for one in workers if one.command.startswith("ray::EngineHost")]
+        actors = [one.pid for one in workers if one.command.startswith("ray::EngineActor")]
         for pid in actors:
             os.kill(pid, signal.SIGKILL)
         return len(actors)
@@ -114,7 +114,12 @@ def state(served: Served) -> str:
     return str(report(served)["cluster"]["state"])
 
 
-def engine_pids(served: Served) -> list[int]:
-    """Of all engines that were ever started, the first one first, as the server's log names them."""
-    events = [json.loads(line) for line in served.log if '"engine_started"' in line]
-    return [event["pid"] for event in events]
+def engine_pids() -> dict[str, int]:
+    """By machine, the process of the engine there. One that waits for the device of an engine that runs,
+    as a new actor's does, comes after it."""
+    found: dict[str, int] = {}
+    for one in sorted(processes(), key=lambda process: process.pid):
+        words = one.command.split()
+        if "--join" in words and "scheduler.engine" in words:
+            found.setdefault(words[words.index("--name") + 1], one.pid)
+    return found

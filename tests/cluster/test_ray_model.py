@@ -23,7 +23,7 @@ pytestmark = [
 
 def strike(served: Served, cluster: Machines) -> None:
     """An engine, the raylet of another one's node, and the agent's only way to Ray."""
-    os.kill(engine_pids(served)[0], signal.SIGKILL)
+    os.kill(engine_pids()["mac-1"], signal.SIGKILL)
     cluster.kill_raylet("mac-3")
     cluster.kill_head()
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from api.operator.process_table import processes
-from tests.cluster.machines import engines_ready, machines, report
+from tests.cluster.machines import engine_pids, engines_ready, machines, report
 from tests.cluster.streams import check_whole
 from tests.end_to_end.raw_client import Answer
 from tests.end_to_end.serving import Served, eventually, start
@@ -39,8 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def rank_1() -> int:
-    (pid,) = [one.pid for one in processes() if "scheduler.engine.ranks.follower" in one.command]
-    return pid
+    return engine_pids()["mac-3"]
 
 
 def test_two_machines_are_one_engine_and_one_that_dies_is_a_pause(served: Served) -> None:

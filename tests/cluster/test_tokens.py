@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Nodes, front_inbound
-from scheduler.cluster.agent_process import AgentProcess
+from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Nodes, Place, server_inbound
+from scheduler.cluster.cluster import agent_process
+from scheduler.link.framing import encode
 from tests.cluster.machines import Machines, machines
 
 pytestmark = [
@@ -24,12 +25,14 @@ async def first_word(cluster: Machines) -> FromAgent:
     said: list[FromAgent] = []
 
     async def session(stream: trio.abc.Stream) -> None:
-        reader = front_inbound()
+        reader = server_inbound()
+        # Its port is nobody's: the actor gives up.
+        await stream.send_all(encode(Place((), 9, "0" * 64, "off")))
         while not said and (data := await stream.receive_some()):
             said.extend(reader.feed(data))
 
     with trio.fail_after(_SECONDS):
-        await AgentProcess({**os.environ, **cluster.environment}, cluster.address).run(session)
+        await agent_process({**os.environ, **cluster.environment}, cluster.address).run(session)
     return said[0]
 
 

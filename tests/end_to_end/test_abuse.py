@@ -200,10 +200,10 @@ async def _round(served: Served, heard: list[bytes]) -> float:
 
 
 def _level(served: Served) -> dict[str, float]:
-    """What the process has beside the texts and ids that it keeps on purpose, within their bounds: the first
-    round may not have left the largest text yet."""
+    """What the process has beside the ids that it keeps on purpose, within their bound: the first round may
+    not have left the longest prompt yet."""
     report = httpx.get(f"http://127.0.0.1:{served.port}/v1/scheduler").json()
-    kept = report["prompt_pieces"]["held_bytes"] + report["prompt_texts"]["held_bytes"]
+    kept = report["prompt_pieces"]["held_bytes"]
     found = of_process(served.process.pid)
     return {**found, "resident bytes": found["resident bytes"] - kept}
 

@@ -12,7 +12,6 @@ from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
 from scheduler.errors import TemplateFailed
 from scheduler.request import ChatPrompt
-from scheduler.statistics import TextStatistics
 
 EOS = 8000
 VOCABULARY = 8192
@@ -41,10 +40,7 @@ class ByteTokenizer:
     def special_token_ids(self) -> frozenset[int]:
         return frozenset({ord("\n"), EOS})
 
-    def text_statistics(self) -> TextStatistics:
-        return TextStatistics()
-
-    def render(self, prompt: ChatPrompt, salt: str = "") -> str:
+    def render(self, prompt: ChatPrompt) -> str:
         if any("refuse me" in message["content"] for message in prompt.messages):
             raise TemplateFailed("the template refuses these messages", param="messages")
         tools = [f"<tool>{tool.name}\n" for tool in prompt.offered_tools]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 import trio.testing
@@ -15,7 +16,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.channel import Channel
 from scheduler.link.framing import encode, engine_inbound
-from scheduler.link.messages import Fault, Load, ToEngine
+from scheduler.link.messages import Fault, Follow, Load, ToEngine
 from scheduler.link.process import Exit, Session
 from tests.fakes.faulty_backend import (
     HEALTHY,
@@ -58,6 +59,8 @@ class LoopbackLauncher:
         self._last_stderr: tuple[str, ...] = ()
         self._returncode = 0
         self.starts = 0
+        self.followed: list[Follow] = []
+        """Ranks other than 0 that it was to compute."""
         self.loop: EngineLoop | None = None
         self.backend: Backend | None = None
 
@@ -74,18 +77,19 @@ class LoopbackLauncher:
         channel = Channel(ours)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(channel.write_forever)
-            nursery.start_soon(self._engine, theirs)
+            nursery.start_soon(self.serve, theirs)
             try:
                 await session(channel)
             finally:
                 nursery.cancel_scope.cancel()
         return Exit(self._returncode, self._last_stderr)
 
-    async def _engine(self, link: trio.abc.Stream) -> None:
+    async def serve(self, link: trio.abc.Stream) -> None:
+        """Be an engine until it dies, or its link ends."""
         with trio.CancelScope() as self._running:
             async with trio.open_nursery() as nursery:
                 shell = _Shell(link)
-                nursery.start_soon(shell.read)
+                nursery.start_soon(shell.read, self._running)
                 try:
                     await self._live(shell)
                 except EngineTimeout:
@@ -98,6 +102,9 @@ class LoopbackLauncher:
 
     async def _live(self, shell: _Shell) -> None:
         load = (await shell.wait())[0]
+        if isinstance(load, Follow):
+            self.followed.append(load)
+            await trio.sleep_forever()
         assert isinstance(load, Load)
         try:
             self.backend = self._make_backend(load)
@@ -137,10 +144,12 @@ class _Shell:
         self._commands: list[ToEngine] = []
         self._arrived = trio.Event()
 
-    async def read(self) -> None:
-        while data := await self.link.receive_some():
-            self._commands.extend(self._reader.feed(data))
-            self._arrived.set()
+    async def read(self, engine: trio.CancelScope) -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while data := await self.link.receive_some():
+                self._commands.extend(self._reader.feed(data))
+                self._arrived.set()
+        engine.cancel()
 
     async def wait(self) -> list[ToEngine]:
         while not self._commands:

@@ -262,7 +262,8 @@ def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:
         ),
         ({"config.json": "not json"}, ()),
         ({}, ()),
-        ({"config.json": '{"eos_token_id": 5}', "penstock.json": "{}"}, ()),
+        ({"config.json": '{"eos_token_id": 5}', "penstock.json": '{"shape": {}}'}, ()),
+        ({"config.json": '{"eos_token_id": 5}', "penstock.json": "{}"}, (5,)),
     ],
 )
 def test_the_end_tokens_are_the_models_own(

@@ -17,12 +17,15 @@ ENGINE_MAY_SEE = {
     "scheduler.link.messages",
     "scheduler.link.pooling",
     "scheduler.link.reports",
-    "scheduler.link.transfers",
+    "scheduler.link.waits",
     "scheduler.link.framing",
     "scheduler.link.grammar_limits",
     "scheduler.link.wire_struct",
     "scheduler.link.hello",
     "scheduler.link.keep_alive",
+    "scheduler.link.dial",
+    "scheduler.own_path",
+    "scheduler.user_cache",
     "scheduler.token_ids",
     "scheduler.engine",
 }
@@ -75,9 +78,9 @@ def test_only_the_engine_touches_mlx(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", modules("scheduler") + modules("api") + modules("loadtests"), ids=name_of)
-def test_only_the_agent_touches_ray(path: Path) -> None:
+def test_only_the_agent_and_its_actor_touch_ray(path: Path) -> None:
     """It takes SIGTERM and 25 threads in whichever process imports it."""
-    if name_of(path) != "scheduler/cluster/agent.py":
+    if name_of(path) not in ("scheduler/cluster/agent.py", "scheduler/cluster/engine_actor.py"):
         assert not [imported for imported in imports(path) if imported.split(".")[0] == "ray"]
 
 
@@ -135,7 +138,7 @@ def test_the_parent_process_runs_without_mlx() -> None:
 def test_what_is_off_is_not_loaded() -> None:
     """A server without tracing neither loads nor needs the tracer; one whose engines are all here nothing of
     clusters."""
-    names = ("opentelemetry.sdk", "requests", "api.cluster", "scheduler.cluster.cluster", "ray")
+    names = ("opentelemetry.sdk", "requests", "api.remote_engines", "scheduler.cluster.cluster", "ray")
     program = f"import sys, api.serving; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -144,11 +147,8 @@ def test_what_is_off_is_not_loaded() -> None:
 
 
 def test_a_server_with_a_cluster_runs_without_ray() -> None:
-    """Only its agent has it; neither does a host process, which lives beside every engine."""
-    program = (
-        "import sys, api.cluster, scheduler.cluster.engine_host, scheduler.cluster.host;"
-        "print('ray' in sys.modules)"
-    )
+    """Only its agent has it; an actor is made by a worker that has it anyway."""
+    program = "import sys, api.remote_engines, scheduler.cluster.engine_actor; print('ray' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
@@ -180,9 +180,9 @@ def test_the_engine_process_runs_without_trio() -> None:
     assert done.stdout.strip() == "False False"
 
 
-@pytest.mark.parametrize("module", ["scheduler.cluster.host", "scheduler.cluster.started_host"])
-def test_what_runs_beside_a_remote_engine_is_small(module: str) -> None:
-    """A host process lives for as long as its engine; a Ray worker loads what starts it."""
+def test_what_keeps_a_remote_engine_alive_is_small() -> None:
+    """A Ray worker loads it, and has it for as long as there is the node."""
+    module = "scheduler.cluster.engine_actor"
     names = ("trio", "mlx", "ray", "structlog", "numpy", "transformers")
     program = f"import sys, {module}; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run(

@@ -8,9 +8,10 @@ import trio
 from trio.testing import MockClock, trio_test
 
 from scheduler.link.messages import Counters, ScriptedPlan, StepOutput, WaitOut, WaitReason
+from scheduler.link.waits import REASONS
+from scheduler.operations import waits_of
 from scheduler.service import Scheduler
 from scheduler.statistics import WaitStatistics
-from scheduler.waits import REASONS, reason_of, waits_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import ask, make_scheduler, running
 from tests.scheduler.requests.board import Board, step
@@ -42,13 +43,13 @@ def test_who_runs_or_ends_waits_for_nothing() -> None:
     board = Board()
     record = board.submit(make_record(1))
     board.multiplexer.route(step(prefills=[(1, 1, 3)]))
-    assert reason_of(record) == ""
+    assert record.waits_for == ""
     board.multiplexer.route(step(tokens=[(1, 65)]))
-    assert reason_of(record) == ""
+    assert record.waits_for == ""
     board.lose_all()
-    assert reason_of(record) == "awaiting_engine"
+    assert record.waits_for == "awaiting_engine"
     board.awaiting.cancel(record)
-    assert reason_of(record) == ""
+    assert record.waits_for == ""
 
 
 def test_every_reason_of_the_engine_is_explained() -> None:

@@ -11,22 +11,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from api.operator.chat.conversation import SETTINGS, Conversation, read_tools
-from api.operator.chat.line_editor import LineEditor
+from api.operator.chat.conversation import Conversation, read_tools
 from api.operator.chat.pipe import answer_once, question
-from api.operator.chat.session import Session
-from api.operator.running_server import RunningServer, address, server_options
+from api.operator.chat.session import Session, line_reader
+from api.operator.running_server import address, server_options
 from api.operator.started_server import found_or_started
 from api.operator.terminal import end_cleanly_when_terminated, printable
-
-
-def _setting(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | int | str | None:
-    if value is None:
-        return None
-    try:
-        return SETTINGS[parameter.name or ""].read(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}, not {value!r}") from error
 
 
 def _tools(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> tuple[Any, ...]:
@@ -43,8 +33,8 @@ def _tools(ctx: click.Context, parameter: click.Parameter, value: Path | None) -
     "--model", metavar="NAME", help="Model to ask; where a server is started, the one that it serves."
 )
 @click.option("--system", metavar="TEXT", default="", help="System message.")
-@click.option("--max-tokens", metavar="N", callback=_setting, help="Most tokens of an answer.")
-@click.option("--temperature", metavar="T", callback=_setting, help="0 to 2.")
+@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Most tokens of an answer.")
+@click.option("--temperature", type=click.FloatRange(0, 2), metavar="T", help="0 to 2.")
 @click.option(
     "--tools",
     type=click.Path(path_type=Path),
@@ -85,20 +75,13 @@ def chat(
         name = server.model(None if is_own else model).name
         conversation = Conversation(name, system, settings=settings, tools=tools)
         if asked is None:
-            interrupted = _on_terminal(server, conversation, console, is_own=is_own)
+            head = f"{name} at {server.url}{', started for this chat' if is_own else ''}"
+            head += "\n/help lists the commands, Ctrl-D ends"
+            console.print(Text(printable(head), style="dim"))
+            session = Session(server, conversation, console)
+            interrupted = session.run(line_reader(session.words, os.environ))
         else:
             sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-            answer_once(server.address, conversation.asked(asked), sys.stdout)
+            answer_once(server.address, conversation.ask(asked), sys.stdout)
     if interrupted:
         raise KeyboardInterrupt
-
-
-def _on_terminal(
-    server: RunningServer, conversation: Conversation, console: Console, *, is_own: bool
-) -> bool:
-    """Return whether Ctrl-C ended it."""
-    started = ", started for this chat" if is_own else ""
-    head = f"{conversation.model} at {server.url}{started}\n/help lists the commands, Ctrl-D ends"
-    console.print(Text(printable(head), style="dim"))
-    session = Session(server, conversation, console)
-    return session.run(LineEditor(lambda: session.models, os.environ).read)

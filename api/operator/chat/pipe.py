@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 import click
 import httpx
@@ -12,7 +12,6 @@ import trio
 
 from api.operator.answer import Answer
 from api.operator.asking import ask_until_interrupt
-from api.operator.chat.conversation import Conversation
 from api.operator.errors import OperatorError
 from api.operator.running_server import Address
 from api.operator.terminal import exit_code, printable
@@ -40,7 +39,7 @@ def question(words: str, stdin: TextIO) -> str:
 
 def answer_once(
     where: Address,
-    conversation: Conversation,
+    body: dict[str, Any],
     output: TextIO,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> None:
@@ -61,7 +60,7 @@ def answer_once(
 
     is_read = True
     try:
-        trio.run(ask_until_interrupt, where, conversation.body(), answer, write, transport)
+        trio.run(ask_until_interrupt, where, body, answer, write, transport)
         if written and not answer.text[-1].endswith("\n"):
             output.write("\n")
             output.flush()

@@ -1,1 +1,1 @@
-"""`penstock service`: the server under launchd or systemd, and its upgrade without a refused connection."""
+"""`penstock service`: the server under launchd or systemd."""

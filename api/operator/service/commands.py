@@ -1,26 +1,31 @@
-"""`penstock service install|uninstall|status|logs|upgrade|run`."""
+"""`penstock service install|restart|uninstall|status|logs`, and what the units start."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
-import trio
 
 from api.operator.errors import OperatorError
 from api.operator.service import environment_file, installation
-from api.operator.service.control import Order
-from api.operator.service.managers import Manager, manager_of, unit_of
-from api.operator.service.rotating_log import RotatingLog
-from api.operator.service.run import RunOptions, own_program, standard_output
-from api.operator.service.run import run as run_service
-from api.operator.service.serve_arguments import check_ports, checked, own_variables, url_of
+from api.operator.service.managers import Manager, manager_of
+from api.operator.service.run import join, open_log, print_into
+from api.operator.service.run import run as serve
+from api.operator.service.serve_arguments import (
+    addresses_of,
+    check_engine,
+    check_ports,
+    checked,
+    own_variables,
+    url_of,
+)
 from api.operator.service.service_options import (
     NAME,
     Places,
@@ -29,9 +34,7 @@ from api.operator.service.service_options import (
     ServiceOptions,
     places_of,
 )
-from api.operator.service.status import ask_status, described, wait_started
-from api.operator.service.supervisor import ServeCommand
-from api.operator.service.upgrade import UpgradeOptions, upgrade_service
+from api.operator.service.status import described, wait_started
 from api.option_values import byte_count
 
 _REST = {"ignore_unknown_options": False, "allow_interspersed_args": False}
@@ -48,12 +51,7 @@ class _Which:
 
     @property
     def places(self) -> Places:
-        surroundings = dict(os.environ)
-        own = Path(f"/run/user/{os.getuid()}")
-        if "XDG_RUNTIME_DIR" not in surroundings and own.is_dir():
-            # As after `su`: the service itself has it.
-            surroundings["XDG_RUNTIME_DIR"] = str(own)
-        return places_of(self.name, self.platform, system=self.system, environment=surroundings)
+        return places_of(self.name, self.platform, system=self.system, environment=os.environ)
 
     @property
     def manager(self) -> Manager:
@@ -72,12 +70,15 @@ def _here(name: str, system: bool) -> _Which:
 
 @click.group()
 def service() -> None:
-    """Run the server under launchd or systemd, and upgrade it without a refused connection."""
+    """Run the server under launchd or systemd, and restart it without a refused connection (systemd)."""
 
 
 @service.command(context_settings=_REST, short_help="Install and start a service.")
 @_which
 @click.option("--run-as", metavar="USER", help="User of a --system service.  [default: who called sudo]")
+@click.option(
+    "--engine", is_flag=True, help="An engine for a server elsewhere: -- --join HOST:PORT --token-file FILE."
+)
 @click.option("--memory-max", metavar="SIZE", help="Bound on all processes together, as 24GiB (systemd).")
 @click.option(
     "--restart",
@@ -102,6 +103,7 @@ def install(
     name: str,
     system: bool,
     run_as: str | None,
+    engine: bool,
     memory_max: str | None,
     restart: Restart,
     log_bytes: str,
@@ -113,7 +115,8 @@ def install(
 ) -> None:
     """Install and start a service: penstock service install -- --model MODEL ...
 
-    ARGUMENTS are those of penstock serve. Keys come from PENSTOCK_API_KEY or --api-keys-file.
+    ARGUMENTS are those of penstock serve. Keys come from PENSTOCK_API_KEY or --api-keys-file. With
+    --engine they are those of penstock engine.
     """
     if platform is not None and not shows:
         raise click.UsageError("--for needs --print")
@@ -121,41 +124,64 @@ def install(
     places = which.places
     exists = places.environment.exists()
     variables = environment_file.read(places.environment) if exists else own_variables(os.environ)
-    settings = checked(arguments, variables)
-    check_ports(settings)
+    served = _served(engine, arguments, variables)
     options = ServiceOptions(
         name=name,
-        program=own_program(sys.argv[0]),
+        program=_own_program(sys.argv[0]),
+        engine=engine,
         arguments=arguments,
         platform=which.platform,
         system=system,
         run_as=run_as or (os.environ.get("SUDO_USER") if system else None),
         memory_max_bytes=None if memory_max is None else _size("--memory-max", memory_max),
-        restart=Restart(restart),
-        drain_seconds=settings.drain_seconds,
+        # It ends with its server, and waits for the next one.
+        restart=Restart.ALWAYS if engine else Restart(restart),
+        addresses=served.addresses,
+        drain_seconds=served.drain_seconds,
         log_bytes=_size("--log-bytes", log_bytes),
         log_files=log_files,
     )
     if shows:
         # Without a manager: what would be written does not depend on one that runs.
-        for file in installation.plan(options, places, unit_of(options, places), variables):
+        for file in installation.plan(options, places, variables):
             click.echo(installation.shown(file, exists=exists))
         return
     manager = which.manager
-    if trio.run(ask_status, places.control) is not None:
+    if manager.state().pid is not None:
         raise OperatorError(
-            f"{name} runs already: penstock service upgrade -- ARGUMENTS changes what it serves,\n"
+            f"{name} runs already: penstock service restart -- ARGUMENTS changes what it serves,\n"
             "and penstock service uninstall ends it"
         )
-    files = installation.plan(options, places, unit_of(options, places), variables)
+    files = installation.plan(options, places, variables)
     for path in installation.write(files, options.run_as):
         click.echo(f"wrote      {path}")
     installation.make_log_folder(places, options.run_as)
     manager.start()
     for hint in manager.hints():
         click.echo(f"note       {hint}")
-    wait_started(manager, places, url_of(settings), ready_seconds)
-    click.echo(f"ready      {url_of(settings)}")
+    wait_started(manager, None, served.url, ready_seconds)
+    click.echo(
+        f"ready      {served.url}" if served.url else "runs       its server says whether it has joined"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What the arguments make of a service. `url`: None for an engine, which nobody can ask."""
+
+    url: str | None = None
+    addresses: tuple[str, ...] = ()
+    drain_seconds: float = 0.0
+
+
+def _served(engine: bool, arguments: tuple[str, ...], variables: dict[str, str]) -> _Served:
+    """Raise OperatorError, OptionError or click.UsageError for arguments that would be refused."""
+    if engine:
+        check_engine(arguments, variables)
+        return _Served()
+    settings = checked(arguments, variables)
+    check_ports(settings)
+    return _Served(url_of(settings), addresses_of(settings), settings.drain_seconds)
 
 
 def _size(option: str, text: str) -> int:
@@ -198,8 +224,11 @@ def uninstall(name: str, system: bool, keep: bool | None) -> None:
 def status(name: str, system: bool, as_json: bool) -> None:
     """Show whether the service runs and is ready. Exit code 1 if it is not."""
     which = _here(name, system)
-    described_text, is_ready = described(which.name, which.places, which.platform, system, as_json=as_json)
-    click.echo(described_text)
+    options = installation.recorded(which.places)
+    variables = environment_file.read(which.places.environment)
+    url = None if options.engine else url_of(checked(options.arguments, variables))
+    text, is_ready = described(which.manager, options, url, as_json=as_json)
+    click.echo(text)
     if not is_ready:
         sys.exit(1)
 
@@ -217,60 +246,70 @@ def logs(name: str, system: bool, follow: bool, lines: int) -> None:
         raise OperatorError(f"{command[0]}: {error.strerror}") from error
 
 
-@service.command(context_settings=_REST, short_help="Let another version take over.")
+@service.command(context_settings=_REST, short_help="Start it anew: another version, other arguments.")
 @_which
-@click.option("--program", metavar="PATH", help="Another version's penstock.  [default: the service's own]")
-@click.option(
-    "--order", type=click.Choice([one.value for one in Order]), help="beside needs memory for both."
-)
 @click.option("--ready-seconds", type=click.FloatRange(min=1), default=_READY_SECONDS, show_default=True)
-@click.option("--streams-seconds", type=click.FloatRange(min=0), default=3600.0, show_default=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def upgrade(
-    name: str,
-    system: bool,
-    program: str | None,
-    order: str | None,
-    ready_seconds: float,
-    streams_seconds: float,
-    arguments: tuple[str, ...],
-) -> None:
-    """Let a new process take the service over, and go back to the old one where it does not get ready.
+def restart(name: str, system: bool, ready_seconds: float, arguments: tuple[str, ...]) -> None:
+    """Drain the service and start it again: with a new version of its program, with a changed environment
+    file, or with other ARGUMENTS of penstock serve.
 
-    No connection is refused, and no stream is cut: the old process ends when its streams have. Without
-    ARGUMENTS of penstock serve the new process has the old one's.
+    Under systemd nobody is refused: connections wait until the new process is ready. Under launchd they are
+    refused meanwhile.
     """
     which = _here(name, system)
-    options = UpgradeOptions(
-        None if program is None else (os.path.abspath(program),),
-        arguments or None,
-        None if order is None else Order(order),
-        ready_seconds,
-        streams_seconds,
+    places = which.places
+    before = installation.recorded(places)
+    variables = environment_file.read(places.environment)
+    served = _served(before.engine, arguments or before.arguments, variables)
+    after = replace(
+        before,
+        arguments=arguments or before.arguments,
+        addresses=served.addresses,
+        drain_seconds=served.drain_seconds,
     )
-    upgrade_service(which.name, which.places, which.platform, options, click.echo)
+    manager = which.manager
+    old = manager.state().pid
+    if after.addresses != before.addresses:
+        # systemd listens on those that it knew when it opened its sockets.
+        manager.stop()
+    installation.write(installation.plan(after, places, variables), after.run_as)
+    click.echo("restarting after the drain of what runs")
+    manager.start()
+    wait_started(manager, old, served.url, ready_seconds)
+    click.echo(
+        f"ready      {served.url}" if served.url else "runs       its server says whether it has joined"
+    )
 
 
-@service.command(context_settings=_REST, short_help="Serve in the foreground, as the manager does.")
+@service.command(context_settings=_REST, hidden=True)
 @_which
 @click.option("--log-file", type=click.Path(path_type=Path, dir_okay=False), help="Instead of stdout.")
 @click.option("--log-bytes", metavar="SIZE", default="10MiB", show_default=True)
 @click.option("--log-files", type=click.IntRange(1, 100), default=5, show_default=True)
+@click.option("--engine", is_flag=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
-    name: str, system: bool, log_file: Path | None, log_bytes: str, log_files: int, arguments: tuple[str, ...]
+    name: str,
+    system: bool,
+    log_file: Path | None,
+    log_bytes: str,
+    log_files: int,
+    engine: bool,
+    arguments: tuple[str, ...],
 ) -> None:
-    """Serve so that upgrade works, in the foreground: what the service manager starts, or a container."""
-    places = _here(name, system).places
-    surroundings = dict(os.environ)
-    variables = {**surroundings, **environment_file.read(places.environment)}
-    settings = checked(arguments, variables)
-    output = standard_output()
+    """Serve, or be an engine, with the variables of the environment file: what the service manager starts."""
     if log_file is not None:
-        try:
-            output = RotatingLog(log_file, _size("--log-bytes", log_bytes), log_files).write
-        except OSError as error:
-            raise OperatorError(f"cannot write {log_file}: {error}") from error
-    command = ServeCommand(own_program(sys.argv[0]), arguments)
-    options = RunOptions(command, settings, places.run, places.environment, output, surroundings)
-    sys.exit(trio.run(run_service, options))
+        print_into(open_log(log_file, _size("--log-bytes", log_bytes), log_files))
+    environment = _here(name, system).places.environment
+    if engine:
+        join(environment, arguments)
+    serve(environment, arguments)
+
+
+def _own_program(argv0: str) -> tuple[str, ...]:
+    """Return the command line of this `penstock`. A link to it (as Homebrew's, to the newest) stays one."""
+    found = shutil.which(argv0)
+    if found is not None and Path(found).name == "penstock":
+        return (os.path.abspath(found),)
+    return (sys.executable, "-m", "api")

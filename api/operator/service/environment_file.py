@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MODE = 0o600
 _HEAD = """\
 # Variables of the Penstock service: keys belong here, not in the unit. A change applies to the processes
-# started after it, by penstock service upgrade or a restart. For example:
+# started after it: penstock service restart. For example:
 # PENSTOCK_API_KEY=a-long-random-text
 # HF_TOKEN=...
 """

@@ -13,7 +13,9 @@ import msgspec
 
 from api.operator.errors import OperatorError
 from api.operator.service import environment_file
-from api.operator.service.service_options import Places, ServiceOptions
+from api.operator.service.launchd_plist import plist
+from api.operator.service.service_options import Places, Platform, ServiceOptions
+from api.operator.service.systemd_unit import socket_text, unit_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +29,21 @@ class Planned:
     """One that exists stays as it is."""
 
 
-def plan(
-    options: ServiceOptions, places: Places, unit: bytes, variables: Mapping[str, str]
-) -> tuple[Planned, ...]:
+def plan(options: ServiceOptions, places: Places, variables: Mapping[str, str]) -> tuple[Planned, ...]:
     """Return every file of a new service. `variables`: of the environment file, if there is none yet."""
-    return (
+    unit = (
+        plist(options, places)
+        if options.platform is Platform.LAUNCHD
+        else unit_text(options, places).encode()
+    )
+    files = [
         Planned(places.environment, environment_file.written(variables).encode(), 0o600, is_kept=True),
         Planned(places.record, msgspec.json.format(msgspec.json.encode(options)) + b"\n", 0o600),
         Planned(places.unit, unit, 0o644),
-    )
+    ]
+    if places.socket is not None and not options.engine:
+        files.append(Planned(places.socket, socket_text(options).encode(), 0o644))
+    return tuple(files)
 
 
 def shown(planned: Planned, *, exists: bool) -> str:
@@ -110,7 +118,7 @@ def recorded(places: Places) -> ServiceOptions:
 
 def remove(places: Places, *, keep_environment: bool) -> list[Path]:
     """Remove what `install` wrote, and the logs; return what is gone. Raise OperatorError."""
-    files = [places.unit, places.record]
+    files = [places.unit, *([] if places.socket is None else [places.socket]), places.record]
     if places.log is not None:
         files += sorted(places.log.parent.glob(f"{places.log.stem}*.log*"))
     if not keep_environment:
@@ -125,7 +133,7 @@ def remove(places: Places, *, keep_environment: bool) -> list[Path]:
             raise OperatorError(f"cannot remove {path}: {error}") from error
         removed.append(path)
     # Only where they are empty: the first of them is the service's own.
-    for folder in (places.run, places.folder, places.folder.parent):
+    for folder in (places.folder, places.folder.parent):
         with suppress(OSError):
             folder.rmdir()
     return removed

@@ -1,7 +1,4 @@
-"""launchd's property list of the service, as a function of its options alone.
-
-A file of its own because each service manager's text is in one.
-"""
+"""launchd's property list of the service, as a function of its options alone."""
 
 from __future__ import annotations
 
@@ -34,6 +31,9 @@ def plist(options: ServiceOptions, places: Places) -> bytes:
             entries["KeepAlive"] = {"SuccessfulExit": False}
         case Restart.NO:
             pass
+    if not options.system:
+        # Also in the domain of a user who is logged in by ssh alone: a machine without a screen has no other.
+        entries["LimitLoadToSessionType"] = ["Aqua", "Background"]
     if options.run_as is not None:
         entries["UserName"] = options.run_as
     if places.log is not None:

@@ -1,7 +1,6 @@
 """A log that keeps its size: for launchd, which only appends, and newsyslog serves no user's agents.
 
-The service writes every line itself, so it can begin a new file between two, and loses none. A file of its
-own because nothing else here keeps a file open.
+The service writes every line itself, so it can begin a new file between two, and loses none.
 """
 
 from __future__ import annotations

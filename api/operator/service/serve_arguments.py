@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 
 from api import options
 from api.operator.errors import OperatorError
+from api.operator.join import engine
 from api.operator.service.environment_file import inherited
 from api.options import ENVIRONMENT_PREFIX
 from api.serve_command import serve_settings
 from api.settings import ServeSettings
+from scheduler.engine.joining import TOKEN_VARIABLE
 
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
@@ -26,7 +29,7 @@ def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in inherited(environment).items()
-        if name in known or not name.startswith(ENVIRONMENT_PREFIX)
+        if name in known or name == TOKEN_VARIABLE or not name.startswith(ENVIRONMENT_PREFIX)
     }
 
 
@@ -46,9 +49,14 @@ def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSett
     settings = serve_settings(arguments)
     # Also the files that options name.
     settings.keys()
-    if settings.listen_fds or settings.metrics_listen_fds:
-        raise OperatorError("--listen-fds and --metrics-listen-fds are given by the service itself")
     return settings
+
+
+def check_engine(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Raise click.UsageError or OperatorError for what `penstock engine` would refuse."""
+    given = engine.make_context("penstock engine", list(arguments)).params
+    if given["token_file"] is None and TOKEN_VARIABLE not in variables:
+        raise OperatorError(f"the server's token is needed: --token-file FILE, or {TOKEN_VARIABLE}")
 
 
 def check_ports(settings: ServeSettings) -> None:
@@ -59,11 +67,26 @@ def check_ports(settings: ServeSettings) -> None:
         raise OperatorError("--metrics-port 0 is another port at each start: a service needs one that stays")
 
 
-def url_of(settings: ServeSettings, port: int | None = None) -> str:
-    """Return where this machine reaches the server, or with `port` its metrics."""
-    host = _ANY.get(settings.host, settings.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
+def addresses_of(settings: ServeSettings) -> tuple[str, ...]:
+    """Return every address that `serve` would listen on, its metrics' behind: systemd takes no host names.
+    Raise OperatorError."""
+    found = []
+    for port in (settings.port, settings.metrics_port):
+        if port is not None:
+            try:
+                each = socket.getaddrinfo(
+                    settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )
+            except OSError as error:
+                raise OperatorError(f"cannot find the address of {settings.host}: {error}") from error
+            found += [_with_port(str(address[0]), port) for *_, address in each]
+    return tuple(dict.fromkeys(found))
 
 
-def metrics_url_of(settings: ServeSettings) -> str:
-    return url_of(settings, settings.metrics_port)
+def url_of(settings: ServeSettings) -> str:
+    """Return where this machine reaches the server."""
+    return f"http://{_with_port(_ANY.get(settings.host, settings.host), settings.port)}"
+
+
+def _with_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

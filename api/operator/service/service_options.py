@@ -9,8 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from api.operator.errors import OperatorError
-from api.operator.service.control import MOST_PATH_BYTES
-from scheduler.user_cache import user_cache_folder
 
 NAME = "penstock"
 _NAMES = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
@@ -39,17 +37,21 @@ class ServiceOptions:
     name: str = NAME
     program: tuple[str, ...]
     """The command line of `penstock`, its first word an absolute path."""
+    engine: bool = False
+    """Whether it is an engine for a server on another machine, and not a server."""
     arguments: tuple[str, ...] = ()
-    """Those of `serve`, checked already."""
+    """Those of `serve`, or of `engine`, checked already."""
     platform: Platform
     system: bool = False
     """For the machine, from its start; otherwise for the user."""
     run_as: str | None = None
     """The user of a system service."""
     memory_max_bytes: int | None = None
-    """Of all processes together; two engines during an upgrade."""
+    """Of all processes together."""
     restart: Restart = Restart.ON_FAILURE
     restart_seconds: int = 5
+    addresses: tuple[str, ...] = ()
+    """Those that systemd listens on for it, as `127.0.0.1:8000` or `[::1]:8000`."""
     drain_seconds: float = 30.0
     """As `serve` has it."""
     log_bytes: int = 10 << 20
@@ -77,11 +79,11 @@ class Places:
     """Where a service's files are."""
 
     unit: Path
-    """Of systemd, or launchd's plist."""
+    """systemd's, or launchd's plist."""
+    socket: Path | None
+    """systemd's unit of the sockets; None under launchd, which starts the server without any."""
     folder: Path
     """Made by `install`."""
-    run: Path
-    """The folder of sockets, which only the service's user may enter."""
     log: Path | None
     """None: the service manager keeps it."""
 
@@ -95,10 +97,6 @@ class Places:
         """What `install` was asked for."""
         return self.folder / "service.json"
 
-    @property
-    def control(self) -> Path:
-        return self.run / "control"
-
 
 def check_name(name: str) -> None:
     """Raise OperatorError: it becomes the name of files and of the unit."""
@@ -107,38 +105,24 @@ def check_name(name: str) -> None:
 
 
 def places_of(name: str, platform: Platform, *, system: bool, environment: Mapping[str, str]) -> Places:
-    """Raise OperatorError for a name, or a path that is too long for a socket."""
+    """Raise OperatorError for what is no name."""
     check_name(name)
     home = Path(environment.get("HOME") or Path.home())
     match platform:
-        case Platform.SYSTEMD if system:
-            found = Places(
-                Path(f"/etc/systemd/system/{name}.service"),
-                Path("/etc/penstock", name),
-                Path("/run", name),
-                None,
-            )
         case Platform.SYSTEMD:
             config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-            runtime = environment.get("XDG_RUNTIME_DIR")
-            run = Path(runtime) if runtime else user_cache_folder(environment) / "services"
-            unit = config / "systemd" / "user" / f"{name}.service"
-            found = Places(unit, config / "penstock" / "services" / name, run / name, None)
+            units = Path("/etc/systemd/system") if system else config / "systemd" / "user"
+            folder = Path("/etc/penstock") if system else config / "penstock" / "services"
+            return Places(units / f"{name}.service", units / f"{name}.socket", folder / name, None)
         case Platform.LAUNCHD:
             library = Path("/Library") if system else home / "Library"
-            folder = library / "Application Support" / "penstock" / "services" / name
             agents = "LaunchDaemons" if system else "LaunchAgents"
-            found = Places(
+            return Places(
                 library / agents / f"{label(name)}.plist",
-                folder,
-                folder / "run",
+                None,
+                library / "Application Support" / "penstock" / "services" / name,
                 library / "Logs" / "penstock" / f"{name}.log",
             )
-    if len(bytes(found.run / "notice-999999")) > MOST_PATH_BYTES:
-        raise OperatorError(
-            f"{found.run} is too long for a socket; choose a shorter --name or XDG_RUNTIME_DIR"
-        )
-    return found
 
 
 def label(name: str) -> str:
@@ -159,6 +143,7 @@ def run_command(options: ServiceOptions, places: Places) -> list[str]:
         "run",
         "--name",
         options.name,
+        *(["--engine"] if options.engine else []),
         *scope,
         *log,
         "--",

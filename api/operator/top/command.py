@@ -8,14 +8,14 @@ import sys
 
 import click
 import trio
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 
 from api.operator.errors import OperatorError
 from api.operator.running_server import address, find, server_options
 from api.operator.terminal import ENDING, exit_code, unechoed
 from api.operator.top.following import Following, Lost, first_snapshot
-from api.operator.top.screen import lines
+from api.operator.top.screen import frame
 
 _PIPE_COLUMNS = 80
 
@@ -49,10 +49,8 @@ def _print_once(following: Following) -> None:
         view = trio.run(following.once)
     except Lost as lost:
         raise OperatorError(str(lost)) from lost
-    console = Console()
-    width = console.width if console.is_terminal else _PIPE_COLUMNS
-    for line in lines(view, width):
-        console.print(line, soft_wrap=True)
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    console.print(frame(view, console.width))
 
 
 async def _show(following: Following) -> int | None:
@@ -66,8 +64,7 @@ async def _show(following: Following) -> int | None:
     ):
 
         def draw() -> None:
-            shown = lines(following.view, console.width, console.height - 1)
-            screen.update(Group(*shown), refresh=True)
+            screen.update(frame(following.view, console.width, console.height - 1), refresh=True)
 
         async with trio.open_nursery() as nursery:
 

@@ -16,7 +16,7 @@ from typing import Any
 from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
 
 JSON_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
-_MOST_STEPS = 2000
+MOST_STEPS = 2000
 """Of looking at one tool's schema: where they are spent, a parameter may be anything."""
 _DEEPEST = 16
 
@@ -31,38 +31,45 @@ class Kind(Enum):
 
 def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> frozenset[str]:
     """The JSON types that `schema` may allow; local references resolve in `root`."""
-    budget = budget or StepBudget(_MOST_STEPS)
+    budget = budget or StepBudget(MOST_STEPS)
     try:
         return _types(schema, SchemaCheck(root, budget), budget, _DEEPEST)
     except StepsExhausted:
         return JSON_TYPES
 
 
-def parameter_kind(schema: Any, root: Schema, budget: StepBudget | None = None) -> Kind:
-    types = json_types(schema, root, budget)
+def parameter_kind(schema: Any, root: Schema) -> Kind:
+    return kind_of(json_types(schema, root))
+
+
+def kind_of(types: frozenset[str]) -> Kind:
     if types == {"string"}:
         return Kind.TEXT
     return Kind.MIXED if "string" in types else Kind.JSON
 
 
-def parser_view(parameters: Schema) -> dict[str, Any]:
-    """A tool's parameters as mlx-lm's parsers should see them: bare text for what may be a string, any JSON
-    for the rest."""
+def property_types(parameters: Schema, budget: StepBudget) -> dict[str, frozenset[str]]:
+    """`json_types` of each of a tool's parameters. Where the budget ends, the rest may be anything."""
     properties = parameters.get("properties")
     if not isinstance(properties, Mapping):
-        return {**parameters, "properties": {}}
-    budget = StepBudget(_MOST_STEPS)
+        return {}
+    return {name: json_types(one, parameters, budget) for name, one in properties.items()}
+
+
+def parser_view(types: Mapping[str, frozenset[str]]) -> dict[str, Any]:
+    """A tool's parameters, of which these are `property_types`, as mlx-lm's parsers should see them: bare
+    text for what may be a string, any JSON for the rest."""
     view = {
-        name: {"type": "object" if parameter_kind(one, parameters, budget) is Kind.JSON else "string"}
-        for name, one in properties.items()
+        name: {"type": "object" if kind_of(allowed) is Kind.JSON else "string"}
+        for name, allowed in types.items()
     }
     return {"type": "object", "properties": view}
 
 
-def read_bare(text: str, schema: Any, root: Schema, budget: StepBudget) -> Any:
-    """What bare text means for a parameter that may be a string: JSON of another type if the schema takes it,
-    else the text itself."""
-    return read_mixed(text, schema, root, budget) if parameter_kind(schema, root) is Kind.MIXED else text
+def read_bare(text: str, types: frozenset[str], schema: Any, root: Schema, budget: StepBudget) -> Any:
+    """What bare text means for a parameter of these types that may be a string: JSON of another type if the
+    schema takes it, else the text itself."""
+    return read_mixed(text, schema, root, budget) if kind_of(types) is Kind.MIXED else text
 
 
 def read_mixed(text: str, schema: Any, root: Schema, budget: StepBudget) -> Any:

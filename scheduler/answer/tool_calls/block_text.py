@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from scheduler.answer.answer_format import ToolSyntax
@@ -33,8 +34,9 @@ class BlockText:
         """Raises NotAsWritten for a name that cannot be sent."""
         if not name:
             raise NotAsWritten("it names no tool")
-        types = self.calls.types.setdefault(name, {})
-        call = WrittenCall(self.calls.start(name, call_id), self.calls.schema(name), self.calls.budget, types)
+        calls = self.calls
+        types = partial(calls.offered.types, name)
+        call = WrittenCall(calls.start(name, call_id), calls.offered.schema(name), calls.budget, types)
         self.written.append(call)
         self.sent_to = self.stream.position
         return call

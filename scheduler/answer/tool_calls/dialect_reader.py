@@ -18,6 +18,7 @@ from scheduler.answer.tool_calls.braced import BracedCalls
 from scheduler.answer.tool_calls.json_calls import JsonCalls
 from scheduler.answer.tool_calls.keywords import KeywordCalls
 from scheduler.answer.tool_calls.reading import (
+    LONG_TEXT,
     BlockReader,
     CallReader,
     Calls,
@@ -31,6 +32,11 @@ from scheduler.answer.tool_calls.tagged import TaggedCalls
 from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextEnded
 from scheduler.answer.tool_calls.written_call import WrittenCall
 from scheduler.events import AnswerPiece, ToolCallArguments
+
+_CLOSERS = frozenset(">)]}|,'\"\n")
+"""Without any of them a text ends no value, in any dialect."""
+_LONGEST_TOKEN = 64
+"""Characters in which no string ends and another value begins and ends."""
 
 
 def call_reader(syntax: ToolSyntax, calls: Calls, *, in_reasoning: bool) -> CallReader:
@@ -70,14 +76,35 @@ class DialectReader:
         self._block = block
         self._pieces = pieces
         self._parts: list[str] = []
+        self._length = 0
         self._fault: Exception | None = None
 
     @property
     def raw(self) -> str:
         return "".join(self._parts)
 
+    def weighs(self, text: str | None) -> bool:
+        calls, at_end = self._block.calls, text is None
+        if not calls.offered.are_read:
+            return True
+        if text is not None and (self._fault is not None or self._goes_on(text)):
+            return False
+        sent = 0 if self._fault is not None else self._block.sent_to
+        waiting = self._length - sent + len(text or "")
+        return waiting > LONG_TEXT or calls.large or (at_end and calls.offered.any_large())
+
+    def _goes_on(self, text: str) -> bool:
+        """Whether `text` ends no value but a string that was sent as it came."""
+        if _CLOSERS.isdisjoint(text):
+            return True
+        written = self._block.written
+        return len(text) <= _LONGEST_TOKEN and bool(written) and written[-1].in_string
+
     def feed(self, text: str) -> Iterator[AnswerPiece]:
+        if not self._block.calls.offered.are_read:
+            self._block.calls.offered.read()
         self._parts.append(text)
+        self._length += len(text)
         if self._fault is None:
             self._block.stream.add(text)
             yield from self._available()
@@ -146,9 +173,8 @@ class WholeBlock(CollectedBlock):
     """Another reader's pieces, all at the end of the block."""
 
     def __init__(self, reader: DialectReader, calls: Calls) -> None:
-        super().__init__()
+        super().__init__(calls)
         self._reader = reader
-        self._calls = calls
 
     def close(self) -> Iterator[AnswerPiece]:
         before = self._calls.started, self._calls.ended

@@ -72,6 +72,12 @@ class JsonArguments:
     def done(self) -> bool:
         return self._at is _At.DONE
 
+    def may_fit(self, text: str, longest: int) -> bool:
+        """Whether `text` may end a value of more than `longest` characters, which is then coerced."""
+        if self._at is _At.COLLECTED:
+            return len(self._parts) >= longest and text.count("]") + text.count("}") >= self._depth
+        return longest == 0 and (self._at is not _At.STRING or '"' in text)
+
     def feed(self, text: str) -> tuple[str, str]:
         """The argument text that is certain now, and the part of `text` after the end of the object. Raises
         MalformedArguments; feed no more afterwards."""

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from json import loads
+from threading import Lock
 from typing import Any, Protocol
 
 from scheduler.answer.answer_format import ToolSyntax
 from scheduler.answer.bounded_regex import time_limit
 from scheduler.answer.dialects.catalog import writes_bare_text
-from scheduler.answer.dialects.parameter_kind import parser_view, read_bare
+from scheduler.answer.dialects.parameter_kind import read_bare
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
 from scheduler.answer.tool_calls.json_arguments import JsonArguments, MalformedArguments, json_text
-from scheduler.answer.tool_calls.schema_check import Schema, StepBudget
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
+from scheduler.answer.tool_calls.schema_check import StepBudget
 from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
-from scheduler.request import Tool
 
-_MATCHING_SECONDS = 0.05
-"""The limit for one block, on the event loop. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
+_MATCHING_SECONDS = 0.25
+"""The limit for one block, of the CPU time of all threads. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
+LONG_TEXT = 512
+"""Characters up to which a text is parsed within a token's time, also where patterns take cubic time."""
 _LONGEST_GUESS = 16_384
 """Without marks GLM's parser splits the block with shlex, at 1 ms per KB."""
 
@@ -45,36 +47,27 @@ class UnreadableCall(Exception):
 class Calls:
     """The calls of one answer: their numbers, ids and tools."""
 
-    def __init__(self, tools: Sequence[Tool], call_id: Callable[[int], str], *, parallel: bool) -> None:
-        self._tools = {tool.name: tool for tool in tools}
+    def __init__(self, offered: OfferedTools, call_id: Callable[[int], str], *, parallel: bool) -> None:
+        self.offered = offered
         self._call_id = call_id
         self._parallel = parallel
         self.budget = StepBudget()
-        """The budget for the coercion of all their arguments, which runs on the event loop."""
+        """The budget for the coercion of all their arguments."""
         self.started = 0
         self.ended = 0
         """Those of a block that are whole before its end."""
-        self.types: dict[str, dict[str, frozenset[str]]] = {}
-        """JSON types of parameters by tool, as they are looked up."""
-
-    @cached_property
-    def definitions(self) -> list[dict[str, Any]]:
-        """For mlx-lm's parsers, which read a parameter by its type."""
-        tools = self._tools.values()
-        return [replace(tool, parameters=parser_view(tool.parameters)).definition() for tool in tools]
+        self.large = False
+        """Whether one of them is of a tool with a large schema."""
 
     @property
     def enough(self) -> bool:
         """Whether no more calls are allowed: the client asked for one at a time."""
         return self.started > 0 and not self._parallel
 
-    def schema(self, name: str) -> Schema:
-        tool = self._tools.get(name)
-        return {} if tool is None else tool.parameters
-
     def start(self, name: str, call_id: str | None = None) -> ToolCallStarted:
         """Start a call, also of a tool that was not offered: the client reports the error to the model."""
         index, self.started = self.started, self.started + 1
+        self.large = self.large or self.offered.is_large(name)
         return ToolCallStarted(index, call_id or self._call_id(index), name)
 
     def whole(self, call: ParsedCall) -> Iterator[AnswerPiece]:
@@ -84,7 +77,7 @@ class Calls:
 
     def fitted(self, call: ParsedCall) -> str:
         """The JSON text of its arguments, coerced to their schema."""
-        return json_text(coerce(call.arguments, self.schema(call.name), budget=self.budget))
+        return json_text(coerce(call.arguments, self.offered.schema(call.name), budget=self.budget))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +89,10 @@ class ParsedCall:
 
 class CallReader(Protocol):
     """The inside of one pair of marks. `feed` never raises: what follows a fault is read to the end."""
+
+    def weighs(self, text: str | None) -> bool:
+        """Whether `feed(text)`, or for None `close()`, may take longer than a token may."""
+        ...
 
     def feed(self, text: str) -> Iterator[AnswerPiece]: ...
 
@@ -112,15 +109,24 @@ class CallReader(Protocol):
 class CollectedBlock:
     """The part of a CallReader that has nothing before the end of the block."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
         self._parts: list[str] = []
+        self._length = 0
 
     @property
     def raw(self) -> str:
         return "".join(self._parts)
 
+    def weighs(self, text: str | None) -> bool:
+        if text is not None:
+            return False
+        offered = self._calls.offered
+        return self._length > LONG_TEXT or not offered.are_read or offered.any_large()
+
     def feed(self, text: str) -> Iterator[AnswerPiece]:
         self._parts.append(text)
+        self._length += len(text)
         yield from ()
 
 
@@ -128,9 +134,8 @@ class BlockReader(CollectedBlock):
     """Lets mlx-lm parse the whole block."""
 
     def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
-        super().__init__()
+        super().__init__(calls)
         self._syntax = syntax
-        self._calls = calls
 
     def close(self) -> Iterator[AnswerPiece]:
         for call in read_block(self.raw, self._syntax, self._calls):
@@ -166,16 +171,41 @@ def _parse(raw: str, syntax: ToolSyntax, calls: Calls) -> Any:
         raise ValueError("its braces do not match")
     if syntax.guesses and len(raw) > _LONGEST_GUESS and "<arg_key>" not in raw:
         raise ValueError("it is too long to guess at")
-    with time_limit(_MATCHING_SECONDS), warnings.catch_warnings():
-        # Python's parser warns about invalid escapes in the model's text.
-        warnings.simplefilter("ignore", SyntaxWarning)
+    with time_limit(_MATCHING_SECONDS), _quiet:
         try:
-            return syntax.parse(raw, calls.definitions)
+            return syntax.parse(raw, calls.offered.definitions)
         except TimeoutError:
             raise
         except Exception:
             # Some parsers convert by the schema and fail on a value that does not fit; try without it.
             return syntax.parse(raw, None)
+
+
+class _Quiet:
+    """Python's parser warns about invalid escapes in the model's text. One for all threads: what they do to
+    the process's filters is undone when the last one is done."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+        self._before = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._before = warnings.catch_warnings()
+                self._before.__enter__()
+                warnings.simplefilter("ignore", SyntaxWarning)
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._before.__exit__(None, None, None)
+
+
+_quiet = _Quiet()
 
 
 def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
@@ -192,17 +222,18 @@ def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
     if not isinstance(arguments, dict):
         raise ValueError("the arguments are not an object")
     guessed = syntax.guesses and arguments.keys() == {"raw"}
-    if guessed and "raw" not in calls.schema(name).get("properties", {}):
+    if guessed and "raw" not in calls.offered.schema(name).get("properties", {}):
         raise ValueError("the arguments cannot be distinguished")
     if writes_bare_text(syntax.name):
-        arguments = _read_bare(arguments, calls.schema(name), calls.budget)
+        arguments = _read_bare(name, arguments, calls)
     json_text(arguments)
     return ParsedCall(name, arguments, call_id if isinstance(call_id, str) and call_id else None)
 
 
-def _read_bare(arguments: dict[str, Any], schema: Schema, budget: StepBudget) -> dict[str, Any]:
+def _read_bare(tool: str, arguments: dict[str, Any], calls: Calls) -> dict[str, Any]:
+    schema, types = calls.offered.schema(tool), calls.offered.types
     return {
-        name: read_bare(value, property_schema(schema, name), schema, budget)
+        name: read_bare(value, types(tool, name), property_schema(schema, name), schema, calls.budget)
         if isinstance(value, str)
         else value
         for name, value in arguments.items()
@@ -243,6 +274,11 @@ class JsonReader:
     def raw(self) -> str:
         return self._block.raw
 
+    def weighs(self, text: str | None) -> bool:
+        if self._arguments is not None:
+            return self._arguments.weighs(text)
+        return self._block.weighs(None) if text is None else len(text) > LONG_TEXT
+
     def feed(self, text: str) -> Iterator[AnswerPiece]:
         yield from self._block.feed(text)
         if self._arguments is None:
@@ -270,7 +306,8 @@ class ObjectReader:
     def __init__(self, name: str, calls: Calls) -> None:
         self._name = name
         self._calls = calls
-        self._arguments = JsonArguments(calls.schema(name), calls.budget)
+        self._arguments = JsonArguments(calls.offered.schema(name), calls.budget)
+        self._is_large = calls.offered.is_large(name)
         self._start: ToolCallStarted | None = None
         self._parts: list[str] = []
         self._rest: list[str] = []
@@ -288,6 +325,11 @@ class ObjectReader:
     @property
     def done(self) -> bool:
         return self._arguments.done
+
+    def weighs(self, text: str | None) -> bool:
+        if text is None or self._fault is not None:
+            return False
+        return len(text) > LONG_TEXT or self._arguments.may_fit(text, LONG_TEXT if not self._is_large else 0)
 
     def unreadable(self) -> UnreadableCall:
         why = self._fault or "the arguments are not a JSON object"

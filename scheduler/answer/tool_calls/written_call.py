@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from scheduler.answer.dialects.parameter_kind import json_types
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
 from scheduler.answer.tool_calls.json_arguments import json_text
 from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
@@ -18,17 +17,19 @@ class WrittenCall:
         started: ToolCallStarted,
         schema: Schema,
         budget: StepBudget,
-        types: dict[str, frozenset[str]] | None = None,
+        json_types: Callable[[str], frozenset[str]],
     ) -> None:
-        """`types`: those of the tool's parameters that were looked up in the answer before."""
+        """`json_types`: those that the schema of an argument allows."""
         self.started = started
         self.schema = schema
         self.budget = budget
-        self._types = {} if types is None else types
+        self.json_types = json_types
         self._sent: list[str] = []
         self._members = 0
         self.inside_member = False
         """Whether the model is in the middle of an argument: what it has written may be half a path."""
+        self.in_string = False
+        """Whether the characters of a string are sent as they come."""
         self.done = False
         """Whether its arguments are whole."""
         self.ended = False
@@ -48,13 +49,6 @@ class WrittenCall:
         except StepsExhausted:
             return None
 
-    def json_types(self, key: str) -> frozenset[str]:
-        """The JSON types that the schema of one argument allows. Looked up once: a client's schema can make
-        that cost milliseconds."""
-        if key not in self._types:
-            self._types[key] = json_types(property_schema(self.schema, key), self.schema)
-        return self._types[key]
-
     def json(self, text: str) -> ToolCallArguments:
         """JSON text of the arguments as it is."""
         self._sent.append(text)
@@ -66,6 +60,7 @@ class WrittenCall:
         return self.json(self._head(key) + json_text(fitted))
 
     def begin_string(self, key: str) -> ToolCallArguments:
+        self.in_string = True
         return self.json(self._head(key) + '"')
 
     def string(self, text: str) -> ToolCallArguments:
@@ -73,6 +68,7 @@ class WrittenCall:
         return self.json(json_text(text)[1:-1])
 
     def end_string(self) -> ToolCallArguments:
+        self.in_string = False
         return self.json('"')
 
     def end(self) -> ToolCallArguments:

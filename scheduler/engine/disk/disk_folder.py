@@ -3,7 +3,8 @@
 `FOLDER/3f/3f…-PARENT-b512.kv1.safetensors`: 256 subfolders, named after the first byte of the key. The name
 has what the index needs, so that a scan opens no file. The tier never touches files with other names. It
 writes whole files by a rename. After a SIGKILL a partial file may remain, which the next scan removes: under
-the lock no other process can be writing it.
+the lock no other engine can be writing it. Files that an operator copies into the folder are found by a later
+scan, which lists only the subfolders that have changed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from scheduler.engine.disk.disk_index import FoundFile
 
 _LOCK = "penstock-kv.lock"
 _PARTIAL = ".partial"
+_UNTOUCHED_SECONDS = 2.0
+"""A file that was modified later may still be copied, and a folder get another file within the same tick of
+the file system's clock: both are looked at again."""
 
 
 class DiskTierUnavailable(Exception):
@@ -38,6 +42,7 @@ class DiskFolder:
         """Make the folder, or make ours private (prompts can be computed from the cached values), and lock
         it. Raise DiskTierUnavailable."""
         self._path = path
+        self._listed: dict[int, int] = {}  # By subfolder: its time of modification when it was listed.
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _tighten(path)
@@ -56,13 +61,24 @@ class DiskFolder:
         """Unlock the folder. The end of the process does so, too, however it ends."""
         os.close(self._lock)
 
-    def scan(self) -> tuple[list[FoundFile], int]:
-        """Return all our files, by name alone, and how many of another version were deleted. Delete partial
-        files. 10,000 files: 0.1 s."""
+    def scan(self, known: Callable[[Place], bool] | None = None) -> tuple[list[FoundFile], int]:
+        """Return our files, by name alone, and how many of another version were deleted. Delete partial
+        files. 10,000 files: 0.1 s.
+
+        With `known`: only files that are not known, in subfolders that changed since the last scan, and none
+        that may still be being copied. No change: 256 calls of `stat`.
+        """
+        try:
+            return self._scan(known or (lambda place: False), 0.0 if known is None else _UNTOUCHED_SECONDS)
+        except OSError:
+            self._listed.clear()  # What was found before is lost.
+            raise
+
+    def _scan(self, known: Callable[[Place], bool], untouched_seconds: float) -> tuple[list[FoundFile], int]:
         found: list[FoundFile] = []
         other_formats = 0
         now = time.time()
-        for file in self._files():
+        for shard, file in self._files(now):
             name, partial = file.name, file.name.startswith(".") and file.name.endswith(_PARTIAL)
             place = parse(name[1 : -len(_PARTIAL)] if partial else name)
             if place == "stranger":
@@ -70,8 +86,11 @@ class DiskFolder:
             if partial or place == "other format":
                 os.unlink(file.path)
                 other_formats += not partial
-            else:
+            elif not known(place):
                 status = file.stat(follow_symlinks=False)
+                if 0 <= now - status.st_mtime < untouched_seconds:
+                    self._listed.pop(shard, None)
+                    continue
                 # A file from the future (a clock was set back) would otherwise never be the least recently
                 # used.
                 found.append(FoundFile(place, status.st_size, min(status.st_mtime, now)))
@@ -131,14 +150,22 @@ class DiskFolder:
     def _where(self, place: Place) -> str:
         return os.path.join(self._path, f"{place.key[0]:02x}", place.file_name)
 
-    def _files(self) -> Iterator[os.DirEntry[str]]:
+    def _files(self, now: float) -> Iterator[tuple[int, os.DirEntry[str]]]:
+        """Yield the files of each subfolder that has changed since it was listed, with the subfolder."""
         for shard in range(256):
+            path = os.path.join(self._path, f"{shard:02x}")
             try:
-                listing = os.scandir(os.path.join(self._path, f"{shard:02x}"))
+                modified = os.stat(path).st_mtime_ns
+                if modified == self._listed.get(shard):
+                    continue
+                listing = os.scandir(path)
             except FileNotFoundError:
                 continue
+            self._listed.pop(shard, None)
+            if now - modified / 1e9 >= _UNTOUCHED_SECONDS:
+                self._listed[shard] = modified
             with listing:
-                yield from (file for file in listing if file.is_file(follow_symlinks=False))
+                yield from ((shard, file) for file in listing if file.is_file(follow_symlinks=False))
 
 
 def _tighten(folder: Path) -> None:

@@ -64,22 +64,28 @@ class DiskIndex:
         self.touch(entry.place.key)
 
     def restore(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """Take over what a scan found. Returns files without their parent, and duplicates."""
+        """Take over what a scan found, as used after all that is here. Returns files without their parent,
+        and duplicates."""
         used: dict[Key, float] = {}
+        standing: set[Key] = set()  # What was here and has new files above it.
         orphans: list[FoundFile] = []
         for file in sorted(found, key=lambda file: file.place.parent_tokens):
             if self.has_parent(file.place) and file.place.key not in self._entries:
                 self._hold(Entry(file.place, file.nbytes))
                 used[file.place.key] = file.used
+                if file.place.parent_tokens and file.place.parent not in used:
+                    standing.add(file.place.parent)
             else:
                 orphans.append(file)
         # `touch` stamps only the end of a path: propagate its time to the parents.
         for key in reversed(tuple(used)):
             place = self._entries[key].place
-            if place.parent_tokens:
+            if place.parent in used and place.parent_tokens:
                 used[place.parent] = max(used[place.parent], used[key])
         for key in sorted(used, key=lambda key: (used[key], -self._entries[key].place.parent_tokens)):
             self._entries.move_to_end(key)
+        for key in standing:
+            self.touch(key)
         return orphans
 
     def touch(self, key: Key) -> Entry | None:

@@ -3,7 +3,8 @@
 Three threads share it: the engine's thread only reads the index, a reader calls `load`, a writer calls `save`
 and `tidy`. Only the writer changes the file system: a file that `load` finds damaged leaves the index
 immediately and is deleted by the next `tidy`, with which every `save` begins, so that a deletion never hits a
-newer file of the same name. Disk errors raise nothing here.
+newer file of the same name. What an operator copies into the folder is taken in by `look_again`, which the
+writer calls, too. Disk errors raise nothing here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from scheduler.engine.disk.block_chain import Chain, Key, Place
 from scheduler.engine.disk.block_file import Content, Damage, DamageKind, decode, encode
 from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
-from scheduler.engine.disk.disk_index import DiskIndex, Entry
+from scheduler.engine.disk.disk_index import DiskIndex, Entry, FoundFile
 
 ErrorKind: TypeAlias = DamageKind | Literal["missing", "full", "denied", "io"]
 ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (*get_args(DamageKind), "missing", "full", "denied", "io")
@@ -31,6 +32,8 @@ _ERRNO_KINDS: Final[Mapping[int | None, ErrorKind]] = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "denied"),
 }
 _STAMP_SECONDS = 60.0
+_MOST_NAMED = 10
+"""Errors of one kind that are logged; further ones are only counted."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
 
 
@@ -68,6 +71,9 @@ class DiskStore:
         self._index = DiskIndex()
         self._doomed: deque[Entry] = deque()
         self._unstamped: deque[Place] = deque()
+        self._strays: dict[Place, int] = {}
+        """Copied in before the files that they stand on, with their sizes: kept, for these may follow, and
+        evicted first."""
         self._leaving_bytes = 0  # Of files that left the index and are not deleted yet, or could not be.
         self._resume_at, self._pause_seconds = float("-inf"), _FIRST_PAUSE_SECONDS
         self._reads = self._read_bytes = self._writes = self._write_bytes = self._evicted_files = 0
@@ -154,6 +160,7 @@ class DiskStore:
         with self._lock:
             self._writes += 1
             self._write_bytes += nbytes
+            self._strays.pop(place, None)  # This file has replaced it.
             if self._index.has_parent(place):
                 self._index.add(entry)
                 return True
@@ -171,6 +178,28 @@ class DiskStore:
                 self._folder.stamp(place)
             except OSError as error:
                 self._count(_kind_of(error), str(error))
+
+    def look_again(self) -> None:
+        """Take in what was copied into the folder since the last scan, and evict down to the budget. Called
+        by the writer's thread; waits for the disk."""
+        try:
+            found, other_formats = self._folder.scan(self._knows)
+        except OSError as error:
+            self._count(_kind_of(error), str(error))
+            return
+        with self._lock:
+            self._errors["foreign"] += other_formats
+            doomed = {entry.place for entry in self._doomed}
+            new = {place: FoundFile(place, nbytes, 0.0) for place, nbytes in self._strays.items()}
+            new |= {file.place: file for file in found if file.place not in doomed}
+            self._strays = {file.place: file.nbytes for file in self._index.restore(new.values())}
+            held = self._held_bytes()
+        self._shrink(held - self._budget_bytes)
+
+    def _knows(self, place: Place) -> bool:
+        with self._lock:
+            entry = self._index.get(place.key)
+            return entry is not None and entry.place == place
 
     def statistics(self) -> StoreStatistics:
         with self._lock:
@@ -207,6 +236,9 @@ class DiskStore:
         self.tidy()
         self._shrink(self._index.nbytes + self._leaving_bytes - self._budget_bytes)
 
+    def _held_bytes(self) -> int:
+        return self._index.nbytes + self._leaving_bytes + sum(self._strays.values())
+
     def _make_room(self, place: Place, nbytes: int) -> bool:
         """Evict until the file fits, unless its path would not fit even alone."""
         with self._lock:
@@ -215,17 +247,21 @@ class DiskStore:
                 return False
             if place.parent_tokens:
                 self._index.touch(place.parent)  # So that everything else is evicted before its path.
-            excess = self._index.nbytes + self._leaving_bytes + nbytes - self._budget_bytes
-        return self._shrink(excess)
+            held = self._held_bytes()
+        return self._shrink(held + nbytes - self._budget_bytes)
 
     def _shrink(self, nbytes: int) -> bool:
         """Evict at least this much, or everything."""
         while nbytes > 0:
             with self._lock:
-                victim = self._index.oldest()
+                stray = bool(self._strays)
+                victim = Entry(*self._strays.popitem()) if stray else self._index.oldest()
                 if victim is None:
                     return False
-                self._forget(victim.place.key)
+                if stray:
+                    self._leaving_bytes += victim.nbytes
+                else:
+                    self._forget(victim.place.key)
                 self._evicted_files += 1
             nbytes -= victim.nbytes
             if not self._delete(victim):
@@ -259,9 +295,10 @@ class DiskStore:
     def _count(self, kind: ErrorKind, why: str) -> None:
         with self._lock:
             self._errors[kind] += 1
-            first = self._errors[kind] == 1
-        if first:
-            print(f"disk tier: {kind}: {why} (further errors of this kind are only counted)", file=sys.stderr)
+            count = self._errors[kind]
+        if count <= _MOST_NAMED:
+            last = " (further errors of this kind are only counted)" if count == _MOST_NAMED else ""
+            print(f"disk tier: {kind}: {why}{last}", file=sys.stderr)
 
 
 def _kind_of(error: OSError) -> ErrorKind:

@@ -22,6 +22,11 @@ from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
 from scheduler.engine.disk.disk_reading import Reading, ReadOutcome
 from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
 
+_LOOK_SECONDS = 5.0
+"""Between two looks for files that were copied into the folder."""
+_LOOK_PATIENCE_SECONDS = 1.0
+"""Requests wait for a look so long at most. One takes milliseconds, unless the disk is slow."""
+
 
 @dataclass(frozen=True, slots=True)
 class DiskStatistics:
@@ -75,7 +80,9 @@ class DiskTier:
         self._queue: deque[tuple[Place, Content]] = deque()
         self._pending: set[Key] = set()  # Queued or being written.
         self._pending_bytes = self._dropped_writes = 0
-        self._closing = self._working = False
+        self._closing = self._working = self._looking = False
+        self._clock = clock
+        self._looked_at = clock()
         self._readings: queue.SimpleQueue[Reading | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="disk writer", daemon=True)
         self._reader = threading.Thread(target=self._read, name="disk reader", daemon=True)
@@ -96,6 +103,16 @@ class DiskTier:
         """Return the deepest position, at most `limit`, with a snapshot and all blocks that it needs; 0:
         none."""
         return self._store.deepest_snapshot(chain, limit, self._lone_snapshots)
+
+    def looks_again(self) -> bool:
+        """Whether the folder is being searched for files that were copied into it, which begins if it was not
+        for some seconds. To be called on a miss: while it is true, more may be found."""
+        now = self._clock()
+        with self._changed:
+            if not self._looking and now - self._looked_at >= _LOOK_SECONDS and not self._closing:
+                self._looking, self._looked_at = True, now
+                self._changed.notify_all()
+            return self._looking and now - self._looked_at < _LOOK_PATIENCE_SECONDS
 
     def touch(self, chain: Chain) -> int:
         """Mark these tokens as used, if only in memory, so that their blocks are evicted later. Returns how
@@ -221,12 +238,13 @@ class DiskTier:
             self._changed.notify_all()
 
     def _is_flushed(self) -> bool:
-        return not (self._queue or self._working or self._store.untidy)
+        return not (self._queue or self._working or self._looking or self._store.untidy)
 
     def _write(self) -> None:
         """The writer's thread."""
         while self._wait_for_work():
             self._store.tidy()
+            self._look()
             self._save_next()
         self._folder.release()
 
@@ -238,6 +256,16 @@ class DiskTier:
             self._changed.wait_for(lambda: self._closing or not self._is_flushed())
             self._working = not self._is_flushed()
             return self._working
+
+    def _look(self) -> None:
+        if not self._looking:
+            return
+        try:
+            self._store.look_again()
+        except Exception as error:  # Not an OSError: the thread must survive it, too.
+            self._store.fail(error)
+        with self._changed:
+            self._looking = False
 
     def _save_next(self) -> None:
         """A function of its own, so that no local of the waiting thread keeps the bytes alive."""

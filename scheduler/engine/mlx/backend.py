@@ -28,7 +28,6 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
-from scheduler.engine.mlx.kv.transfer_codec import TransferCodec
 from scheduler.engine.mlx.layer_slices import slices
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
@@ -37,7 +36,6 @@ from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import BufferBound
-from scheduler.engine.prefix.transfers import PrefixTransfers
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import RequestRefused, Sequence
@@ -79,11 +77,9 @@ class MlxBackend:
         batching: Batching = _ALL,
         memory_limit: MemoryLimit | None = None,
         adapters: Adapters | None = None,
-        codec: TransferCodec | None = None,
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
-        this model. `memory_limit` None: as the load says. `adapters` None: none is loaded yet.
-        `codec` None: no prefix is exported or imported."""
+        this model. `memory_limit` None: as the load says. `adapters` None: none is loaded yet."""
         self.model = model
         self._description = description
         self._row_bytes = row_bytes
@@ -102,9 +98,6 @@ class MlxBackend:
         self._disk: PrefixDisk | None = None
         if tier is not None and self._prefixes is not None:
             self._disk = PrefixDisk(tier, self._prefixes, layout)
-        self._transfers: PrefixTransfers[KvSegment, RowState] | None = None
-        if codec is not None and self._prefixes is not None:
-            self._transfers = PrefixTransfers(self._prefixes, codec)
         self._limits = PrefillLimits(
             rows=min(load.prefill_rows, load.max_slots),
             chunk_tokens=load.prefill_chunk_tokens,
@@ -201,10 +194,6 @@ class MlxBackend:
             Exception
         ) as error:  # Here it fails this request alone; inside the step it would fail the batch.
             raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
-
-    @property
-    def transfers(self) -> PrefixTransfers[KvSegment, RowState] | None:
-        return self._transfers
 
     @property
     def disk(self) -> PrefixDisk | None:

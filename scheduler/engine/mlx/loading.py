@@ -20,7 +20,7 @@ import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
 from mlx_lm.generate import generation_stream
-from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
 from scheduler.engine.adapter_files import weights_bytes
@@ -35,7 +35,6 @@ from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
-from scheduler.engine.mlx.kv.transfer_codec import TransferCodec
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.mended.mend import mend, mended_parts
 from scheduler.engine.mlx.sharding.join import join
@@ -57,7 +56,6 @@ class Loaded:
     description: Ready
     row_bytes: RowBytes
     limit: MemoryLimit
-    one_token: Sequence[Any]
     """That token's cache."""
 
 
@@ -124,7 +122,7 @@ def load_weights(
     )
     if rank is not None:
         rank.compare({"cache": str(held)})
-    return Loaded(model, config, description, held, limit, cache)
+    return Loaded(model, config, description, held, limit)
 
 
 def load(
@@ -169,19 +167,7 @@ def _load(
         grammars=grammars,
         batching=batching,
         memory_limit=limit,
-        codec=None if rank is not None else _codec(loaded),
     )
-
-
-def _codec(loaded: Loaded) -> TransferCodec | None:
-    """The device is not part of the identity: what one has computed, another may read."""
-    if any(type(layer) is KVCache and layer.keys is None for layer in loaded.one_token):
-        return None  # A layer that the model does not use has no shape.
-    software = ", ".join(
-        [*(f"{name} {version(name)}" for name in ("penstock", "mlx", "mlx-lm")), *mended_parts(loaded.model)]
-    )
-    identity = {"dtype": loaded.description.weights_dtype, "software": software}
-    return TransferCodec(loaded.one_token, loaded.row_bytes.token_bytes, identity)
 
 
 def _verdict(

@@ -1,7 +1,7 @@
 """The other ranks' connections from other machines: rank 0 listens, each comes with the group's token.
 
-Who does not identify himself costs a thread for a second, of which there are few. A rank that has come is
-known by its number, and no second one is let in for it.
+An unidentified connection holds one of 64 threads for at most a second. A rank that has come is known by its
+number, and no second one is let in for it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from scheduler.errors import LinkError
 from scheduler.link.framing import LENGTH_BYTES, encode
 from scheduler.link.hello import (
     MOST_HELLO_BYTES,
-    Expectations,
-    Expected,
     HelloRefused,
     HelloReply,
+    OtherProtocol,
+    check_hello,
     rank_role,
     read_hello,
-    version_refusal,
 )
 from scheduler.link.keep_alive import keep_alive
 from scheduler.link.messages import PROTOCOL_VERSION, RankGroup
@@ -68,11 +67,10 @@ def arrivals(group: RankGroup, seconds: float = ARRIVAL_SECONDS) -> list[Arrived
 
 class _Reception:
     def __init__(self, group: RankGroup) -> None:
-        self._expectations: Expectations[Expected] = Expectations()
-        self._missing: dict[str, int] = {}
-        for rank in range(1, group.ranks):
-            self._missing[rank_role(rank)] = rank
-            self._expectations.add(Expected(rank_role(rank), group.token))
+        self._missing = {rank_role(rank): rank for rank in range(1, group.ranks)}
+        self._awaited = set(self._missing)
+        """Roles of which no connection has been let in."""
+        self._token = group.token
         self._control = group.control
         self._deciding = threading.Lock()
         self._unidentified = threading.BoundedSemaphore(MOST_UNIDENTIFIED)
@@ -115,20 +113,18 @@ class _Reception:
             hello = read_hello(_first_frame(link, time.monotonic() + HELLO_SECONDS))
             try:
                 with self._deciding:
-                    expected = self._expectations.take(hello)
+                    check_hello(hello, self._token, *self._awaited)
+                    self._awaited.discard(hello.role)
             except HelloRefused as refused:
                 link.sendall(encode(HelloReply(PROTOCOL_VERSION, str(refused))))
                 link.close()
+                if isinstance(refused, OtherProtocol):
+                    self._arrived.put((hello.role, str(refused)))
                 return
-            refusal = version_refusal(hello)
-            link.sendall(encode(HelloReply(PROTOCOL_VERSION, refusal)))
-            if refusal:
-                link.close()
-                self._arrived.put((expected.role, refusal))
-                return
+            link.sendall(encode(HelloReply(PROTOCOL_VERSION)))
             keep_alive(link)
             link.settimeout(None)
-            self._arrived.put((expected.role, Arrived(link, hello.host)))
+            self._arrived.put((hello.role, Arrived(link, hello.host)))
         except (OSError, LinkError):
             link.close()
         finally:

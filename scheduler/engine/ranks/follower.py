@@ -1,4 +1,5 @@
-"""A rank other than 0: `python -m scheduler.engine.ranks.follower --fd N`, N being its end of the socket.
+"""A rank other than 0: `python -m scheduler.engine.ranks.follower --fd N`, N being its end of the socket,
+or the process of a machine that has joined, which dials rank 0.
 
 It replays what rank 0 tells it. A thread reads the socket, so that the end of rank 0 ends this process
 immediately, also while the main thread waits for rank 0 in a collective.
@@ -6,10 +7,12 @@ immediately, also while the main thread waits for rank 0 in a collective.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import gc
 import os
 import signal
+import socket
 import sys
 import traceback
 from contextlib import suppress
@@ -18,22 +21,45 @@ from typing import NoReturn
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.backend_choice import make_backend
-from scheduler.engine.inbox import Inbox, link_of_process
+from scheduler.engine.inbox import Inbox, inherited_link
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.model_source import located
 from scheduler.engine.ranks.calls import Failed, Heard, Said, Start, Told
 from scheduler.engine.ranks.replay import RanksDisagree, Replay, ToldClock, joined
+from scheduler.link.dial import DialFailed, dial
 from scheduler.link.framing import FrameReader, message_decoder
+from scheduler.link.hello import HelloRefused, rank_role
+from scheduler.link.messages import Follow
 
+RANK_SECONDS = 120.0
+"""For rank 0, which may have to wait for the other machines."""
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of <sys/prctl.h>."""
 
 
 def main() -> NoReturn:
-    inbox = Inbox[Told](
-        link_of_process("python -m scheduler.engine.ranks.follower"), FrameReader(message_decoder(Told))
-    )
+    arguments = argparse.ArgumentParser(prog="python -m scheduler.engine.ranks.follower")
+    arguments.add_argument("--fd", type=int, required=True)
+    link = inherited_link(arguments.parse_args().fd)
     _die_with_parent()
+    _follow(link)
+
+
+def follow(order: Follow) -> NoReturn:
+    """Dial rank 0, which listens once it has its Load, and compute this rank of the model. Ends the
+    process."""
+    address, _, port = order.control.rpartition(":")
+    role, host = rank_role(order.rank), socket.gethostname()
+    try:
+        link = dial([address], int(port), order.token, role, host=host, seconds=RANK_SECONDS)
+    except (DialFailed, HelloRefused) as error:
+        print(f"rank {order.rank}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    _follow(link)
+
+
+def _follow(link: socket.socket) -> NoReturn:
+    inbox = Inbox[Told](link, FrameReader(message_decoder(Told)))
     inbox.start()
     try:
         clock = ToldClock()

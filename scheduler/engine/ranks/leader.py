@@ -235,11 +235,6 @@ class Leader:
         return self._own.background(idle)
 
     @property
-    def transfers(self) -> None:
-        """Each rank has a part of the keys and values."""
-        return None
-
-    @property
     def disk(self) -> None:
         """Ranks have no disk tier: what one has read another may not have."""
         return

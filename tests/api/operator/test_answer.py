@@ -11,21 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.operator.answer import (
-    Answer,
-    Call,
-    Called,
-    Counted,
-    Done,
-    Ended,
-    Event,
-    EventReader,
-    Failed,
-    Reply,
-    Said,
-    Thought,
-    Waiting,
-)
+from api.operator.answer import Answer, Call, Usage
+from api.operator.chat.conversation import NOT_RUN, Conversation, read_tools
 
 USAGE = {
     "prompt_tokens": 1200,
@@ -61,91 +48,143 @@ BODY = "".join(
         "data: [DONE]\n\n",
     ]
 )
-EVENTS: list[Event] = [
-    Waiting("queued 3"),
-    Thought("hm… "),
-    Said("Grüße 👋"),
-    Called(0, "c1", "look", ""),
-    Called(0, "", "", '{"a":'),
-    Called(0, "", "", "1}"),
-    Ended("tool_calls"),
-    Counted(1200, 21, 1100, 7),
-    Done(),
-]
+
+
+def fed(*lines: str, stopped_by: int | None = None) -> Answer:
+    """Return an answer that was sent at 10, of lines that came a second apart."""
+    answer = Answer(10.0, stopped_by=stopped_by)
+    for second, line in enumerate(lines, 11):
+        answer.feed(line.encode(), float(second))
+    return answer
+
+
+def came(answer: Answer) -> tuple[object, ...]:
+    """Return what has come, without when."""
+    texts = "".join(answer.text), "".join(answer.thinking), answer.waiting
+    return (
+        *texts,
+        answer.calls,
+        answer.usage,
+        answer.ended,
+        answer.failure,
+        answer.is_over,
+        len(answer.stamps),
+    )
 
 
 @given(st.lists(st.integers(0, len(BODY.encode())), max_size=30))
-def test_events_do_not_depend_on_where_the_body_is_cut(cuts: list[int]) -> None:
-    data, reader, found = BODY.encode(), EventReader(), list[Event]()
-    places = [0, *sorted(cuts), len(data)]
-    for start, end in pairwise(places):
-        found += reader.feed(data[start:end])
-    assert found == EVENTS
+def test_an_answer_does_not_depend_on_where_the_body_is_cut(cuts: list[int]) -> None:
+    data, answer = BODY.encode(), Answer(0.0)
+    for start, end in pairwise([0, *sorted(cuts), len(data)]):
+        answer.feed(data[start:end], 1.0)
+    assert came(answer) == (
+        "Grüße 👋",
+        "hm… ",
+        "queued 3",
+        {0: Call("c1", "look", '{"a":1}')},
+        Usage(1200, 21, 1100),
+        "tool_calls",
+        None,
+        True,
+        5,
+    )
 
 
 @pytest.mark.parametrize(
-    ("line", "events"),
+    ("line", "name", "value"),
     [
-        (chunk({"reasoning": "vLLM's name"}), [Thought("vLLM's name")]),
-        (chunk({"content": None, "tool_calls": None}), []),
-        (chunk(call(function=None)), [Called(0, "", "", "")]),
-        ("data: " + json.dumps({"error": {"message": "no engine"}}) + "\n", [Failed("no engine")]),
-        ("data: " + json.dumps({"error": "bad"}) + "\n", [Failed("bad")]),
-        ("data: {\n", [Failed("an event that is not JSON: {")]),
-        ("data: 3\n", []),
-        ("event: ping\n", []),
+        (chunk({"reasoning": "vLLM's name"}), "thinking", ["vLLM's name"]),
+        (chunk({"reasoning": "twice", "reasoning_content": "twice"}), "thinking", ["twice"]),
+        (chunk({"content": None, "tool_calls": None}), "stamps", []),
+        (chunk(call(function=None)), "calls", {0: Call()}),
+        ("data: " + json.dumps({"error": {"message": "no engine"}}) + "\n", "failure", "no engine"),
+        ("data: " + json.dumps({"error": "bad"}) + "\n", "failure", "bad"),
+        ("data: {\n", "failure", "an event that is not JSON: {"),
+        ("data: 3\n", "failure", None),
+        ("event: ping\n", "is_over", False),
         (
             "data: " + json.dumps({"choices": "x", "usage": {"prompt_tokens": "many"}}) + "\n",
-            [Counted(0, 0, None, None)],
+            "usage",
+            Usage(0, 0, None),
         ),
     ],
 )
-def test_other_servers_and_broken_ones(line: str, events: list[Event]) -> None:
-    assert EventReader().feed(line.encode()) == events
+def test_other_servers_and_broken_ones(line: str, name: str, value: object) -> None:
+    assert getattr(fed(line), name) == value
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_break_the_reader(data: bytes) -> None:
-    for event in EventReader().feed(b"data: " + data + b"\n"):
-        Answer(0.0).take(event, 1.0)
+def test_no_bytes_break_an_answer(data: bytes) -> None:
+    answer = Answer(0.0)
+    answer.feed(b"data: " + data + b"\n", 1.0)
+    assert answer.figures()
 
 
-def test_an_answer_collects_what_comes() -> None:
-    answer = Answer(10.0)
-    for second, event in enumerate(EVENTS):
-        answer.take(event, 11.0 + second)
+def test_figures_are_the_servers_counts_and_the_clients_times() -> None:
+    answer = fed(*BODY.splitlines(keepends=True)[::2])
     assert answer.is_whole
-    assert answer.reply() == Reply("Grüße 👋", "hm… ", (Call("c1", "look", '{"a":1}'),))
-    assert answer.thinking_seconds(99.0) == 1.0
-    assert answer.figures() == "21 tokens · 5.0 tokens/s · first after 2.0 s · prompt 1,200, 91% cached"
+    assert answer.figures() == "21 tokens · 5.0 tokens/s · first after 3.0 s · prompt 1,200, 91% cached"
     assert answer.remark() is None
 
 
 def test_without_usage_tokens_are_an_estimate() -> None:
     answer = Answer(0.0)
-    answer.take(Said("a"), 0.5)
+    answer.feed(chunk({"content": "a"}).encode(), 0.5)
     assert answer.figures() == "about 1 token · first after 500 ms"
 
 
+A, HALF_CALL = (
+    chunk({"content": "a"}),
+    chunk(call(index=0, id="c", function={"name": "look", "arguments": '{"a'})),
+)
+GONE = "data: " + json.dumps({"error": {"message": "gone"}}) + "\n"
+
+
 @pytest.mark.parametrize(
-    ("events", "stopped", "remark", "kept"),
+    ("lines", "stopped", "remark", "kept"),
     [
-        ([Said("a"), Ended("stop")], False, None, Reply("a")),
-        ([Said("a"), Ended("length")], False, CUT, Reply("a")),
-        ([Said("a"), Ended("content_filter")], False, "ended: content_filter", Reply("a")),
-        ([Said("a")], True, "stopped", Reply("a", is_whole=False)),
-        ([Said("a"), Failed("gone")], False, "gone", Reply("a", is_whole=False)),
-        ([Thought("a"), Failed("gone"), Failed("later")], False, "gone", None),
-        ([Called(0, "c", "look", '{"a')], True, "stopped", None),
-        ([Said("a"), Called(0, "c", "look", '{"a')], True, "stopped", Reply("a", is_whole=False)),
+        ([A, chunk({}, "stop")], False, None, "a"),
+        ([A, chunk({}, "length")], False, CUT, "a"),
+        ([A, chunk({}, "content_filter")], False, "ended: content_filter", "a"),
+        ([A], True, "stopped", "a"),
+        ([A, GONE], False, "gone", "a"),
+        ([chunk({"reasoning_content": "a"}), GONE, GONE.replace("gone", "later")], False, "gone", None),
+        ([HALF_CALL], True, "stopped", None),
+        ([A, HALF_CALL], True, "stopped", "a"),
     ],
-)  # fmt: skip
+)
 def test_an_answer_that_did_not_end_by_itself(
-    events: list[Event], stopped: bool, remark: str | None, kept: Reply | None
+    lines: list[str], stopped: bool, remark: str | None, kept: str | None
 ) -> None:
-    """Its text is kept; a call that was cut is not, for its arguments are no JSON."""
-    answer = Answer(0.0, stopped_by=signal.SIGINT if stopped else None)
-    for event in events:
-        answer.take(event, 1.0)
+    """Its text is kept; a call that was cut is not, for its arguments are no JSON. Without either, its
+    question is taken back."""
+    answer = fed(*lines, stopped_by=signal.SIGINT if stopped else None)
     assert answer.remark() == remark
-    assert answer.reply() == kept
+    talk = Conversation("tiny")
+    talk.ask("hi")
+    talk.keep(answer)
+    assert [message.get("content") for message in talk.messages] == ([] if kept is None else ["hi", kept])
+    assert not any("tool_calls" in message for message in talk.messages)
+
+
+def test_a_whole_call_is_kept_with_a_result_that_says_that_it_was_not_run() -> None:
+    talk = Conversation("tiny", system="Be brief.", settings={"seed": 1})
+    talk.ask("hi")
+    talk.keep(fed(BODY))
+    body = talk.ask("more")
+    assert [message["role"] for message in body["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "user",
+    ]
+    assert body["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"a":1}'}
+    assert body["messages"][3] == {"role": "tool", "tool_call_id": "c1", "content": NOT_RUN}
+    assert (body["seed"], body["stream"], "tools" in body) == (1, True, False)
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", '[{"function": {}}]', "x", "[" * 99_999])
+def test_a_file_that_holds_no_tools_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no JSON list of tools"):
+        read_tools(text)

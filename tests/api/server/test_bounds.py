@@ -92,22 +92,6 @@ async def test_the_bound_of_a_body_is_exact(
         assert (await site.connect().ask(request)).status == status
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-@trio_test
-async def test_a_path_may_bound_its_bodies_itself(
-    chunked: bool, autojump_clock: trio.testing.MockClock
-) -> None:
-    """By its whole path; the bound holds for every other one."""
-    request = post(b"x" * 5000)
-    if chunked:
-        request = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-        request += b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n"
-    async with serving(echo, Limits(body_bytes=1000), long_bodies=["/long"]) as site:
-        for target, status in ((b"/long", 200), (b"/long?x=1", 200), (b"/", 413), (b"/long/", 413)):
-            asked = request.replace(b"POST / ", b"POST %b " % target)
-            assert (await site.connect().ask(asked)).status == status
-
-
 @pytest.mark.parametrize(("size", "status"), [(1000, 200), (1001, 431)])
 @pytest.mark.parametrize("bytewise", [False, True])
 @trio_test

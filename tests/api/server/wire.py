@@ -147,7 +147,6 @@ async def serving(
     *,
     server_name: str | None = None,
     always_answered: Sequence[str] = (),
-    long_bodies: Sequence[str] = (),
 ) -> AsyncIterator[Site]:
     """Fail the test if the server reported an error that the test did not take out of `errors`."""
     errors: list[tuple[BaseException, str]] = []
@@ -157,7 +156,6 @@ async def serving(
         on_error=lambda error, request: errors.append((error, request)),
         server_name=server_name,
         always_answered=always_answered,
-        long_bodies=long_bodies,
     )
     async with trio.open_nursery() as nursery:
         site = Site(server, MemoryListener(), nursery, errors)

@@ -341,6 +341,65 @@ COSTS = [
     ),
 ]
 
+# --- What 32 answers cost that end in one step
+
+_BUDGETS = "what an answer's end or a token may cost was bounded for each answer, not for a step"
+_TO_ITSELF = {"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": {"$ref": "#"}}}
+
+
+def _self_referring() -> list[Ask]:
+    """Tools as large as a prompt that two cores compute in some seconds, and calls that nobody can parse."""
+    tools = [
+        {"type": "function", "function": {"name": f"t{number}", "parameters": _TO_ITSELF}}
+        for number in range(40)
+    ]
+    return [Ask(CHAT, _chat(tools=tools, guided_choice=["<tool_call>x</tool_call>"], n=32))]
+
+
+def _strict_ladder() -> list[Ask]:
+    (ask,) = _weather(_ladder("allOf", 25, {"type": "string"}), n=32)()
+    assert isinstance(ask.body, dict)
+    ask.body["tools"][0]["function"]["strict"] = True
+    return [ask]
+
+
+def _stops(number: int) -> list[str]:
+    """Of 256 characters, which the answer follows for long."""
+    return [("ab" * 128)[: 250 - one] + f"c{one:05}" for one in range(number)]
+
+
+_FOLLOWS: dict[str, Any] = {"guided_regex": "(ab){60,64}", "max_tokens": 64}
+
+STEPS = [
+    _row("40 tools, 32 answers", _BUDGETS, _self_referring, *(ANSWERED, REFUSED), pace=8.0),
+    _row("a strict ladder, 32 answers", _BUDGETS, _strict_ladder, *(ANSWERED, REFUSED), pace=8.0),
+    _row(
+        "16 stop strings, 32 answers",
+        "each prefix of each stop string was looked for with each token",
+        lambda: [Ask(TEXT, {"prompt": "ab", "stop": _stops(16), "n": 32, **_FOLLOWS})],
+        ANSWERED,
+        pace=8.0,
+    ),
+    _row(
+        "64 stop strings, 32 answers",
+        "each prefix of each stop string was looked for with each token",
+        lambda: [
+            Ask(
+                MESSAGES,
+                {
+                    **_chat("Tell me of the mill."),
+                    "model": "penstock-embedded",
+                    "stop_sequences": _stops(64),
+                    "max_tokens": 64,
+                },
+            )
+            for _ in range(32)
+        ],
+        *(ANSWERED, BUSY),
+        pace=8.0,
+    ),
+]
+
 # --- What got lost
 
 
@@ -369,5 +428,5 @@ LOST = [
     ),
 ]
 
-ALL: list[Scenario] = [*SAMPLING, *SCHEMAS, *BODIES, *ORIGINS, *COSTS, *LOST]
+ALL: list[Scenario] = [*SAMPLING, *SCHEMAS, *BODIES, *ORIGINS, *COSTS, *STEPS, *LOST]
 """For a server with every option at its default, on the embedded model."""

@@ -33,7 +33,7 @@ def test_growth_fails_it(leak: float, code: int, monkeypatch: pytest.MonkeyPatch
     """Once caches are full, with every level in the report."""
 
     async def run(plan: CacheSoakPlan, note: object) -> CacheSoak:
-        full = {"responses": 1e9, "schemas": 1e9, "texts": 1.0, "prefixes": 1.0, "token ids": 1.0}
+        full = {"responses": 1e9, "schemas": 1e9, "prefixes": 1.0, "token ids": 1.0}
         found = [
             {**full, **one, "sessions": 1e9, "seconds": float(at)}
             for at, one in enumerate(samples(60, 15, resident=leak))

@@ -11,6 +11,7 @@ from scheduler.answer.answer_format import REASONING_SYNTAXES, AnswerFormat, Lay
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.mlx_lm_parts import chat_template
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import (
     AnswerPiece,
     FinishReason,
@@ -346,7 +347,9 @@ def pipeline(
     tools: Sequence[Tool] = TOOLS,
 ) -> AnswerPipeline:
     splitter = form.splitter(tools=bool(tools), in_reasoning=in_reasoning)
-    assembly = Assembly(form, splitter, tools, lambda index: f"call_{index}", parallel_calls=parallel)
+    assembly = Assembly(
+        form, splitter, OfferedTools(tools), lambda index: f"call_{index}", parallel_calls=parallel
+    )
     return AnswerPipeline(ByteTokenizer().detokenizer(), stop, assembly)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.errors import SchedulerError
 from scheduler.events import FinishReason
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
@@ -65,7 +66,9 @@ def real() -> HubTokenizer:
 def _answer(tokenizer: HubTokenizer) -> AnswerPipeline:
     form = tokenizer.answer_format
     splitter = form.splitter(tools=True, in_reasoning=False)
-    assembly = Assembly(form, splitter, TOOLS, lambda index: f"call_{index}", parallel_calls=True)
+    assembly = Assembly(
+        form, splitter, OfferedTools(TOOLS), lambda index: f"call_{index}", parallel_calls=True
+    )
     return AnswerPipeline(tokenizer.detokenizer(form.spelled(tools=True)), ("stop",), assembly)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scheduler.answer.assembly import Assembly
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.token_spans import TokenSpans
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
 from scheduler.link.messages import LogprobsOut
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
@@ -55,7 +56,7 @@ def in_dialect(written: Written, *stop: str) -> AnswerPipeline:
     assembly = Assembly(
         written.form,
         written.form.splitter(tools=True, in_reasoning=written.in_reasoning),
-        TOOLS,
+        OfferedTools(TOOLS),
         lambda index: f"call_{index}",
         parallel_calls=True,
         spans=spans,

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from scheduler.answer.answer_format import tool_syntax
-from scheduler.answer.dialects.parameter_kind import Kind, parameter_kind, parser_view, read_bare
+from scheduler.answer.dialects.parameter_kind import (
+    Kind,
+    json_types,
+    parameter_kind,
+    parser_view,
+    property_types,
+    read_bare,
+)
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import Calls, read_block
 from scheduler.answer.tool_calls.schema_check import StepBudget
 from scheduler.request import Tool
@@ -82,7 +90,9 @@ def test_all_parsers_read_alike_what_they_read_by_the_type_alone(parser: str) ->
     }
     head, parameter, tail = raw[parser]
     text = head + "".join(parameter.format(*item) for item in values.items()) + tail
-    (call,) = read_block(text, tool_syntax(parser), Calls([Tool("t", "", schema)], str, parallel=True))
+    (call,) = read_block(
+        text, tool_syntax(parser), Calls(OfferedTools([Tool("t", "", schema)]), str, parallel=True)
+    )
     expected = {"a": "007", "b": 12, "c": "(1, 2)", "d": "1.50", "e": [1], "f": 12345678901234567890}
     assert call.arguments == expected
 
@@ -90,13 +100,18 @@ def test_all_parsers_read_alike_what_they_read_by_the_type_alone(parser: str) ->
 def test_bare_text_is_json_only_where_the_schema_takes_it() -> None:
     """As something else than a string, and within its bounds."""
     either = {"anyOf": [_TEXT, {"type": "integer", "maximum": 9}]}
-    read = [read_bare(text, either, {}, StepBudget()) for text in ("7", "70", "true", '"7"', "{", "seven")]
+    read = [
+        read_bare(text, json_types(either, {}), either, {}, StepBudget())
+        for text in ("7", "70", "true", '"7"', "{", "seven")
+    ]
     assert read == [7, "70", "true", '"7"', "{", "seven"]
-    assert read_bare("7", _TEXT, {}, StepBudget()) == "7"
+    assert read_bare("7", json_types(_TEXT, {}), _TEXT, {}, StepBudget()) == "7"
 
 
 def test_parsers_see_text_or_any_json() -> None:
     """And no keyword of a schema that is none."""
-    view = parser_view({"properties": {"a": {}, "b": {"type": "array"}}, "required": ["a"]})
+    view = parser_view(
+        property_types({"properties": {"a": {}, "b": {"type": "array"}}, "required": ["a"]}, StepBudget())
+    )
     assert view["properties"] == {"a": {"type": "string"}, "b": {"type": "object"}}
-    assert parser_view({"properties": [5]})["properties"] == {}
+    assert parser_view(property_types({"properties": [5]}, StepBudget()))["properties"] == {}

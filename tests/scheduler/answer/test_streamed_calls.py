@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.answer_format import tool_syntax
-from scheduler.answer.dialects.parameter_kind import json_types
+from scheduler.answer.dialects.parameter_kind import property_types
 from scheduler.answer.mlx_lm_parts import chat_template
 from scheduler.answer.tool_calls import dialect_reader
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import Calls, read_block
 from scheduler.events import FinishReason
 from scheduler.request import Tool
@@ -196,7 +197,7 @@ def test_mlx_lms_parser_reads_the_same_in_what_it_can_carry(name: str, data: st.
     raw = template.render([(name_in(template), arguments)])
     syntax = tool_syntax(template.parser)
     block = raw.removeprefix(syntax.start).removesuffix(syntax.end)
-    all_calls = Calls(tools_for(template), str, parallel=True)
+    all_calls = Calls(OfferedTools(tools_for(template)), str, parallel=True)
     (judged,) = read_block(block, syntax, all_calls)
     ((_, found),) = read(template, raw, []).calls
     assert found == json.loads(all_calls.fitted(judged))
@@ -251,10 +252,12 @@ def test_deepseeks_own_program_renders_what_is_read_back() -> None:
         assert read(template, raw, []).calls == tuple(made)
 
 
-def test_a_parameters_types_are_looked_up_once() -> None:
-    """A client can write a schema for which that takes milliseconds, and a model many values."""
-    template = TEMPLATES["qwen3_coder"]
-    raw = template.render([(TOOL.name, {"whole": number}) for number in range(5)])
-    with patch("scheduler.answer.tool_calls.written_call.json_types", wraps=json_types) as looked_up:
-        read(template, raw, [])
+def test_a_tools_types_are_looked_up_once_for_all_choices() -> None:
+    """A client can write a schema for which that takes milliseconds, a model many values, and there may be
+    128 choices."""
+    with patch("scheduler.answer.tool_calls.offered_tools.property_types", wraps=property_types) as looked_up:
+        offered = OfferedTools([TOOL])
+        for _ in range(5):
+            assert offered.types(TOOL.name, "whole") == {"integer"}
+            assert len(offered.definitions) == 1
     assert looked_up.call_count == 1

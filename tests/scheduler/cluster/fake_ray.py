@@ -5,25 +5,13 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from scheduler.cluster.agent_messages import (
-    AgentRefused,
-    FromAgent,
-    HostRefused,
-    HostStarted,
-    Node,
-    Nodes,
-    StartHost,
-    agent_inbound,
-)
-from scheduler.cluster.order import HostOrder, HostStarter
+from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Node, Nodes, Place, agent_inbound
 from scheduler.link.framing import encode
-from scheduler.link.process import Exit, LaunchFailed, Session
+from scheduler.link.process import LaunchFailed
 from scheduler.link.side_process import SideSession
-from tests.fakes.loopback_engine import LoopbackLauncher
 
 ADDRESS = "10.0.0.1"
 SIGN_OF_LIFE_SECONDS = 5.0
-_TOKEN = "00" * 32
 
 
 def node(machine: str, life: int = 1, places: int = 1) -> Node:
@@ -38,14 +26,13 @@ class FakeRay:
         self.nodes = nodes
         self.refusal = ""
         """Why agents cannot work; empty: they can."""
-        self.start_refusal = ""
-        """Why host processes are not started; empty: they are."""
         self.mute = False
         """Whether the agent hangs."""
         self.raw = b""
-        """What the next agent says instead of messages."""
+        """What the next agent sends instead of messages."""
         self.agents = 0
-        self.started: list[StartHost] = []
+        self.places: list[Place] = []
+        """What each agent was sent first."""
         self._scope = trio.CancelScope()
 
     def kill_agent(self) -> None:
@@ -65,42 +52,19 @@ class FakeRay:
 
     async def _agent(self, stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
         with scope:
+            self.places += agent_inbound().feed(await stream.receive_some())
             if self.raw:
                 await stream.send_all(self.raw)
                 self.raw = b""
             if self.refusal:
-                await self._say(stream, AgentRefused(self.refusal))
+                await self._send(stream, AgentRefused(self.refusal))
                 scope.cancel()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._obey, stream)
-                while True:
-                    if not self.mute:
-                        await self._say(stream, Nodes(ADDRESS, self.nodes))
-                    await trio.sleep(SIGN_OF_LIFE_SECONDS)
+            while True:
+                if not self.mute:
+                    await self._send(stream, Nodes(ADDRESS, self.nodes))
+                await trio.sleep(SIGN_OF_LIFE_SECONDS)
         await stream.aclose()
 
-    async def _obey(self, stream: trio.abc.Stream) -> None:
-        reader = agent_inbound()
-        while data := await stream.receive_some():
-            for message in reader.feed(data):
-                self.started.append(message)
-                if self.start_refusal:
-                    await self._say(stream, HostRefused(message.start_id, self.start_refusal))
-                else:
-                    await self._say(stream, HostStarted(message.start_id))
-
     @staticmethod
-    async def _say(stream: trio.abc.Stream, message: FromAgent) -> None:
+    async def _send(stream: trio.abc.Stream, message: FromAgent) -> None:
         await stream.send_all(encode(message))
-
-
-class PlacedLauncher:
-    """An engine in this process that its starter has to allow first, as `RemoteLauncher` does."""
-
-    def __init__(self, starter: HostStarter) -> None:
-        self._starter = starter
-        self.engine = LoopbackLauncher()
-
-    async def run(self, session: Session) -> Exit:
-        await self._starter.start(HostOrder((), 1, _TOKEN, _TOKEN))
-        return await self.engine.run(session)

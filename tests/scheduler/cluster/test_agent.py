@@ -20,16 +20,16 @@ from scheduler.cluster.agent_messages import (
     FromAgent,
     Node,
     Nodes,
-    StartHost,
+    Place,
     agent_inbound,
-    front_inbound,
+    server_inbound,
 )
-from scheduler.cluster.agent_process import AgentProcess
-from scheduler.cluster.engine_host import host_environment
-from scheduler.cluster.order import HostOrder
+from scheduler.cluster.cluster import agent_process
+from scheduler.cluster.engine_actor import engine_environment
 from scheduler.link.framing import encode
 
 _SECONDS = 60
+PLACE = Place(("10.0.0.1",), 7000, "0" * 64, "off")
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
 
@@ -45,12 +45,13 @@ async def talk(environment: dict[str, str], address: str) -> tuple[list[FromAgen
     said: list[FromAgent] = []
 
     async def session(stream: trio.abc.Stream) -> None:
-        reader = front_inbound()
+        reader = server_inbound()
+        await stream.send_all(encode(PLACE))
         while data := await stream.receive_some():
             said.extend(reader.feed(data))
 
     with trio.fail_after(_SECONDS):
-        last_words = await AgentProcess(environment, address).run(session)
+        last_words = await agent_process(environment, address).run(session)
     return said, last_words
 
 
@@ -95,12 +96,12 @@ def test_an_address_is_checked_before_ray_is() -> None:
     check_reachable("auto")
 
 
-def test_an_agent_ends_with_its_front() -> None:
+def test_an_agent_ends_with_its_server() -> None:
     """Before Ray is there, and without a word."""
     ours, theirs = socket.socketpair()
     with theirs:
-        program = "import socket, sys; from scheduler.cluster.agent import Front;"
-        program += "Front(socket.socket(fileno=int(sys.argv[1]))).serve(print)"
+        program = "import socket, sys; from scheduler.cluster.agent import Server;"
+        program += "Server(socket.socket(fileno=int(sys.argv[1]))).place()"
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(theirs.fileno())], pass_fds=[theirs.fileno()]
         )
@@ -108,26 +109,28 @@ def test_an_agent_ends_with_its_front() -> None:
     assert process.wait(_SECONDS) == 0
 
 
-def test_a_host_process_gets_the_machines_environment() -> None:
+def test_an_engine_gets_its_machines_environment() -> None:
     """Not what Ray sets for an actor without CPUs and cards."""
     own = {"PATH": "/bin", "HF_HOME": "/models", "PENSTOCK_DEVICE": "1"}
     rays = {"RAY_JOB_ID": "1", "RAY_AUTH_TOKEN": "secret", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    assert host_environment(own | rays) == own
-    assert host_environment({"CUDA_VISIBLE_DEVICES": "1"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert engine_environment(own | rays) == own
+    assert engine_environment({"CUDA_VISIBLE_DEVICES": "1"}) == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
 def test_messages_come_back_as_they_went() -> None:
-    order = HostOrder(("10.0.0.1",), 7000, "0" * 64, "1" * 64, (("PENSTOCK_DEVICE", "1"),))
-    start = StartHost(1, "node", order)
-    assert list(agent_inbound().feed(encode(start))) == [start]
+    assert list(agent_inbound().feed(encode(PLACE))) == [PLACE]
     nodes = Nodes("10.0.0.1", (Node("id", "mac-1", "10.0.0.1", "10.0.0.1", 1),))
-    assert list(front_inbound().feed(encode(nodes))) == [nodes]
-    assert "0" * 64 not in repr(start)
+    assert list(server_inbound().feed(encode(nodes))) == [nodes]
+    assert PLACE.token not in repr(PLACE)
 
 
 @pytest.mark.parametrize(
     ("host", "name", "machine"),
-    [("mac-1", "10.0.0.1", "mac-1"), ("mac-1", "mac-1", "mac-1"), ("mac-1", "left", "mac-1 (left)")],
+    [("mac-1", "10.0.0.1", "mac-1"), ("mac-1", "mac-1", "mac-1"), ("mac-1", "left", "left")],
 )
-def test_a_machine_has_its_own_name_and_the_operators(host: str, name: str, machine: str) -> None:
+def test_a_machine_has_the_operators_name_or_its_own(host: str, name: str, machine: str) -> None:
     assert Node("id", host, name, "10.0.0.1", 1).machine == machine
+    assert [Node("id", host, name, "10.0.0.1", 2).place(unit) for unit in range(2)] == [
+        machine,
+        f"{machine}:1",
+    ]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from scheduler.cluster.agent_messages import Node
 from scheduler.cluster.rank_hosts import CONTROL_PORT, RING_PORT, RankHosts, read_rank_hosts
 from scheduler.errors import OptionError
 
@@ -26,10 +25,6 @@ def _read(folder: Path, content: Any) -> RankHosts:
     path = folder / "hosts.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return read_rank_hosts(path)
-
-
-def _node(machine: str, address: str = "192.168.0.9", places: int = 1, name: str = "") -> Node:
-    return Node(f"id of {machine}".replace(" ", "-"), machine, name or address, address, places)
 
 
 @pytest.mark.parametrize("content", [_PAIR, {"backend": "ring", "envs": ["A=b"], "hosts": _PAIR}])
@@ -61,7 +56,7 @@ def test_devices_on_each_host_are_jaccl(tmp_path: Path) -> None:
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, content: Any, why: str) -> None:
     with pytest.raises(OptionError) as refused:
         _read(tmp_path, content)
-    assert str(refused.value).startswith(f"--engines ray:{tmp_path}/hosts.json: ")
+    assert str(refused.value).startswith(f"--engines: {tmp_path}/hosts.json: ")
     assert why in str(refused.value)
 
 
@@ -71,35 +66,18 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "second",
-    [
-        _node("mac-2"),
-        _node("mac-2.local"),
-        _node("x", address="10.2.0.2"),
-        _node("x", name="mac-2"),
-    ],
-    ids=["host", "host and domain", "address", "name"],
+    ("host", "address"),
+    [("mac-2", ""), ("mac-2.local", ""), ("x", "10.2.0.2"), ("10.1.0.2", ""), ("mac-2:0", "")],
 )
-def test_each_rank_is_on_its_machine(tmp_path: Path, second: Node) -> None:
-    """In the file's order, whichever machine came first."""
-    hosts, first = _read(tmp_path, _PAIR), _node("mac-1")
-    seats = hosts.seats([_node("mac-7"), second, first])
-    assert seats is not None
-    assert [seat.node_id for seat in seats] == [first.id, second.id]
-
-
-def test_an_engine_is_offered_while_all_its_machines_are_there(tmp_path: Path) -> None:
-    hosts, first, second = _read(tmp_path, _PAIR), _node("mac-1"), _node("mac-2")
-    assert hosts.whole([first]) == []
-    assert hosts.seats([first]) is None
-    (whole,) = hosts.whole([second, first])
-    assert (whole.id.split(), whole.machine, whole.places) == ([first.id, second.id], "mac-1 + mac-2", 1)
+def test_each_rank_is_on_its_machine(tmp_path: Path, host: str, address: str) -> None:
+    """By its name, with a domain or without, or an address of it."""
+    hosts = _read(tmp_path, _PAIR)
+    assert hosts.rank_of(host, address) == 1
+    assert hosts.rank_of("mac-1", "192.168.0.9") == 0
+    assert hosts.rank_of("mac-7", "192.168.0.9") is None
+    assert hosts.name == "mac-1 + mac-2"
 
 
 def test_two_ranks_on_one_machine_have_a_device_each(tmp_path: Path) -> None:
-    twice = [{"ssh": "mac-1", "ips": ["10.1.0.1"]}] * 2
-    hosts = _read(tmp_path, twice)
-    assert hosts.seats([_node("mac-1")]) is None
-    seats = hosts.seats([_node("mac-1", places=2)])
-    assert seats is not None
-    assert [(seat.unit, seat.of) for seat in seats] == [(0, 2), (1, 2)]
+    hosts = _read(tmp_path, [{"ssh": "mac-1", "ips": ["10.1.0.1"]}] * 2)
+    assert [hosts.rank_of(host, "10.1.0.1") for host in ("mac-1", "mac-1:1")] == [0, 1]

@@ -7,11 +7,8 @@ import os
 import socket
 from pathlib import Path
 
-import pytest
 import trio
 
-from scheduler.cluster.order import HostOrder
-from scheduler.cluster.started_host import BLAS_VARIABLE, HostNotStarted, start_host
 from scheduler.engine.disk.model_fingerprint import portable_fingerprint
 from scheduler.engine.model_source import EMBEDDED
 from scheduler.link.channel import Channel
@@ -27,7 +24,7 @@ from scheduler.link.messages import (
 from scheduler.link.process import EngineLauncher, ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from tests.contracts.journal import request
-from tests.fakes.local_hosts import LocalStarter, OverTcp
+from tests.fakes.joined_machine import OverTcp
 from tests.scheduler.link.real_engine import until_gone
 
 PROMPT = list(range(300, 340))
@@ -83,7 +80,7 @@ def test_a_remote_engine_gives_the_tokens_of_a_child_process(tmp_path: Path) -> 
     """Of the model that it has found for itself, where the server's folder does not exist."""
     fingerprint = portable_fingerprint(EMBEDDED_FOLDER)
     here, expected = ask(ProcessLauncher(os.environ, 10.0), load(str(EMBEDDED_FOLDER)))
-    there, tokens = ask(OverTcp(LocalStarter(tmp_path)), load("/the/servers/own", fingerprint))
+    there, tokens = ask(OverTcp(tmp_path), load("/the/servers/own", fingerprint))
     assert tokens == expected
     assert (there.fingerprint, there.host) == (fingerprint, socket.gethostname())
     assert (here.fingerprint, here.host) == ("", socket.gethostname())
@@ -100,15 +97,7 @@ def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
         assert isinstance(fault, Fault)
         heard.append(fault.error)
 
-    ended = trio.run(OverTcp(LocalStarter(tmp_path)).run, session)
+    ended = trio.run(OverTcp(tmp_path).run, session)
     assert ended.returncode == 1
     [sentence] = heard
     assert sentence.startswith(f"host {socket.gethostname()} has another model {EMBEDDED} than the server")
-
-
-@pytest.mark.parametrize("own", [{}, {BLAS_VARIABLE: "/its/own.so"}], ids=["ordered", "its own"])
-def test_a_blas_that_is_not_on_that_machine_is_named(own: dict[str, str]) -> None:
-    """Before anything is started. What the machine's environment names comes first."""
-    order = HostOrder(("127.0.0.1",), 1, "00" * 32, "11" * 32, blas="/ordered.so")
-    with pytest.raises(HostNotStarted, match=own.get(BLAS_VARIABLE, order.blas)):
-        start_host(order, os.environ | own)

@@ -16,14 +16,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from scheduler.cluster.remote_launcher import RemoteLauncher
+from loadtests.pool.local_machine import joining
+from scheduler.cluster.joined import JoinedLauncher
 from scheduler.link.channel import Channel
+from scheduler.link.hello import new_token
 from scheduler.link.keep_alive import SILENCE_SECONDS
-from scheduler.link.listener import Listener
+from scheduler.link.listener import Dialed, Listener
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import Exit
 from tests.contracts.journal import request
-from tests.fakes.local_hosts import LocalStarter
 from tests.scheduler.link.real_engine import started, until_gone
 
 _NETWORK = f"10.213.{os.getpid() % 250}"
@@ -80,20 +81,22 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Namespace
 def test_an_unplugged_machine_is_dead_after_nine_seconds_on_both_sides(
     other: Namespace, tmp_path: Path
 ) -> None:
-    """Whether its engine was idle, was in the middle of a step, or was being sent a request: the front goes
+    """Whether its engine was idle, was in the middle of a step, or was being sent a request: the server goes
     on, and over there nobody holds the device any more."""
     silences: list[float] = []
     exits: list[Exit] = []
 
     async def main() -> None:
-        listener = Listener()
-        starters = [LocalStarter(tmp_path, str(number)) for number in range(3)]
-        connected = [trio.Event() for _ in starters]
+        launchers = {f"machine-{number}": JoinedLauncher() for number in range(3)}
+        connected = [trio.Event() for _ in launchers]
         unplugged_at: list[float] = []
+        token = new_token()
 
-        async def run(number: int, port: int, session: Callable[[Channel], object]) -> None:
-            launcher = RemoteLauncher(starters[number], listener, [_FRONT], port, 1.0)
-            exits.append(await launcher.run(session))  # type: ignore[arg-type]
+        def arrived(dialed: Dialed) -> None:
+            launchers[dialed.host].offer(dialed)
+
+        async def run(number: int, session: Callable[[Channel], object]) -> None:
+            exits.append(await launchers[f"machine-{number}"].run(session))  # type: ignore[arg-type]
 
         def session(number: int, step_seconds: float) -> Callable[[Channel], object]:
             async def run(channel: Channel) -> None:
@@ -111,20 +114,23 @@ def test_an_unplugged_machine_is_dead_after_nine_seconds_on_both_sides(
             return run
 
         async with trio.open_nursery() as nursery:
-            port: int = await nursery.start(listener.serve, _FRONT, 0)
+            port: int = await nursery.start(Listener(token, arrived).serve, _FRONT, 0)
+            machines = []
+            for number in range(3):
+                command, environment = joining(port, token, tmp_path, str(number), server=_FRONT)
+                machines.append(await trio.lowlevel.open_process(command, env=environment))
             async with trio.open_nursery() as sessions:
                 for number, step_seconds in enumerate((0.0, 0.01, 30.0)):
-                    sessions.start_soon(run, number, port, session(number, step_seconds))
+                    sessions.start_soon(run, number, session(number, step_seconds))
                 for event in connected:
                     await event.wait()
                 other.unplug()
                 unplugged_at.append(trio.current_time())
-            while other.processes():  # noqa: ASYNC110 (the namespace)
-                await trio.sleep(0.05)
+            for machine in machines:
+                await machine.wait()
+            assert other.processes() == []
             silences.append(trio.current_time() - unplugged_at[0])
             nursery.cancel_scope.cancel()
-        for starter in starters:
-            starter.close()
 
     trio.run(main)
     assert exits == [Exit(None)] * 3

@@ -16,8 +16,8 @@ from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
-from scheduler.engine.waits import Waits
 from scheduler.link.messages import Cancel, ScriptedPlan, StepOutput, ToEngine, WaitOut, WaitReason
+from scheduler.link.waits import Waits
 from tests.contracts.journal import prompt_of, request
 
 

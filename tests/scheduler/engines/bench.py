@@ -29,6 +29,7 @@ from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import RequestSamples
+from tests.fakes.scheduling import in_place
 from tests.scheduler.requests.records import make_record
 
 NO_FOLDER = Path("none")
@@ -62,7 +63,14 @@ class PoolBench:
         self._receive: dict[str, Callable[[FromEngine], None]] = {}
         traits = EngineTraits(RequestSamples(self.metrics), clock=lambda: self.now)
         self.pool = Pool(
-            config, lambda number: NoLauncher(), self.queue, self.admission, self, self.metrics, traits
+            config,
+            lambda number: NoLauncher(),
+            self.queue,
+            self.admission,
+            self,
+            self.metrics,
+            traits,
+            in_place,
         )
 
     # --- what clients do

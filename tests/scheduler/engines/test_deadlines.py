@@ -100,7 +100,7 @@ def test_the_next_step_is_the_heaviest_that_those_on_board_may_need() -> None:
     prefilling, other, decoding = make_record(1), make_record(2), make_record(3)
     for record in (prefilling, other, decoding):
         record.move(Event.DISPATCH)
-    prefilling.put_prefill(1, 9, 0)
+    prefilling.put_prefill(1, 9, 0, 0.0)
     decoding.count_token(65, 0.0)
     prompt = len(decoding.prepared.prompt)
     assert next_step([prefilling, other]) == Step(Work.PROMPT, prompt)

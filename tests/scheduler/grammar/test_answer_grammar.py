@@ -97,7 +97,7 @@ def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[
             break
         assert matcher.consume_token(token), matcher.get_error()
         tokens.append(token)
-    pipeline = prepared_by.answer_pipeline(prepared)
+    (pipeline,) = prepared_by.answer_pipelines(prepared)
     return [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]
 
 

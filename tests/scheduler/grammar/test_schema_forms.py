@@ -62,6 +62,8 @@ def fits(form: Form, value: Any) -> bool:
 @example({"allOf": [{"const": 1}, {"const": True}]})
 @example({"allOf": [{"enum": [0, "x"]}, {"enum": [False, "x"]}]})
 @example({"allOf": [{"const": [1]}, {"enum": [[True]]}]})
+@example({"allOf": [{"enum": [[1]]}, {"enum": [[True]]}]})
+@example({"allOf": [{"enum": [1]}, {"enum": [True]}]})
 @example({"allOf": [{"const": {"a": 1}}, {"enum": [{"a": 1.0}]}]})
 @example({"allOf": [{"type": "array", "items": {"const": one}} for one in (0, False)]})
 @example({"allOf": [{"type": "array", "prefixItems": [{"const": one}]} for one in (0, 0.0)]})

@@ -27,6 +27,7 @@ from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import NAME, Braced, Dialect, Tagged
 from scheduler.answer.splitter import Kind, Opened, Section
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import Calls, read_block
 from scheduler.events import FinishReason
 from scheduler.grammar.answer_grammar import HoldCalls
@@ -208,7 +209,7 @@ class Walker:
     def read_by_mlx_lm(self, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any]]:
         """By its own parser, and by the coercion to the schema that follows it."""
         assert self.form.tools is not None
-        calls = Calls(tools, str, parallel=True)
+        calls = Calls(OfferedTools(tools), str, parallel=True)
         return [
             (call.name, json.loads(calls.fitted(call)))
             for raw in self.blocks(text)
@@ -217,7 +218,7 @@ class Walker:
 
     def read(self, tokens: list[int], prepared: PreparedRequest) -> tuple[str, list[tuple[str, Any]]]:
         """What a client gets: the text, and the calls."""
-        pipeline = self.prepared_by.answer_pipeline(prepared)
+        (pipeline,) = self.prepared_by.answer_pipelines(prepared)
         message = Message()
         for piece in [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]:
             message.add(piece)

@@ -19,7 +19,7 @@ import scheduler
 from scheduler.link.channel import Channel, EngineGone
 from scheduler.link.messages import PROTOCOL_VERSION, FromEngine, Load, Ready, ScriptedPlan
 from scheduler.link.process import EngineLauncher, Exit, ProcessLauncher
-from tests.fakes.local_hosts import LocalStarter, OverTcp
+from tests.fakes.joined_machine import OverTcp
 
 _LIMIT_SECONDS = 20.0
 """Far above any duration here: it only keeps a broken test from waiting forever."""
@@ -51,7 +51,7 @@ class RealEngine:
         self.launcher: EngineLauncher = ProcessLauncher(self.environment, stop_seconds)
         if over_tcp:
             own = {name: self.environment[name] for name in ("PYTHONPATH", "TEST_ENGINE_FILE")}
-            self.launcher = OverTcp(LocalStarter(folder), stop_seconds, own)
+            self.launcher = OverTcp(folder, stop_seconds, own)
         self.exit: Exit | None = None
 
     @property

@@ -13,25 +13,27 @@ import trio
 
 from scheduler.link import dial as dialing
 from scheduler.link.dial import DialFailed, dial
-from scheduler.link.hello import HelloRefused
+from scheduler.link.hello import ENGINE_ROLE, HelloRefused, new_token
 from scheduler.link.keep_alive import SILENCE_SECONDS, keep_alive
-from scheduler.link.listener import Listener
+from scheduler.link.listener import Dialed, Listener
 from scheduler.link.messages import PROTOCOL_VERSION
 
 LOOPBACK = "127.0.0.1"
+TOKEN = new_token()
 
 
 @asynccontextmanager
-async def listening() -> AsyncIterator[tuple[Listener, int]]:
-    listener = Listener()
+async def listening() -> AsyncIterator[tuple[trio.MemoryReceiveChannel[Dialed], int]]:
+    """Yield who arrives, and the port."""
+    send, arrived = trio.open_memory_channel[Dialed](8)
     async with trio.open_nursery() as nursery:
-        yield listener, await nursery.start(listener.serve, LOOPBACK, 0)
+        yield arrived, await nursery.start(Listener(TOKEN, send.send_nowait).serve, LOOPBACK, 0)
         nursery.cancel_scope.cancel()
 
 
-async def dialed(port: int, token: str, *, addresses: tuple[str, ...] = (LOOPBACK,)) -> socket.socket:
+async def dialed(port: int, token: str = TOKEN, *, addresses: tuple[str, ...] = (LOOPBACK,)) -> socket.socket:
     return await trio.to_thread.run_sync(
-        lambda: dial(addresses, port, token, "host", host="mac-2", seconds=2.0)
+        lambda: dial(addresses, port, token, ENGINE_ROLE, host="mac-2", seconds=2.0)
     )
 
 
@@ -50,9 +52,11 @@ def test_both_ends_notice_nine_seconds_of_silence() -> None:
         }
 
     async def main() -> None:
-        async with listening() as (listener, port), listener.expect("host") as awaited:
-            with await dialed(port, awaited.token) as theirs:
-                ours = (await awaited.arrive()).stream
+        async with listening() as (arrived, port):
+            with await dialed(port) as theirs:
+                one = await arrived.receive()
+                assert (one.host, one.address) == ("mac-2", LOOPBACK)
+                ours = one.stream
                 assert isinstance(ours, trio.SocketStream)
                 async with ours:
                     for (level, option), value in wanted.items():
@@ -78,13 +82,13 @@ def test_macos_has_its_own_names_for_them() -> None:
 
 
 def test_addresses_are_tried_in_turn() -> None:
-    """A front has several; one that does not answer costs an attempt."""
+    """A server has several; one that does not answer costs an attempt."""
 
     async def main() -> None:
-        async with listening() as (listener, port), listener.expect("host") as awaited:
-            with await dialed(port, awaited.token, addresses=("127.0.0.2", LOOPBACK)) as theirs:
+        async with listening() as (arrived, port):
+            with await dialed(port, addresses=("127.0.0.2", LOOPBACK)) as theirs:
                 assert theirs.getpeername() == (LOOPBACK, port)
-                await (await awaited.arrive()).stream.aclose()
+                await (await arrived.receive()).stream.aclose()
 
     trio.run(main)
 
@@ -103,14 +107,14 @@ def test_another_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(dialing, "PROTOCOL_VERSION", ahead)
 
     async def main() -> None:
-        async with listening() as (listener, port), listener.expect("host") as awaited:
+        async with listening() as (_, port):
             with pytest.raises(HelloRefused, match=f"host mac-2 speaks protocol {ahead}, this server"):
-                await dialed(port, awaited.token)
+                await dialed(port)
 
     trio.run(main)
 
 
-def test_a_front_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the port, and each address with its reason."""
     monkeypatch.setattr(dialing, "_PAUSE_SECONDS", 5.0)
     with socket.socket() as taken:
@@ -123,7 +127,7 @@ def test_a_front_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\1x", b""])
-def test_what_is_not_a_front_is_not_believed(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_a_server_is_not_believed(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialing, "_PAUSE_SECONDS", 5.0)
 
     async def main() -> None:

@@ -47,14 +47,6 @@ from scheduler.link.reports import (
     PrefixReport,
     SlotReport,
 )
-from scheduler.link.transfers import (
-    CloseTransfer,
-    OpenExport,
-    OpenImport,
-    ReadExport,
-    TransferReply,
-    WriteImport,
-)
 from scheduler.token_ids import compact
 from tests.examples import examples
 from tests.fakes.mutation import mutations
@@ -111,11 +103,6 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(UnloadAdapter, words),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers, words),
     st.builds(SetMemoryLimit, numbers, numbers, numbers),
-    st.builds(OpenExport, numbers, words, words, words, token_ids),
-    st.builds(ReadExport, numbers),
-    st.builds(OpenImport, numbers, words, words, words, token_ids, st.binary(max_size=9), floats),
-    st.builds(WriteImport, numbers, st.binary(max_size=9)),
-    st.builds(CloseTransfer, numbers),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
 engine_reports = st.builds(
@@ -150,7 +137,6 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
         ),
     ),
     st.builds(AdapterLoaded, numbers, words),
-    st.builds(TransferReply, numbers, numbers, st.binary(max_size=9), words),
     st.builds(
         Inspection,
         *(numbers, numbers, st.none() | cache_reports, st.none() | disk_reports),
@@ -216,11 +202,6 @@ def test_the_property_tests_know_every_message() -> None:
         SetMemoryLimit,
         LoadAdapter,
         UnloadAdapter,
-        OpenExport,
-        ReadExport,
-        OpenImport,
-        WriteImport,
-        CloseTransfer,
     }
     assert set(get_args(FromEngine)) == {
         Loading,
@@ -228,7 +209,6 @@ def test_the_property_tests_know_every_message() -> None:
         StepOutput,
         Inspection,
         AdapterLoaded,
-        TransferReply,
         Fault,
     }
 

@@ -1,4 +1,4 @@
-"""Who is let in by a first frame: one connection for each token, in its role, in this version."""
+"""Who is let in by a first frame: the token, a role that is waited for, this version."""
 
 from __future__ import annotations
 
@@ -10,73 +10,51 @@ from hypothesis import strategies as st
 from scheduler.errors import LinkError
 from scheduler.link.hello import (
     MOST_HELLO_BYTES,
-    Expectations,
-    Expected,
     Hello,
     HelloRefused,
+    OtherProtocol,
+    check_hello,
+    new_token,
     read_hello,
-    version_refusal,
 )
 from scheduler.link.messages import PROTOCOL_VERSION
 
-ROLES = ("host", "engine")
+TOKEN = new_token()
 
 
-def hello(token: str, role: str = "host", version: int = PROTOCOL_VERSION) -> Hello:
+def hello(token: str = TOKEN, role: str = "engine", version: int = PROTOCOL_VERSION) -> Hello:
     return Hello(version, token, role, "mac-2")
 
 
 @settings(deadline=None, derandomize=True)
-@given(
-    st.lists(st.tuples(st.sampled_from(["expect", "forget", "right", "wrong role", "guess"]), st.integers(0)))
-)
-def test_a_token_lets_one_connection_in_while_it_is_waited_for(steps: list[tuple[str, int]]) -> None:
-    """Whatever comes in whatever order: each Hello gets the one place that waits for its token and role, and
-    nobody gets it again."""
-    expectations: Expectations[Expected] = Expectations()
-    waiting: list[Expected] = []
-    spent: list[Expected] = [Expected("host")]
-    for step, number in steps:
-        one = waiting[number % len(waiting)] if waiting else spent[number % len(spent)]
-        if step == "expect":
-            waiting.append(Expected(ROLES[number % 2]))
-            expectations.add(waiting[-1])
-        elif step == "right" and waiting:
-            assert expectations.take(hello(one.token, one.role)) is one
-            waiting.remove(one)
-            spent.append(one)
-        elif step == "forget" and waiting:
-            expectations.forget(one)
-            waiting.remove(one)
-            spent.append(one)
-        else:
-            other = {"host": "engine", "engine": "host"}[one.role]
-            guess = spent[number % len(spent)]
-            attempt = hello(one.token, other) if step == "wrong role" else hello(guess.token, guess.role)
-            with pytest.raises(HelloRefused):
-                expectations.take(attempt)
-        assert len(expectations) == len(waiting)
+@given(st.text(max_size=80), st.sampled_from(["engine", "rank 1", "rank 2", ""]), st.integers(0, 99))
+def test_only_the_token_and_a_role_that_is_waited_for_get_in(token: str, role: str, version: int) -> None:
+    """All strangers are refused in the same words, which say nothing of what is waited for."""
+    check_hello(hello(role="rank 2"), TOKEN, "rank 1", "rank 2")
+    for stranger in (hello(token, role, version), hello(role="rank 3")):
+        with pytest.raises(HelloRefused, match=r"^its token is wrong, or nobody waits for it$"):
+            check_hello(stranger, TOKEN, "rank 1", "rank 2")
+
+
+def test_another_version_is_refused_by_name() -> None:
+    """Only for those with the token."""
+    ahead = PROTOCOL_VERSION + 1
+    sentence = f"host mac-2 speaks protocol {ahead}, this server {PROTOCOL_VERSION}"
+    with pytest.raises(OtherProtocol, match=sentence):
+        check_hello(hello(version=ahead), TOKEN, "engine")
+    with pytest.raises(HelloRefused) as refused:
+        check_hello(hello(new_token(), version=ahead), TOKEN, "engine")
+    assert not isinstance(refused.value, OtherProtocol)
 
 
 def test_tokens_are_long_and_all_different() -> None:
-    tokens = {Expected("host").token for _ in range(100)}
+    tokens = {new_token() for _ in range(100)}
     assert len(tokens) == 100
     assert {len(bytes.fromhex(token)) for token in tokens} == {32}
 
 
 def test_no_log_line_shows_a_token() -> None:
-    """Neither of what is waited for nor of what has come."""
-    expected = Expected("host")
-    assert expected.token not in repr(expected)
-    assert expected.token not in repr(hello(expected.token))
-
-
-def test_another_version_is_refused_by_name() -> None:
-    assert version_refusal(hello("", version=PROTOCOL_VERSION)) == ""
-    ahead = PROTOCOL_VERSION + 1
-    assert version_refusal(hello("", version=ahead)) == (
-        f"host mac-2 speaks protocol {ahead}, this server {PROTOCOL_VERSION}"
-    )
+    assert TOKEN not in repr(hello())
 
 
 def test_a_later_version_may_add_fields() -> None:

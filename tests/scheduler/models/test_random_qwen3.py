@@ -16,10 +16,10 @@ import pytest
 from mlx_lm import load
 from mlx_lm.models.cache import make_prompt_cache
 
+from scheduler.models.kept_folder import MANIFEST
 from scheduler.models.random_qwen3 import (
     BENCH_13M,
     EOS_TOKEN_ID,
-    MANIFEST,
     TINY,
     ensure_model,
     model_digest,

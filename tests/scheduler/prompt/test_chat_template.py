@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.errors import TemplateFailed
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.chat_template import renderer
 from scheduler.prompt.tokenizer import HubTokenizer
@@ -90,3 +91,11 @@ def test_deepseeks_template_is_mlx_lms_program(thinking: bool | None, end: str) 
     assert '<｜DSML｜parameter name="zone" string="true">UTC</｜DSML｜parameter>' in text
     assert text.endswith(end)
     assert spy.asked == {}
+
+
+@pytest.mark.parametrize("name", ["tokenize", "messages", "tools", "self"])
+def test_an_option_with_the_name_of_an_argument_fails_the_request(name: str) -> None:
+    """It is not taken for the argument."""
+    prompt = ChatPrompt(TURN, {name: "x"})
+    with pytest.raises(TemplateFailed):
+        HubTokenizer(TOKENIZER_FOLDER).render(prompt)

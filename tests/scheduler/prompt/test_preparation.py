@@ -155,10 +155,10 @@ def test_a_hold_is_for_what_its_messages_render_to() -> None:
     the system prompt; and of a part that no template takes, all of it."""
 
     class Picky(ByteTokenizer):
-        def render(self, prompt: ChatPrompt, salt: str = "") -> str:
+        def render(self, prompt: ChatPrompt) -> str:
             if prompt.messages[-1]["content"] == "no":
                 raise TemplateFailed("a user's message must be last", param="messages")
-            return super().render(prompt, salt)
+            return super().render(prompt)
 
     messages = tuple({"role": "user", "content": text} for text in ("one", "two", "no", "four"))
     wishes = (Hold(1, 300.0), Hold(2, 3600.0), Hold(3, 1.0), Hold(None, 2.0), Hold(9, 3.0))

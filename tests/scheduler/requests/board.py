@@ -16,11 +16,14 @@ from scheduler.link.messages import (
     TokenOut,
 )
 from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.lifecycle import State
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.observation import RequestSamples
 from tests.fakes.samples import sample
+from tests.fakes.scheduling import in_place
 
 
 @dataclass
@@ -33,16 +36,33 @@ class Board:
     now: float = 0.0
     multiplexer: Multiplexer = field(init=False)
     awaiting: Awaiting = field(init=False)
+    turns: Turns = field(init=False)
 
     def __post_init__(self) -> None:
         self.awaiting = Awaiting(self.left.append)
+        self.turns = Turns(in_place, self._cancel)
         self.multiplexer = Multiplexer(
-            "0", self._send, self.left.append, RequestSamples(self.metrics), lambda: self.now
+            "0",
+            self._send,
+            self.left.append,
+            lambda record: None,
+            RequestSamples(self.metrics),
+            self.turns,
+            lambda: self.now,
         )
 
     def _send(self, message: ToEngine) -> None:
         encode(message)  # As the link does, with all that it raises.
         self.sent.append(message)
+
+    def _cancel(self, record: StreamRecord) -> None:
+        """As the pool does."""
+        if record.state is State.ENDING:
+            self.turns.drop(record)
+        elif record in self.awaiting:
+            self.awaiting.cancel(record)
+        else:
+            self.multiplexer.cancel(record)
 
     def submit(self, record: StreamRecord) -> StreamRecord:
         self.multiplexer.submit(record)

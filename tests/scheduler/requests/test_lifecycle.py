@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.requests.lifecycle import TRANSITIONS, Event, IllegalMove, State, move
+from scheduler.requests.lifecycle import IN_ENGINE, TRANSITIONS, Event, IllegalMove, State, move
 from tests.scheduler.requests.records import make_record
 
 
-def reachable(start: State, but: Event | None = None) -> set[State]:
-    """All states that some events (all `but` one) lead to from `start`, itself included."""
+def reachable(start: State, but: Collection[Event] = ()) -> set[State]:
+    """All states that some events (all `but` these) lead to from `start`, itself included."""
     found, frontier = {start}, [start]
     while frontier:
         state = frontier.pop()
         following = {
-            move(state, event) for event in Event if event is not but and (state, event) in TRANSITIONS
+            move(state, event) for event in Event if event not in but and (state, event) in TRANSITIONS
         } - found
         found |= following
         frontier.extend(following)
@@ -60,9 +61,18 @@ def test_a_cancel_is_never_taken_back() -> None:
 
 
 def test_a_prefill_never_follows_a_token_of_the_same_engine() -> None:
-    """The one way through an engine: submitted, prefilling, decoding."""
-    assert State.PREFILLING not in reachable(State.DECODING, but=Event.LOSE)
-    assert State.SUBMITTED not in reachable(State.PREFILLING, but=Event.LOSE)
+    """The one way through an engine: submitted, prefilling, decoding; but for a row that was preempted."""
+    but = {Event.LOSE, Event.PREEMPT, Event.ADMIT}
+    assert (State.DECODING, Event.PREFILL) not in TRANSITIONS
+    assert State.PREFILLING not in reachable(State.DECODING, but)
+    assert State.SUBMITTED not in reachable(State.PREFILLING, {Event.LOSE})
+
+
+def test_a_slot_is_waited_for_before_it_is_had_or_after_it_was_lost() -> None:
+    """Nothing but a preemption takes it away."""
+    assert State.WAITING not in reachable(State.PREFILLING, {Event.LOSE})
+    assert State.WAITING not in reachable(State.PREEMPTED, {Event.LOSE})
+    assert move(State.PREEMPTED, Event.WAIT) is State.PREEMPTED
 
 
 def test_no_request_goes_back_to_the_queue() -> None:
@@ -74,7 +84,7 @@ def test_no_request_goes_back_to_the_queue() -> None:
 def test_only_what_an_engine_has_can_be_lost_with_it() -> None:
     """What is queued, has left or waits for the next engine is none of that death's affair."""
     lost = {state for state, event in TRANSITIONS if event is Event.LOSE}
-    assert lost == {State.SUBMITTED, State.PREFILLING, State.DECODING}
+    assert lost == set(IN_ENGINE)
 
 
 @pytest.mark.parametrize(

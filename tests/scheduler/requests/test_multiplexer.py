@@ -300,7 +300,7 @@ def test_what_cannot_be_said_of_a_turn_ends_no_stream() -> None:
     assert not [message for message in board.sent if isinstance(message, TurnEnded)]
 
 
-@pytest.mark.parametrize(("part", "tokens"), [("finish", [*b"END"]), ("end_token", [EOS])])
+@pytest.mark.parametrize(("part", "tokens"), [("end", [*b"END"]), ("end_token", [EOS])])
 def test_a_bug_at_the_end_of_an_answer_ends_that_answer_alone(
     part: str, tokens: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,7 +313,7 @@ def test_a_bug_at_the_end_of_an_answer_ends_that_answer_alone(
         out = [TokenOut(1, token, LogprobsOut(-1.0)), TokenOut(2, ord("x"))]
         ends = [Retired(1, "stop")] if token == EOS else []
         board.multiplexer.route(StepOutput(out, [], ends, Counters()))
-    if part == "finish":
+    if part == "end":
         assert board.sent[-1] == Cancel(1)
         board.multiplexer.route(step(retired=[(1, "cancelled")]))
     [failed] = events_of(broken)
@@ -323,7 +323,7 @@ def test_a_bug_at_the_end_of_an_answer_ends_that_answer_alone(
     assert text_of(events_of(other)) == "x" * len(tokens)
 
 
-@pytest.mark.parametrize("part", ["_begin", "_end", "_span"])
+@pytest.mark.parametrize("part", ["_end", "_span"])
 def test_a_bug_in_the_time_line_ends_no_stream(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Submitted, waiting, prefilled, decoded, and resumed after an engine's death."""
     monkeypatch.setattr(TimeLine, part, lambda *_, **__: 1 // 0)
@@ -344,6 +344,6 @@ def test_a_bug_in_the_time_line_ends_no_stream(part: str, monkeypatch: pytest.Mo
 def test_a_call_is_noted_by_its_name() -> None:
     """As it is put into the mailbox."""
     record = make_record(1, session="agent")
-    record._put(ToolCallStarted(0, "id", "search"))
+    record.put(ToolCallStarted(0, "id", "search"))
     assert record.called == {"search"}
     assert record.mailbox.take_nowait() == ToolCallStarted(0, "id", "search")

@@ -9,14 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.link.messages import Counters, PrefillOut, Retired, StepOutput, WaitOut
-from scheduler.requests.time_line import MOST_SPANS, Phase, TimeLine, phases
+from scheduler.requests.lifecycle import IN_ENGINE, State
+from scheduler.requests.time_line import MOST_SPANS, TimeLine, phases
 from tests.scheduler.requests.board import Board, step
 from tests.scheduler.requests.records import make_record
 
 
 def told(line: TimeLine, now: float) -> list[tuple[str, float, float]]:
     return [
-        (span.phase.value + (f" for {span.waits_for}" if span.waits_for else ""), span.start, span.end)
+        (span.phase + (f" for {span.waits_for}" if span.waits_for else ""), span.start, span.end)
         for span in phases(line.spans(now))
     ]
 
@@ -24,11 +25,12 @@ def told(line: TimeLine, now: float) -> list[tuple[str, float, float]]:
 def test_a_plain_request_is_queued_prefilled_and_decoded() -> None:
     """Chunk by chunk; what it did since it was submitted is known with its first chunk."""
     line = TimeLine(10.0)
-    line.submitted(11.0, "0")
+    line.enter(State.SUBMITTED, 11.0, engine="0")
     assert told(line, 11.5)[-1] == ("submitted", 11.0, 11.5)
+    line.enter(State.PREFILLING, 12.0)
     line.chunk(12.0, 100)
     line.chunk(13.0, 150)
-    line.decode(13.0)
+    line.enter(State.DECODING, 13.0)
     assert told(line, 20.0) == [("queue", 10.0, 11.0), ("prefill", 11.0, 13.0), ("decode", 13.0, 20.0)]
     chunks = [(span.end, span.chunks, span.tokens) for span in line.spans(20.0) if span.chunks]
     assert chunks == [(12.0, 1, 100), (13.0, 1, 50)]
@@ -37,13 +39,13 @@ def test_a_plain_request_is_queued_prefilled_and_decoded() -> None:
 def test_it_says_what_it_waited_for_in_the_engine() -> None:
     """From when it was submitted, and since when each reason held."""
     line = TimeLine(0.0)
-    line.submitted(1.0, "0")
-    line.waits("slot", 1.5)
-    line.waits("prefix", 4.0)
-    assert (line.phase, line.waits_for) == (Phase.WAITING, "prefix")
-    line.has_slot(6.0)
+    line.enter(State.SUBMITTED, 1.0, engine="0")
+    line.enter(State.WAITING, 1.5, "slot")
+    line.enter(State.WAITING, 4.0, "prefix")
+    assert (line.phase, line.waits_for) == (State.WAITING, "prefix")
+    line.enter(State.PREFILLING, 6.0)
     line.chunk(7.0, 10)
-    line.decode(7.0)
+    line.enter(State.DECODING, 7.0)
     assert told(line, 8.0) == [
         ("queue", 0.0, 1.0),
         ("waiting for slot", 1.0, 4.0),
@@ -56,15 +58,16 @@ def test_it_says_what_it_waited_for_in_the_engine() -> None:
 def test_a_preemption_and_a_death_are_seen_with_what_was_computed_again() -> None:
     """The engine reports no chunks of a resumed answer: it is resumed until its next token."""
     line = TimeLine(0.0)
-    line.submitted(0.0, "0")
+    line.enter(State.SUBMITTED, 0.0, engine="0")
+    line.enter(State.PREFILLING, 1.0)
     line.chunk(1.0, 10)
-    line.decode(1.0)
-    line.waits("preempted", 2.0)
-    line.has_slot(3.0)
-    line.decode(4.0)
-    line.lost(5.0)
-    line.submitted(6.0, "1")
-    line.decode(7.0)
+    line.enter(State.DECODING, 1.0)
+    line.enter(State.PREEMPTED, 2.0)
+    line.enter(State.PREFILLING, 3.0)
+    line.enter(State.DECODING, 4.0)
+    line.enter(State.AWAITING_ENGINE, 5.0)
+    line.enter(State.SUBMITTED, 6.0, engine="1")
+    line.enter(State.DECODING, 7.0)
     assert told(line, 8.0) == [
         ("queue", 0.0, 0.0),
         ("prefill", 0.0, 1.0),
@@ -99,22 +102,22 @@ def test_whatever_happens_it_is_whole_and_bounded(events: list[tuple[str, float]
         at = min(now, now + seconds)
         match event:
             case "submitted":
-                line.submitted(now, "0")
+                line.enter(State.SUBMITTED, now, engine="0")
             case "has_slot":
-                line.has_slot(at)
+                line.enter(State.PREFILLING, at)
             case "chunk":
                 chunks += 1
                 line.chunk(now, number)
             case "decode":
-                line.decode(now)
+                line.enter(State.DECODING, now)
             case "lost":
-                line.lost(now)
+                line.enter(State.AWAITING_ENGINE, now)
             case reason:
-                line.waits(reason, at)
+                line.enter(State.WAITING, at, reason)
         spans = line.spans(now)
         assert len(spans) <= MOST_SPANS
         assert (spans[0].start, spans[-1].end) == (5.0, now)
-        assert spans[0].phase is Phase.QUEUE
+        assert spans[0].phase == State.QUEUED
         assert all(one.end == other.start for one, other in pairwise(spans))
         assert sum(span.chunks for span in spans) == chunks
 
@@ -122,13 +125,14 @@ def test_whatever_happens_it_is_whole_and_bounded(events: list[tuple[str, float]
 def test_a_prompt_of_a_thousand_chunks_is_shown_in_coarser_ones() -> None:
     """All of about the same size."""
     line = TimeLine(0.0)
-    line.submitted(0.0, "0")
+    line.enter(State.SUBMITTED, 0.0, engine="0")
+    line.enter(State.PREFILLING, 0.0)
     for number in range(1, 1001):
         line.chunk(float(number), 512 * number)
     found = [span for span in line.spans(1000.0) if span.chunks]
     assert len(found) > MOST_SPANS / 4
     assert sum(span.tokens for span in found) == 512_000
-    assert {span.phase for span in found} == {Phase.PREFILL}
+    assert {span.phase for span in found} == {State.PREFILLING}
 
 
 def test_the_multiplexer_writes_it_from_what_the_engine_sends() -> None:
@@ -158,29 +162,31 @@ def test_the_multiplexer_writes_it_from_what_the_engine_sends() -> None:
 def test_writing_never_raises_and_leaves_a_broken_line_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is shown until then, and says what it raised; other lines go on."""
     line = TimeLine(0.0)
-    line.submitted(1.0, "0")
+    line.enter(State.SUBMITTED, 1.0, engine="0")
     with monkeypatch.context() as broken:
-        broken.setattr(TimeLine, "_begin", lambda *_: 1 // 0)
-        line.waits("slot", 2.0)
-    line.submitted(3.0, "1")
-    line.waits("slot", 3.0)
-    line.has_slot(3.0)
+        broken.setattr(TimeLine, "_end", lambda *_: 1 // 0)
+        line.enter(State.PREEMPTED, 2.0)
+    line.enter(State.SUBMITTED, 3.0, engine="1")
+    line.enter(State.WAITING, 3.0, "slot")
+    line.enter(State.PREFILLING, 3.0)
     line.chunk(3.0, 5)
-    line.decode(4.0)
-    line.lost(5.0)
+    line.enter(State.DECODING, 4.0)
+    line.enter(State.AWAITING_ENGINE, 5.0)
     assert told(line, 6.0) == [("queue", 0.0, 1.0), ("submitted", 1.0, 6.0)]
     with pytest.raises(ZeroDivisionError):
         line.check()
     TimeLine(0.0).check()
 
 
-@pytest.mark.parametrize("write", ["submitted", "waits", "has_slot", "chunk", "decode", "lost"])
-def test_each_writer_is_contained(write: str) -> None:
+@pytest.mark.parametrize(
+    ("write", "what"), [*(("enter", one) for one in (*IN_ENGINE, State.AWAITING_ENGINE)), ("chunk", 1)]
+)
+def test_each_writer_is_contained(write: str, what: object) -> None:
     """Here by a time that cannot be compared."""
     line = TimeLine(0.0)
-    arguments: dict[str, tuple[object, ...]] = {"submitted": ("0",), "chunk": (1,)}
-    first: tuple[object, ...] = ("slot", "now") if write == "waits" else ("now", *arguments.get(write, ()))
-    getattr(line, write)(*first)
+    arguments = (what, "now") if write == "enter" else ("now", what)
+    line.enter(State.DECODING, 0.0)
+    getattr(line, write)(*arguments)
     assert isinstance(line.failure, TypeError)
 
 

@@ -65,6 +65,8 @@ class PrefixDisk:
         self._layout = layout
         self._fetches: dict[int, _Fetch] = {}
         self._considered: set[int] = set()
+        self._chains: dict[int, Chain] = {}
+        """Of requests that wait while the folder is looked at again."""
         self._paths: deque[_Path] = deque(maxlen=_MOST_PATHS)
 
     # --- reading
@@ -77,9 +79,13 @@ class PrefixDisk:
             return self._continue(number, fetch)
         if number in self._considered:
             return False
-        chain = self.tier.chain(sequence.tokens, sequence.submit.salt)
+        chain = self._chains.pop(number, None) or self.tier.chain(sequence.tokens, sequence.submit.salt)
         known = self._prefixes.match_length(sequence.tokens, sequence.submit.salt)
-        end, snapshot = self._readable(chain, len(sequence.tokens) - 1)
+        limit = len(sequence.tokens) - 1
+        end, snapshot = self._readable(chain, limit)
+        if max(known, end, snapshot) + BLOCK_TOKENS <= limit and self.tier.looks_again():
+            self._chains[number] = chain
+            return True
         if max(end, snapshot) < known + BLOCK_TOKENS and not (snapshot > known and self._layout.needs_state):
             self._considered.add(number)
             return False
@@ -95,6 +101,7 @@ class PrefixDisk:
     def forget(self, request_id: int) -> None:
         """The request was admitted, cancelled or refused."""
         self._considered.discard(request_id)
+        self._chains.pop(request_id, None)
         if (fetch := self._fetches.pop(request_id, None)) is not None:
             fetch.reading.cancel()
 
@@ -176,7 +183,7 @@ class PrefixDisk:
         for _ in range(_BLOCKS_WHILE_IDLE if idle else 1):
             if self._paths and not self._write_next(self._paths[0]):
                 self._paths.popleft()
-        return bool(self._paths or self._fetches)
+        return bool(self._paths or self._fetches or self._chains)
 
     def _write_next(self, path: _Path) -> bool:
         """Hand over the next missing piece of a path. Return False if none is left, or it was dropped or

@@ -236,10 +236,6 @@ class PoolingBackend:
         return False
 
     @property
-    def transfers(self) -> None:
-        return None
-
-    @property
     def disk(self) -> None:
         return None
 

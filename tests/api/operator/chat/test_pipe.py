@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -25,7 +24,7 @@ from tests.api.operator.chat.fake_server import SERVER, Answers, EndlessStream, 
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
-ASKED = Conversation("tiny").asked("hi")
+ASKED = Conversation("tiny").ask("hi")
 
 
 class Terminal(io.StringIO):
@@ -112,11 +111,9 @@ async def test_the_servers_own_stream_is_understood(autojump_clock: trio.testing
     async with running(scheduler), client_of(scheduler) as client:
         server = read_listing(SERVER.address, await client.get("/v1/models"))
         assert server.is_penstock
-        conversation = replace(ASKED, model=server.model(None).name, settings={"max_tokens": 5})
+        body = ASKED | {"model": server.model(None).name, "max_tokens": 5}
         answer, changes = Answer(trio.current_time()), list[int]()
-        await ask(
-            client, server.address, conversation.body(), answer, lambda: changes.append(len(answer.text))
-        )
+        await ask(client, server.address, body, answer, lambda: changes.append(len(answer.text)))
     assert (answer.ended, answer.failure, answer.remark() is None) == ("length", None, False)
     assert answer.usage is not None
     assert answer.usage.output_tokens == 5

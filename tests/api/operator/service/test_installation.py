@@ -16,22 +16,27 @@ from api.operator.service.serve_arguments import own_variables
 from api.operator.service.service_options import Places, Platform, ServiceOptions
 from scheduler.errors import OptionError
 
-OPTIONS = ServiceOptions(program=("/opt/penstock",), arguments=("--port", "8000"), platform=Platform.SYSTEMD)
+OPTIONS = ServiceOptions(
+    program=("/opt/penstock",),
+    arguments=("--port", "8000"),
+    addresses=("127.0.0.1:8000",),
+    platform=Platform.SYSTEMD,
+)
 
 
 @pytest.fixture
 def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "units/p.service", tmp_path / "conf/p", tmp_path / "run/p", None)
+    return Places(tmp_path / "units/p.service", tmp_path / "units/p.socket", tmp_path / "conf/p", None)
 
 
 def install(places: Places, options: ServiceOptions = OPTIONS, **variables: str) -> list[Path]:
-    return installation.write(installation.plan(options, places, b"unit", variables), None)
+    return installation.write(installation.plan(options, places, variables), None)
 
 
 def test_the_unit_is_for_all_and_the_keys_are_not(places: Places) -> None:
     written = install(places, PENSTOCK_API_KEY="secret")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in written}
-    assert modes == {"environment": 0o600, "service.json": 0o600, "p.service": 0o644}
+    assert modes == {"environment": 0o600, "service.json": 0o600, "p.service": 0o644, "p.socket": 0o644}
     assert [path.name for path in written if "secret" in path.read_text()] == ["environment"]
     assert stat.S_IMODE(places.folder.stat().st_mode) == 0o700
     assert installation.recorded(places) == OPTIONS
@@ -50,7 +55,7 @@ def test_uninstall_leaves_nothing_but_what_is_kept(places: Places) -> None:
     install(places)
     stranger = places.unit.parent / "other.service"
     stranger.write_text("")
-    assert installation.remove(places, keep_environment=True) == [places.unit, places.record]
+    assert installation.remove(places, keep_environment=True) == [places.unit, places.socket, places.record]
     assert places.environment.exists()
     assert installation.remove(places, keep_environment=False) == [places.environment]
     assert not places.folder.exists()
@@ -68,7 +73,6 @@ def run(tmp_path: Path, *arguments: str, **variables: str) -> Result:
     environment = {
         "HOME": str(tmp_path),
         "XDG_CONFIG_HOME": str(tmp_path / "conf"),
-        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
         **variables,
     }
     return CliRunner().invoke(service, list(arguments), env=environment)
@@ -80,6 +84,7 @@ def test_print_shows_all_files_writes_none_and_hides_values(tmp_path: Path) -> N
     )
     assert shown.exit_code == 0, shown.output
     assert "ExecStart=" in shown.output
+    assert "ListenStream=127.0.0.1:8123" in shown.output
     assert "-- --port 8123" in shown.output
     assert "PENSTOCK_API_KEY=...\n" in shown.output
     assert "s3" not in shown.output.replace("systemd", "")
@@ -92,7 +97,6 @@ def test_print_shows_all_files_writes_none_and_hides_values(tmp_path: Path) -> N
         (("--max-slots", "none"), "--max-slots"),
         (("--api-key", "k"), "environment file"),
         (("--port", "0"), "--port 0"),
-        (("--listen-fds", "3"), "--listen-fds"),
     ],
 )
 def test_an_option_is_refused_by_name_before_anything_is_written(
@@ -116,8 +120,9 @@ def test_only_serves_own_variables_and_those_of_models_are_taken_over() -> None:
     assert own_variables(given) == {"HF_TOKEN": "t", "PENSTOCK_MAX_SLOTS": "4"}
 
 
-@pytest.mark.parametrize("command", ["status", "upgrade", "uninstall"])
+@pytest.mark.parametrize("command", ["status", "restart", "uninstall"])
 def test_a_service_that_is_not_there_is_said_to_be_none(tmp_path: Path, command: str) -> None:
     done = run(tmp_path, command)
     assert done.exit_code == 1
-    assert "process    none" in done.output or isinstance(done.exception, OperatorError)
+    assert isinstance(done.exception, OperatorError)
+    assert "penstock service install" in str(done.exception)

@@ -13,9 +13,9 @@ from trio.testing import trio_test
 from api.operator.errors import OperatorError
 from api.operator.running_server import Address
 from api.operator.top.following import RETRY_SECONDS, Following, Lost, first_snapshot
-from api.operator.top.screen import lines
 from api.operator.top.snapshots import Snapshot
 from tests.api.client import chat, client_of
+from tests.api.operator.top.test_screen import lines
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -75,7 +75,7 @@ async def test_a_servers_own_stream_becomes_frames(autojump_clock: trio.testing.
     assert view.figures is not None
     assert view.figures.ttft_seconds is not None
     assert view.cache is not None
-    assert lines(view, 80)[0].plain == "penstock top  ready  tiny  http://penstock"
+    assert lines(view)[0] == "penstock top  ready  tiny  http://penstock"
     assert msgspec.json.decode(bodies[0], type=Snapshot).model == "tiny"
 
 

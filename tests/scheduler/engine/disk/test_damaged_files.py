@@ -125,15 +125,17 @@ def test_what_stood_on_a_damaged_file_goes_with_it(desk: Desk) -> None:
     assert len(files_in(desk.path)) == 2
 
 
-def test_each_kind_of_error_is_logged_once_and_counted_always(
+def test_ten_errors_of_each_kind_name_their_file_in_the_log_and_all_are_counted(
     desk: Desk, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for _ in range(3):
+    for _ in range(15):
         desk.save("a")
         os.truncate(desk.file("a"), 5)
         desk.store.load(block("a"))
-    assert desk.errors() == {"truncated": 3}
-    assert capsys.readouterr().err.count("disk tier: truncated") == 1
+    assert desk.errors() == {"truncated": 15}
+    log = capsys.readouterr().err
+    assert log.count(f"disk tier: truncated: {block('a').file_name} is damaged") == 10
+    assert log.count("only counted") == 1
 
 
 # Two threads.

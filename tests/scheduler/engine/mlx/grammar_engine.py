@@ -155,7 +155,7 @@ class GrammarEngine:
     def pieces(self, answer: Answer) -> list[AnswerPiece]:
         """What the client gets of it."""
         assert answer.retired is not None
-        pipeline = self.preparation.answer_pipeline(answer.prepared)
+        (pipeline,) = self.preparation.answer_pipelines(answer.prepared)
         ended = answer.retired.reason == "stop"
         reason = FinishReason.STOP if ended else FinishReason.LENGTH
         said = answer.tokens[:-1] if ended else answer.tokens

@@ -23,7 +23,6 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batch import Batch
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
-from scheduler.engine.mlx.kv.transfer_codec import TransferCodec
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
@@ -35,7 +34,6 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
 )
-from scheduler.link.transfers import Transfer, TransferReply
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.loads import load_of
@@ -85,14 +83,12 @@ class ReuseEngine:
             tier=tier,
             group_cost_tokens=0,
             batching=batching_of(model, family),
-            codec=TransferCodec(used, held.token_bytes, {"dtype": "float32", "software": family}),
         )
         self.loop = EngineLoop(self.backend, load.max_slots, PrefillPace(load.prefill_chunk_tokens))
         self.heard: dict[int, Heard] = {}
         self._ids = 0
         self.prefilled_tokens = 0
         self.inspections: list[Inspection] = []
-        self.transferred: list[TransferReply] = []
 
     @property
     def batch(self) -> Batch:
@@ -113,8 +109,6 @@ class ReuseEngine:
                     self._hear(frame)
                 case Inspection():
                     self.inspections.append(frame)
-                case TransferReply():
-                    self.transferred.append(frame)
 
     def _hear(self, output: StepOutput) -> None:
         for scores in output.prompt_logprobs:
@@ -130,10 +124,6 @@ class ReuseEngine:
         for retired in output.retired:
             self.heard[retired.request_id].retired = retired
         self.prefilled_tokens = output.counters.prefilled_tokens
-
-    def transfer(self, command: Transfer) -> TransferReply:
-        self.turn([command])
-        return self.transferred.pop()
 
     def finish(self) -> None:
         for _ in range(3000):

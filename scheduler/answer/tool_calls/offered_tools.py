@@ -1,0 +1,102 @@
+"""The tools of a request, and what reading calls must know of their schemas: found out once for all answers.
+
+A client's schema can make each look at it cost milliseconds, so all looks of a request share one budget, and
+what may take longer than a token may is known beforehand: it is done in a worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from scheduler.answer.dialects.parameter_kind import JSON_TYPES, MOST_STEPS, parser_view, property_types
+from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget
+from scheduler.request import Tool
+
+_REQUEST_STEPS = 30_000
+"""For the parameters of all tools of a request: at most about 40 ms of a worker. 64 tools of agents take 50
+to 300 steps each."""
+_LIGHT_NODES = 400
+"""Values of a schema, with its references followed, up to which it is checked in less than a millisecond."""
+
+
+class OfferedTools:
+    """Shared by the choices of a request, and by threads: what two find out at once is the same."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._large: dict[str, bool] = {}
+
+    def schema(self, name: str) -> Schema:
+        tool = self._tools.get(name)
+        return {} if tool is None else tool.parameters
+
+    @cached_property
+    def _types(self) -> dict[str, dict[str, frozenset[str]]]:
+        left, found = _REQUEST_STEPS, {}
+        for name, tool in self._tools.items():
+            budget = StepBudget(min(left, MOST_STEPS))
+            steps = budget.left
+            found[name] = property_types(tool.parameters, budget)
+            left -= steps - max(0, budget.left)
+        return found
+
+    def types(self, name: str, parameter: str) -> frozenset[str]:
+        """The JSON types that a tool's parameter allows."""
+        return self._types.get(name, {}).get(parameter, JSON_TYPES)
+
+    @cached_property
+    def definitions(self) -> list[dict[str, Any]]:
+        """For mlx-lm's parsers, which read a parameter by its type."""
+        views = ((tool, parser_view(self._types[name])) for name, tool in self._tools.items())
+        return [replace(tool, parameters=view).definition() for tool, view in views]
+
+    def is_large(self, name: str) -> bool:
+        """Whether fitting a value to the tool's schema may take longer than a token may."""
+        if name not in self._large:
+            self._large[name] = _are_large([self.schema(name)])
+        return self._large[name]
+
+    @cached_property
+    def _are_few(self) -> bool:
+        return not _are_large([tool.parameters for tool in self._tools.values()])
+
+    @property
+    def are_read(self) -> bool:
+        """Whether all that a parser asks is known, or is found out within a token's time."""
+        return "definitions" in vars(self) or self._are_few
+
+    def any_large(self) -> bool:
+        """`is_large` of any of them."""
+        return any(map(self.is_large, self._tools))
+
+    def read(self) -> None:
+        """Find out everything. At most 50 ms."""
+        self.any_large()
+        _ = self.definitions
+
+
+def _are_large(schemas: Iterable[Schema]) -> bool:
+    """Whether they have more than `_LIGHT_NODES` values, with references followed each time they are met."""
+    nodes = 0
+    for root in schemas:
+        check = SchemaCheck(root, StepBudget())
+        waiting: list[Any] = [root]
+        while waiting:
+            match waiting.pop():
+                case Mapping() as members:
+                    inside: Collection[Any] = members.values()
+                    if "$ref" in members:
+                        nodes += 1
+                        waiting.append(check.resolve({"$ref": members["$ref"]}))
+                case list() as inside:
+                    pass
+                case _:
+                    continue
+            nodes += len(inside)
+            if nodes > _LIGHT_NODES:
+                return True
+            waiting.extend(inside)
+    return False

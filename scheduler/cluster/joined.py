@@ -1,0 +1,284 @@
+"""Engines that dial this server: a member of the pool for each machine that has joined.
+
+A machine's engine is one thing over all its connections: when its link ends, its requests go on at
+others, and it is there again when the machine dials again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import trio
+
+from scheduler.cluster.rank_hosts import RankHosts
+from scheduler.errors import TooManyEngines
+from scheduler.link.channel import Channel, EngineGone
+from scheduler.link.listener import Dialed
+from scheduler.link.messages import Follow, RankGroup
+from scheduler.link.process import EngineLauncher, Exit, Session
+
+_log = structlog.get_logger("cluster")
+AWAY_SECONDS = 30.0
+"""A machine whose link has ended leaves the pool after this long without dialing again."""
+RETRY_SECONDS = 60.0
+"""An engine that was refused (another model, say) is tried again after this long, if its machine dials
+again."""
+RETRY_LIMIT_SECONDS = 3600.0
+"""The wait doubles up to this: a machine may load a model for minutes only to be refused."""
+_TICK_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
+"""For closing a connection, which waits for nobody."""
+
+
+class Engine(Protocol):
+    """What is needed of a pool's member."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def linked(self) -> bool:
+        """Whether a process of it runs."""
+        ...
+
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be started, and nobody tries."""
+        ...
+
+
+class Engines(Protocol):
+    """The pool. Iterating gives those that are there, also those that leave."""
+
+    def __iter__(self) -> Iterator[Engine]: ...
+    def add(self, launcher: EngineLauncher) -> Engine: ...
+    def remove(self, name: str) -> None: ...
+    def retry(self, name: str) -> None: ...
+
+
+class JoinedLauncher:
+    """An EngineLauncher that starts nothing: each run is one connection of the machine, or of the
+    machines of all ranks, that has dialed. The connection's end is the engine's, here and there."""
+
+    def __init__(self, group: RankGroup | None = None) -> None:
+        """`group`: of an engine whose ranks are on several machines, as its Load has it."""
+        self._group = group
+        self._ranks = 1 if group is None else group.ranks
+        self._dialed: dict[int, Dialed] = {}
+        self._complete = trio.Event()
+
+    @property
+    def machines(self) -> dict[str, str]:
+        """Names and addresses of the machines whose connections nobody has taken."""
+        return {dialed.host: dialed.address for dialed in self._dialed.values()}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether all machines have dialed, and nobody has taken their connections."""
+        return len(self._dialed) == self._ranks
+
+    def offer(self, dialed: Dialed, rank: int = 0) -> Dialed | None:
+        """Keep a machine's connection for the next run. Return an older one that it replaces."""
+        older, self._dialed[rank] = self._dialed.get(rank), dialed
+        if self.waiting:
+            self._complete.set()
+        return older
+
+    def withdraw(self) -> list[Dialed]:
+        """Return the connections that nobody has taken."""
+        dialed = [self._dialed[rank] for rank in sorted(self._dialed)]
+        self._dialed, self._complete = {}, trio.Event()
+        return dialed
+
+    async def run(self, session: Session) -> Exit:
+        """As EngineLauncher; waits until the machines have dialed. How the engine ended is in the log of what
+        keeps it alive there."""
+        await self._complete.wait()
+        dialed = self.withdraw()
+        channels = [Channel(one.stream) for one in dialed]
+        ended: list[str] = []
+        try:
+            async with trio.open_nursery() as nursery:
+                engine = trio.CancelScope()
+                for rank, channel in enumerate(channels[1:], 1):
+                    nursery.start_soon(self._lead, rank, dialed[rank].host, channel, engine, ended)
+                nursery.start_soon(channels[0].write_forever)
+                with engine:
+                    await session(channels[0])
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSE_SECONDS):
+                for one in dialed:
+                    await trio.aclose_forcefully(one.stream)
+        return Exit(None, tuple(ended))
+
+    async def _lead(
+        self, rank: int, host: str, channel: Channel, engine: trio.CancelScope, ended: list[str]
+    ) -> None:
+        """Send a rank to rank 0, and end the engine with that rank's link: rank 0 would wait for it."""
+        assert self._group is not None
+        channel.send_nowait(Follow(rank, self._group.control, self._group.token))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(channel.write_forever)
+            with suppress(EngineGone):
+                await channel.receive()
+            nursery.cancel_scope.cancel()
+        ended.append(f"rank {rank} on {host} has closed its link")
+        _log.error("rank_lost", rank=rank, host=host)
+        engine.cancel()
+
+
+@dataclass(slots=True)
+class _Place:
+    """A machine, or those of one engine's ranks, and its engine in the pool."""
+
+    launcher: JoinedLauncher
+    engine: str
+    machines: dict[str, str]
+    """Names and addresses, as they dialed last."""
+    away_since: float | None = None
+    """Since when no connection of it is there."""
+    taken_since: float | None = None
+    """Since when a second connection waits beside one that is in use."""
+    failures: int = 0
+    """In a row."""
+    retry_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMachine:
+    """A machine, for operators. `linked`: whether its engine runs."""
+
+    machine: str
+    address: str
+    linked: bool
+    engine: str
+
+
+class JoinedEngines:
+    """The machines that have joined. `run` must be running."""
+
+    def __init__(self, engines: Engines, hosts: RankHosts | None = None) -> None:
+        """`hosts`: of the ranks of one engine, which is then the only one."""
+        self._engines = engines
+        self._hosts = hosts
+        self._places: dict[str, _Place] = {}
+        self._group: JoinedLauncher | None = None if hosts is None else JoinedLauncher(hosts.group)
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Never returns by itself. The engines are the pool's."""
+        async with trio.open_nursery() as self._nursery:
+            while True:
+                try:
+                    self.adjust(trio.current_time())
+                except Exception:
+                    # Engines that run go on, whatever is wrong with a decision about others.
+                    _log.exception("membership_failed")
+                await trio.sleep(_TICK_SECONDS)
+
+    def arrived(self, dialed: Dialed) -> None:
+        """Take a machine's connection: for its engine, which is made if it is new."""
+        rank = 0
+        launcher = self._group
+        name = dialed.host
+        if self._hosts is not None and launcher is not None:
+            found = self._hosts.rank_of(dialed.host, dialed.address)
+            if found is None:
+                self._refuse(dialed, "it is none of the machines in the file of ranks")
+                return
+            rank, name = found, self._hosts.name
+        place = self._places.get(name)
+        launcher = launcher or (JoinedLauncher() if place is None else place.launcher)
+        older = launcher.offer(dialed, rank)
+        if older is not None:
+            self._close(older)
+        if place is not None:
+            place.machines[dialed.host] = dialed.address
+        elif launcher.waiting:
+            self._add(name, launcher)
+
+    def adjust(self, now: float) -> None:
+        """Let the pool follow the machines: those that are away leave it, those that dial again are tried
+        again."""
+        there = {engine.name: engine for engine in self._engines}
+        for name, place in list(self._places.items()):
+            if (engine := there.get(place.engine)) is None:
+                self._forget(name)
+                continue
+            self._retry(place, engine, now)
+            self._refuse_second(name, place, engine, now)
+            if engine.linked or place.launcher.waiting:
+                place.away_since = None
+            elif place.away_since is None:
+                place.away_since = now
+            elif now - place.away_since >= AWAY_SECONDS:
+                _log.warning("machine_left", machine=name, engine=place.engine)
+                self._engines.remove(place.engine)
+                self._forget(name)
+
+    def machines(self) -> tuple[JoinedMachine, ...]:
+        linked = {engine.name: engine.linked for engine in self._engines}
+        return tuple(
+            JoinedMachine(machine, address, linked.get(place.engine, False), place.engine)
+            for place in self._places.values()
+            for machine, address in place.machines.items()
+        )
+
+    def _add(self, name: str, launcher: JoinedLauncher) -> None:
+        machines = launcher.machines
+        try:
+            engine = self._engines.add(launcher)
+        except TooManyEngines as error:
+            for one in launcher.withdraw():
+                self._refuse(one, str(error))
+            return
+        for machine, address in machines.items():
+            _log.info("machine_joined", machine=machine, address=address, engine=engine.name)
+        self._places[name] = _Place(launcher, engine.name, machines)
+
+    def _retry(self, place: _Place, engine: Engine, now: float) -> None:
+        if engine.ready:
+            place.failures = 0
+        if not engine.failed:
+            return
+        if place.retry_at is None:
+            place.failures += 1
+            place.retry_at = now + retry_seconds(place.failures)
+        elif now >= place.retry_at and place.launcher.waiting:
+            place.retry_at = None
+            self._engines.retry(place.engine)
+
+    def _refuse_second(self, name: str, place: _Place, engine: Engine, now: float) -> None:
+        """A machine that has dialed again waits until its old link is seen to have ended. Where that
+        lives on, there are two machines of one name."""
+        if not (engine.linked and place.launcher.waiting):
+            place.taken_since = None
+        elif place.taken_since is None:
+            place.taken_since = now
+        elif now - place.taken_since >= AWAY_SECONDS:
+            place.taken_since = None
+            for dialed in place.launcher.withdraw():
+                self._refuse(dialed, f"another machine is {name!r}: give one of them another --name")
+
+    def _refuse(self, dialed: Dialed, reason: str) -> None:
+        _log.warning("machine_refused", machine=dialed.host, address=dialed.address, reason=reason)
+        self._close(dialed)
+
+    def _close(self, dialed: Dialed) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(trio.aclose_forcefully, dialed.stream)
+
+    def _forget(self, name: str) -> None:
+        for dialed in self._places.pop(name).launcher.withdraw():
+            self._close(dialed)
+
+
+def retry_seconds(failures: int) -> float:
+    """Return how long an engine waits that could not be started `failures` times in a row."""
+    return min(RETRY_SECONDS * 2.0 ** min(failures - 1, 16), RETRY_LIMIT_SECONDS)

@@ -1,0 +1,144 @@
+"""Offer this machine's device to a server elsewhere: `python -m scheduler.engine --join HOST:PORT`.
+
+The process takes the lock on the device, dials the server with its token, and is then an engine like one on a
+socket pair: it loads what the server names, and ends with its link. What keeps it alive (systemd,
+launchd, an actor of Ray) starts it again. Without trio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+from scheduler.engine.device_lock import DeviceBusy, lock_device
+from scheduler.engine.mlx.cpu.fast_blas import prepare
+from scheduler.errors import OptionError
+from scheduler.link.dial import DialFailed, dial
+from scheduler.link.hello import ENGINE_ROLE, HelloRefused
+from scheduler.own_path import with_own_path
+from scheduler.user_cache import user_cache_folder
+
+TOKEN_VARIABLE = "PENSTOCK_JOIN_TOKEN"
+"""The server's token. Never an argument, which other users of the machine can read."""
+GAVE_UP, REFUSED = "gave up", "refused"
+"""Beginnings of this process's last line: the server could not be reached in the time given; it refuses this
+engine. Another attempt would end alike."""
+_PRIVATE = ("PENSTOCK_", "RAY_")
+"""Beginnings of variables that no engine needs, and that may be secrets."""
+_NOTICE_SECONDS = 60.0
+"""Between two lines that say what this process waits for."""
+_DIAL_SECONDS = 5.0
+_HUNG_SECONDS = 60.0
+"""A thread that holds the interpreter for this long keeps the one that reads the link from ending the
+process. What MLX computes, and what hashes or reads weights, releases it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--join", metavar="HOST:PORT", help="The server's port for engines.")
+    parser.add_argument("--device", default="0", help="Which of this machine's devices, for the lock on it.")
+    parser.add_argument(
+        "--name", default="", help="The engine's name at the server; by default the machine's."
+    )
+    parser.add_argument("--blas", default="auto", help="The fast BLAS on a plain Linux CPU, or off.")
+    parser.add_argument("--give-up-seconds", type=float, default=math.inf, help="For reaching the server.")
+
+
+def join(options: argparse.Namespace) -> socket.socket:
+    """Return the connection to the server, once it has let this process in. Ends the process where it
+    cannot."""
+    try:
+        addresses, port = _address(options.join)
+        _preload(options.blas)
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        if not token:
+            raise OptionError(f"the server's token is not in the environment: {TOKEN_VARIABLE}")
+        host, device = socket.gethostname(), options.device
+        name = options.name or (host if device == "0" else f"{host}:{device}")
+        _lock(device, host, f"the server at {options.join}")
+        link = _dial(addresses, port, token, name, options.give_up_seconds)
+    except (OptionError, DeviceBusy) as error:
+        _end(str(error))
+    except DialFailed as error:
+        _end(f"{GAVE_UP}: {error}")
+    except HelloRefused as refused:
+        _end(f"{REFUSED} by the server at {options.join}: {refused}")
+    for variable in [name for name in os.environ if name.startswith(_PRIVATE)]:
+        del os.environ[variable]
+    threading.Thread(target=_watch_interpreter, daemon=True).start()
+    return link
+
+
+def _address(text: str) -> tuple[tuple[str, ...], int]:
+    """Return the addresses and the port of `HOST:PORT` or `HOST,HOST:PORT`. Raise OptionError."""
+    hosts, _, port = text.rpartition(":")
+    if not hosts or not port.isdecimal():
+        raise OptionError(f"--join takes HOST:PORT, not {text!r}")
+    return tuple(host.strip("[]") for host in hosts.split(",")), int(port)
+
+
+def _preload(blas: str) -> None:
+    """Run this program again with the fast BLAS, which the dynamic linker has to load first. Raise
+    OptionError."""
+    if blas == "off" or os.environ.get("LD_PRELOAD"):
+        return
+    environment = prepare(blas, user_cache_folder(os.environ)).environment(os.environ)
+    if environment != dict(os.environ):
+        command = [sys.executable, "-m", "scheduler.engine", *sys.argv[1:]]
+        os.execve(sys.executable, command, with_own_path(environment))
+
+
+def _lock(device: str, host: str, server: str) -> None:
+    """Hold the device until this process ends. Waits for an engine that has it, and says so. Raise
+    DeviceBusy."""
+    holder = f"process {os.getpid()}, an engine of {server}"
+    while True:
+        try:
+            lock_device(device, host, user_cache_folder(os.environ), holder, _NOTICE_SECONDS)
+            return
+        except DeviceBusy as busy:
+            if not busy.held:
+                raise
+            print(f"waiting: {busy}", flush=True)
+
+
+def _dial(addresses: tuple[str, ...], port: int, token: str, name: str, seconds: float) -> socket.socket:
+    """Raise DialFailed, HelloRefused."""
+    give_up_at, notice_at = time.monotonic() + seconds, 0.0
+    while True:
+        left = min(_DIAL_SECONDS, give_up_at - time.monotonic())
+        try:
+            return dial(addresses, port, token, ENGINE_ROLE, host=name, seconds=max(0.0, left))
+        except DialFailed as error:
+            now = time.monotonic()
+            if now >= give_up_at:
+                raise
+            if now >= notice_at:
+                notice_at = now + _NOTICE_SECONDS
+                print(f"waiting: {error}", flush=True)
+
+
+def _watch_interpreter() -> None:
+    """End this process, with the stacks of all threads, when one of them does not release the
+    interpreter: the timer is a thread of C, which needs none."""
+    while True:
+        faulthandler.dump_traceback_later(_HUNG_SECONDS, exit=True)
+        time.sleep(_HUNG_SECONDS / 10)
+
+
+def _end(reason: str) -> NoReturn:
+    print(reason, flush=True)
+    sys.exit(1)
+
+
+def token_file(environment: Mapping[str, str]) -> Path:
+    """Return where a server keeps the token that it has made for engines of other machines."""
+    return user_cache_folder(environment) / "join-token"

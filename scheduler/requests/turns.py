@@ -1,0 +1,180 @@
+"""Who reads whose tokens when: what a step's tokens cost the event loop is one budget for all requests.
+
+Reading is what the answer pipeline does: text, stop strings, sections, calls. A step's tokens are read at
+once while the step's budget lasts, as it does in all but hostile steps. What is left is read in slices,
+between which the loop runs everything else; what one token alone makes long (a schema to fit, a block to
+parse) is read in a worker thread. Tenants take turns in both, and a request's parts stay in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import structlog
+import trio
+
+from scheduler.answer.assembly import HEAVY, Heavy
+from scheduler.errors import RequestFailed, SchedulerError
+from scheduler.events import AnswerPiece, FinishReason
+from scheduler.prompt.offload import Lane, Offload
+from scheduler.requests.lifecycle import State
+from scheduler.requests.record import End, Part, StreamRecord
+
+_log = structlog.get_logger("multiplexer")
+STEP_SECONDS = 0.005
+"""Of the event loop's own CPU time. A token of ordinary text takes 20 to 60 us."""
+
+Reading = Iterator[AnswerPiece | Heavy]
+
+
+class Turns:
+    """`run` must be running, else everything is read at once. `cancel` takes a request whose answer is over
+    from the engine that has it."""
+
+    def __init__(
+        self,
+        offload: Offload,
+        cancel: Callable[[StreamRecord], None],
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._offload = offload
+        self._cancel = cancel
+        self._clock = clock
+        self._until = 0.0
+        self._waiting: OrderedDict[str, deque[StreamRecord]] = OrderedDict()
+        """Those whose next part may be read, by tenant, in the order of turns. No queue in it is empty."""
+        self._change = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self.ending: dict[int, StreamRecord] = {}
+        """Those that no engine has any more, by id."""
+
+    def begin_step(self) -> None:
+        """A step's tokens come."""
+        self._until = self._clock() + STEP_SECONDS
+
+    def read(self, record: StreamRecord, part: Part) -> None:
+        """Read the next part of an answer, now or when it is its turn. Its end may come a second time, when
+        the engine has ended what the answer's own text ended before."""
+        if not record.unread:
+            if self._nursery is None or self._clock() <= self._until:
+                self._begin(record, part)
+            else:
+                record.unread.append(part)
+                self._queue(record)
+        elif isinstance(end := record.unread[-1], End):
+            assert isinstance(part, End), "a token behind the end"
+            record.unread[-1] = replace(end, then=part.then)
+        else:
+            record.unread.append(part)
+        if record.state is State.ENDING:
+            self.ending[record.request_id] = record
+
+    def drop(self, record: StreamRecord) -> None:
+        """Nobody wants the rest of an answer that is `ending`."""
+        if (end := record.forget_unread()) is not None:
+            self._ended(record, end)
+
+    async def run(self) -> None:
+        """Never returns by itself."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                while True:
+                    while self._waiting:
+                        self.begin_step()
+                        while self._waiting and self._clock() <= self._until:
+                            self._read_next()
+                        await trio.lowlevel.checkpoint()
+                    self._change = trio.Event()
+                    await self._change.wait()
+        finally:
+            self._nursery = None
+
+    def _queue(self, record: StreamRecord) -> None:
+        self._waiting.setdefault(record.prepared.request.tenant, deque()).append(record)
+        self._change.set()
+
+    def _read_next(self) -> None:
+        tenant, records = next(iter(self._waiting.items()))
+        record = records.popleft()
+        self._waiting.move_to_end(tenant)
+        if not records:
+            del self._waiting[tenant]
+        if record.listening:
+            self._begin(record, record.unread.popleft())
+        else:
+            record.unread.clear()
+
+    def _begin(self, record: StreamRecord, part: Part) -> None:
+        try:
+            reading = record.read(part)
+            for piece in reading:
+                if piece is not HEAVY:
+                    record.put(piece)
+                elif self._nursery is not None:
+                    record.unread.appendleft(part)
+                    self._nursery.start_soon(self._elsewhere, record, reading)
+                    return
+        except Exception as error:
+            self._failed(record, part, error)
+        else:
+            self._read(record, part)
+
+    async def _elsewhere(self, record: StreamRecord, reading: Reading) -> None:
+        """Read the rest of a part in a worker thread. Its request may be over when that is done."""
+        work = partial(_rest, reading)
+        tenant = record.prepared.request.tenant
+        try:
+            pieces, error = await self._offload(work, tenant=tenant, lane=Lane.ANSWER)
+        except Exception as failure:  # A library's panic.
+            pieces, error = [], failure
+        if not record.listening:
+            record.unread.clear()
+            return
+        for piece in pieces:
+            record.put(piece)
+        part = record.unread.popleft()
+        if error is None:
+            self._read(record, part)
+        else:
+            self._failed(record, part, error)
+
+    def _read(self, record: StreamRecord, part: Part) -> None:
+        """A part is read."""
+        if isinstance(part, End):
+            record.finish(part)
+            self._ended(record, part)
+        elif record.pipeline.stopped:
+            # What has come behind is none of the answer, but the engine may have ended it since.
+            end = record.forget_unread()
+            self._begin(record, End(FinishReason.STOP, self._cancel if end is None else end.then))
+        elif record.unread:
+            self._queue(record)
+
+    def _failed(self, record: StreamRecord, part: Part, error: Exception) -> None:
+        behind = record.forget_unread()
+        end = part if isinstance(part, End) else behind
+        if isinstance(error, SchedulerError):
+            # An error for the client, and no bug of the server.
+            record.fail(error)
+        else:
+            _log.error("answer_failed", request=record.prepared.request.public_id, exc_info=error)
+            record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
+        self._ended(record, end or End(FinishReason.STOP, self._cancel))
+
+    def _ended(self, record: StreamRecord, end: End) -> None:
+        self.ending.pop(record.request_id, None)
+        end.then(record)
+
+
+def _rest(reading: Reading) -> tuple[list[AnswerPiece], Exception | None]:
+    """In a worker thread: the mailbox belongs to the event loop."""
+    pieces: list[AnswerPiece] = []
+    try:
+        pieces.extend(piece for piece in reading if piece is not HEAVY)
+    except Exception as error:
+        return pieces, error
+    return pieces, None

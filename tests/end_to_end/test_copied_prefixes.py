@@ -1,0 +1,86 @@
+"""A folder of `--kv-disk` that is copied to another machine while both servers run is a warm cache there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.serving import Served, eventually, serving
+
+_BLOCK_TOKENS = 256
+_LOOK_SECONDS = 5.0
+"""A running server searches its folder so often at most, on a miss."""
+_TOPICS = [f"Topic {n}: " + "the river falls and the mill wheel turns. " * 90 for n in range(4)]
+_MORE = [f"{n} topic: " + "the miller counts his sacks and sleeps. " * 90 for n in ("Fifth", "Sixth")]
+
+
+def _ask(served: Served, topic: str) -> tuple[str, int, int]:
+    """Return the greedy answer, the prompt's tokens and how many of them were cached."""
+    status, body = served.post(
+        messages=[{"role": "user", "content": topic}], temperature=0, max_tokens=12, timeout_seconds=120
+    )
+    assert status == 200, body
+    usage = body["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return body["choices"][0]["message"]["content"], usage["prompt_tokens"], cached
+
+
+def _written(served: Served) -> bool:
+    disk = served.get("/v1/cache")[1]["disk"]
+    return bool(disk["pending_bytes"] == 0 and disk["files"] > 0)
+
+
+def _copy(source: Path, target: Path) -> list[Path]:
+    """As `rsync -a --ignore-existing --exclude penstock-kv.lock` does; return what was copied."""
+    copied = []
+    for file in sorted(source.glob("??/*.safetensors")):
+        there = target / file.relative_to(source)
+        if there.exists():
+            continue
+        there.parent.mkdir(exist_ok=True)
+        partial = there.with_name(f".{there.name}.Xy12")
+        shutil.copyfile(file, partial)
+        os.utime(partial, (0, 0))
+        partial.rename(there)
+        copied.append(there)
+    return copied
+
+
+@pytest.mark.timeout(300)
+def test_a_copied_folder_is_a_warm_cache_while_both_servers_run(tmp_path: Path) -> None:
+    """The second server hits at least 0.95 of what the first one had on disk, with the same answers. A
+    damaged and a half-copied block are misses that its log names, and their answers are the same, too."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with serving("--kv-disk", str(first)) as a, serving("--kv-disk", str(second)) as b:
+        expected = [_ask(a, topic)[0] for topic in _TOPICS]
+        eventually(lambda: _written(a), 60)
+        saved = [_ask(a, topic)[1] // _BLOCK_TOKENS * _BLOCK_TOKENS for topic in _TOPICS]
+        assert min(saved) >= 4 * _BLOCK_TOKENS
+        assert _ask(b, "something else, to find out that there is nothing " * 60)[2] == 0
+        _copy(first, second)
+        time.sleep(_LOOK_SECONDS)
+        answers = [_ask(b, topic) for topic in _TOPICS]
+        assert [answer for answer, _, _ in answers] == expected
+        assert sum(cached for _, _, cached in answers) >= 0.95 * sum(saved)
+
+        damaged: list[str] = []
+        for topic in _MORE:
+            expected.append(_ask(a, topic)[0])
+            eventually(lambda: _written(a), 60)
+            (second_block,) = (file for file in _copy(first, second) if "-b512." in file.name)
+            whole = bytearray(second_block.read_bytes())
+            whole[-1] ^= 1
+            second_block.write_bytes(whole[: len(whole) // 2] if damaged else whole)
+            os.utime(second_block, (0, 0))
+            damaged.append(second_block.name)
+        time.sleep(_LOOK_SECONDS)
+        again = [_ask(b, topic) for topic in _MORE]
+        assert [answer for answer, _, _ in again] == expected[len(_TOPICS) :]
+        assert [cached for _, _, cached in again] == [_BLOCK_TOKENS] * len(_MORE)
+        for name in damaged:
+            eventually(lambda name=name: any(f"{name} is damaged" in line for line in b.log))  # type: ignore[misc]
+        assert b.metric("penstock_prefix_integrity_complaints_total") == 0

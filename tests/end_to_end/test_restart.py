@@ -1,0 +1,198 @@
+"""A service whose sockets systemd has is restarted under clients that never stop asking: none is refused, no
+accepted answer is cut, and no answer is another one than that of a server at rest.
+
+systemd's own `systemd-socket-activate` opens the socket; a shell starts one process after another, as systemd
+does. Half of the clients open a connection for each request, half keep theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+import trio
+
+from loadtests.processes import children, is_gone
+from tests.end_to_end.raw_client import Answer, ask
+from tests.end_to_end.serving import eventually
+
+CLIENTS = 100
+RESTARTS = 2
+TOKENS = 20
+_PROMPTS = [f"prompt {number}" for number in range(8)]
+_TURNS = f"""
+for turn in {" ".join(map(str, range(RESTARTS + 1)))}; do
+  sh -c 'LISTEN_PID=$$ exec "$@"' sh "$@" || exit
+done
+"""
+"""Each server has the socket as its own, as sd_listen_fds(3) says it."""
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("systemd-socket-activate") is None, reason="systemd is not installed"
+)
+
+
+@dataclass
+class Service:
+    """What systemd-socket-activate became: a shell, whose child serves."""
+
+    process: subprocess.Popen[str]
+    port: int
+    lines: list[str] = field(default_factory=list)
+
+    def pid(self) -> int:
+        """Return the server's."""
+        (child,) = children(self.process.pid)
+        return child
+
+    def restart(self) -> None:
+        """End the server, and return when the next one is ready."""
+        before, ready = self.pid(), self._ready()
+        os.kill(before, signal.SIGTERM)
+        eventually(lambda: is_gone(before) and self._ready() > ready, 60)
+
+    def _ready(self) -> int:
+        return sum(line.startswith("listening ") for line in self.lines)
+
+
+@contextmanager
+def activated(*arguments: str) -> Iterator[Service]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serve = [sys.executable, "-m", "api", "service", "run", "--", "--port", str(port), *arguments]
+    process = subprocess.Popen(
+        ["systemd-socket-activate", "-l", f"127.0.0.1:{port}", "sh", "-c", _TURNS, "sh", *serve],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
+    )
+    service = Service(process, port)
+
+    def read() -> None:
+        for line in process.stdout or ():
+            service.lines.append(line.rstrip("\n"))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        eventually(lambda: any("Listening on" in line for line in service.lines), 10)
+        yield service
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        reader.join(10)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@dataclass
+class Clients:
+    """Each asks for one stream after another until `over` is set."""
+
+    port: int
+    tokens: int
+    whole: int = 0
+    over: bool = False
+    faults: Counter[str] = field(default_factory=Counter)
+    longest_seconds: float = 0.0
+    _texts: dict[str, str] = field(default_factory=dict)
+
+    async def learn(self) -> None:
+        """Ask for every text once, of a server at rest."""
+        for prompt in _PROMPTS:
+            answer = await ask(self.port, prompt, max_tokens=self.tokens)
+            assert answer.finish_reason == "length", answer
+            self._texts[prompt] = answer.text
+
+    async def run(self, clients: int) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)
+        async with (
+            httpx.AsyncClient(limits=limits, timeout=120, trust_env=False) as http,
+            trio.open_nursery() as nursery,
+        ):
+            for number in range(clients):
+                prompt = _PROMPTS[number % len(_PROMPTS)]
+                nursery.start_soon(self._ask_on, prompt, http if number % 2 else None)
+
+    async def _ask_on(self, prompt: str, http: httpx.AsyncClient | None) -> None:
+        while not self.over:
+            began = trio.current_time()
+            try:
+                answer = await (
+                    ask(self.port, prompt, max_tokens=self.tokens)
+                    if http is None
+                    else self._ask_kept(http, prompt)
+                )
+            except (OSError, trio.BrokenResourceError, httpx.TransportError) as error:
+                self.faults[f"{'new' if http is None else 'kept'}: {error!r}"] += 1
+                continue
+            self.longest_seconds = max(self.longest_seconds, trio.current_time() - began)
+            if answer.status != 200:
+                self.faults[f"status {answer.status}"] += 1
+            elif answer.finish_reason != "length" or answer.events[-1] != "[DONE]":
+                self.faults["cut"] += 1
+            elif answer.text != self._texts[prompt]:
+                self.faults["another text"] += 1
+            else:
+                self.whole += 1
+
+    async def _ask_kept(self, http: httpx.AsyncClient, prompt: str) -> Answer:
+        body = {
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": self.tokens,
+            "temperature": 0,
+            "stream": True,
+        }
+        response = await http.post(f"http://127.0.0.1:{self.port}/v1/chat/completions", json=body)
+        return Answer(response.status_code, response.content)
+
+
+async def _restarted(service: Service, clients: Clients) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(clients.run, CLIENTS)
+        for _ in range(RESTARTS):
+            await _more(clients, CLIENTS)
+            await trio.to_thread.run_sync(service.restart)
+        await _more(clients, 2 * CLIENTS)
+        clients.over = True
+
+
+async def _more(clients: Clients, count: int) -> None:
+    """Wait until every client has had another answer, in the mean."""
+    target = clients.whole + sum(clients.faults.values()) + count
+    with trio.fail_after(120):
+        while clients.whole + sum(clients.faults.values()) < target:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+
+def test_a_restart_costs_no_client_anything() -> None:
+    """The first client starts the service; the last server ends, and the shell with it."""
+    slots = str(CLIENTS)
+    plan = ("--engine", "scripted", "--scripted", "step_seconds=0.05", "--max-slots", slots)
+    with activated(*plan) as service:
+        clients = Clients(service.port, TOKENS)
+        trio.run(clients.learn)
+        first = service.pid()
+        trio.run(_restarted, service, clients)
+        assert not clients.faults, (clients.faults, clients.whole, service.lines[-20:])
+        assert clients.whole > 4 * CLIENTS
+        assert service.pid() != first
+        handed_over = sum("handing_over" in line for line in service.lines)
+        os.kill(service.pid(), signal.SIGTERM)
+        assert service.process.wait(30) == 0
+        assert handed_over == RESTARTS
+        print(f"{clients.whole} answers, {clients.longest_seconds:.1f} s at most")

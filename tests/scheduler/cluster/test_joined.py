@@ -1,0 +1,264 @@
+"""The pool follows the machines that dial: real loops over memory, virtual time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock, trio_test
+
+from scheduler.cluster.joined import (
+    AWAY_SECONDS,
+    RETRY_LIMIT_SECONDS,
+    RETRY_SECONDS,
+    JoinedMachine,
+    retry_seconds,
+)
+from scheduler.cluster.rank_hosts import RankHosts, read_rank_hosts
+from scheduler.engine.backend import Backend
+from scheduler.engine.load_failure import LoadRefused
+from scheduler.link.messages import Load
+from tests.cancellation.bench import Client
+from tests.failures.undisturbed import check_undisturbed
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import ask
+from tests.scheduler.cluster.dialing import LONG, PLAN, Farm, Machine
+
+_FILE = '[{"ssh": "mac-1", "ips": ["10.1.0.1"]}, {"ssh": "mac-2", "ips": ["10.1.0.2"]}]'
+
+
+async def check_all(farm: Farm, clients: list[Client]) -> None:
+    with trio.fail_after(300):
+        await farm.scheduler.wait_idle()
+    for client in clients:
+        await check_undisturbed(client, PLAN)
+
+
+@trio_test
+async def test_requests_wait_for_the_first_machine(autojump_clock: MockClock) -> None:
+    farm = Farm()
+    async with farm.running() as nursery:
+        client = Client(ask("early", max_tokens=LONG))
+        nursery.start_soon(client.follow, farm.scheduler)
+        await trio.sleep(300)
+        assert farm.scheduler.operations.statistics().queued == 1
+        assert farm.scheduler.operations.statistics().blocked is None
+        farm.turn_on(Machine("mac-1"))
+        await check_all(farm, [client])
+        assert farm.conditions() == ["ready"]
+        assert farm.engines.machines() == (JoinedMachine("mac-1", "10.0.0.9", True, "0"),)
+
+
+@trio_test
+async def test_a_killed_engine_is_the_same_engine_when_its_machine_dials_again(
+    autojump_clock: MockClock,
+) -> None:
+    """Meanwhile its streams go on at the other one."""
+    farm = Farm(Machine("mac-1"), Machine("mac-2"))
+    async with farm.running() as nursery:
+        await farm.ready(2)
+        clients = await farm.come(nursery, 4)
+        farm.machines[0].kill()
+        await check_all(farm, clients)
+        await farm.ready(2)
+        assert farm.scheduler.pool.names == ["0", "1"]
+        assert farm.machines[0].dialed == 2
+        assert farm.sample("penstock_engine_restarts_total", engine="0") == 1
+
+
+@trio_test
+async def test_a_machine_that_stays_away_leaves_the_pool_and_takes_no_stream_along(
+    autojump_clock: MockClock,
+) -> None:
+    farm = Farm(Machine("mac-1"), Machine("mac-2"))
+    async with farm.running() as nursery:
+        await farm.ready(2)
+        clients = await farm.come(nursery, 4)
+        farm.machines[1].turn_off()
+        left_at = trio.current_time()
+        await farm.until(lambda: farm.scheduler.pool.names == ["0"])
+        assert trio.current_time() - left_at == pytest.approx(AWAY_SECONDS, abs=3)
+        await check_all(farm, clients)
+        assert [machine.machine for machine in farm.engines.machines()] == ["mac-1"]
+        farm.turn_on(farm.machines.pop())
+        await farm.ready(2)
+        assert farm.scheduler.pool.names == ["0", "2"]
+
+
+@trio_test
+async def test_the_last_machine_may_leave_and_its_requests_wait(autojump_clock: MockClock) -> None:
+    farm = Farm(Machine("mac-1"))
+    async with farm.running() as nursery:
+        await farm.ready(1)
+        clients = await farm.come(nursery, 4)
+        farm.machines[0].turn_off()
+        await farm.until(lambda: farm.conditions() == [])
+        await trio.sleep(100)
+        assert farm.scheduler.operations.statistics().in_engine == len(
+            [client for client in clients if not client.finals]
+        )
+        farm.turn_on(Machine("mac-2"))
+        await check_all(farm, clients)
+
+
+@trio_test
+async def test_an_engine_that_is_refused_is_tried_again_more_and_more_rarely(
+    autojump_clock: MockClock,
+) -> None:
+    """As one that has another model. The others serve meanwhile, and its machine waits without loading."""
+    refused, loads = Machine("mac-2"), list[float]()
+
+    def fails(load: Load) -> Backend:
+        loads.append(trio.current_time())
+        raise LoadRefused("another model")
+
+    refused.engine = LoopbackLauncher(fails)
+    farm = Farm(Machine("mac-1"), refused)
+    async with farm.running():
+        await trio.sleep(10 * RETRY_SECONDS)
+        assert sorted(farm.conditions()) == ["failed", "ready"]
+        gaps = [later - earlier for earlier, later in pairwise(loads)]
+        assert gaps == [pytest.approx(RETRY_SECONDS * 2**n, abs=3) for n in range(3)]
+        refused.engine = LoopbackLauncher()
+        await trio.sleep(40 * RETRY_SECONDS)
+        assert farm.conditions() == ["ready", "ready"]
+
+
+@trio_test
+async def test_without_an_engine_that_loads_requests_are_refused_with_the_reason(
+    autojump_clock: MockClock,
+) -> None:
+    """The server stays: a machine that can may join."""
+    refused = Machine("mac-1")
+
+    def fails(load: Load) -> Backend:
+        raise LoadRefused("the model is not there")
+
+    refused.engine = LoopbackLauncher(fails)
+    farm = Farm(refused)
+    async with farm.running() as nursery:
+        await farm.until(lambda: farm.conditions() == ["failed"])
+        client = Client(ask("refused"))
+        await client.follow(farm.scheduler)
+        assert "the model is not there" in str(client.refusal)
+        farm.turn_on(Machine("mac-2"))
+        await farm.until(lambda: "ready" in farm.conditions())
+        await check_all(farm, await farm.come(nursery, 2))
+
+
+@trio_test
+async def test_requests_go_on_elsewhere_though_their_machine_stays_away(autojump_clock: MockClock) -> None:
+    """Also those without a token yet, which might have ended it: they do not wait for its return."""
+    farm = Farm(Machine("mac-1"), Machine("mac-2"), Machine("mac-3"))
+    async with farm.running() as nursery:
+        await farm.ready(3)
+        clients = [Client(ask(f"{number}", max_tokens=LONG)) for number in range(4)]
+        for client in clients:
+            nursery.start_soon(client.follow, farm.scheduler)
+        await farm.until(lambda: len(farm.scheduler.pool) == 4)
+        died_at = trio.current_time()
+        farm.machines[0].turn_off()
+        await check_all(farm, clients)
+        assert trio.current_time() - died_at < AWAY_SECONDS
+
+
+def test_a_wait_for_a_refused_engine_is_bounded() -> None:
+    assert retry_seconds(1) == RETRY_SECONDS
+    assert retry_seconds(1000) == RETRY_LIMIT_SECONDS
+
+
+@trio_test
+async def test_of_two_machines_of_one_name_the_second_is_refused_by_name(autojump_clock: MockClock) -> None:
+    """Not at once: a machine that has dialed again may come before the end of its old link is seen."""
+    farm = Farm(Machine("mac-1"))
+    async with farm.running() as nursery:
+        await farm.ready(1)
+        clients = await farm.come(nursery, 2)
+        with capture_logs() as logs:
+            other = Machine("mac-1")
+            farm.turn_on(other)
+            await farm.until(lambda: other.dialed == 2)
+        [refused] = [entry for entry in logs if entry["event"] == "machine_refused"]
+        assert "give one of them another --name" in refused["reason"]
+        await check_all(farm, clients)
+        assert farm.scheduler.pool.names == ["0"]
+
+
+@trio_test
+async def test_the_sixty_fifth_machine_is_refused_by_name(autojump_clock: MockClock) -> None:
+    farm = Farm(*(Machine(f"mac-{number}") for number in range(64)))
+    async with farm.running():
+        await farm.ready(64)
+        with capture_logs() as logs:
+            farm.turn_on(Machine("mac-64"))
+            await trio.sleep(0.5)
+        assert [entry["machine"] for entry in logs if entry["event"] == "machine_refused"] == ["mac-64"]
+        assert len(farm.conditions()) == 64
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> RankHosts:
+    (tmp_path / "hosts.json").write_text(_FILE)
+    return read_rank_hosts(tmp_path / "hosts.json")
+
+
+@trio_test
+async def test_ranks_are_one_engine_once_all_their_machines_have_dialed(
+    hosts: RankHosts, autojump_clock: MockClock
+) -> None:
+    """Whichever comes first; one that is not in the file is refused. Rank 0 gets the Load, the other one is
+    sent to it."""
+    second, first, stranger = Machine("mac-2"), Machine("x", "10.1.0.1"), Machine("mac-7")
+    farm = Farm(second, stranger, hosts=hosts)
+    async with farm.running():
+        with capture_logs() as logs:
+            await trio.sleep(5)
+        assert farm.conditions() == []
+        assert {entry["machine"] for entry in logs if entry["event"] == "machine_refused"} == {"mac-7"}
+        farm.turn_on(first)
+        await farm.ready(1)
+        [followed] = second.engine.followed
+        assert (followed.rank, followed.control, followed.token) == (
+            1,
+            hosts.group.control,
+            hosts.group.token,
+        )
+        assert first.engine.loop is not None
+        assert {(machine.machine, machine.engine) for machine in farm.engines.machines()} == {
+            ("x", "0"),
+            ("mac-2", "0"),
+        }
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@trio_test
+async def test_a_rank_that_is_gone_is_the_engines_death_and_its_streams_go_on(
+    rank: int, hosts: RankHosts, autojump_clock: MockClock
+) -> None:
+    farm = Farm(Machine("mac-1"), Machine("mac-2"), hosts=hosts)
+    async with farm.running() as nursery:
+        await farm.ready(1)
+        clients = await farm.come(nursery, 3)
+        farm.machines[rank].kill()
+        await check_all(farm, clients)
+        await farm.ready(1)
+        # Both have begun again.
+        assert [machine.dialed for machine in farm.machines] == [2, 2]
+        assert farm.scheduler.pool.names == ["0"]
+
+
+@trio_test
+async def test_an_engine_that_dies_while_a_machine_is_off_goes_on_when_it_is_back(
+    hosts: RankHosts, autojump_clock: MockClock
+) -> None:
+    farm = Farm(Machine("mac-1"), Machine("mac-2"), hosts=hosts)
+    async with farm.running() as nursery:
+        await farm.ready(1)
+        clients = await farm.come(nursery, 3)
+        farm.machines[1].turn_off()
+        await farm.until(lambda: farm.conditions() == [])
+        farm.turn_on(farm.machines.pop())
+        await check_all(farm, clients)

@@ -1,0 +1,229 @@
+"""Real processes that join: who waits for the device, what an operator reads, and that nothing is left.
+
+What holds for every engine process is in `tests/scheduler/link/test_process.py`, which runs these, too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from loadtests.pool.local_machine import LOOPBACK, LocalMachine, joining
+from scheduler.cluster.joined import JoinedLauncher
+from scheduler.engine.device_lock import lock_device
+from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
+from scheduler.link.channel import Channel
+from scheduler.link.framing import encode
+from scheduler.link.hello import HelloReply, new_token
+from scheduler.link.listener import Dialed, Listener
+from scheduler.link.messages import PROTOCOL_VERSION, ScriptedPlan
+from tests.contracts.journal import request
+from tests.scheduler.link.real_engine import started
+
+_SECONDS = 60
+TOKEN = new_token()
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    with socket.socket() as reserved:
+        reserved.bind((LOOPBACK, 0))
+        yield reserved.getsockname()[1]
+
+
+def ended(port: int, caches: Path, *more: str, token: str = TOKEN) -> tuple[int, str]:
+    """Return the exit status of an engine that cannot join, and what it printed."""
+    command, environment = joining(port, token, caches, "0")
+    done = subprocess.run(
+        [*command, *more], env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_server_that_cannot_be_reached_is_named_when_it_gives_up(tmp_path: Path) -> None:
+    """By default it does not: servers and machines start in any order."""
+    with closed_port() as port:
+        status, said = ended(port, tmp_path, "--give-up-seconds", "0.1")
+    assert status == 1
+    assert said.splitlines()[-1].startswith(f"{GAVE_UP}: no connection from ")
+    assert f"to the server's port {port}" in said
+
+
+def test_a_wrong_token_is_refused_by_the_server_and_tried_no_more(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            port: int = await nursery.start(Listener(TOKEN, _nobody).serve, LOOPBACK, 0)
+            status, text = await trio.to_thread.run_sync(lambda: ended(port, tmp_path, token=new_token()))
+            said.append(text)
+            assert status == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert said[0].splitlines()[-1].startswith(f"{REFUSED} by the server at {LOOPBACK}:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "token", "why"),
+    [
+        (("--join", "nowhere"), TOKEN, "--join takes HOST:PORT, not 'nowhere'"),
+        ((), "", TOKEN_VARIABLE),
+    ],
+)
+def test_what_is_missing_is_named(arguments: tuple[str, ...], token: str, why: str, tmp_path: Path) -> None:
+    status, said = ended(9, tmp_path, *arguments, token=token)
+    assert status == 1
+    assert why in said
+
+
+def test_a_second_engine_of_a_device_waits_for_it_and_says_who_has_it(tmp_path: Path) -> None:
+    """It joins when the first one has ended. So an actor that Ray makes again leaves its predecessor's engine
+    alone."""
+    arrived: list[Dialed] = []
+
+    async def main() -> None:
+        with trio.fail_after(_SECONDS):
+            async with trio.open_nursery() as nursery:
+                port: int = await nursery.start(Listener(TOKEN, arrived.append).serve, LOOPBACK, 0)
+                held = lock_device(
+                    "0", socket.gethostname(), tmp_path / "penstock", "process 7, an engine", 0
+                )
+                machine = LocalMachine(tmp_path, port, TOKEN)
+                nursery.start_soon(machine.run)
+                await trio.sleep(2)
+                assert arrived == []
+                assert len(machine.pids) == 1
+                os.close(held)
+                while not arrived:  # noqa: ASYNC110 (another process)
+                    await trio.sleep(0.01)
+                assert arrived[0].host == "machine-0"
+                await arrived[0].stream.aclose()
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_thread_that_keeps_the_interpreter_does_not_keep_the_device(tmp_path: Path) -> None:
+    """The one that reads the link cannot run then: a timer ends the process, with all stacks."""
+    on_start = """
+import ctypes, faulthandler, threading, time
+_later = faulthandler.dump_traceback_later
+faulthandler.dump_traceback_later = lambda seconds, **kw: _later(min(seconds, 3.0), **kw)
+def _hang():
+    time.sleep(2)
+    ctypes.PyDLL(None).sleep(1000)
+threading.Thread(target=_hang, name="keeps it", daemon=True).start()
+"""
+    (tmp_path / "sitecustomize.py").write_text(on_start)
+    exits: list[int | None] = []
+
+    async def main() -> None:
+        arrived = trio.Event()
+        streams: list[Dialed] = []
+
+        def take(dialed: Dialed) -> None:
+            streams.append(dialed)
+            arrived.set()
+
+        with trio.fail_after(_SECONDS):
+            async with trio.open_nursery() as nursery:
+                port: int = await nursery.start(Listener(TOKEN, take).serve, LOOPBACK, 0)
+                command, environment = joining(port, TOKEN, tmp_path, "0")
+                path = os.pathsep.join(filter(None, [str(tmp_path), environment.get("PYTHONPATH")]))
+                environment |= {"PYTHONPATH": path}
+                process = await trio.lowlevel.open_process(
+                    command, env=environment, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+                )
+                await arrived.wait()
+                # Still open: nothing but the timer can end it.
+                assert process.stderr is not None
+                said = b"".join([piece async for piece in process.stderr])
+                exits.append(await process.wait())
+                assert b"Timeout" in said
+                assert b"Thread 0x" in said
+                await streams[0].stream.aclose()
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert exits == [1]
+
+
+def test_the_commands_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+    """On a terminal, in the middle of a step, without a traceback: the server's requests go on elsewhere."""
+    launcher = JoinedLauncher()
+    seen: list[str] = []
+
+    def take(dialed: Dialed) -> None:
+        launcher.offer(dialed)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            port: int = await nursery.start(Listener(TOKEN, take).serve, LOOPBACK, 0)
+            command, environment = joining(port, TOKEN, tmp_path, "0")
+            process = await trio.lowlevel.open_process(
+                command, env=environment, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+            )
+
+            async def session(channel: Channel) -> None:
+                await started(channel, ScriptedPlan(step_seconds=30))
+                channel.send_nowait(request(1, [1], 5))
+                await trio.sleep(0.2)
+                process.send_signal(signal.SIGINT)
+                await process.wait()
+
+            with trio.fail_after(_SECONDS):
+                await launcher.run(session)
+            assert process.stderr is not None
+            seen.append(b"".join([piece async for piece in process.stderr]).decode())
+            assert process.returncode == -signal.SIGINT
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    assert "Traceback" not in seen[0]
+
+
+def test_what_started_it_sees_its_end_by_its_standard_output(tmp_path: Path) -> None:
+    """As Ray's actor does, which is not its parent: the pipe ends with the process, not before."""
+    sockets: list[socket.socket] = []
+    with socket.create_server((LOOPBACK, 0)) as server:
+        command, environment = joining(server.getsockname()[1], TOKEN, tmp_path, "0")
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        accept = threading.Thread(target=lambda: sockets.append(_let_in(server)))
+        accept.start()
+        accept.join(_SECONDS)
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        assert process.stdout.read() is None  # Open, and nothing in it.
+        sockets[0].close()
+        assert process.wait(_SECONDS) == 3
+        assert process.stdout.read() == b""
+        process.stdout.close()
+
+
+def _let_in(server: socket.socket) -> socket.socket:
+    link, _ = server.accept()
+    link.recv(2000)
+    link.sendall(encode(HelloReply(PROTOCOL_VERSION)))
+    # Until it has redirected its output, for which nothing is sent: its reader thread waits by then.
+    threading.Event().wait(1.0)
+    return link
+
+
+def _nobody(dialed: Dialed) -> None:
+    raise AssertionError("nobody is let in")
