@@ -136,8 +136,8 @@ class Engine:
 
     @property
     def running(self) -> bool:
-        """Whether a process of it may be left."""
-        return self.supervisor.running
+        """Whether `run` runs, or is to: a process of it may be left."""
+        return self.supervisor.running or self._nursery is not None
 
     @property
     def failed(self) -> bool:
@@ -277,13 +277,16 @@ class Engine:
     async def run(self) -> None:
         """Return when it has been stopped. Raise EngineNeverReady."""
         never_ready: EngineNeverReady | None = None
-        async with trio.open_nursery() as self._nursery:
-            try:
-                await self.supervisor.run()
-            except EngineNeverReady as error:
-                # Raised outside the nursery, which would wrap it in an exception group.
-                never_ready = error
-            self._nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                try:
+                    await self.supervisor.run()
+                except EngineNeverReady as error:
+                    # Raised outside the nursery, which would wrap it in an exception group.
+                    never_ready = error
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = None
         if never_ready is not None:
             raise never_ready
 

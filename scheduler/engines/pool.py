@@ -150,7 +150,7 @@ class Pool:
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self.turns.run)
             if self.loaded:
-                self.load()
+                self._start_all()
         if self._never_ready is not None:
             raise self._never_ready
 
@@ -158,6 +158,9 @@ class Pool:
         """Start its engines. `unload` must have ended them."""
         assert not self.running, "its engines run"
         self.loaded = True
+        self._start_all()
+
+    def _start_all(self) -> None:
         self._telemetry.sample(self.metrics.loads.inc)
         for engine in self:
             self._start(engine)
@@ -184,7 +187,8 @@ class Pool:
 
     def _start(self, engine: Engine) -> None:
         if self._nursery is not None:
-            engine.begin()
+            if not engine.running:
+                engine.begin()
             self._nursery.start_soon(self._run, engine)
 
     async def _run(self, engine: Engine) -> None:
@@ -261,6 +265,8 @@ class Pool:
         engine = self._engines[name] = Engine(
             name, launcher or self._launchers(number), self._share_of(name), self._shared
         )
+        if self.loaded:
+            engine.begin()
         return engine
 
     def _stop_if_drained(self, engine: Engine) -> None:

@@ -51,6 +51,7 @@ class PoolBench:
             EngineConfig("scripted", NO_FOLDER, max_slots=slots),
             intake=IntakeConfig(max_queue=10**6, lookahead=lookahead),
             engines=engines,
+            load_at_start=False,
         )
         self.metrics = Metrics().of_model("tiny")
         self.queue = IntakeQueue(config.intake)
