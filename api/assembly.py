@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 import structlog
 
 from api.announcement import TASKS
@@ -222,15 +223,17 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
     config = replace(config, load_at_start=number == 0, must_start=must_start)
     if config.nodes_decide and config.engine.backend == "mlx":
         config = replace(config, engine=_found_elsewhere(config.engine, found))
-    if (folder := config.engine.kv_disk) is None or not number:
+    if not config.engine.kv_disk or not number:
         return config
     own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
-    return replace(config, engine=replace(config.engine, kv_disk=folder / f"model-{own}"))
+    kv_disk = str(Path(config.engine.kv_disk) / f"model-{own}")
+    return replace(config, engine=msgspec.structs.replace(config.engine, kv_disk=kv_disk))
 
 
 def _found_elsewhere(engine: EngineConfig, found: _Found) -> EngineConfig:
     """Return what other machines find the same model by."""
-    return replace(engine, model=found.name, fingerprint=portable_fingerprint(found.folder.path))
+    fingerprint = portable_fingerprint(found.folder.path)
+    return msgspec.structs.replace(engine, model=found.name, fingerprint=fingerprint)
 
 
 def _describe(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> None:

@@ -19,6 +19,7 @@ from api.errors import ADMIN_ONLY, NO_KEY, WRONG_KEY, ApiError, ApiFailure
 from api.identity import Caller, Identity
 from api.server.request_id import SCOPE_KEY
 from api.unknown_fields import ignored
+from scheduler.errors import InvalidRequest
 
 OPEN_PATHS = frozenset(("/", "/health", "/ready", "/metrics", "/openapi.json"))
 """Paths without authentication: for load balancers and collectors, which have no keys; the API's description;
@@ -78,6 +79,15 @@ def _key(request: Request) -> ApiKey | None:
     key = request.scope.get(_STATE)
     assert key is None or isinstance(key, ApiKey)
     return key
+
+
+def account_of(scope: Scope, identity: Identity) -> str:
+    """Return the tenant who is charged for a request's body; "" for a bad header, which is refused later."""
+    try:
+        key = _key(Request(scope))
+        return identity.tenant(Headers(scope=scope), None if key is None else key.tenant)
+    except InvalidRequest:
+        return ""
 
 
 # Coroutines without an await: FastAPI would run plain functions in threads.

@@ -58,6 +58,11 @@ class BlockSequence:
         self._space = ""
         self._space_logprobs: tuple[TokenLogprobs, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no block was opened."""
+        return not self._count
+
     def add(self, piece: AnswerPiece) -> Iterator[Step]:
         match piece:
             case TextDelta(text=text, logprobs=logprobs):

@@ -66,3 +66,7 @@ class SmallBlocks:
         with self._lock:
             self._comes = False
         self._give_back()
+
+
+return_soon = SmallBlocks().return_soon
+"""Of this process."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-import msgspec
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 from api.auth import caller
 from api.body_reading import BodyRejected, Policy, read_body
+from api.json_pieces import PiecedResponse
 from api.openai.messages import Body
 from api.unknown_fields import HEADER, SCOPE_KEY, ignored
 from scheduler.errors import SchedulerError
@@ -30,9 +30,6 @@ INLINE_STORED_BYTES = 1 << 13
 """The bound on a stored conversation, which is decoded but not validated again."""
 LARGE_BYTES = 1 << 18
 """Larger bodies are validated one at a time: a model takes 50 bytes for each byte of short messages."""
-
-_VALUE_BYTES = 64
-"""About what one log-probability takes in an answer, with its token's text."""
 
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound=Body)
@@ -59,10 +56,9 @@ class BodyWork:
             return work()
         return await self.offload(work, tenant=self.tenant, lane=self.lane)
 
-    async def response(self, values: int, make: Callable[[], dict[str, Any]]) -> Response:
-        """A response with the JSON text of what `make` makes, which has about this number of values."""
-        text = await self.also_of(values * _VALUE_BYTES)(lambda: msgspec.json.encode(make()))
-        return Response(text, media_type="application/json")
+    def response(self, content: dict[str, Any]) -> PiecedResponse:
+        """A whole answer, encoded as it is sent."""
+        return PiecedResponse(content, self.offload, self.tenant)
 
     async def decode(self, body: _Body, decode: Callable[[_Body], _T]) -> _T:
         """Return what `decode` makes of `body`, and drop the body's conversation."""
@@ -89,6 +85,10 @@ def lane_of(body: bytes) -> Lane | None:
     return None if small else Lane.PLAIN
 
 
+def _nothing() -> None:
+    """Another server's scope may have no `release_body`."""
+
+
 class _JsonRequest(Request):
     """A request whose `json` is the validated model of the route's body."""
 
@@ -111,6 +111,8 @@ class _JsonRequest(Request):
                 read = partial(read_body, self.model, body, policy)
                 del body
                 found = await work(read)
+                del read
+                self.scope.get("release_body", _nothing)()
             except SchedulerError as error:
                 raise BodyRejected(error) from None
             self._json, self.scope[SCOPE_KEY] = found.body, found.ignored

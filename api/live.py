@@ -6,10 +6,11 @@ stream does.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import math
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ from api import sse
 from api.auth import operator
 from api.cache import cache_object
 from api.engines import rounded
+from api.openapi import LIVE
 from api.served_models import ServedModels
 from scheduler.errors import SchedulerError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
-from scheduler.link.messages import Inspection
 from scheduler.service import Scheduler
 from scheduler.statistics import FlowStatistics, MemberStatistics
 from scheduler.telemetry.engine_metrics import EngineMetrics
@@ -42,6 +43,8 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
     " connect-src 'self'; img-src data:; frame-ancestors 'none'"
 )
+_FRAMES_KEPT = 16
+_GOLDEN = 0.6180339887
 _encoder = msgspec.json.Encoder()
 
 
@@ -55,26 +58,149 @@ def live_routes(models: ServedModels) -> APIRouter:
             PAGE, headers={"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
         )
 
-    @router.get("/live", dependencies=[Depends(operator)], response_model=None)
+    feeds: dict[str, LiveFeed] = {}
+
+    @router.get("/live", dependencies=[Depends(operator)], responses=LIVE, response_class=EventStreamResponse)
     async def live(model: str | None = None) -> Response:
         """Stream server-sent events of a model, or of the first one: `snapshot` twice a second, `cache` every
         few. `history` of the first snapshot has the last five minutes, of each other the samples since."""
-        return LiveStream(models.fleet, models.model(model))
+        found = models.model(model)
+        return LiveStream(feeds.setdefault(found.name, LiveFeed(models.fleet, found)))
 
     return router
 
 
-class LiveStream(Response):
-    """Streams what `model` does until the reader leaves, a draining server has no more requests, or another
-    process takes them: the page connects again."""
+class EventStreamResponse(Response):
+    """For the API's description."""
+
+    media_type = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A snapshot, encoded for all viewers that have seen the one before."""
+
+    number: int
+    recent: int
+    sampled: int
+    """The last request and the last sample of which viewers know now."""
+    body: dict[str, Any]
+    event: bytes
+
+
+_NO_FRAME = _Frame(0, 0, 0, {}, b"")
+
+
+class LiveFeed:
+    """What the viewers of one model get: each snapshot is made and encoded once, by the first that asks for
+    it, and each inspection of the cache is asked for once."""
 
     def __init__(self, fleet: Fleet, model: Model) -> None:
-        super().__init__(headers=sse.HEADERS)
-        del self.headers["content-length"]
         self._fleet = fleet
         self._scheduler = model.scheduler
         self._model = model
-        self._inspection: Inspection | None = None
+        self._frames: deque[_Frame] = deque(maxlen=_FRAMES_KEPT)
+        self._made_at = self._inspected_at = -math.inf
+        self._cache = b""
+        self._is_new = False
+        """Whether no frame has had it."""
+        self._over = False
+        self._first: tuple[int, bytes] = (0, b"")
+        """The frame's number, and the event for new viewers."""
+        self._viewers = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether a draining server has no more requests, or another process takes them."""
+        return self._over
+
+    def delay(self) -> float:
+        """Return how long a new viewer waits before its second snapshot, for viewers that come at once not
+        to be served at once for ever."""
+        self._viewers += 1
+        return SNAPSHOT_SECONDS * (self._viewers * _GOLDEN % 1)
+
+    def first(self, now: float) -> tuple[int, bytes]:
+        """Return a frame's number, and the events for a new viewer."""
+        if self._is_due(now) or self._knows_more():
+            self._make(now)
+        last = self._frames[-1]
+        if self._first[0] != last.number:
+            self._first = last.number, self._event(last.body, 0, 0)
+        is_fresh = now - self._inspected_at < 2 * CACHE_SECONDS
+        return last.number, self._first[1] + (self._cache if is_fresh else b"")
+
+    def after(self, seen: int, now: float) -> tuple[int, bytes] | None:
+        """Return the last frame's number and the events since frame `seen`; None: that is too long ago."""
+        if self._is_due(now):
+            self._make(now)
+        last = self._frames[-1].number
+        missed = [frame.event for frame in self._frames if frame.number > seen]
+        return (last, b"".join(missed)) if len(missed) == last - seen else None
+
+    async def inspect(self) -> None:
+        """Inspect the cache, unless that was done a moment ago."""
+        now = trio.current_time()
+        if now - self._inspected_at < CACHE_SECONDS:
+            return
+        self._inspected_at = now
+        # No engine, or one that does not answer: the snapshots show it.
+        with suppress(SchedulerError):
+            inspection = await self._scheduler.operations.inspect_cache(top=12)
+            self._cache = sse.named(b"cache", _encoder.encode(cache_object(inspection)))
+            self._is_new = True
+
+    def _make(self, now: float) -> None:
+        before = self._frames[-1] if self._frames else _NO_FRAME
+        body = {**snapshot(self._scheduler), "model": self._model.name}
+        body["models"] = [_model_line(model) for model in self._fleet]
+        recent = self._scheduler.recent.since(before.recent)
+        event = self._event(body, before.recent, before.sampled)
+        if self._is_new:
+            event += self._cache
+            self._is_new = False
+        frame = _Frame(
+            before.number + 1,
+            recent[-1].number if recent else before.recent,
+            self._scheduler.history.number,
+            body,
+            event,
+        )
+        self._frames.append(frame)
+        self._made_at = now
+        self._over = self._is_over()
+
+    def _is_due(self, now: float) -> bool:
+        # A viewer's sleep may end a little early.
+        return now - self._made_at >= 0.9 * SNAPSHOT_SECONDS
+
+    def _knows_more(self) -> bool:
+        """Whether a new viewer would get something that the next frame has again."""
+        last = self._frames[-1]
+        return self._scheduler.history.number != last.sampled or self._scheduler.recent.number != last.recent
+
+    def _event(self, body: dict[str, Any], recent: int, sampled: int) -> bytes:
+        more = {
+            "recent": rounded([asdict(one) for one in self._scheduler.recent.since(recent)]),
+            "history": rounded(self._scheduler.history.since(sampled)),
+        }
+        return sse.named(b"snapshot", _encoder.encode({**body, **more}))
+
+    def _is_over(self) -> bool:
+        if self._fleet.retiring:
+            return True
+        each = [model.scheduler.operations.statistics() for model in self._fleet]
+        return all(now.draining and not now.queued and not now.in_engine for now in each)
+
+
+class LiveStream(Response):
+    """Streams a feed until the reader leaves or falls behind, or the feed is over: the page connects
+    again."""
+
+    def __init__(self, feed: LiveFeed) -> None:
+        super().__init__(headers=sse.HEADERS)
+        del self.headers["content-length"]
+        self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -86,34 +212,20 @@ class LiveStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_snapshots(self, send: Send) -> None:
-        seen = sampled = 0
-        history = self._scheduler.history
-        while not self._over():
-            recent = self._scheduler.recent.since(seen)
-            seen = recent[-1].number if recent else seen
-            body = {**snapshot(self._scheduler), "model": self._model.name}
-            body["models"] = [_model_line(model) for model in self._fleet]
-            body["recent"] = rounded([asdict(one) for one in recent])
-            body["history"] = rounded(history.since(sampled))
-            sampled = history.number
-            frame = sse.named(b"snapshot", _encoder.encode(body))
-            if (inspection := self._inspection) is not None:
-                self._inspection = None
-                frame += sse.named(b"cache", _encoder.encode(cache_object(inspection)))
-            await send({"type": "http.response.body", "body": frame, "more_body": True})
-            await trio.sleep(SNAPSHOT_SECONDS)
-
-    def _over(self) -> bool:
-        if self._fleet.retiring:
-            return True
-        each = [model.scheduler.operations.statistics() for model in self._fleet]
-        return all(now.draining and not now.queued and not now.in_engine for now in each)
+        seen, events = self._feed.first(trio.current_time())
+        delay = self._feed.delay()
+        while not self._feed.over:
+            if events:
+                await send({"type": "http.response.body", "body": events, "more_body": True})
+            await trio.sleep(delay)
+            delay = SNAPSHOT_SECONDS
+            if (found := self._feed.after(seen, trio.current_time())) is None:
+                return
+            seen, events = found
 
     async def _inspect_forever(self) -> None:
         while True:
-            # No engine, or one that does not answer: the snapshots show it.
-            with suppress(SchedulerError):
-                self._inspection = await self._scheduler.operations.inspect_cache(top=12)
+            await self._feed.inspect()
             await trio.sleep(CACHE_SECONDS)
 
 

@@ -48,7 +48,8 @@ def loading_routes(models: ServedModels) -> APIRouter:
 
     @router.post("/v1/models/{name:path}/unload", status_code=202)
     async def unload(name: str) -> JSONResponse:
-        """Unload a model when the requests that run are over. The next request for it loads it again."""
+        """Unload a model when the requests that run are over; a load that is under way ends at once. The next
+        request for it, or one that waits for it, loads it again."""
         models.fleet.unload(models.model(name).name)
         return JSONResponse(models.listing(name), status_code=202)
 

@@ -30,12 +30,15 @@ ANTHROPIC_ERRORS = _errors(
 )
 
 _EVENT = {**_object(data=_TEXT), "properties": {"event": _TEXT, "data": _TEXT}}
-STREAMED: Responses = {
-    200: {
-        "description": "The answer; with `stream` true, its events as they come",
-        # OpenAPI 3.2's keyword for each event of a stream: some tools read a `schema` as that, others as the
-        # whole text's.
-        "content": {"text/event-stream": {"itemSchema": _EVENT}},
-    }
-}
+
+
+def _streamed(description: str) -> Responses:
+    # OpenAPI 3.2's keyword for each event of a stream: some tools read a `schema` as that, others as the
+    # whole text's.
+    content = {"text/event-stream": {"itemSchema": _EVENT}}
+    return {200: {"description": description, "content": content}}
+
+
+STREAMED = _streamed("The answer; with `stream` true, its events as they come")
 """Used as `router.post(..., responses=STREAMED)`."""
+LIVE = _streamed("Events without end: `snapshot` twice a second, `cache` every few seconds")

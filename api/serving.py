@@ -18,6 +18,7 @@ from api.allowed_hosts import ANY_HOST, AllowedHosts
 from api.announcement import announce
 from api.app import make_app
 from api.assembly import assemble
+from api.auth import account_of
 from api.exposition import make_metrics_app
 from api.http_metrics import ServerMetrics
 from api.identity import Identity
@@ -92,6 +93,7 @@ async def _serve(settings: ServeSettings) -> None:
     models, fleet = assembled.models, assembled.models.fleet
     # Reads a server that is created after its application.
     server_metrics = ServerMetrics(assembled.metrics, lambda: server.statistics())
+    identity = Identity(settings.tenant_header)
     server = Server(
         make_app(
             models,
@@ -101,7 +103,7 @@ async def _serve(settings: ServeSettings) -> None:
             cors_origins=settings.origins(),
             hosts=hosts,
             responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
-            identity=Identity(settings.tenant_header),
+            identity=identity,
             metrics=not metrics_listeners,
             server=server_metrics,
             media=settings.media,
@@ -113,6 +115,8 @@ async def _serve(settings: ServeSettings) -> None:
         on_error=_log_handler_error,
         server_name=_SERVER_NAME,
         always_answered=_PROBES,
+        account_of=partial(account_of, identity=identity),
+        on_freed=freed_memory.return_soon,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
@@ -163,10 +167,13 @@ async def _serve(settings: ServeSettings) -> None:
 
 def _limits(settings: ServeSettings) -> Limits:
     """Return the server's limits, with no more connections than there are file descriptors for."""
+    usual = Limits()
     wanted = Limits(
         connections=settings.max_connections,
         body_bytes=settings.max_body_bytes,
         write_seconds=settings.write_seconds,
+        held_body_bytes=max(usual.held_body_bytes, 4 * settings.max_body_bytes),
+        account_body_bytes=max(usual.account_body_bytes, 2 * settings.max_body_bytes),
     )
     descriptors = raise_descriptor_limit(wanted_descriptors(wanted))
     limits = fit_descriptors(wanted, descriptors)

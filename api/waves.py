@@ -1,14 +1,16 @@
 """Many prompts of one client's request: the scheduler has a few blocks of them at a time, not all.
 
 A batch may be larger than the queue's bounds, and a queue that holds all of it at once would have no room for
-others. So each block enters when one has left. The first must be accepted as any request is; a later one
-that finds the queue full waits until there is room, as the client waits for all of them anyhow.
+others. So each block is made, and enters, when one has left: a ranking's query is in each of its prompts. The
+first must be accepted as any request is; a later one that finds the queue full waits until there is room, as
+the client waits for all of them anyhow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 import trio
@@ -28,22 +30,29 @@ _LONGEST_RETRY_SECONDS = 1.0
 """After others took the room while a block was prepared, or a tenant's own bound."""
 
 
-async def all_finished(scheduler: Scheduler, requests: Sequence[GenerationRequest]) -> list[Finished]:
-    """Follow `requests`, which have one choice each, to their ends. Return these in the same order.
+class Made(Protocol):
+    """Makes the requests of one block, which have one choice each."""
+
+    async def __call__(self, start: int, end: int, /) -> Sequence[GenerationRequest]: ...
+
+
+async def all_finished(scheduler: Scheduler, texts: int, made: Made) -> list[Finished]:
+    """Follow the requests of `texts` texts to their ends. Return these in the same order.
 
     Raise SchedulerError if the first of them are not accepted, or one fails; the others are then cancelled.
     The requests' timeout is that of all of them together.
     """
-    waves, started = _Waves(scheduler, requests), trio.current_time()
+    (first,) = await made(0, 1)
+    waves, started = _Waves(scheduler, texts, first.timeout_seconds, made), trio.current_time()
     try:
         async with trio.open_nursery() as nursery:
             for _ in range(FEEDERS):
                 nursery.start_soon(waves.feed, nursery.cancel_scope)
     finally:
-        _log_batch(requests[0], len(requests), waves, trio.current_time() - started)
+        _log_batch(first, texts, waves, trio.current_time() - started)
     if waves.failure is not None:
         raise waves.failure
-    return [waves.ends[at] for at in range(len(requests))]
+    return [waves.ends[at] for at in range(texts)]
 
 
 def _log_batch(first: GenerationRequest, texts: int, waves: _Waves, seconds: float) -> None:
@@ -64,12 +73,12 @@ def _log_batch(first: GenerationRequest, texts: int, waves: _Waves, seconds: flo
 
 
 class _Waves:
-    def __init__(self, scheduler: Scheduler, requests: Sequence[GenerationRequest]) -> None:
+    def __init__(self, scheduler: Scheduler, texts: int, timeout: float | None, made: Made) -> None:
         self._scheduler = scheduler
-        self._requests = requests
+        self._texts = texts
+        self._made = made
         self._block = max(1, min(BLOCK, scheduler.most_requests // FEEDERS))
-        self._starts = iter(range(0, len(requests), self._block))
-        timeout = requests[0].timeout_seconds
+        self._starts = iter(range(0, texts, self._block))
         self._deadline = None if timeout is None else trio.current_time() + timeout
         self._accepted = False
         self.ends: dict[int, Finished] = {}
@@ -99,7 +108,7 @@ class _Waves:
                 await trio.sleep(min(full.retry_after_seconds or 0.0, _LONGEST_RETRY_SECONDS))
 
     async def _follow(self, start: int) -> None:
-        block = self._requests[start : start + self._block]
+        block = await self._made(start, min(start + self._block, self._texts))
         if self._deadline is not None:
             left = self._deadline - trio.current_time()
             if left <= 0:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, assert_never
 
 import msgspec
 import trio
 
+from scheduler.errors import InvalidRequest
 from scheduler.events import (
     AnswerPiece,
     Failed,
@@ -158,8 +160,40 @@ class WholeAnswer:
         return usage_of_all([total_usage(usages[start : start + each]) for start in starts])
 
 
-async def whole_answer(scheduler: Scheduler, *requests: GenerationRequest) -> WholeAnswer:
-    """Follow `requests` to their ends. Raise SchedulerError if a choice failed."""
+MAX_HELD_BYTES = 64 << 20
+"""Of one whole answer, which is held until its last choice has ended."""
+_TEXT_BYTES, _LOGPROBS_BYTES, _LOGPROB_BYTES = 4, 320, 12
+"""Of each token: its text, its entry of log-probabilities, and each of these."""
+
+
+def held_bytes(request: GenerationRequest, context_tokens: int) -> int:
+    """Return the most that is held of the answer."""
+    longest = context_tokens if request.max_tokens is None else min(request.max_tokens, context_tokens)
+    tokens = request.choices * longest
+    if request.top_logprobs is None:
+        return tokens * _TEXT_BYTES
+    return tokens * (_TEXT_BYTES + _LOGPROBS_BYTES + (1 + request.top_logprobs) * _LOGPROB_BYTES)
+
+
+def check_size(requests: Sequence[GenerationRequest], context_tokens: int, lowered_by: Sequence[str]) -> None:
+    """Raise InvalidRequest for a whole answer that can become too large."""
+    most = sum(held_bytes(request, context_tokens) for request in requests)
+    if most > MAX_HELD_BYTES:
+        raise InvalidRequest(
+            f"the whole answer can take {most >> 20} MiB, of all choices, tokens and log-probabilities; at"
+            f" most {MAX_HELD_BYTES >> 20} MiB are held: lower {' or '.join(lowered_by)}, or set stream",
+            param=lowered_by[0],
+        )
+
+
+async def whole_answer(
+    scheduler: Scheduler,
+    *requests: GenerationRequest,
+    lowered_by: Sequence[str] = ("top_logprobs", "n", "max_tokens"),
+) -> WholeAnswer:
+    """Follow `requests` to their ends. Raise SchedulerError if a choice failed, and InvalidRequest for an
+    answer that can become too large. `lowered_by`: the dialect's fields that make it smaller."""
+    check_size(requests, scheduler.context_tokens, lowered_by)
     choices = tuple(WholeChoice() for request in requests for _ in range(request.choices))
     async with scheduler.stream(*requests) as stream:
         while True:

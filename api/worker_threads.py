@@ -11,11 +11,10 @@ from typing import TypeVar, cast
 
 import trio
 
-from api.freed_memory import SmallBlocks
+from api.freed_memory import return_soon
 from scheduler.prompt.offload import Lane
 
 _T = TypeVar("_T")
-_blocks = SmallBlocks()
 
 
 class WorkerThreads:
@@ -125,4 +124,4 @@ def _and_give_back(work: Callable[[], _T]) -> _T:
         return _alone(work)
     finally:
         gc.enable()
-        _blocks.return_soon()
+        return_soon()

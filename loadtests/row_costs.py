@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from scheduler.config import EngineConfig
+from scheduler.config import EngineConfig, load_message
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.pace import PrefillPace
@@ -133,7 +133,7 @@ def _submit(
 
 def _decoding(folder: Path, submits: list[Submit]) -> EngineLoop:
     """Return a batch in which all rows decode."""
-    load = EngineConfig("mlx", folder, weights_dtype="float32", kv_cache_bytes=1 << 30).load_message()
+    load = load_message(EngineConfig("mlx", str(folder), weights_dtype="float32", kv_cache_bytes=1 << 30))
     backend = model_loading.load(load, lambda stage: None)
     loop = EngineLoop(backend, ROWS, PrefillPace(load.prefill_chunk_tokens))
     frames = loop.turn(submits)

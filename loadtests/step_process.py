@@ -26,7 +26,7 @@ from mlx_lm.utils import load_model
 from scheduler.engine.backend import Backend
 from scheduler.engine.prefill import share
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import PROTOCOL_VERSION, Load, Sampling, ScriptedPlan, Submit
+from scheduler.link.messages import Load, Sampling, ScriptedPlan, Submit
 from scheduler.token_ids import compact
 
 _VOCABULARY = 8192
@@ -84,7 +84,6 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
     from scheduler.engine.mlx import loading as model_loading
 
     load = Load(
-        PROTOCOL_VERSION,
         "mlx",
         str(folder),
         _MOST_ROWS,

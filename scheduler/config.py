@@ -9,100 +9,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from scheduler.engine_bounds import EngineBounds
-from scheduler.link.messages import (
-    PROTOCOL_VERSION,
-    AdapterSource,
-    Load,
-    RankGroup,
-    ScriptedPlan,
-    SetMemoryLimit,
-)
-from scheduler.link.pooling import Pooler
+from scheduler.link.messages import AdapterSource, Load, SetMemoryLimit
+from scheduler.link.messages import EngineConfig as EngineConfig
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """What the engine process loads and how it runs."""
-
-    backend: Literal["mlx", "scripted"]
-    model_folder: Path
-    max_slots: int = 32
-    prefill_chunk_tokens: int = 512
-    prefill_rows: int = 8
-    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = "auto"
-    kv_cache_bytes: int = -1
-    """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
-    itl_target_ms: float = 0.0
-    kv_disk: Path | None = None
-    kv_disk_bytes: int = 32 << 30
-    """Of each engine."""
-    scripted: ScriptedPlan = field(default_factory=ScriptedPlan)
-    load_check: Literal["auto", "off"] = "auto"
-    verdict_folder: Path | None = None
-    memory_limit: float = 0.0
-    """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
-    sharers: int = 1
-    """Engines that use one device's memory: each gets an equal part."""
-    adapters: tuple[AdapterSource, ...] = ()
-    """LoRA adapters with which the engines start."""
-    pooler: Pooler | None = None
-    """Of an embedder or a reranker."""
-    ranks: RankGroup | None = None
-    """Processes of one engine; None: one."""
-    model: str = ""
-    """What the operator named, for engines on other machines."""
-    fingerprint: str = ""
-    """Of the model, for engines on other machines, which find it for themselves; empty: all are here."""
-
-    def load_message(
-        self,
-        bounds: EngineBounds | None = None,
-        number: int = 0,
-        given: SetMemoryLimit | None = None,
-        adapters: tuple[AdapterSource, ...] | None = None,
-    ) -> Load:
-        """`bounds` None: those of a first engine. `number`: the engine's in the pool; each has a disk tier of
-        its own. `given`: its part of one memory budget; None: `memory_limit` and `sharers` say. `adapters`
-        None: the first ones."""
-        bounds = bounds or self.first_bounds
-        kv_disk = (
-            "" if self.kv_disk is None else str(self.kv_disk / f"engine-{number}" if number else self.kv_disk)
-        )
-        return Load(
-            version=PROTOCOL_VERSION,
-            backend=self.backend,
-            model_folder=str(self.model_folder),
-            max_slots=self.max_slots,
-            prefill_chunk_tokens=self.prefill_chunk_tokens,
-            prefill_rows=self.prefill_rows,
-            weights_dtype=self.weights_dtype,
-            scripted=self.scripted,
-            kv_cache_bytes=self.kv_cache_bytes,
-            kv_disk=kv_disk,
-            kv_disk_bytes=self.kv_disk_bytes,
-            itl_target_ms=self.itl_target_ms,
-            kv_cache_share=bounds.kv_cache_share,
-            load_check=self.load_check,
-            verdict_folder="" if self.verdict_folder is None else str(self.verdict_folder),
-            memory_limit=self.memory_limit if given is None else given.limit_bytes,
-            chunk_ceiling=bounds.chunk_tokens,
-            climb_chunks=bounds.climb_chunks,
-            sharers=self.sharers if given is None else given.sharers,
-            memory_most_bytes=0 if given is None else given.most_bytes,
-            adapters=self.adapters if adapters is None else adapters,
-            pooler=self.pooler,
-            ranks=self.ranks,
-            model=self.model,
-            fingerprint=self.fingerprint,
-        )
-
-    @property
-    def first_bounds(self) -> EngineBounds:
-        """What engines may use before one has died."""
-        return EngineBounds(self.prefill_chunk_tokens)
+def load_message(
+    config: EngineConfig,
+    bounds: EngineBounds | None = None,
+    number: int = 0,
+    given: SetMemoryLimit | None = None,
+    adapters: tuple[AdapterSource, ...] | None = None,
+) -> Load:
+    """`bounds` None: those of a first engine. `number`: the engine's in the pool; each has a disk tier of its
+    own. `given`: its part of one memory budget; None: the configuration says. `adapters` None: the first
+    ones."""
+    bounds = bounds or EngineBounds(config.prefill_chunk_tokens)
+    own: dict[str, Any] = {}
+    if config.kv_disk and number:
+        own["kv_disk"] = str(Path(config.kv_disk) / f"engine-{number}")
+    if adapters is not None:
+        own["adapters"] = adapters
+    if given is not None:
+        own |= {"memory_limit": given.limit_bytes, "sharers": given.sharers}
+        own["memory_most_bytes"] = given.most_bytes
+    return Load(
+        **{**msgspec.structs.asdict(config), **own},
+        kv_cache_share=bounds.kv_cache_share,
+        chunk_ceiling=bounds.chunk_tokens,
+        climb_chunks=bounds.climb_chunks,
+    )
 
 
 @dataclass(frozen=True, slots=True)

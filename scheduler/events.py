@@ -7,8 +7,9 @@ come in the order in which the model wrote them; a reader that falls behind gets
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -84,12 +85,45 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """One token of the answer, and the likeliest tokens in its place, best first."""
+    """One token of the answer, and the likeliest tokens in its place, best first.
 
-    chosen: Logprob
-    top: tuple[Logprob, ...] = ()
+    Packed, 12 bytes each: a whole answer holds hundreds of thousands of them until it is sent.
+    """
+
+    ids: array[int]
+    """The token's own id, then those of the likeliest."""
+    values: array[float]
+    """The log-probability of each."""
+    spelling: Callable[[int], bytes] = field(compare=False, repr=False)
+    """Gives the bytes of a token."""
     offset: int = 0
     """Where its text begins, in characters of the model's whole output."""
+
+    @classmethod
+    def of(
+        cls,
+        token_id: int,
+        logprob: float,
+        top: Sequence[tuple[int, float]],
+        spelling: Callable[[int], bytes],
+        offset: int = 0,
+    ) -> TokenLogprobs:
+        # From lists: an array that grows keeps spare room.
+        ids = array("i", [token_id, *[other for other, _ in top]])
+        values = array("d", [logprob, *[value for _, value in top]])
+        return cls(ids, values, spelling, offset)
+
+    @property
+    def chosen(self) -> Logprob:
+        return self._spelled(0)
+
+    @property
+    def top(self) -> tuple[Logprob, ...]:
+        return tuple([self._spelled(place) for place in range(1, len(self.ids))])
+
+    def _spelled(self, place: int) -> Logprob:
+        data = self.spelling(token_id := self.ids[place])
+        return Logprob(token_id, data.decode("utf-8", "replace"), data, self.values[place])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +137,10 @@ class PromptToken:
 
 
 class PromptScores(Protocol):
-    """The log-probabilities of one prompt's tokens. A prompt has thousands: spell them off the event loop."""
+    """The log-probabilities of one prompt's tokens. A prompt has thousands: they are spelled one by one, as
+    they are written."""
 
-    def spelled(self) -> Sequence[PromptToken]: ...
+    def spelled(self) -> Iterator[PromptToken]: ...
 
 
 @dataclass(frozen=True, slots=True)

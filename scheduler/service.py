@@ -225,6 +225,11 @@ class Scheduler:
         return self._preparation.keeps_thinking_budget(request)
 
     @property
+    def context_tokens(self) -> int:
+        """The longest prompt with its answer."""
+        return self._preparation.context_tokens
+
+    @property
     def most_requests(self) -> int:
         """How many requests one client may have waiting, if nobody else has any."""
         return self._queue.most_per_client

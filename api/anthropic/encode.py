@@ -29,6 +29,8 @@ SIGNATURE = "cGVuc3RvY2s="
 """This server does not sign thoughts, but clients drop thoughts without a signature when they send a turn
 back."""
 
+_EMPTY = {"type": "text", "text": ""}
+"""The one block of an answer that the model ended at once: many clients read the first one unasked."""
 _PING = sse.named(b"ping", b'{"type":"ping"}')
 
 
@@ -60,7 +62,7 @@ def message_object(public_id: str, model: str, answer: WholeAnswer, *, show_thin
     """Return the whole answer to a request that does not stream."""
     (choice,) = answer.choices
     found = [_content(block, show_thinking) for block in whole_blocks(choice)]
-    contents = [content for content in found if content is not None]
+    contents = [content for content in found if content is not None] if found else [_EMPTY]
     calls = any(content["type"] == "tool_use" for content in contents)
     return {
         **_envelope(public_id, model),
@@ -123,6 +125,9 @@ class MessageEncoder:
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
         if isinstance(event, Finished):
             self._finished = event
+            if self._blocks.is_empty:
+                started = _event("content_block_start", {"index": 0, "content_block": _EMPTY})
+                return started + _event("content_block_stop", {"index": 0})
             return b"".join([self._step(step) for step in self._blocks.end()])
         match event:
             case ToolCallStarted():

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from api.anthropic.decode import chat_prompt, generation_request
 from api.anthropic.encode import MessageEncoder, message_object
@@ -38,9 +38,9 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking.budget_tokens")
         show_thinking = _shows_thinking(body)
         if not body.stream:
-            answer = await whole_answer(served.scheduler, request)
+            answer = await whole_answer(served.scheduler, request, lowered_by=("max_tokens",))
             message = message_object(request.public_id, served.name, answer, show_thinking=show_thinking)
-            return JSONResponse(message)
+            return work.response(message)
         encoder = MessageEncoder(request.public_id, served.name, show_thinking=show_thinking)
         return EventStream(served.scheduler, request, encoder, keep_alive_seconds)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from api import sse
 from api.errors import ApiError
+from api.json_pieces import JsonList, json_text
 from api.openai.encode import prompt_logprobs_list, usage_object
 from api.whole_answer import WholeAnswer, WholeChoice
 from scheduler.events import (
@@ -17,6 +18,7 @@ from scheduler.events import (
     Finished,
     FinishReason,
     Progress,
+    PromptScores,
     PromptToken,
     TextDelta,
     TokenLogprobs,
@@ -26,36 +28,50 @@ from scheduler.events import (
 _json = msgspec.json.Encoder()
 
 
-def logprobs_object(entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+def logprobs_object(entries: Sequence[TokenLogprobs], start: int = 0) -> dict[str, Any]:
     """Return the logprobs in the completions API's shape: parallel lists. The top logprobs always include the
-    chosen token."""
-    return {
-        "tokens": [_name(entry.chosen.data) for entry in entries],
-        "token_logprobs": [entry.chosen.logprob for entry in entries],
-        "top_logprobs": [_likeliest(entry, len(entry.top)) for entry in entries],
-        "text_offset": [entry.offset for entry in entries],
-    }
+    chosen token. `start`: where the answer begins in the text."""
+    return _parallel(lambda: (PromptToken(b"", start + entry.offset, entry) for entry in entries))
 
 
-def _likeliest(entry: TokenLogprobs, top: int) -> dict[str, float]:
-    return {_name(other.data): other.logprob for other in (*entry.top[:top], entry.chosen)}
-
-
-def echoed_logprobs(
-    prompt: Sequence[PromptToken], choice: WholeChoice, echo: str, top: int
-) -> dict[str, Any]:
+def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str, top: int) -> dict[str, Any]:
     """Of the prompt's tokens, where nothing is known of the first, and of the answer's, with the token that
     ended it: evaluation harnesses drop as many last entries as they asked for tokens."""
     answer = [*choice.logprobs, *([] if choice.end.end_token is None else [choice.end.end_token])]
-    written = logprobs_object([replace(entry, offset=entry.offset + len(echo)) for entry in answer])
-    known = [token.logprobs for token in prompt]
-    echoed: dict[str, list[Any]] = {
-        "tokens": [_name(token.data) for token in prompt],
-        "token_logprobs": [None if entry is None else entry.chosen.logprob for entry in known],
-        "top_logprobs": [None if entry is None else _likeliest(entry, top) for entry in known],
-        "text_offset": [token.offset for token in prompt],
+
+    def tokens() -> Iterator[PromptToken]:
+        yield from prompt.spelled()
+        for entry in answer:
+            yield PromptToken(b"", len(echo) + entry.offset, entry)
+
+    return _parallel(tokens, top)
+
+
+def _parallel(tokens: Callable[[], Iterable[PromptToken]], top: int | None = None) -> dict[str, Any]:
+    """`top`: how many alternatives of a prompt's token are said; of an answer's all are."""
+    each: dict[str, Callable[[PromptToken], Any]] = {
+        "tokens": lambda token: _name(token.data if token.logprobs is None else _own(token.logprobs)),
+        "token_logprobs": lambda token: None if token.logprobs is None else token.logprobs.values[0],
+        "top_logprobs": lambda token: None if token.logprobs is None else _likeliest(token.logprobs, top),
+        "text_offset": lambda token: token.offset,
     }
-    return {name: [*values, *written[name]] for name, values in echoed.items()}
+    return {name: JsonList(partial(_encoded, tokens, entry)) for name, entry in each.items()}
+
+
+def _encoded(
+    tokens: Callable[[], Iterable[PromptToken]], entry: Callable[[PromptToken], Any]
+) -> Iterator[bytes]:
+    return (_json.encode(entry(token)) for token in tokens())
+
+
+def _own(entry: TokenLogprobs) -> bytes:
+    return entry.spelling(entry.ids[0])
+
+
+def _likeliest(entry: TokenLogprobs, top: int | None) -> dict[str, float]:
+    last = len(entry.ids) if top is None else 1 + top
+    places = (*range(1, min(last, len(entry.ids))), 0)
+    return {_name(entry.spelling(entry.ids[place])): entry.values[place] for place in places}
 
 
 def _name(data: bytes) -> str:
@@ -86,7 +102,7 @@ def completion_object(
         scores = answer.choices[index - index % each].end.prompt
         said: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
         if logprobs is not None and echo_logprobs and scores is not None:
-            said["logprobs"] = echoed_logprobs(scores.spelled(), choice, echo, logprobs)
+            said["logprobs"] = echoed_logprobs(scores, choice, echo, logprobs)
         elif logprobs is not None:
             said["logprobs"] = logprobs_object(choice.logprobs)
         said["finish_reason"] = choice.end.reason.value
@@ -135,7 +151,7 @@ class CompletionEncoder:
     ) -> bytes:
         entry = b'{"index":%d,"text":' % choice + _json.encode(text)
         ended = b"null" if reason is None else _json.encode(reason.value)
-        encoded = _json.encode(logprobs_object(logprobs)) if logprobs else b"null"
+        encoded = json_text(logprobs_object(logprobs)) if logprobs else b"null"
         return (
             self._head + entry + b',"logprobs":' + encoded + b',"finish_reason":' + ended + b"}]" + self._tail
         )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from api.auth import CallerOf
 from api.completions.decode import generation_requests
@@ -22,6 +21,8 @@ from api.thinking_budget import name_unkept_budget
 from api.whole_answer import whole_answer
 from scheduler.errors import InvalidRequest
 from scheduler.service import Scheduler
+
+_LOWERED_BY = ("logprobs", "n", "max_tokens")
 
 
 def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
@@ -43,10 +44,9 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
         echoes = await _echoes(served.scheduler, body, caller.tenant)
         public_id, created = requests[0].public_id, int(time.time())
         if not body.stream:
-            answer = await whole_answer(served.scheduler, *requests)
-
-            def whole() -> dict[str, Any]:
-                return completion_object(
+            answer = await whole_answer(served.scheduler, *requests, lowered_by=_LOWERED_BY)
+            return work.response(
+                completion_object(
                     public_id,
                     created,
                     served.name,
@@ -56,11 +56,7 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
                     logprobs=body.logprobs,
                     prompt_logprobs=body.prompt_logprobs,
                 )
-
-            if (wanted := body.wanted_prompt_logprobs) is not None:
-                values = answer.usage.prompt_tokens * (1 + wanted) * (body.n or 1)
-                return await work.response(values, whole)
-            return JSONResponse(whole())
+            )
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
         encoder = CompletionEncoder(public_id, created, served.name, echoes, include_usage=include_usage)

@@ -5,8 +5,6 @@ A file of its own because every dialect has its decoder in one.
 
 from __future__ import annotations
 
-import secrets
-
 from api.completions.schema import PromptItem
 from api.embeddings.schema import EmbeddingRequest
 from scheduler.errors import InvalidRequest
@@ -14,9 +12,12 @@ from scheduler.prompt.embedder import Embedder
 from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
 
 
-def embedding_requests(body: EmbeddingRequest, embedder: Embedder | None) -> list[GenerationRequest]:
-    """`embedder` None: the model is none, which the scheduler says. Raise InvalidRequest."""
-    public_id, before = f"embd-{secrets.token_hex(12)}", _prompt(body.prompt_name, embedder)
+def embedding_requests(
+    body: EmbeddingRequest, embedder: Embedder | None, public_id: str, start: int, end: int
+) -> list[GenerationRequest]:
+    """One for each of these texts. `embedder` None: the model is none, which the scheduler says. Raise
+    InvalidRequest."""
+    before = _prompt(body.prompt_name, embedder)
     return [
         GenerationRequest(
             public_id=public_id,
@@ -28,7 +29,7 @@ def embedding_requests(body: EmbeddingRequest, embedder: Embedder | None) -> lis
             priority=body.priority,
             timeout_seconds=body.timeout,
         )
-        for item in body.input
+        for item in body.input[start:end]
     ]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from api.json_pieces import JsonList
 from scheduler.events import Finished, usage_of_all
 
 Encoding: TypeAlias = Literal["float", "base64"]
@@ -24,10 +25,7 @@ def embeddings_object(
         "object": "list",
         "created": created,
         "model": model,
-        "data": [
-            {"object": "embedding", "index": index, "embedding": _encoded(end.vector, encoding)}
-            for index, end in enumerate(ends)
-        ],
+        "data": JsonList(lambda: _entries(ends, encoding)),
         "usage": usage_object(ends),
     }
 
@@ -38,11 +36,10 @@ def usage_object(ends: Sequence[Finished]) -> dict[str, int]:
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-def _encoded(vector: bytes, encoding: Encoding) -> str | msgspec.Raw:
-    """Numbers as their JSON text: thousands of vectors as lists would take ten times its memory."""
-    if encoding == "base64":
-        return base64.b64encode(vector).decode()
-    return msgspec.Raw(msgspec.json.encode(numbers(vector)))
+def _entries(ends: Sequence[Finished], encoding: Encoding) -> Iterator[bytes]:
+    for index, end in enumerate(ends):
+        vector = base64.b64encode(end.vector).decode() if encoding == "base64" else numbers(end.vector)
+        yield msgspec.json.encode({"object": "embedding", "index": index, "embedding": vector})
 
 
 def numbers(vector: bytes) -> list[float]:

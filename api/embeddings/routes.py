@@ -5,6 +5,7 @@ A file of its own because every dialect has its routes in one.
 
 from __future__ import annotations
 
+import secrets
 import time
 from functools import partial
 
@@ -18,9 +19,7 @@ from api.embeddings.schema import EmbeddingRequest
 from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.served_models import ServedModels
 from api.waves import all_finished
-
-_BYTES_A_VALUE = {"float": 4, "base64": 64}
-"""Of a vector, for each of the values in which the cost of a response is counted (`BodyWork`)."""
+from scheduler.request import GenerationRequest
 
 
 def embedding_routes(models: ServedModels) -> APIRouter:
@@ -30,13 +29,13 @@ def embedding_routes(models: ServedModels) -> APIRouter:
     async def embeddings(body: Validated[EmbeddingRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
         """A vector of each text."""
         served, encoding = models.check(body.model), body.encoding_format
-        decoded = await work.decode(body, partial(embedding_requests, embedder=served.embedder))
-        requests = [caller.asks(request, served.adapter) for request in decoded]
-        ends = await all_finished(served.scheduler, requests)
-        public_id, created = requests[0].public_id, int(time.time())
-        values = sum(len(end.vector) for end in ends) // _BYTES_A_VALUE[encoding]
-        return await work.response(
-            values, lambda: embeddings_object(public_id, created, served.name, ends, encoding)
-        )
+        public_id, created = f"embd-{secrets.token_hex(12)}", int(time.time())
+
+        async def made(start: int, end: int) -> list[GenerationRequest]:
+            make = partial(embedding_requests, body, served.embedder, public_id, start, end)
+            return [caller.asks(request, served.adapter) for request in await work(make)]
+
+        ends = await all_finished(served.scheduler, len(body.input), made)
+        return work.response(embeddings_object(public_id, created, served.name, ends, encoding))
 
     return router

@@ -27,8 +27,6 @@ def _inputs(value: Any) -> list[PromptItem]:
 class EmbeddingRequest(Body):
     """`POST /v1/embeddings`."""
 
-    bulk = ("input",)
-
     model: str | None = None
     input: Annotated[
         list[PromptItem],

@@ -6,13 +6,15 @@ against 4.8 for a pydantic model's dump.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, assert_never
 
 import msgspec
 
 from api import sse
 from api.errors import ApiError
+from api.json_pieces import JsonList, json_text
 from api.whole_answer import WholeAnswer, WholeChoice
 from scheduler.events import (
     AnswerPiece,
@@ -43,18 +45,30 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def logprobs_object(entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
-    return {"content": logprob_objects(entries), "refusal": None}
+    return {"content": logprobs_list(entries), "refusal": None}
 
 
-def logprob_objects(entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
-    return [
-        {**_logprob(entry.chosen), "top_logprobs": [_logprob(other) for other in entry.top]}
-        for entry in entries
+def logprobs_list(entries: Sequence[TokenLogprobs]) -> JsonList:
+    return JsonList(lambda: map(_logprobs, entries))
+
+
+def _logprobs(entry: TokenLogprobs) -> bytes:
+    chosen, *top = [
+        head + value + tail
+        for (head, tail), value in zip(
+            (_spelled(entry.spelling(token)) for token in entry.ids),
+            _json.encode(entry.values.tolist())[1:-1].split(b","),
+            strict=True,
+        )
     ]
+    return chosen + b',"top_logprobs":[' + b"},".join(top) + (b"}]}" if top else b"]}")
 
 
-def _logprob(logprob: Logprob) -> dict[str, Any]:
-    return {"token": logprob.text, "logprob": logprob.logprob, "bytes": list(logprob.data)}
+@lru_cache(maxsize=1 << 13)
+def _spelled(data: bytes) -> tuple[bytes, bytes]:
+    """Return what is before and behind a token's value. An answer has the same tokens again and again."""
+    head = b'{"token":' + _json.encode(data.decode("utf-8", "replace")) + b',"logprob":'
+    return head, b',"bytes":' + _json.encode(list(data))
 
 
 MARK = {"malformed_tool_call": True}
@@ -66,16 +80,22 @@ def marked(end: Finished) -> dict[str, Any]:
     return {"penstock": MARK} if end.malformed_calls else {}
 
 
-def prompt_logprobs_list(scores: PromptScores, top: int) -> list[dict[str, Any] | None]:
+def prompt_logprobs_list(scores: PromptScores, top: int) -> JsonList:
     """As vLLM has them: of each token and of the `top` likeliest in its place, by their ids. A token's rank
     is known if it is among those."""
-    return [None if token.logprobs is None else _ranked(token.logprobs, top) for token in scores.spelled()]
+
+    def entries() -> Iterator[bytes]:
+        for token in scores.spelled():
+            yield _json.encode(None if token.logprobs is None else _ranked(token.logprobs, top))
+
+    return JsonList(entries)
 
 
 def _ranked(entry: TokenLogprobs, top: int) -> dict[str, Any]:
-    ranked: dict[str, Any] = {str(entry.chosen.token_id): _rank(entry.chosen, None)}
+    chosen = entry.chosen
+    ranked: dict[str, Any] = {str(chosen.token_id): _rank(chosen, None)}
     for rank, other in enumerate(entry.top, 1):
-        if rank <= top or other.token_id == entry.chosen.token_id:
+        if rank <= top or other.token_id == chosen.token_id:
             ranked[str(other.token_id)] = _rank(other, rank)
     return ranked
 
@@ -201,7 +221,7 @@ class ChunkEncoder:
 
     def _text_with_logprobs(self, choice: int, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
         fields = b'"content":' + _json.encode(text) + b'},"logprobs":'
-        return self._choice(choice) + fields + _json.encode(logprobs_object(logprobs)) + self._logprobs_tail
+        return self._choice(choice) + fields + json_text(logprobs_object(logprobs)) + self._logprobs_tail
 
     def finish(self, usage: Usage) -> bytes:
         """Return the usage, if requested, and the end mark."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from api.auth import CallerOf
 from api.event_stream import EventStream
@@ -40,9 +40,8 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(served.scheduler, request)
-
-            def whole() -> dict[str, Any]:
-                return completion_object(
+            return work.response(
+                completion_object(
                     request.public_id,
                     created,
                     served.name,
@@ -50,11 +49,7 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
                     logprobs=bool(body.logprobs),
                     prompt_logprobs=body.prompt_logprobs,
                 )
-
-            if body.prompt_logprobs is not None:
-                values = answer.usage.prompt_tokens * (1 + body.prompt_logprobs)
-                return await work.response(values, whole)
-            return JSONResponse(whole())
+            )
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
         encoder = ChunkEncoder(request.public_id, created, served.name, include_usage)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -20,8 +21,6 @@ from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.rerank_pair import rerank_pair
 from scheduler.request import GenerationRequest, TextPrompt
 
-_VALUES_A_RESULT = 8
-
 
 def rerank_routes(models: ServedModels) -> APIRouter:
     router = APIRouter(tags=["rerank"], route_class=JsonRoute)
@@ -32,20 +31,23 @@ def rerank_routes(models: ServedModels) -> APIRouter:
     async def rerank(body: Validated[RerankRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
         """The documents by their relevance to the query, the most relevant first."""
         served = models.check(body.model)
-        decoded = await work(lambda: rerank_requests(body, served.embedder))
-        requests = [caller.asks(request, served.adapter) for request in decoded]
-        ends = await all_finished(served.scheduler, requests)
-        public_id = requests[0].public_id
-        return await work.response(
-            len(ends) * _VALUES_A_RESULT, lambda: rerank_object(public_id, served.name, body, ends)
-        )
+        public_id = f"rerank-{secrets.token_hex(12)}"
+
+        async def made(start: int, end: int) -> list[GenerationRequest]:
+            make = partial(rerank_requests, body, served.embedder, public_id, start, end)
+            return [caller.asks(request, served.adapter) for request in await work(make)]
+
+        ends = await all_finished(served.scheduler, len(body.documents), made)
+        return work.response(rerank_object(public_id, served.name, body, ends))
 
     return router
 
 
-def rerank_requests(body: RerankRequest, embedder: Embedder | None) -> list[GenerationRequest]:
-    """One for each document. `embedder` None: the model is no reranker, which the scheduler says."""
-    public_id = f"rerank-{secrets.token_hex(12)}"
+def rerank_requests(
+    body: RerankRequest, embedder: Embedder | None, public_id: str, start: int, end: int
+) -> list[GenerationRequest]:
+    """One for each of these documents, with its own copy of the query. `embedder` None: the model is no
+    reranker, which the scheduler says."""
     return [
         GenerationRequest(
             public_id=public_id,
@@ -59,7 +61,7 @@ def rerank_requests(body: RerankRequest, embedder: Embedder | None) -> list[Gene
             priority=body.priority,
             timeout_seconds=body.timeout,
         )
-        for document in body.documents
+        for document in body.documents[start:end]
     ]
 
 

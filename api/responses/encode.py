@@ -10,7 +10,8 @@ import msgspec
 from api import sse
 from api.block_sequence import BlockSequence, Closed, Grown, Opened, Step
 from api.errors import ApiError
-from api.openai.encode import logprob_objects, marked
+from api.json_pieces import json_text
+from api.openai.encode import logprobs_list, marked
 from api.responses.envelope import Envelope, ItemStatus, Status, part, status_of
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from scheduler.errors import SchedulerError
@@ -25,8 +26,8 @@ from scheduler.events import (
 
 _json = msgspec.json.Encoder()
 
-Remember = Callable[[dict[str, Any], list[Block]], None]
-"""Called with the finished response, before its last event is sent."""
+Remember = Callable[[bytes, list[Block]], None]
+"""Called with the JSON text of the finished response, before its last event is sent."""
 
 
 class ResponseCancelled(SchedulerError):
@@ -47,6 +48,8 @@ class ResponseEncoder:
         self._blocks: list[Block] = []
         self._items: list[dict[str, Any]] = []
         self._item_id = b""
+        self._logprobs: list[bytes] = []
+        """Of the block that is open: the JSON text of their entries."""
         self.response = envelope.response("in_progress")
         """The response as it was last sent."""
 
@@ -89,9 +92,11 @@ class ResponseEncoder:
         self._number += 1
         match block:
             case TextBlock():
-                encoded = _json.encode(logprob_objects(logprobs)) if logprobs else b"[]"
+                encoded = b",".join(logprobs_list(logprobs).entries())
+                if encoded:
+                    self._logprobs.append(encoded)
                 name = b"response.output_text.delta"
-                rest = b',"content_index":0,"logprobs":' + encoded + b',"delta":'
+                rest = b',"content_index":0,"logprobs":[' + encoded + b'],"delta":'
             case ReasoningBlock():
                 name, rest = b"response.reasoning_text.delta", b',"content_index":0,"delta":'
             case ToolCallBlock():
@@ -102,15 +107,18 @@ class ResponseEncoder:
         return sse.named(name, head + self._item_id + rest + _json.encode(text) + b"}")
 
     def _closed(self, index: int, block: Block, status: ItemStatus) -> bytes:
-        item = self._envelope.item(index, block, status)
+        # The deltas' own text again: it is in four events more.
+        logprobs = msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
+        self._logprobs.clear()
+        item = self._envelope.item(index, block, status, logprobs)
         self._blocks.append(block)
         self._items.append(item)
         place = self._place(index, block)
         match block:
-            case TextBlock(text=text, logprobs=logprobs):
-                said = {**place, "text": text, "logprobs": logprob_objects(logprobs)}
+            case TextBlock(text=text):
+                said = {**place, "text": text, "logprobs": logprobs}
                 done = self._event("response.output_text.done", said)
-                done += self._event("response.content_part.done", {**place, "part": part(block)})
+                done += self._event("response.content_part.done", {**place, "part": part(block, logprobs)})
             case ReasoningBlock(text=text):
                 done = self._event("response.reasoning_text.done", {**place, "text": text})
                 done += self._event("response.content_part.done", {**place, "part": part(block)})
@@ -143,11 +151,9 @@ class ResponseEncoder:
     def _last(self, event: str, status: Status, usage: Usage | None) -> bytes:
         mark = {} if self._end is None else marked(self._end)
         self.response = {**self._envelope.response(status, self._items, usage), **mark}
-        self._remember(self.response, self._blocks)
+        self._remember(json_text(self.response), self._blocks)
         return self._event(event, {"response": self.response})
 
     def _event(self, name: str, fields: dict[str, Any]) -> bytes:
         self._number += 1
-        return sse.named(
-            name.encode(), _json.encode({"type": name, "sequence_number": self._number, **fields})
-        )
+        return sse.named(name.encode(), json_text({"type": name, "sequence_number": self._number, **fields}))

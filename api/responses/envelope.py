@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, TypeAlias, assert_never
 
-from api.openai.encode import logprob_objects
+import msgspec
+
+from api.json_pieces import JsonList
+from api.openai.encode import logprobs_list
 from api.openai.tools import NamedFunction
 from api.responses.schema import AnyTool, CreateResponse, FunctionTool, NamespaceTool, WebSearch
 from api.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
@@ -69,13 +72,16 @@ class Envelope:
             "user": body.user,
         }
 
-    def item(self, index: int, block: Block, status: ItemStatus) -> dict[str, Any]:
-        """Return a block as an output item, with empty content until the block is complete."""
+    def item(
+        self, index: int, block: Block, status: ItemStatus, logprobs: LogprobsJson | None = None
+    ) -> dict[str, Any]:
+        """Return a block as an output item, with empty content until the block is complete. `logprobs`: the
+        JSON text of a text's log-probabilities, if there is one already."""
         item_id = self.item_id(index, block)
         over = status != "in_progress"
         match block:
             case TextBlock():
-                content = [part(block)] if over else []
+                content = [part(block, logprobs)] if over else []
                 said = {"role": "assistant", "status": status, "content": content}
                 return {"id": item_id, "type": "message", **said}
             case ReasoningBlock():
@@ -112,13 +118,16 @@ def status_of(reason: FinishReason) -> Status:
     return "incomplete" if reason is FinishReason.LENGTH else "completed"
 
 
-def part(block: TextBlock | ReasoningBlock) -> dict[str, Any]:
+LogprobsJson: TypeAlias = JsonList | msgspec.Raw
+
+
+def part(block: TextBlock | ReasoningBlock, logprobs: LogprobsJson | None = None) -> dict[str, Any]:
     if isinstance(block, TextBlock):
         return {
             "type": "output_text",
             "text": block.text,
             "annotations": [],
-            "logprobs": logprob_objects(block.logprobs),
+            "logprobs": logprobs_list(block.logprobs) if logprobs is None else logprobs,
         }
     return {"type": "reasoning_text", "text": block.text}
 

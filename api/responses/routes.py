@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from api.auth import CallerOf
 from api.block_sequence import whole_blocks
 from api.errors import ONLY_HTTP, ApiError, ApiFailure
+from api.json_pieces import json_text
 from api.json_route import BodyWorkOf, JsonRoute, Validated
 from api.model_defaults import Defaults
 from api.openai.encode import marked
@@ -28,6 +29,8 @@ from api.served_models import ServedModels
 from api.thinking_budget import name_unkept_budget
 from api.whole_answer import Block, whole_answer
 from scheduler.request import GenerationRequest
+
+_LOWERED_BY = ("top_logprobs", "max_output_tokens")
 
 
 def responses_routes(
@@ -54,17 +57,23 @@ def responses_routes(
         request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
         envelope = Envelope(request.public_id, int(time.time()), served.name, body, request.sampling)
-        remember = partial(_remember, store if body.remembers else None, caller.tenant, before, since)
+        remember = partial(
+            _remember, store if body.remembers else None, caller.tenant, request.public_id, before, since
+        )
         if body.stream:
             encoder = ResponseEncoder(envelope, remember)
             return StoppableStream(served.scheduler, request, encoder, keep_alive_seconds, running)
-        answer = await whole_answer(served.scheduler, request)
+        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY)
         (choice,) = answer.choices
         blocks, reason = whole_blocks(choice), choice.end.reason
         items = envelope.items(blocks, reason)
         response = {**envelope.response(status_of(reason), items, answer.usage), **marked(choice.end)}
-        remember(response, blocks)
-        return JSONResponse(response)
+        answered = work.response(response)
+        if not body.remembers:
+            return answered
+        body_json = await answered.whole()
+        remember(body_json, blocks)
+        return Response(body_json, media_type="application/json")
 
     @router.get("/v1/responses", include_in_schema=False)
     async def no_socket(request: Request) -> None:
@@ -74,13 +83,13 @@ def responses_routes(
             raise ApiFailure(ONLY_HTTP)
         raise HTTPException(405, headers={"allow": "POST"})
 
-    @router.get("/v1/responses/{response_id}")
-    async def retrieve(response_id: str, caller: CallerOf, stream: bool = False) -> dict[str, Any]:
+    @router.get("/v1/responses/{response_id}", response_model=None)
+    async def retrieve(response_id: str, caller: CallerOf, stream: bool = False) -> Response:
         """A response that is over and was stored."""
         found = _found(store, ids, caller.tenant, response_id)
         if stream:
             raise ApiFailure(_refused("a response is streamed only while it is made", "stream"))
-        return found.body
+        return Response(found.body_json, media_type="application/json")
 
     @router.delete("/v1/responses/{response_id}")
     async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:
@@ -89,11 +98,11 @@ def responses_routes(
         store.delete(caller.tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
-    @router.post("/v1/responses/{response_id}/cancel")
-    async def cancel(response_id: str, caller: CallerOf) -> dict[str, Any]:
+    @router.post("/v1/responses/{response_id}/cancel", response_model=None)
+    async def cancel(response_id: str, caller: CallerOf) -> Response:
         """Cancel a response that is being streamed, and store its output so far."""
         if (stream := running.get(caller.tenant, response_id)) is not None:
-            return await stream.stop()
+            return Response(json_text(await stream.stop()), media_type="application/json")
         _found(store, ids, caller.tenant, response_id)
         raise ApiFailure(_refused("the response is over; there is nothing to cancel", "response_id"))
 
@@ -132,13 +141,14 @@ def _decoded(
 def _remember(
     store: ResponseStore | None,
     tenant: str,
+    response_id: str,
     before: StoredResponse | None,
     since: bytes,
-    response: dict[str, Any],
+    body_json: bytes,
     blocks: list[Block],
 ) -> None:
     if store is not None:
-        store.put(tenant, response, before, since, messages_json(list(output_messages(blocks))))
+        store.put(tenant, response_id, body_json, before, since, messages_json(list(output_messages(blocks))))
 
 
 def _found(store: ResponseStore, ids: ResponseIds, tenant: str, response_id: str) -> StoredResponse:

@@ -24,18 +24,13 @@ class StoredResponse:
     not be one of memory."""
 
     body_json: bytes
+    """The response as its client got it."""
     turns_json: tuple[bytes, ...]
     """The conversation up to and including this answer, without instructions: lists of messages in order,
     shared with the responses before and after."""
     charged_bytes: int
     """Counted in full, although a conversation's responses share most of it, so that the bound holds in any
     order of eviction."""
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """Return a decoded copy of the response as its client got it."""
-        body: dict[str, Any] = msgspec.json.decode(self.body_json)
-        return body
 
     def messages(self) -> list[Message]:
         """Return decoded messages; 100 MB take a second."""
@@ -77,19 +72,20 @@ class ResponseStore:
     def put(
         self,
         tenant: str,
-        body: dict[str, Any],
+        response_id: str,
+        body_json: bytes,
         before: StoredResponse | None,
         *turns_json: bytes,
     ) -> None:
-        """Store a response. `before` is the response that it continues, `turns_json` the messages since then,
-        each as `messages_json` makes it. A response larger than the whole store is not kept."""
-        body_json = _encoded(body)
+        """Store a response, given as its JSON text. `before` is the response that it continues, `turns_json`
+        the messages since then, each as `messages_json` makes it. A response larger than the whole store is
+        not kept."""
         turns = (*(() if before is None else before.turns_json), *turns_json)
         texts = (body_json, *turns)
         stored = StoredResponse(body_json, turns, _ENTRY_BYTES + sum(len(one) + _TEXT_BYTES for one in texts))
         if self._max_responses and stored.charged_bytes <= self._max_bytes:
-            self.delete(tenant, body["id"])
-            self._stored[tenant, body["id"]] = stored
+            self.delete(tenant, response_id)
+            self._stored[tenant, response_id] = stored
             self.bytes += stored.charged_bytes
             self._evict()
 

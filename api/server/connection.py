@@ -12,6 +12,7 @@ from typing import Any
 import h11
 import trio
 
+from api.server.body_budget import BodyBudget, BodyCharge
 from api.server.exchange import End, Exchange, Service
 from api.server.http_scope import addresses, scope_of
 from api.server.inbound import Inbound
@@ -34,11 +35,13 @@ class Connection:
         limits: Limits,
         tally: Tally,
         state: Mapping[str, Any],
+        budget: BodyBudget,
     ) -> None:
         self._service = service
         self._limits = limits
         self._tally = tally
         self._state = state
+        self._budget = budget
         self._inbound = Inbound(stream, limits.read_ahead_bytes)
         self._outbound = Outbound(stream, limits.write_seconds, limits.write_piece_bytes)
         self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
@@ -78,20 +81,22 @@ class Connection:
                 if await self._exchange(request, is_last=True):
                     await self._linger()
                 return
-            raise Refused(Refusal.TOO_MANY_CONNECTIONS)
+            raise self._crowded()
         except Refused as refused:
             if refused.refusal is Refusal.HEADER_TIMEOUT:
-                refused = Refused(Refusal.TOO_MANY_CONNECTIONS)
+                refused = self._crowded()
             self._tally.refusals[refused.refusal] += 1
-            crowded = refused.refusal is Refusal.TOO_MANY_CONNECTIONS
             response = answer(
                 refused,
                 server_name=self._service.server_name,
                 with_body=request is None or request.method != b"HEAD",
-                retry_after_seconds=self._limits.retry_after_seconds if crowded else None,
                 request_id=None if request is None else request_id_of(request.headers),
             )
             await self._say_goodbye(response)
+
+    def _crowded(self) -> Refused:
+        seconds = self._limits.retry_after_seconds
+        return Refused(Refusal.TOO_MANY_CONNECTIONS, retry_after_seconds=seconds)
 
     def _is_always_answered(self, request: h11.Request) -> bool:
         path = scope_of(request, None, None, {})["path"]
@@ -148,7 +153,8 @@ class Connection:
 
     async def _exchange(self, request: h11.Request, *, is_last: bool = False) -> bool:
         """Return whether another request may follow on this connection."""
-        body = RequestBody(self._parser, self._inbound, self._limits)
+        charge = BodyCharge(self._budget, _declared_bytes(request))
+        body = RequestBody(self._parser, self._inbound, self._limits, charge)
         exchange = Exchange(
             self._service, self._parser, request, body, self._inbound, self._outbound, is_last=is_last
         )
@@ -158,6 +164,7 @@ class Connection:
             await exchange.run(scope_of(request, self._client, self._server, self._state))
         finally:
             self._tally.active_requests -= 1
+            body.release()
             self._count(exchange)
         if exchange.complete:
             return await self._may_go_on()
@@ -206,6 +213,13 @@ class Connection:
             await self._inbound.discard()
 
 
+def _declared_bytes(request: h11.Request) -> int | None:
+    for name, value in request.headers:
+        if name == b"content-length":
+            return int(value)
+    return None
+
+
 def _check_head(request: h11.Request, body_bytes: int) -> None:
     """Refuse what h11 accepts and this server does not support."""
     if not request.http_version.startswith(b"1."):
@@ -213,15 +227,10 @@ def _check_head(request: h11.Request, body_bytes: int) -> None:
     if request.method == b"CONNECT":
         # A success would turn the connection into a tunnel.
         raise Refused(Refusal.UNSUPPORTED)
-    length: bytes | None = None
-    is_chunked = False
-    for name, value in request.headers:
-        if name == b"content-length":
-            length = value
-        elif name == b"transfer-encoding":
-            is_chunked = True
+    length = _declared_bytes(request)
+    is_chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
     if length is not None and is_chunked:
         # A proxy in front that honours the other header would see a different request (request smuggling).
         raise Refused(Refusal.MALFORMED)
-    if length is not None and int(length) > body_bytes:
+    if length is not None and length > body_bytes:
         raise Refused(Refusal.BODY_TOO_LARGE)

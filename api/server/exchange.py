@@ -100,6 +100,8 @@ class Service:
     is_retiring: Callable[[], bool] = lambda: False
     """Whether responses tell the client to close, though further requests on their connection are served."""
     """Paths whose application takes a body piece by piece, and bounds it itself."""
+    account_of: Callable[[Scope], str] = lambda scope: ""
+    """Who is charged for a body that the application begins to read."""
 
 
 class Exchange:
@@ -130,6 +132,7 @@ class Exchange:
         self._outbound = outbound
         self._app_scope = trio.CancelScope()
         self._request_id: str | None = None
+        self._scope: Scope = {}
         self._head: ResponseHead | None = None
         self._phase = Phase.WAITING
         self.end = End.NONE
@@ -168,6 +171,8 @@ class Exchange:
     async def run(self, scope: Scope) -> None:
         """Run the application to its end. Then the properties and `end` describe the outcome."""
         self._request_id = scope["request_id"]
+        self._scope = scope
+        scope["release_body"] = self._body.release
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._inbound.pump, self._on_client_end)
             with self._app_scope:
@@ -222,6 +227,7 @@ class Exchange:
     # ---- receive
 
     async def _receive(self) -> Message:
+        await self._make_room()
         if self._parser.they_are_waiting_for_100_continue:
             await self._write(self._parser.send(h11.InformationalResponse(status_code=100, headers=[])))
         # Also in FINISHING: a watcher in the application that receives a disconnect cancels what it watches,
@@ -231,6 +237,7 @@ class Exchange:
                 if self._body.delivered:
                     await self._inbound.wait_arrival()
                     continue
+                await self._body.make_room(self._account)
                 self._body.parse_arrived()
                 if self._body.has_parts or self._body.arrived:
                     body = self._body.take_parts()
@@ -241,6 +248,16 @@ class Exchange:
         if self._cancelled:
             await self._raise_cancelled()
         return {"type": "http.disconnect"}
+
+    async def _make_room(self) -> None:
+        """Before the client is asked to send the body."""
+        try:
+            await self._body.make_room(self._account)
+        except Refused as refused:
+            self._refuse(refused)
+
+    def _account(self) -> str:
+        return self._service.account_of(self._scope)
 
     def _parse_body(self) -> None:
         try:

@@ -22,11 +22,24 @@ class Limits:
     client must not hold a connection by sending a header line now and then."""
 
     body_seconds: float = 30.0
-    """The application's total wait for the body, before the rate below is counted, or 408."""
+    """The application's wait for a body that does not get on at the rate below, or 408."""
 
     body_bytes_per_second: int = 16 * 1024
-    """Each time this many bytes of body arrive, the deadline moves by one second: a long prompt over a slow
-    line passes, one byte every half second does not."""
+    """Each time this many bytes of body arrive, one second of that wait is given back: a long prompt over a
+    slow line passes, one byte every half second does not, nor a body that stops after megabytes."""
+
+    crowded_body_seconds: float = 5.0
+    """What is left of `body_seconds` while other bodies wait for room."""
+
+    body_room_seconds: float = 7.0
+    """How long a body waits for room in the two bounds below, or 503: longer than those that do not get on
+    may keep it."""
+
+    held_body_bytes: int = 256 * 1024 * 1024
+    """Of all bodies that are being read, or have been and are still held."""
+
+    account_body_bytes: int = 128 * 1024 * 1024
+    """The same of one account (`Service.account_of`), so that no account takes all of it."""
 
     write_seconds: float = 20.0
     """The time to send one piece of a write; after it the client is disconnected."""

@@ -20,6 +20,8 @@ class Refusal(enum.Enum):
     UNSUPPORTED = "unsupported_protocol"
     BODY_TIMEOUT = "body_timeout"
     BODY_TOO_LARGE = "body_too_large"
+    BODIES_TOO_MANY = "bodies_too_many"
+    """There is no memory for it beside the bodies of other requests."""
     INTERNAL_ERROR = "internal_error"
     WRITE_TIMEOUT = "write_timeout"
     """The only one without an answer: the client does not read."""
@@ -36,6 +38,10 @@ _ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {
     Refusal.UNSUPPORTED: (HTTPStatus.NOT_IMPLEMENTED, "This server does not support that part of HTTP"),
     Refusal.BODY_TIMEOUT: (HTTPStatus.REQUEST_TIMEOUT, "The request's body took too long"),
     Refusal.BODY_TOO_LARGE: (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request's body is too large"),
+    Refusal.BODIES_TOO_MANY: (
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "The server holds too many large request bodies; try again",
+    ),
     Refusal.INTERNAL_ERROR: (HTTPStatus.INTERNAL_SERVER_ERROR, "Internal server error"),
 }
 
@@ -43,10 +49,13 @@ _ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {
 class Refused(Exception):
     """The request was refused before it reached the application, or while it was there."""
 
-    def __init__(self, refusal: Refusal, status: int | None = None) -> None:
+    def __init__(
+        self, refusal: Refusal, status: int | None = None, *, retry_after_seconds: int | None = None
+    ) -> None:
         super().__init__(refusal.value)
         self.refusal = refusal
         self.status = status
+        self.retry_after_seconds = retry_after_seconds
 
 
 def answer(
@@ -54,7 +63,6 @@ def answer(
     *,
     server_name: str | None,
     with_body: bool = True,
-    retry_after_seconds: int | None = None,
     request_id: str | None = None,
 ) -> bytes:
     """Return the whole response. It ends the connection, so it need not pass through h11's states.
@@ -81,6 +89,6 @@ def answer(
     ]
     if server_name is not None:
         lines.append(b"server: " + server_name.encode("ascii"))
-    if retry_after_seconds is not None:
-        lines.append(b"retry-after: %d" % retry_after_seconds)
+    if refused.retry_after_seconds is not None:
+        lines.append(b"retry-after: %d" % refused.retry_after_seconds)
     return b"\r\n".join(lines) + b"\r\n\r\n" + (body if with_body else b"")

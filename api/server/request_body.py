@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import h11
 import trio
 
+from api.server.body_budget import BodyCharge
 from api.server.inbound import Inbound
 from api.server.limits import Limits
 from api.server.refusals import Refusal, Refused
@@ -13,13 +16,14 @@ from api.server.refusals import Refusal, Refused
 class RequestBody:
     """Every method that parses raises Refused for a body that is malformed or too large."""
 
-    def __init__(self, parser: h11.Connection, inbound: Inbound, limits: Limits) -> None:
+    def __init__(self, parser: h11.Connection, inbound: Inbound, limits: Limits, charge: BodyCharge) -> None:
         self._parser = parser
         self._inbound = inbound
         self._limits = limits
         self._parts: list[bytes] = []
         self._bytes = 0
-        self._waited_seconds = 0.0
+        self._charge = charge
+        self._left_seconds = limits.body_seconds
         self.arrived = False
         """Whether it is parsed to its end; bytes of the next request are not touched."""
         self.delivered = False
@@ -46,6 +50,8 @@ class RequestBody:
                 raise Refused(Refusal.MALFORMED, error.error_status_hint) from error
             if isinstance(event, h11.Data):
                 self._bytes += len(event.data)
+                earned = len(event.data) / self._limits.body_bytes_per_second
+                self._left_seconds = min(self._limits.body_seconds, self._left_seconds + earned)
                 if self._bytes > self._limits.body_bytes:
                     raise Refused(Refusal.BODY_TOO_LARGE)
                 self._parts.append(bytes(event.data))
@@ -58,15 +64,29 @@ class RequestBody:
                     return
                 self._parser.receive_data(data)
 
+    async def make_room(self, account: Callable[[], str]) -> None:
+        """Charge `account` for what comes next. Raise Refused if there is no room for it."""
+        ahead = 0 if self.arrived else self._limits.read_ahead_bytes
+        await self._charge.cover(min(self._bytes + ahead, self._limits.body_bytes), account)
+
+    def release(self) -> None:
+        """Nothing of the body is held any longer."""
+        self._charge.release()
+
     async def wait_more(self) -> None:
-        """Return when more has arrived, the client has left, or `Inbound.wake` was called.
+        """Return when more may have arrived, the client has left, or `Inbound.wake` was called.
 
         Only time spent here counts: the client is not responsible for the application's own pauses.
         """
-        earned = self._bytes / self._limits.body_bytes_per_second
         started = trio.current_time()
-        with trio.move_on_after(self._limits.body_seconds + earned - self._waited_seconds) as deadline:
+        with trio.move_on_after(min(self._left_seconds, self._limits.crowded_body_seconds)):
             await self._inbound.wait_arrival()
-        self._waited_seconds += trio.current_time() - started
-        if deadline.cancelled_caught:
+        self._left_seconds -= trio.current_time() - started
+        if self._left_seconds <= self._least_seconds:
             raise Refused(Refusal.BODY_TIMEOUT)
+
+    @property
+    def _least_seconds(self) -> float:
+        if not self._charge.crowded:
+            return 0.0
+        return max(0.0, self._limits.body_seconds - self._limits.crowded_body_seconds)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, assert_never
 
 import trio
 
-from api.server.asgi import Application, OnError
+from api.server.asgi import Application, OnError, Scope
+from api.server.body_budget import BodyBudget, nothing
 from api.server.connection import Connection
 from api.server.descriptor_reserve import DescriptorReserve
 from api.server.exchange import Service
@@ -29,7 +30,9 @@ class Server:
     `on_error` gets every exception of the application and of the server itself; none of them reaches another
     connection. `server_name` is the `server` header of responses. Each request's scope gets its own shallow
     copy of `state`. `always_answered` are paths, of probes, that are answered to clients over the limit of
-    connections, too.
+    connections, too. `account_of` says who is charged for a body; it is asked when the application begins to
+    read it. `on_freed` is called when a large body is not held any longer: an application that has read one,
+    and drops it before its answer, calls `release_body` of the scope.
     """
 
     def __init__(
@@ -41,6 +44,8 @@ class Server:
         server_name: str | None = None,
         state: Mapping[str, Any] | None = None,
         always_answered: Collection[str] = (),
+        account_of: Callable[[Scope], str] = lambda scope: "",
+        on_freed: Callable[[], None] = nothing,
     ) -> None:
         self._limits = limits or Limits()
         self._on_error = on_error
@@ -52,7 +57,9 @@ class Server:
             server_name,
             frozenset(always_answered),
             self.is_retiring,
+            account_of,
         )
+        self._budget = BodyBudget(self._limits, on_freed)
         self._tally = Tally()
         self._connections: set[Connection] = set()
         self._places = Places(self._limits.connections, self._limits.refusals)
@@ -197,7 +204,7 @@ class Server:
                 raise rest from None
 
     async def _serve_connection(self, stream: trio.abc.HalfCloseableStream) -> None:
-        connection = Connection(stream, self._service, self._limits, self._tally, self._state)
+        connection = Connection(stream, self._service, self._limits, self._tally, self._state, self._budget)
         self._connections.add(connection)
         self._tally.accepted_connections += 1
         self._tally.open_connections += 1
@@ -209,4 +216,4 @@ class Server:
 
     async def _refuse_connection(self, stream: trio.abc.HalfCloseableStream) -> None:
         limits = refusal_limits(self._limits, self._places.refused)
-        await Connection(stream, self._service, limits, self._tally, self._state).refuse()
+        await Connection(stream, self._service, limits, self._tally, self._state, self._budget).refuse()

@@ -16,7 +16,7 @@ import mlx.core as mx
 from mlx_lm.utils import load_model
 
 from loadtests.device.finding import Finding, attempt
-from scheduler.config import EngineConfig
+from scheduler.config import EngineConfig, load_message
 from scheduler.engine.device import Traits
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx import loading
@@ -53,18 +53,18 @@ class Subject:
     def of(cls, folder: Path, name: str, dtype: str) -> Subject:
         config = EngineConfig(
             "mlx",
-            folder,
+            str(folder),
             max_slots=_SLOTS,
             prefill_chunk_tokens=_CHUNK_TOKENS,
             weights_dtype=dtype,  # type: ignore[arg-type]
             kv_cache_bytes=1 << 30,
             load_check="off",
         )
-        backend = loading.load(config.load_message(), lambda stage: None)
+        backend = loading.load(load_message(config), lambda stage: None)
         model, _ = load_model(folder, lazy=True)
         model.set_dtype(DTYPES[dtype])
         mx.eval(model.parameters())
-        return cls(f"{name}, {dtype}", model, config.load_message(), backend.describe(), backend.row_bytes)
+        return cls(f"{name}, {dtype}", model, load_message(config), backend.describe(), backend.row_bytes)
 
     @property
     def tolerance(self) -> float:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from scheduler.config import EngineConfig
+from scheduler.config import EngineConfig, load_message
 from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.prefill import Chunk, share
@@ -20,8 +20,8 @@ _CHUNK_TOKENS = 512
 
 def loaded(folder: Path) -> MlxBackend:
     """With the weights' dtype that a server would take, and without the check at load."""
-    config = EngineConfig("mlx", folder, max_slots=MOST_ROWS, load_check="off")
-    return loading.load(config.load_message(), lambda stage: None)
+    config = EngineConfig("mlx", str(folder), max_slots=MOST_ROWS, load_check="off")
+    return loading.load(load_message(config), lambda stage: None)
 
 
 def fitting_tokens(backend: MlxBackend, rows: int) -> int:

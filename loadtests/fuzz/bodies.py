@@ -41,12 +41,17 @@ RESPONSES: Final = "/v1/responses"
 MESSAGES: Final = "/v1/messages"
 
 
+RERANK: Final = "/v1/rerank"
+EMBEDDINGS: Final = "/v1/embeddings"
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One request."""
+    """One request. `sent`: the share of its body that is sent before the client leaves."""
 
     path: str
     body: dict[str, Any]
+    sent: float = 1.0
 
 
 def bodies(count: int, seed: int, model: str) -> list[Body]:
@@ -55,6 +60,8 @@ def bodies(count: int, seed: int, model: str) -> list[Body]:
 
 
 def _body(chance: random.Random, model: str) -> Body:
+    if chance.random() < _POOLED_SHARE:
+        return _pooled(chance, model)
     path = chance.choice((CHAT, CHAT, CHAT, TEXT, TEXT, RESPONSES, MESSAGES))
     match path:
         case "/v1/chat/completions":
@@ -63,6 +70,8 @@ def _body(chance: random.Random, model: str) -> Body:
         case "/v1/completions":
             body = {"prompt": _prompt(chance), **_sampled(chance), **_held(chance)}
             body |= _logprobs(chance, {"logprobs": 0}, {"logprobs": 5})
+            if chance.random() < 0.1:
+                body["echo"] = True
         case "/v1/responses":
             body = {"input": _said(chance), "store": chance.random() < 0.5, **_numbers(chance, _TEMPERED)}
         case _:
@@ -70,7 +79,24 @@ def _body(chance: random.Random, model: str) -> Body:
             if chance.random() < 0.2:
                 body["stop_sequences"] = _stops(chance, 64)
     limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
-    return Body(path, {**body, limit: chance.choice((1, 2, 8, 24)), "stream": chance.random() < 0.5})
+    if chance.random() < _BEYOND_SHARE:
+        # An adapter that nobody has.
+        body["model"] = f"{model}:nobody"
+    sent = chance.random() if chance.random() < _CUT_SHARE else 1.0
+    return Body(path, {**body, limit: chance.choice((1, 2, 8, 24)), "stream": chance.random() < 0.5}, sent)
+
+
+_CUT_SHARE: Final = 0.03
+_POOLED_SHARE: Final = 0.03
+
+
+def _pooled(chance: random.Random, model: str) -> Body:
+    """A ranking or texts to embed, which a model that writes refuses, however many they are."""
+    texts = [_said(chance)] * chance.choice((1, 64, 2048))
+    if chance.random() < 0.5:
+        return Body(EMBEDDINGS, {"model": model, "input": texts})
+    query = _said(chance) * chance.choice((1, 50))
+    return Body(RERANK, {"model": model, "query": query, "instruction": query, "documents": texts})
 
 
 def _numbers(chance: random.Random, names: tuple[str, ...]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ MOST_SILENT_SECONDS = 0.25
 _NOTE_EVERY = 500
 _REQUEST_SECONDS = 120.0
 _CALM_SECONDS = 1.0
+_CUT_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,8 @@ class Fuzzed:
     statuses: Counter[int] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     """5xx answers and streams that ended with an error, by code."""
+    cut: int = 0
+    """Requests of which a part was sent."""
     lost: Counter[str] = field(default_factory=Counter)
     """Requests without a whole answer, by what happened to the connection."""
     deaths: float = 0.0
@@ -134,6 +137,11 @@ async def _send_all(
 
 async def _send(http: httpx.AsyncClient, url: str, body: Body, fuzzed: Fuzzed) -> None:
     """Send one body. Never raises for what a server does."""
+    if body.sent < 1:
+        fuzzed.cut += 1
+        with suppress(OSError, trio.BrokenResourceError):
+            await _send_part(url, body)
+        return
     try:
         response = await http.post(url + body.path, json=body.body)
     except httpx.HTTPError as error:
@@ -145,6 +153,16 @@ async def _send(http: httpx.AsyncClient, url: str, body: Body, fuzzed: Fuzzed) -
     if (code := _error_code(response)) is not None:
         fuzzed.errors[code] += 1
         fuzzed.first_error.setdefault(code, body)
+
+
+async def _send_part(url: str, body: Body) -> None:
+    """Leave in the middle of a body."""
+    host, port = urlsplit(url).hostname or "", urlsplit(url).port or 0
+    text = json.dumps(body.body).encode()
+    head = f"POST {body.path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(text)}\r\n\r\n"
+    async with await trio.open_tcp_stream(host, port) as stream:
+        await stream.send_all(head.encode() + text[: int(body.sent * len(text))])
+        await trio.sleep(_CUT_SECONDS)
 
 
 def _error_code(response: httpx.Response) -> str | None:

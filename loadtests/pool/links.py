@@ -97,7 +97,7 @@ def run(plan: LinksPlan, note: Callable[[str], None]) -> list[LinkCost]:
 async def _measure(plan: LinksPlan, preparation: Preparation, delay_ms: float) -> LinkCost:
     async with _launcher(delay_ms) as launcher, trio.open_nursery() as nursery:
         scripted = ScriptedPlan(plan.step_seconds, vocabulary=inspect(EMBEDDED_FOLDER).vocabulary)
-        engine = EngineConfig("scripted", EMBEDDED_FOLDER, max_slots=plan.slots, scripted=scripted)
+        engine = EngineConfig("scripted", str(EMBEDDED_FOLDER), max_slots=plan.slots, scripted=scripted)
         scheduler = Scheduler(SchedulerConfig(engine), preparation, lambda number: launcher, _in_place)
         nursery.start_soon(scheduler.run)
         await scheduler.wait_ready()

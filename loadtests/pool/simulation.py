@@ -198,7 +198,7 @@ async def front(
     launcher = SimulatedEngines(timing)
     config = SchedulerConfig(
         engine=EngineConfig(
-            "scripted", EMBEDDED_FOLDER, max_slots=slots, scripted=ScriptedPlan(vocabulary=vocabulary)
+            "scripted", str(EMBEDDED_FOLDER), max_slots=slots, scripted=ScriptedPlan(vocabulary=vocabulary)
         ),
         intake=IntakeConfig(),
         engines=engines,

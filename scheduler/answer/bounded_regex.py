@@ -1,8 +1,8 @@
 """The `regex` package within a time limit that spans many calls.
 
 mlx-lm's tool parsers match patterns with several lazy groups against the model's output. On unbalanced marks
-they take quadratic or cubic time (40 KB: 4 to 12 s; `regex` has no bound by steps), and they run on the event
-loop. Python code between two matches is not limited: only matching was found to be superlinear.
+they take quadratic or cubic time (40 KB: 4 to 12 s; `regex` has no bound by steps). Python code between two
+matches is not limited: only matching was found to be superlinear.
 """
 
 from __future__ import annotations

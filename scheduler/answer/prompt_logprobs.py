@@ -9,11 +9,11 @@ A file of its own because the pipeline reads answers, and this is no part of one
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 from scheduler.errors import LinkError
-from scheduler.events import Logprob, PromptScores, PromptToken, TokenLogprobs
+from scheduler.events import PromptScores, PromptToken, TokenLogprobs
 from scheduler.link.messages import LogprobsOut
 
 _utf8 = getincrementaldecoder("utf-8")
@@ -44,19 +44,12 @@ class PromptLogprobs(PromptScores):
         if not self.whole:
             self._entries.clear()
 
-    def spelled(self) -> list[PromptToken]:
+    def spelled(self) -> Iterator[PromptToken]:
         """All tokens of the prompt."""
         decoder, characters = _utf8("replace"), 0
-        spelled: list[PromptToken] = []
         for token, entry in zip_longest(self._prompt, (None, *self._entries)):
             data, known = self._token_bytes(token), None
             if entry is not None:
-                top = tuple(self._logprob(other, value) for other, value in entry.top)
-                known = TokenLogprobs(self._logprob(token, entry.chosen), top, characters)
-            spelled.append(PromptToken(data, characters, known))
+                known = TokenLogprobs.of(token, entry.chosen, entry.top, self._token_bytes, characters)
+            yield PromptToken(data, characters, known)
             characters += len(decoder.decode(data))
-        return spelled
-
-    def _logprob(self, token_id: int, logprob: float) -> Logprob:
-        data = self._token_bytes(token_id)
-        return Logprob(token_id, data.decode("utf-8", "replace"), data, logprob)

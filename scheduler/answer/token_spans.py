@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from scheduler.events import Logprob, TokenLogprobs
+from scheduler.events import TokenLogprobs
 from scheduler.link.messages import LogprobsOut
 
 
@@ -33,8 +33,7 @@ class TokenSpans:
 
     def spelled(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs:
         """A token that comes next."""
-        top = tuple(self._logprob(other, logprob) for other, logprob in logprobs.top)
-        return TokenLogprobs(self._logprob(token_id, logprobs.chosen), top, self._characters)
+        return TokenLogprobs.of(token_id, logprobs.chosen, logprobs.top, self._token_bytes, self._characters)
 
     def add_text(self, characters: int) -> None:
         """Count text that the detokenizer held back for the tokens so far."""
@@ -64,7 +63,3 @@ class TokenSpans:
         """Return the tokens without text, at the end of the answer."""
         taken, self._waiting = tuple(self._waiting), []
         return taken
-
-    def _logprob(self, token_id: int, logprob: float) -> Logprob:
-        data = self._token_bytes(token_id)
-        return Logprob(token_id, data.decode("utf-8", "replace"), data, logprob)

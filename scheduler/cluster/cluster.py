@@ -8,6 +8,7 @@ none.
 from __future__ import annotations
 
 import logging
+import subprocess
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -23,9 +24,8 @@ from scheduler.cluster.agent_messages import (
     server_inbound,
 )
 from scheduler.errors import LinkError
-from scheduler.link.framing import encode
-from scheduler.link.process import LaunchFailed
-from scheduler.link.side_process import SideLauncher, SideProcess
+from scheduler.link.channel import EngineGone, FrameChannel
+from scheduler.link.child_process import Child, ChildProcess, LaunchFailed
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 
@@ -34,7 +34,8 @@ BACKOFF_FIRST_SECONDS = 1.0
 BACKOFF_LIMIT_SECONDS = 15.0
 SILENCE_SECONDS = 60.0
 """An agent that connects to Ray, or has been connected, gives a sign of life or a reason before this."""
-_READ_BYTES = 1 << 16
+_STOP_SECONDS = 2.0
+"""From end of file to SIGKILL: the agent holds nothing."""
 
 
 class ClusterState(StrEnum):
@@ -45,19 +46,26 @@ class ClusterState(StrEnum):
     """The agent or Ray is gone. Engines go on; machines that come get none."""
 
 
-def agent_process(environment: Mapping[str, str], ray_address: str) -> SideProcess:
-    """Return the launcher of `python -m scheduler.cluster.agent`."""
+def agent_process(environment: Mapping[str, str], ray_address: str) -> ChildProcess:
+    """Return `python -m scheduler.cluster.agent`."""
     # Ray reports nothing to its makers, and on a Mac joins a cluster at all.
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
     # Its own log lines are for debugging; the last one may say why the agent ended.
-    arguments = ("--ray", ray_address)
-    return SideProcess("agent", "scheduler.cluster.agent", arguments, {**quiet, **environment}, logging.DEBUG)
+    return ChildProcess(
+        "agent",
+        "scheduler.cluster.agent",
+        ("--ray", ray_address),
+        {**quiet, **environment},
+        _STOP_SECONDS,
+        stdout=subprocess.DEVNULL,
+        level=logging.DEBUG,
+    )
 
 
 class RayCluster:
     """`run` must be running."""
 
-    def __init__(self, agent: SideLauncher, metrics: Metrics) -> None:
+    def __init__(self, agent: Child, metrics: Metrics) -> None:
         self._agent = agent
         self._metrics = metrics
         self._telemetry = Containment(metrics)
@@ -78,7 +86,7 @@ class RayCluster:
         backoff = BACKOFF_FIRST_SECONDS
         while True:
             try:
-                last_words = await self._agent.run(self._session)
+                last_words = (await self._agent.run(self._talk)).last_words
             except LaunchFailed as error:
                 last_words = str(error)
             if self.state is ClusterState.CONNECTED:
@@ -95,26 +103,31 @@ class RayCluster:
         self.restarts += 1
         self._telemetry.sample(self._metrics.agent_restarts.inc)
 
-    async def _session(self, stream: trio.abc.Stream) -> None:
-        """Return when the agent is gone or hangs."""
+    async def _talk(self, stream: trio.abc.Stream) -> bool:
+        """Return when the agent is gone or hangs. Ray has no stacks to show."""
         assert self._place is not None
-        reader = server_inbound()
+        channel = FrameChannel(stream, server_inbound())
+        channel.send_nowait(self._place)
         try:
-            await stream.send_all(encode(self._place))
-            while True:
-                data: bytes | bytearray = b""
-                with trio.move_on_after(SILENCE_SECONDS) as limit:
-                    data = await stream.receive_some(_READ_BYTES)
-                if limit.cancelled_caught:
-                    self._refusal = f"the agent has sent nothing for {SILENCE_SECONDS:g} s"
-                if not data:
-                    return
-                for message in reader.feed(data):
-                    self._take(message)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.write_forever)
+                await self._listen(channel)
+                nursery.cancel_scope.cancel()
+        except* LinkError as errors:
+            self._refusal = f"the agent breaks the protocol: {errors.exceptions[0]}"
+        except* EngineGone:
             pass
-        except LinkError as error:
-            self._refusal = f"the agent breaks the protocol: {error}"
+        return False
+
+    async def _listen(self, channel: FrameChannel[FromAgent]) -> None:
+        """Return when the agent has been silent for too long. Raise EngineGone, LinkError."""
+        while True:
+            with trio.move_on_after(SILENCE_SECONDS) as limit:
+                message = await channel.receive()
+            if limit.cancelled_caught:
+                self._refusal = f"the agent has sent nothing for {SILENCE_SECONDS:g} s"
+                return
+            self._take(message)
 
     def _take(self, message: FromAgent) -> None:
         match message:

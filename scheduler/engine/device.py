@@ -31,8 +31,8 @@ class Traits:
     """Bound on the memory for the scores of one attention product and what is computed from them, where the
     memory limit allows as much: longer chunks over longer runs are computed in pieces."""
     evaluation_seconds: float | None = None
-    """A chunk that takes longer is evaluated in slices (`mlx/layer_slices.py`), on a device that ends long
-    work or that draws the screen; None: at once."""
+    """A chunk that takes longer is evaluated in slices (`mlx/upstream/layer_slices.py`), on a device that
+    ends long work or that draws the screen; None: at once."""
     most_buffers: int | None = None
     """Allocations that the device can hold at a time, whatever their size; None: any number."""
 

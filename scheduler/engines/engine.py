@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from scheduler.config import SchedulerConfig
+from scheduler.config import SchedulerConfig, load_message
+from scheduler.engine_bounds import EngineBounds
 from scheduler.engines.adapters import Adapters
 from scheduler.engines.condition import State
 from scheduler.engines.deadlines import StepDeadlines
@@ -88,7 +89,7 @@ class Engine:
         """It gets no new requests, and is stopped after its last one."""
         self.quarantined = False
         """It gets no new requests until those suspected of a death are cleared."""
-        self.bounds = config.engine.first_bounds
+        self.bounds = EngineBounds(config.engine.prefill_chunk_tokens)
         """What its next process may use; while one runs, its ceiling as it climbs."""
         self.speeds = Speeds(config.engine.prefill_chunk_tokens)
         self.life: Life | None = None
@@ -297,7 +298,7 @@ class Engine:
     def load(self) -> Load:
         adapters = self._shared.adapters.present
         self._loaded_adapters = frozenset(source.key for source in adapters)
-        return self._config.engine.load_message(self.bounds, int(self.name), self.share.given(), adapters)
+        return load_message(self._config.engine, self.bounds, int(self.name), self.share.given(), adapters)
 
     def loading(self, stage: str) -> None:
         self._shared.on_loading(self.name, stage)
@@ -305,7 +306,7 @@ class Engine:
     def live(self, ready: Ready, send: Callable[[ToEngine], None]) -> Callable[[FromEngine], None]:
         now = self._clock()
         self.speeds.engine_started()
-        if self._config.engine.kv_disk is None:
+        if not self._config.engine.kv_disk:
             self._likely = PrefixEstimate()
         stall = StallWatch(
             self._deadlines,
@@ -358,7 +359,7 @@ class Engine:
         self.speeds.take(counters)
         held_tokens = counters.cache.held_tokens + counters.row_tokens
         # The backlog is counted only where it matters: this runs at every step.
-        if life.likely.tokens > held_tokens and self._config.engine.kv_disk is None:
+        if life.likely.tokens > held_tokens and not self._config.engine.kv_disk:
             life.likely.bound(held_tokens + self._backlog_tokens)
         tokens = counters.chunk_ceiling
         if tokens and tokens != self.bounds.chunk_tokens:

@@ -173,7 +173,7 @@ class Fleet:
         all have failed."""
         while any(model.state is ModelState.LOADING for model in self):
             await self.wait_change()
-        failed = [model for model in self if model.state in (ModelState.UNLOADING, ModelState.FAILED)]
+        failed = [model for model in self if model.reason is not None]
         if failed and not any(model.state is ModelState.LOADED for model in self):
             raise StartupError("; ".join(f"{model.name}: {model.reason}" for model in failed))
 
@@ -189,11 +189,13 @@ class Fleet:
         return model
 
     def unload(self, name: str) -> Model:
-        """Unload a model when the requests that its engines have are over. Raise ModelNotFound."""
+        """Unload a model when the requests that its engines have are over; one that is being loaded at once.
+        Raise ModelNotFound."""
         model = self[name]
-        if model.state is ModelState.LOADED:
-            model.hold()
-            self._notify()
+        if model.reserved_at is not None:
+            self._memory.release(name)
+        model.give_up()
+        self._notify()
         return model
 
     def start_drain(self) -> None:

@@ -124,7 +124,7 @@ class MemoryBudget:
         return self.budget_bytes == 0 or one.limit_bytes >= min(one.need_bytes, self.budget_bytes)
 
     def given(self, engine: str) -> SetMemoryLimit | None:
-        """A process is started: return the part that it is loaded with (`EngineConfig.load_message`). None:
+        """A process is started: return the part that it is loaded with (`config.load_message`). None:
         by the operator's option, as an engine without others. One for which nothing was reserved gets what
         is free at this moment."""
         one = self._engines.setdefault(engine, _Engine(engine, 0))

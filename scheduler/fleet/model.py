@@ -37,7 +37,7 @@ class ModelTraits:
 
 
 class Model:
-    """The fleet calls `follow`, `load`, `hold` and `unload`; nothing else changes its state."""
+    """The fleet calls `follow`, `load`, `hold`, `unload` and `give_up`; nothing else changes its state."""
 
     def __init__(
         self,
@@ -205,6 +205,21 @@ class Model:
         self._move(ModelState.UNLOADING)
         self.scheduler.pool.dispatcher.held = True
         self.scheduler.pool.unload()
+
+    def give_up(self) -> None:
+        """An operator wants it unloaded, or not loaded. Requests that wait load it again."""
+        # Its engines may be ready, and have requests, since the fleet's last turn.
+        self.follow(self._clock())
+        self._wanted_at = None
+        match self.state:
+            case ModelState.LOADED:
+                self.hold()
+            case ModelState.LOADING if self.reserved_at is None:
+                self.unload()
+            case ModelState.LOADING:
+                self.postpone()
+            case _:
+                pass
 
     def refuse_queued(self, reason: str) -> None:
         """No wait would help those that wait."""

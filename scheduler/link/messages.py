@@ -24,7 +24,7 @@ from scheduler.link.waits import WaitReason as WaitReason
 from scheduler.link.wire_struct import WireStruct
 from scheduler.token_ids import TokenIds
 
-PROTOCOL_VERSION = 23
+PROTOCOL_VERSION = 24
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -84,41 +84,32 @@ class Follow(WireStruct, frozen=True, tag="follow"):
         return f"Follow(rank={self.rank}, control={self.control!r})"
 
 
-class Load(WireStruct, frozen=True, tag="load"):
-    """The first message to the engine: what to run. Answered by Loading messages, then Ready or Fault."""
+class EngineConfig(WireStruct, frozen=True):
+    """What engines load and how they run: the part of Load that stays over their lives."""
 
-    version: int
     backend: Literal["mlx", "scripted"]
     model_folder: str
-    max_slots: int
-    prefill_chunk_tokens: int
-    prefill_rows: int
-    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"]
-    scripted: ScriptedPlan
+    max_slots: int = 32
+    prefill_chunk_tokens: int = 512
+    prefill_rows: int = 8
+    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = "auto"
+    scripted: ScriptedPlan = ScriptedPlan()
     kv_cache_bytes: int = -1
     """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
     kv_disk: str = ""
     """Folder of the disk tier; empty: no disk tier."""
-    kv_disk_bytes: int = 0
+    kv_disk_bytes: int = 32 << 30
+    """Of each engine."""
     itl_target_ms: float = 0.0
     """Target inter-token latency while prefills run; 0: in proportion to the decode steps."""
-    kv_cache_share: float = 1.0
-    """Share of `kv_cache_bytes` to use: below 1 after an engine ran out of memory."""
     load_check: Literal["auto", "off"] = "auto"
     """Whether to check at load how much of the batch is right for the model."""
     verdict_folder: str = ""
     """Where verdicts of that check are kept; empty: nowhere."""
     memory_limit: float = 0.0
-    """Of all that the engine may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
-    chunk_ceiling: int = 0
-    """Of a step's prompt tokens: below `prefill_chunk_tokens` after a device timeout; 0: no lower."""
-    climb_chunks: int = 1
-    """After this many chunks of its full size the ceiling rises by a quarter."""
+    """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
     sharers: int = 1
-    """Engines that use the memory of this one's device: each gets an equal part."""
-    memory_most_bytes: int = 0
-    """As in SetMemoryLimit. Then `memory_limit` is this engine's own part, in bytes; 0: no other limit will
-    be set."""
+    """Engines that use the memory of one device: each gets an equal part."""
     adapters: tuple[AdapterSource, ...] = ()
     """LoRA adapters to load with the model."""
     pooler: Pooler | None = None
@@ -129,6 +120,22 @@ class Load(WireStruct, frozen=True, tag="load"):
     """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
     fingerprint: str = ""
     """Of the model that it must be (`engine/model_source.py`); empty: `model_folder` is this machine's."""
+
+
+class Load(EngineConfig, frozen=True, tag="load"):
+    """The first message to the engine: what to run, and within which bounds. `kv_disk`, `adapters` and its
+    part of the memory are this engine's own. Answered by Loading messages, then Ready or Fault."""
+
+    version: int = PROTOCOL_VERSION
+    kv_cache_share: float = 1.0
+    """Share of `kv_cache_bytes` to use: below 1 after an engine ran out of memory."""
+    chunk_ceiling: int = 0
+    """Of a step's prompt tokens: below `prefill_chunk_tokens` after a device timeout; 0: no lower."""
+    climb_chunks: int = 1
+    """After this many chunks of its full size the ceiling rises by a quarter."""
+    memory_most_bytes: int = 0
+    """As in SetMemoryLimit. Then `memory_limit` is this engine's own part, in bytes; 0: no other limit will
+    be set."""
 
 
 class Sampling(WireStruct, frozen=True):

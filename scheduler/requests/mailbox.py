@@ -25,6 +25,10 @@ from scheduler.events import (
     ToolCallStarted,
 )
 
+_MOST_WITH_LOGPROBS = 32
+"""Pieces of a run that carry log-probabilities: with 20 alternatives a token is 2 KB of JSON, and a run is
+encoded at once."""
+
 
 class Doorbell:
     """Wakes the one reader of a mailbox, or of several."""
@@ -60,7 +64,7 @@ class Mailbox:
         assert self._final is None, "a piece of the answer after the final event"
         if not _has_content(piece):
             return
-        if self._runs and _joins(self._runs[-1][0], piece):
+        if self._runs and _joins(self._runs[-1], piece):
             self._runs[-1].append(piece)
         else:
             self._runs.append([piece])
@@ -106,9 +110,12 @@ def _has_content(piece: AnswerPiece) -> bool:
             return bool(piece.text)
 
 
-def _joins(last: AnswerPiece, piece: AnswerPiece) -> bool:
-    """Whether the two pieces can be merged."""
+def _joins(run: list[AnswerPiece], piece: AnswerPiece) -> bool:
+    """Whether the piece can be merged with the run before it."""
+    last = run[0]
     match piece:
+        case TextDelta() if piece.logprobs and len(run) >= _MOST_WITH_LOGPROBS:
+            return False
         case TextDelta() | ReasoningDelta():
             return type(last) is type(piece)
         case ToolCallArguments(index=index):

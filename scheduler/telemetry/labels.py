@@ -34,7 +34,8 @@ REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable
 is under way. Left: the client went before its end."""
 HTTP_REFUSALS = (
     *("too_many_connections", "header_timeout", "headers_too_large", "malformed_request"),
-    *("unsupported_protocol", "body_timeout", "body_too_large", "internal_error", "write_timeout"),
+    *("unsupported_protocol", "body_timeout", "body_too_large", "bodies_too_many"),
+    *("internal_error", "write_timeout"),
 )
 OTHER = "other"
 """The label of tenants that the operator did not name, of unknown routes, and so on."""

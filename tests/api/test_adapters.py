@@ -27,7 +27,7 @@ def with_adapters(
 ) -> Scheduler:
     sources = tuple(source_of(name, adapter_folder(folder / name, name.encode())) for name in names)
     plan = ScriptedPlan(step_seconds=0.01)
-    engine = EngineConfig("scripted", Path("none"), max_slots=4, scripted=plan, adapters=sources)
+    engine = EngineConfig("scripted", "none", max_slots=4, scripted=plan, adapters=sources)
     return make_scheduler(launcher or LoopbackLauncher(), engine=engine, **options)
 
 

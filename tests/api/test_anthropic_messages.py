@@ -61,6 +61,14 @@ async def test_a_whole_message_has_thoughts_text_and_calls(autojump_clock: trio.
 
 
 @trio_test
+async def test_an_answer_of_nothing_has_one_empty_text(autojump_clock: trio.testing.MockClock) -> None:
+    """Clients read the first block unasked, and a model may end its turn at once."""
+    whole, events = await ask(""), await ask("", stream=True)
+    assert whole["content"] == message_of(events)["content"] == [{"type": "text", "text": ""}]
+    assert (whole["stop_reason"], whole["usage"]["output_tokens"]) == ("end_turn", 1)
+
+
+@trio_test
 async def test_the_golden_transcript(autojump_clock: trio.testing.MockClock) -> None:
     """Event by event: reasoning, text and calls, and how each block begins and ends."""
     events = await ask(SAID, answer_format=HERMES, tools=TOOLS, stream=True)

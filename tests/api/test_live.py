@@ -7,10 +7,12 @@ import re
 from typing import Any
 
 import httpx
+import pytest
 import trio.testing
 from fastapi import FastAPI
 from trio.testing import trio_test
 
+from api import live
 from api.live import PAGE, live_routes, snapshot
 from scheduler.link.waits import REASONS
 from scheduler.requests.lifecycle import State
@@ -90,6 +92,53 @@ async def test_who_comes_late_gets_the_last_minutes_first(autojump_clock: trio.t
     assert all(tuple(later) == COLUMNS for later in histories)
     times = [time for history in histories for time in history["time"]]
     assert times == sorted(set(times))
+
+
+@trio_test
+async def test_a_snapshot_is_encoded_once_for_all_viewers(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty viewers, who come at different times, cost what one does; each gets every request and every
+    sample once."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    bodies: list[str] = []
+    made = inspected = 0
+    inspect = scheduler.operations.inspect_cache
+
+    def counted(of: Any) -> dict[str, Any]:
+        nonlocal made
+        made += 1
+        return snapshot(of)
+
+    async def counted_inspection(top: int) -> Any:
+        nonlocal inspected
+        inspected += 1
+        return await inspect(top=top)
+
+    monkeypatch.setattr(live, "snapshot", counted)
+    monkeypatch.setattr(scheduler.operations, "inspect_cache", counted_inspection)
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+
+        async def watch() -> None:
+            bodies.append((await client.get("/live")).text)
+
+        for number in range(50):
+            nursery.start_soon(watch)
+            await trio.sleep(0.01 * (number % 5))
+        for _ in range(3):
+            await client.post("/v1/chat/completions", json=chat("hello"))
+            await trio.sleep(3)
+        scheduler.start_drain()
+        await trio.sleep(1)
+    assert len(bodies) == 50
+    assert made < 40
+    assert inspected <= 6
+    for body in bodies:
+        snapshots = named(body, "snapshot")
+        assert [one["number"] for each in snapshots for one in each["recent"]] == [1, 2, 3]
+        times = [time for each in snapshots for time in each["history"]["time"]]
+        assert times == sorted(set(times))
+        assert named(body, "cache")
 
 
 @trio_test

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from api.anthropic.encode import MessageEncoder, message_object
 from api.block_sequence import whole_blocks
 from api.completions.encode import CompletionEncoder, completion_object
+from api.json_pieces import json_text
 from api.openai.encode import ChunkEncoder
 from api.openai.encode import completion_object as chat_object
 from api.responses.encode import ResponseEncoder
@@ -27,7 +28,6 @@ from scheduler.events import (
     AnswerPiece,
     Finished,
     FinishReason,
-    Logprob,
     ReasoningDelta,
     TextDelta,
     TokenLogprobs,
@@ -74,7 +74,11 @@ def pieces(sections: list[tuple[str, str]], cuts: list[int]) -> Iterator[AnswerP
 
 def logprobs_of(character: str) -> TokenLogprobs:
     """Return a token for each character, so that each piece has its own."""
-    return TokenLogprobs(Logprob(ord(character), character, character.encode(), -1.0))
+    return TokenLogprobs.of(ord(character), -1.0, (), spelled)
+
+
+def spelled(token_id: int) -> bytes:
+    return chr(token_id).encode()
 
 
 def finished(reason: FinishReason) -> Finished:
@@ -125,7 +129,7 @@ def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]],
     uncut = list(pieces(sections, []))
     assert response == responses_stream(uncut, reason)
     blocks = whole_blocks(whole(uncut, reason).choices[0])
-    items = ENVELOPE.items(blocks, reason)
+    items = json.loads(json_text(ENVELOPE.items(blocks, reason)))
     for item in items:
         for part in item["content"] if item["type"] == "message" else ():
             assert "".join([entry["token"] for entry in part["logprobs"]]) == part["text"]

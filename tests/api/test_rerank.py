@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,23 @@ async def test_top_n_and_no_documents(autojump_clock: trio.testing.MockClock) ->
     short = (await post(body)).json()["results"]
     assert short == [{name: entry[name] for name in ("index", "relevance_score")} for entry in whole[:2]]
     assert len((await post({"documents": DOCUMENTS, "top_n": 99})).json()["results"]) == 4
+
+
+@trio_test
+async def test_a_query_is_not_copied_for_documents_that_still_wait(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A body of some kilobytes would come to 80 MB, before the first document is accepted or refused."""
+    body = {"query": "q" * 20_000, "instruction": "i" * 20_000, "documents": ["d"] * 2048}
+    await post({"documents": DOCUMENTS})
+    tracemalloc.start()
+    try:
+        response = await post(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert response.status_code == 400, response.text
+    assert peak < 20 << 20
 
 
 @trio_test

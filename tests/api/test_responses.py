@@ -244,7 +244,7 @@ def test_the_store_is_bounded_by_count_and_bytes() -> None:
 
     store = ResponseStore(max_responses=3, max_bytes=6000)
     for number in range(5):
-        store.put("t", {"id": f"r{number}"}, None, turn("x"))
+        store.put("t", f"r{number}", b"{}", None, turn("x"))
     assert [store.get("t", f"r{number}") is not None for number in range(5)] == [
         False,
         False,
@@ -253,16 +253,16 @@ def test_the_store_is_bounded_by_count_and_bytes() -> None:
         True,
     ]
     assert store.get("t", "r2") is not None
-    store.put("t", {"id": "r5"}, store.get("t", "r2"), turn("y" * 100))
+    store.put("t", "r5", b"{}", store.get("t", "r2"), turn("y" * 100))
     assert store.get("t", "r3") is None
     newest = store.get("t", "r5")
     assert newest is not None
     assert [message["content"][0] for message in newest.messages()] == ["x", "y"]
-    store.put("t", {"id": "big"}, newest, turn("z" * 4000))
+    store.put("t", "big", b"{}", newest, turn("z" * 4000))
     assert store.get("t", "big") is not None
     assert len(store) == 1
     assert store.bytes <= 6000
-    store.put("t", {"id": "huge"}, None, turn("z" * 6000))
+    store.put("t", "huge", b"{}", None, turn("z" * 6000))
     assert store.get("t", "huge") is None
     assert store.get("t", "big") is not None
     assert store.get("other", "big") is None
@@ -277,7 +277,7 @@ def test_a_stored_response_is_charged_what_it_holds() -> None:
     tracemalloc.start()
     try:
         for number in range(4):
-            store.put("t", {"id": f"r{number}"}, None, messages_json(messages))
+            store.put("t", f"r{number}", b"{}", None, messages_json(messages))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

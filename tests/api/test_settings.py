@@ -17,6 +17,7 @@ from api.options import Option, load, options, refuse_unknown_variables
 from api.scheduler_settings import scheduler_config
 from api.served_names import NamedPreset
 from api.settings import ServeSettings
+from scheduler.config import load_message
 from scheduler.errors import OptionError, StartupError
 from scheduler.link.messages import RankGroup
 from scheduler.link.pooling import Pooler
@@ -241,7 +242,7 @@ def test_ranks_over_machines_are_those_of_the_file(tmp_path: Path) -> None:
     config = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
     assert (config.engines, config.nodes_decide) == (0, True)
     assert settings.rank_hosts is not None
-    assert config.engine.load_message().ranks == settings.rank_hosts.group
+    assert load_message(config.engine).ranks == settings.rank_hosts.group
     with pytest.raises(StartupError, match=r"^--engines ray:.*pair\.json does not go with --ranks 3$"):
         scheduler_config(
             load({"engines": f"ray:{file}", "ranks": "3"}), Path("none"), ApiKeys(), Path("cache")
@@ -253,8 +254,8 @@ def test_an_engine_is_one_process_if_nothing_else_is_asked() -> None:
         scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).engine
         for given in ({}, {"ranks": "2"})
     )
-    assert one.load_message().ranks is None
-    assert two.load_message().ranks == RankGroup(2, "ring", ())
+    assert load_message(one).ranks is None
+    assert load_message(two).ranks == RankGroup(2, "ring", ())
 
 
 def test_more_adapters_than_there_may_be_are_refused() -> None:
@@ -283,4 +284,4 @@ def test_an_embedders_engine_gets_as_many_texts_ahead_as_it_has_slots() -> None:
     chat = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
     embedder = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), pooler)
     assert (chat.intake.lookahead, embedder.intake.lookahead) == (4, 40)
-    assert (chat.engine.load_message().pooler, embedder.engine.load_message().pooler) == (None, pooler)
+    assert (load_message(chat.engine).pooler, load_message(embedder.engine).pooler) == (None, pooler)

@@ -47,7 +47,7 @@ async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
         return work()
 
     bench = Bench()
-    config = SchedulerConfig(EngineConfig("scripted", FOLDER.path))
+    config = SchedulerConfig(EngineConfig("scripted", str(FOLDER.path)))
     bench.scheduler = Scheduler(
         config, Preparation(ByteTokenizer(), FOLDER), lambda number: bench.launcher, stuck
     )

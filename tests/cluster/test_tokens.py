@@ -24,15 +24,16 @@ _SECONDS = 90
 async def first_word(cluster: Machines) -> FromAgent:
     said: list[FromAgent] = []
 
-    async def session(stream: trio.abc.Stream) -> None:
+    async def talk(stream: trio.abc.Stream) -> bool:
         reader = server_inbound()
         # Its port is nobody's: the actor gives up.
         await stream.send_all(encode(Place((), 9, "0" * 64, "off")))
         while not said and (data := await stream.receive_some()):
             said.extend(reader.feed(data))
+        return False
 
     with trio.fail_after(_SECONDS):
-        await agent_process({**os.environ, **cluster.environment}, cluster.address).run(session)
+        await agent_process({**os.environ, **cluster.environment}, cluster.address).run(talk)
     return said[0]
 
 

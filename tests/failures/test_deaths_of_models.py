@@ -93,7 +93,9 @@ async def _killed(folder: Path, clients: list[Client]) -> float:
         ProcessLauncher({**os.environ, "PYTHONPATH": path}, stop_seconds=10.0),
         preparation=Preparation(ByteTokenizer(), model),
         folder=model,
-        engine=EngineConfig("mlx", folder, max_slots=8, prefill_chunk_tokens=24, weights_dtype="float32"),
+        engine=EngineConfig(
+            "mlx", str(folder), max_slots=8, prefill_chunk_tokens=24, weights_dtype="float32"
+        ),
     )
     async with running(service), trio.open_nursery() as nursery:
         for client in clients:

@@ -67,7 +67,7 @@ def make_scheduler(
         engine=engine
         or EngineConfig(
             "scripted",
-            Path("none"),
+            "none",
             max_slots=max_slots,
             kv_cache_bytes=kv_cache_bytes,
             memory_limit=memory_limit,

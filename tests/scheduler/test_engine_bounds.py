@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
-from scheduler.config import EngineConfig
+from scheduler.config import EngineConfig, load_message
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine_bounds import LEAST_CEILING_TOKENS, EngineBounds
 from scheduler.link.messages import SetMemoryLimit
@@ -55,21 +55,27 @@ def test_other_deaths_change_nothing(cause: DeathCause) -> None:
     assert EngineBounds(512).after(cause) == EngineBounds(512)
 
 
+def test_the_load_message_is_the_configuration_within_bounds() -> None:
+    """A field of the configuration is one of the message: nothing spells it again."""
+    config = EngineConfig("scripted", "none", max_slots=3, kv_disk="prefixes", model="m", fingerprint="f")
+    assert asdict(load_message(config)).items() >= asdict(config).items()
+
+
 def test_the_load_message_carries_the_bounds() -> None:
     """And the configured chunk beside its ceiling, for the climb back."""
-    config = EngineConfig("scripted", Path("none"), prefill_chunk_tokens=512)
-    load = config.load_message(EngineBounds(64, 0.8, 256))
+    config = EngineConfig("scripted", "none", prefill_chunk_tokens=512)
+    load = load_message(config, EngineBounds(64, 0.8, 256))
     assert (load.prefill_chunk_tokens, load.chunk_ceiling, load.climb_chunks) == (512, 64, 256)
     assert load.kv_cache_share == 0.8
-    assert config.load_message().chunk_ceiling == 512
+    assert load_message(config).chunk_ceiling == 512
 
 
 def test_the_load_message_carries_the_part_of_a_memory_budget() -> None:
     """Instead of what the operator has set for all engines."""
-    config = EngineConfig("scripted", Path("none"), memory_limit=0.5, sharers=2)
-    own = config.load_message()
+    config = EngineConfig("scripted", "none", memory_limit=0.5, sharers=2)
+    own = load_message(config)
     assert (own.memory_limit, own.sharers, own.memory_most_bytes) == (0.5, 2, 0)
-    part = config.load_message(given=SetMemoryLimit(3_000, 4, 9_000))
+    part = load_message(config, given=SetMemoryLimit(3_000, 4, 9_000))
     assert (part.memory_limit, part.sharers, part.memory_most_bytes) == (3_000, 4, 9_000)
 
 

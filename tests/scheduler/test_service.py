@@ -156,7 +156,7 @@ async def test_the_bound_holds_for_those_who_were_tokenized_together(autojump_cl
         await trio.sleep(1)
         return work()
 
-    config = SchedulerConfig(EngineConfig("scripted", FOLDER.path, max_slots=1))
+    config = SchedulerConfig(EngineConfig("scripted", str(FOLDER.path), max_slots=1))
     config = SchedulerConfig(config.engine, intake=type(config.intake)(max_queue=1, lookahead=0))
     bench.scheduler = Scheduler(
         config, Preparation(ByteTokenizer(), FOLDER), lambda number: bench.launcher, slow

@@ -1,9 +1,9 @@
 """Whether a value may be valid under a JSON schema, decided within a bounded number of steps.
 
-The client writes the schema and the model the value, and the check runs on the event loop, so its cost needs
-a fixed bound. The `jsonschema` package has none: 2 KB of doubled `$ref`s make it visit 2^24 nodes, a
-subschema with its own `$schema` re-enables keywords that the caller disabled, and `additionalProperties` and
-`unevaluatedProperties` match the client's regular expressions, which may take Python's `re` exponential time.
+The client writes the schema and the model the value, so its cost needs a fixed bound, in a worker too.
+The `jsonschema` package has none: 2 KB of doubled `$ref`s make it visit 2^24 nodes, a subschema with its own
+`$schema` re-enables keywords that the caller disabled, and `additionalProperties` and `unevaluatedProperties`
+match the client's regular expressions, which may take Python's `re` exponential time.
 
 The check is one-sided: it accepts all valid values, and some invalid ones. It ignores keywords that no
 coercion depends on (`pattern`, `format`, `not`, `uniqueItems`, `if`, ...), and treats `oneOf` as `anyOf`.
@@ -17,8 +17,8 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 ANSWER_STEPS = 5_000
-"""The budget for all arguments of one answer: at most about 30 ms of the event loop. A call with a thousand
-values takes about three thousand."""
+"""The budget for all arguments of one answer: 5 to 30 ms. A call with a thousand values takes about three
+thousand."""
 _DEEPEST = 64
 _LONGEST_POINTER = 1_000
 _LONGEST_CHAIN = 8

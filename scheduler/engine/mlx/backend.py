@@ -18,19 +18,17 @@ from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
 from scheduler.engine.memory_limit import MemoryLimit
-from scheduler.engine.mlx import shared_attention
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Batch, Sampled
 from scheduler.engine.mlx.batching import Batching
-from scheduler.engine.mlx.cpu import swiglu
 from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
-from scheduler.engine.mlx.layer_slices import slices
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
+from scheduler.engine.mlx.upstream.layer_slices import slices
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease
@@ -49,9 +47,6 @@ from scheduler.link.messages import (
     TokenOut,
 )
 from scheduler.token_ids import largest
-
-shared_attention.take_over()
-swiglu.take_over()
 
 _ALL = Batching()
 

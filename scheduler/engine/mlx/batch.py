@@ -1,12 +1,12 @@
 """The running rows in mlx-lm's BatchGenerator: everything that we use of it or override (written against
-0.32.2).
+0.32.2); what touches its insides is in `upstream/batch_generator.py`.
 
 Upstream keeps: the two batches (prompts in prefill, rows that decode), the place of each row in them, and how
 rows join, move from one to the other and leave, with the `merge`, `extend`, `filter`, `extract` of their
 caches. Its lists of samplers hold our `Row`s, so that upstream keeps them in order. We decide which tokens a
 step computes (by the plan; upstream decodes first, then prefills with chunks of one size), how tokens are
 chosen (one pass over all rows' logits; upstream takes a log-softmax over the vocabulary and calls one sampler
-per row), and how a row ends. `tests/scheduler/engine/mlx/test_upstream.py` tests what we rely on.
+per row), and how a row ends. `tests/scheduler/engine/mlx/upstream/test_upstream.py` tests what we rely on.
 
 **Overlap.** A step's draw is submitted, and the next model call built on it, before its tokens are read: the
 device computes while the host routes them (0.89 of the time per step, also on a CPU). So with overlap a step
@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import mlx.core as mx
-from mlx_lm.generate import BatchGenerator, GenerationBatch, PromptProcessingBatch, StopSequences
-from mlx_lm.models.cache import BatchRotatingKVCache
+from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
 
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
@@ -32,6 +31,7 @@ from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
+from scheduler.engine.mlx.upstream.batch_generator import OpenGenerator, as_generation, order_ring
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.link.messages import PromptLogprobsOut
 
@@ -43,7 +43,6 @@ subtract 1 from `left_padding` or `lengths` in each step (mlx-lm #1845). A KV ca
 upstream batches, adds 1 to its `offset`, which a layer without rotary positions never reads. (Our `BatchRows`
 compute `offset` from integers.) Unevaluated, that graph grows until the batch is empty. Each node holds a
 buffer, of which Metal has 499,000: with 36 recurrent layers that is 14,000 steps."""
-_NO_STOPS = StopSequences()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,8 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
             for layer in self.prompt_cache:
                 layer.prepare(lengths=lengths, right_padding=[longest - length for length in lengths])
         if longest > 1:
-            self._order_rings()
+            for layer in leaves(self.prompt_cache):
+                order_ring(layer)
         padded = mx.array([chunk + [0] * (longest - len(chunk)) for chunk in chunks])
         with self.adapters.over([row.adapter for row in self.rows]):
             logits = self.model(padded, cache=self.prompt_cache)
@@ -96,13 +96,6 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         arrays = [array for scored in asked for array in scored.arrays]
         mx.eval([layer.state for layer in self.prompt_cache], _counters(self.prompt_cache), arrays)
         return [scored.read() for scored in asked]
-
-    def _order_rings(self) -> None:
-        """mlx-lm 0.32.2 makes a chunk's mask from the place in the ring where the last single token was
-        written, and then orders the ring: the mask hides one valid token of a shorter row."""
-        for layer in leaves(self.prompt_cache):
-            if isinstance(layer, BatchRotatingKVCache) and layer.rotated:
-                layer._temporal_order()
 
 
 class _Pending(NamedTuple):
@@ -222,22 +215,10 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         self.has_pending = self.has_pending and bool(keep)
 
 
-def _as_generation(prompts: PromptProcessingBatch) -> GenerationBatch:
-    """A batch that `GenerationBatch.extend` accepts, without the model call that its `__init__` makes."""
-    batch = GenerationBatch.empty(prompts.model, None)
+def _decoding(prompts: PromptProcessingBatch) -> GenerationBatch:
+    """Rows with only their last prompt token left."""
     rows: list[Row] = prompts.samplers
-    batch.uids, batch.samplers, batch.prompt_cache = prompts.uids, rows, prompts.prompt_cache
-    batch._next_tokens = mx.array([row.last_prompt_token for row in rows], dtype=mx.uint32)
-    batch._next_logprobs = [None] * len(rows)
-    # The rest is upstream's own sampling and stopping, which is not used.
-    batch.tokens = [[] for _ in rows]
-    batch.logits_processors = [[] for _ in rows]
-    batch.max_tokens = [0] * len(rows)
-    batch.stop_sequences = [_NO_STOPS] * len(rows)
-    batch._token_context = [None] * len(rows)
-    batch._num_tokens = [0] * len(rows)
-    batch._matchers = [None] * len(rows)
-    return batch
+    return as_generation(prompts, [row.last_prompt_token for row in rows])
 
 
 def _in_place(keep: Sequence[int]) -> list[int]:
@@ -254,7 +235,7 @@ def _counters(layers: Sequence[Any]) -> list[mx.array]:
     return [value for value in found if isinstance(value, mx.array)]
 
 
-class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
+class Batch(OpenGenerator):
     """All rows, in any stage. Those without a first chunk are not in BatchGenerator yet: it would prefill
     them in its own order."""
 
@@ -321,9 +302,9 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
         ]
         with mx.stream(self._stream):
             if new := [row for row in whole if not row.joined]:
-                self._generation_batch.extend(_as_generation(self._join(new)))
+                self._generation_batch.extend(_decoding(self._join(new)))
             if ready := [at for at, row in enumerate(self._prompt_batch.rows) if row in whole]:
-                self._generation_batch.extend(_as_generation(self._prompt_batch.split(ready)))
+                self._generation_batch.extend(_decoding(self._prompt_batch.split(ready)))
         return whole
 
     def decode(self, overlap: bool) -> list[Sampled]:
@@ -350,15 +331,10 @@ class Batch(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
         return emitted
 
     def _join(self, rows: list[Row]) -> PromptProcessingBatch:
-        """Insert rows into BatchGenerator. Upstream gets only the last token of each prompt."""
-        uids = self.insert_segments(
-            [[[row.last_prompt_token]] for row in rows],
-            max_tokens=[1] * len(rows),
-            caches=[row.start_layers for row in rows],
-            samplers=rows,
+        """Insert rows into BatchGenerator."""
+        uids, batch = self.inserted(
+            [row.last_prompt_token for row in rows], [row.start_layers for row in rows], rows
         )
-        batch = self._make_batch(len(rows))
-        self._currently_processing.clear()  # Upstream's bookkeeping of its own prefill.
         for row, uid in zip(rows, uids, strict=True):
             row.uid, row.start_layers = uid, []
         return batch

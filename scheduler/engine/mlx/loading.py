@@ -36,10 +36,11 @@ from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
-from scheduler.engine.mlx.mended.mend import mend, mended_parts
 from scheduler.engine.mlx.sharding.join import join
 from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.engine.mlx.sharding.split import split, way_of
+from scheduler.engine.mlx.upstream.apply import apply
+from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
@@ -83,6 +84,7 @@ def load_weights(
 ) -> Loaded:
     """Load the model of `command`, or this rank's part of it, run one token through it, and describe it.
     Raises what `load` does."""
+    apply()
     report("reading weights")
     model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))

@@ -20,16 +20,13 @@ Everything here is composed of MLX operations; we have run it on the CPU build o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models import base
 
 from scheduler.engine.mlx.cpu.softmax import merge_weight, softmax_parts
 from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.replacement import replace
 
 _SCORE_BYTES = 16
 """Bytes per score in the worst case: product, masked score and weight in float32, and the weight in 16 bits;
@@ -209,30 +206,3 @@ def _spread(part: _Part, index: mx.array, like: _Part) -> _Part:
     total, weighted = mx.zeros(like.total.shape), mx.zeros(like.weighted.shape)
     most[index], total[index], weighted[index] = part.most, part.total, part.weighted
     return _Part(most, total, weighted)
-
-
-_ordinary: Callable[..., mx.array] = base.scaled_dot_product_attention
-
-
-def _dispatch(
-    queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    cache: Any,
-    scale: float,
-    mask: Any,
-    sinks: mx.array | None = None,
-) -> mx.array:
-    """Replaces mlx-lm's function, which models call. `cache.groups` are the runs that its rows share; where
-    MLX's exponential is slow, all attention is computed here."""
-    groups = getattr(cache, "groups", ())
-    if groups or (device().traits.exp_is_slow and not hasattr(cache, "bits")):
-        if isinstance(mask, str):
-            mask = base.create_causal_mask(queries.shape[2], keys.shape[2] - queries.shape[2])
-        return shared_attention(queries, keys, values, groups, scale, mask, sinks)
-    return _ordinary(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
-
-
-def take_over() -> None:
-    """Make mlx-lm's models call `_dispatch`."""
-    replace(base, "scaled_dot_product_attention", _ordinary, _dispatch)

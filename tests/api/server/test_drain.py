@@ -7,6 +7,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.server.asgi import Receive, Scope, Send
+from api.server.body_budget import BodyBudget
 from api.server.connection import Connection
 from api.server.exchange import Service
 from api.server.limits import Limits
@@ -144,7 +145,7 @@ async def test_a_connection_accepted_as_the_drain_starts_is_not_waited_for(
     """Its task may begin only after the idle connections were closed."""
     stream, _client = trio.testing.memory_stream_pair()
     service = Service(echo, on_error=lambda error, request: None, is_draining=lambda: True)
-    await Connection(stream, service, Limits(), Tally(), {}).serve()
+    await Connection(stream, service, Limits(), Tally(), {}, BodyBudget(Limits())).serve()
     assert trio.current_time() == 0
 
 

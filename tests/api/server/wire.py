@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -147,6 +147,8 @@ async def serving(
     *,
     server_name: str | None = None,
     always_answered: Sequence[str] = (),
+    account_of: Callable[[Scope], str] = lambda scope: "",
+    on_freed: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Site]:
     """Fail the test if the server reported an error that the test did not take out of `errors`."""
     errors: list[tuple[BaseException, str]] = []
@@ -156,6 +158,8 @@ async def serving(
         on_error=lambda error, request: errors.append((error, request)),
         server_name=server_name,
         always_answered=always_answered,
+        account_of=account_of,
+        on_freed=on_freed,
     )
     async with trio.open_nursery() as nursery:
         site = Site(server, MemoryListener(), nursery, errors)

@@ -254,6 +254,74 @@ BODIES = [
     ),
 ]
 
+# --- Answers and prompts that are larger than their requests
+
+_HALF: dict[str, str] = {"content-length": str(15 << 20)}
+
+SIZES = [
+    _row(
+        "D22 a whole answer with log-probabilities",
+        "every choice's were held as objects, and encoded on the event loop: 10 s for 48 MB",
+        lambda: [
+            Ask(
+                CHAT,
+                _chat(n=32, logprobs=True, top_logprobs=20, ignore_eos=True, temperature=1, seed=1)
+                | {"max_tokens": 60},
+            )
+        ],
+        ANSWERED,
+        pace=8.0,
+    ),
+    _row(
+        "D22 a whole answer that nobody can hold",
+        "its size was known at admission, and not asked for",
+        lambda: [
+            Ask(CHAT, _chat(n=128, logprobs=True, top_logprobs=20) | {"max_tokens": 1500}),
+            Ask(TEXT, {"prompt": ["x"] * 40, "n": 128, "logprobs": 5, "max_tokens": 1000}),
+        ],
+        REFUSED,
+    ),
+    _row(
+        "D22 log-probabilities of prompts for each choice",
+        "they are repeated for each choice, and were made at once",
+        lambda: [
+            Ask(
+                TEXT,
+                {
+                    "prompt": [7] * 1000,
+                    "n": 16,
+                    "logprobs": 5,
+                    "echo": True,
+                    "max_tokens": 1,
+                    "prompt_logprobs": 5,
+                },
+            )
+        ],
+        *(ANSWERED, REFUSED),
+        pace=8.0,
+    ),
+    _row(
+        "D23 bodies that never end",
+        "sixty took a gigabyte, which was not given back",
+        lambda: [Ask(CHAT, b'{"messages": "' + b"x" * (1 << 20), _HALF) for _ in range(40)],
+        *(REFUSED, BUSY),
+        hang_up=True,
+        pace=4.0,
+    ),
+    _row(
+        "D24 a query for each document",
+        "query and instruction were copied for each document before admission",
+        lambda: [
+            Ask(
+                "/v1/rerank",
+                {"query": "q" * 32_000, "instruction": "i" * 32_000, "documents": ["d"] * 2048},
+            ),
+            Ask("/v1/embeddings", {"input": ["text " * 400] * 2048}),
+        ],
+        REFUSED,
+    ),
+]
+
 # --- Whose page asks
 
 
@@ -428,5 +496,5 @@ LOST = [
     ),
 ]
 
-ALL: list[Scenario] = [*SAMPLING, *SCHEMAS, *BODIES, *ORIGINS, *COSTS, *STEPS, *LOST]
+ALL: list[Scenario] = [*SAMPLING, *SCHEMAS, *BODIES, *SIZES, *ORIGINS, *COSTS, *STEPS, *LOST]
 """For a server with every option at its default, on the embedded model."""

@@ -6,9 +6,8 @@ import trio
 import trio.testing
 
 from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Node, Nodes, Place, agent_inbound
+from scheduler.link.child_process import Exit, LaunchFailed, Talk
 from scheduler.link.framing import encode
-from scheduler.link.process import LaunchFailed
-from scheduler.link.side_process import SideSession
 
 ADDRESS = "10.0.0.1"
 SIGN_OF_LIFE_SECONDS = 5.0
@@ -38,7 +37,7 @@ class FakeRay:
     def kill_agent(self) -> None:
         self._scope.cancel()
 
-    async def run(self, session: SideSession) -> str:
+    async def run(self, talk: Talk) -> Exit:
         if self.refusal == "none can be launched":
             raise LaunchFailed("no process could be started")
         self.agents += 1
@@ -46,9 +45,9 @@ class FakeRay:
         self._scope = trio.CancelScope()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._agent, theirs, self._scope)
-            await session(ours)
+            await talk(ours)
             nursery.cancel_scope.cancel()
-        return "killed"
+        return Exit(1, ("killed",))
 
     async def _agent(self, stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
         with scope:

@@ -40,18 +40,19 @@ def closed_port() -> Iterator[int]:
         yield reserved.getsockname()[1]
 
 
-async def talk(environment: dict[str, str], address: str) -> tuple[list[FromAgent], str]:
+async def heard(environment: dict[str, str], address: str) -> tuple[list[FromAgent], str]:
     """Return what an agent says until it ends, and its last words."""
     said: list[FromAgent] = []
 
-    async def session(stream: trio.abc.Stream) -> None:
+    async def talk(stream: trio.abc.Stream) -> bool:
         reader = server_inbound()
         await stream.send_all(encode(PLACE))
         while data := await stream.receive_some():
             said.extend(reader.feed(data))
+        return False
 
     with trio.fail_after(_SECONDS):
-        last_words = await agent_process(environment, address).run(session)
+        last_words = (await agent_process(environment, address).run(talk)).last_words
     return said, last_words
 
 
@@ -67,7 +68,7 @@ def test_ray_without_tokens_is_refused(mode: str | None) -> None:
 async def test_the_agent_says_why_it_cannot_work() -> None:
     """In the environment of an operator who has not read the page."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    [message], _ = await talk(environment, "auto")
+    [message], _ = await heard(environment, "auto")
     assert isinstance(message, AgentRefused)
     assert "ray get-auth-token --generate" in message.reason
 
@@ -77,7 +78,7 @@ async def test_the_agent_says_why_it_cannot_work() -> None:
 async def test_the_agent_says_that_there_is_no_head() -> None:
     """At once, where Ray itself would try for a minute."""
     with closed_port() as port:
-        [message], _ = await talk({**os.environ, "RAY_AUTH_MODE": "token"}, f"127.0.0.1:{port}")
+        [message], _ = await heard({**os.environ, "RAY_AUTH_MODE": "token"}, f"127.0.0.1:{port}")
     assert isinstance(message, AgentRefused)
     assert f"Ray's head at 127.0.0.1:{port} does not answer" in message.reason
 
@@ -85,7 +86,7 @@ async def test_the_agent_says_that_there_is_no_head() -> None:
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 @trio_test
 async def test_the_agent_says_what_to_install() -> None:
-    [message], _ = await talk({**os.environ, "RAY_AUTH_MODE": "token"}, "auto")
+    [message], _ = await heard({**os.environ, "RAY_AUTH_MODE": "token"}, "auto")
     assert isinstance(message, AgentRefused)
     assert "penstock[cluster]" in message.reason
 

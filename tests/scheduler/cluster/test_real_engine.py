@@ -13,7 +13,6 @@ from scheduler.engine.disk.model_fingerprint import portable_fingerprint
 from scheduler.engine.model_source import EMBEDDED
 from scheduler.link.channel import Channel
 from scheduler.link.messages import (
-    PROTOCOL_VERSION,
     Fault,
     Load,
     Loading,
@@ -34,7 +33,6 @@ TOKENS = 12
 def load(folder: str, fingerprint: str = "") -> Load:
     plan = ScriptedPlan()
     return Load(
-        PROTOCOL_VERSION,
         "mlx",
         folder,
         4,

@@ -79,6 +79,7 @@ def test_a_wrong_token_is_refused_by_the_server_and_tried_no_more(tmp_path: Path
         (("--join", "nowhere"), TOKEN, "--join takes HOST:PORT, not 'nowhere'"),
         ((), "", TOKEN_VARIABLE),
     ],
+    ids=["server", "token"],
 )
 def test_what_is_missing_is_named(arguments: tuple[str, ...], token: str, why: str, tmp_path: Path) -> None:
     status, said = ended(9, tmp_path, *arguments, token=token)

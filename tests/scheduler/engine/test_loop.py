@@ -20,7 +20,6 @@ from scheduler.engine.sequence import RequestRefused, Slots
 from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.errors import LinkError
 from scheduler.link.messages import (
-    PROTOCOL_VERSION,
     Cancel,
     Counters,
     Load,
@@ -279,7 +278,7 @@ def test_submitted_and_cancelled_in_one_turn() -> None:
 
 def test_a_second_load_is_refused() -> None:
     """An engine loads one model in its life; a parent that says otherwise is broken."""
-    load = Load(PROTOCOL_VERSION, "scripted", "", 1, 1, 1, "auto", ScriptedPlan())
+    load = Load("scripted", "", 1, 1, 1, "auto", ScriptedPlan())
     with pytest.raises(LinkError, match="second Load"):
         EngineLoop(ScriptedBackend(ScriptedPlan()), 1, PrefillPace(512)).turn([load])
 

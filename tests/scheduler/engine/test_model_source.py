@@ -11,7 +11,7 @@ import pytest
 from scheduler.engine.disk.model_fingerprint import portable_fingerprint
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.model_source import EMBEDDED, located
-from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan
+from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 
 HOST = socket.gethostname()
@@ -38,7 +38,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def load(folder: Path, name: str, fingerprint: str) -> Load:
     plan = ScriptedPlan()
     return Load(
-        PROTOCOL_VERSION,
         "scripted",
         str(folder),
         4,

@@ -48,7 +48,7 @@ class PoolBench:
     def __init__(self, engines: int, *, slots: int = 2, lookahead: int = 0) -> None:
         self.now = 0.0
         config = SchedulerConfig(
-            EngineConfig("scripted", NO_FOLDER, max_slots=slots),
+            EngineConfig("scripted", str(NO_FOLDER), max_slots=slots),
             intake=IntakeConfig(max_queue=10**6, lookahead=lookahead),
             engines=engines,
             load_at_start=False,

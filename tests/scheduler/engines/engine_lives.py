@@ -23,7 +23,7 @@ from scheduler.link.messages import (
 )
 from scheduler.link.process import EngineLauncher, Exit, Session
 
-LOAD = Load(PROTOCOL_VERSION, "scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
+LOAD = Load("scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
 READY = Ready(PROTOCOL_VERSION, "fake", "fake", 8192, 64, 0, "none")
 CONFIG = SupervisionConfig(
     ready_seconds=60, backoff_first_seconds=1, backoff_limit_seconds=8, stable_seconds=100

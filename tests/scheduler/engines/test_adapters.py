@@ -65,7 +65,7 @@ class Machine:
 
     def scheduler(self, *adapters: AdapterSource, step_seconds: float = 0.01) -> Scheduler:
         plan = ScriptedPlan(step_seconds=step_seconds)
-        engine = EngineConfig("scripted", Path("none"), max_slots=4, scripted=plan, adapters=adapters)
+        engine = EngineConfig("scripted", "none", max_slots=4, scripted=plan, adapters=adapters)
         return make_scheduler(self.launcher, engine=engine, engines=self.engines)
 
 

@@ -4,14 +4,13 @@ poison takes no second engine with it."""
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from scheduler.config import EngineConfig
+from scheduler.config import EngineConfig, load_message
 from scheduler.engines.engine import Engine
 from scheduler.errors import Draining, LastEngine, LinkError
 from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
@@ -293,7 +292,7 @@ def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_alo
 def test_each_engine_has_a_disk_tier_of_its_own() -> None:
     """The first one has the folder that one engine alone has: a restart with more engines finds its
     prefixes."""
-    config = EngineConfig("mlx", Path("model"), kv_disk=Path("prefixes"), sharers=2)
-    loads = [config.load_message(number=number) for number in range(3)]
+    config = EngineConfig("mlx", "model", kv_disk="prefixes", sharers=2)
+    loads = [load_message(config, number=number) for number in range(3)]
     assert [load.kv_disk for load in loads] == ["prefixes", "prefixes/engine-1", "prefixes/engine-2"]
     assert [load.sharers for load in loads] == [2, 2, 2]

@@ -172,6 +172,41 @@ async def test_an_operator_unloads_a_model_when_its_requests_are_over(autojump_c
 
 
 @trio_test
+async def test_an_operator_unloads_a_model_while_it_is_loaded(autojump_clock: MockClock) -> None:
+    """Before its processes start, while they do, and while it waits for memory: it ends unloaded, and can be
+    loaded again."""
+    farm = Farm("planner", "titles", memory=OneFits())
+    async with running(farm):
+        await farm.answer("planner")
+        farm.fleet.load("titles", trio.current_time())
+        farm.fleet.unload("titles")
+        await trio.sleep(100.0)
+        assert farm.state("titles") is ModelState.UNLOADED, "it waited for the other's turn"
+        farm.fleet.unload("planner")
+        await farm.reaches("planner", ModelState.UNLOADED)
+        for _ in range(3):
+            farm.fleet.load("titles", trio.current_time())
+            await farm.reaches("titles", ModelState.LOADING)
+            farm.fleet.unload("titles")
+            await trio.sleep(100.0)
+            assert farm.state("titles") is ModelState.UNLOADED
+        await farm.answer("titles")
+        assert farm.state("titles") is ModelState.LOADED
+
+
+@trio_test
+async def test_a_server_whose_one_model_is_unloaded_at_its_start_starts(
+    autojump_clock: MockClock,
+) -> None:
+    farm = Farm("planner")
+    farm.fleet.unload("planner")
+    async with running(farm):
+        await trio.sleep(1.0)
+        assert farm.state("planner") is ModelState.UNLOADED
+        await farm.answer("planner")
+
+
+@trio_test
 async def test_an_operator_loads_a_model_and_keeps_it(autojump_clock: MockClock) -> None:
     farm = Farm("planner", "titles", idle_seconds=10.0)
     async with running(farm):

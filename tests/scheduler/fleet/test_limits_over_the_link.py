@@ -49,7 +49,7 @@ async def test_streams_go_on_while_limits_change(autojump_clock: MockClock) -> N
     async def texts(limits: list[int]) -> list[str]:
         launcher = LoopbackLauncher()
         plan = ScriptedPlan(step_seconds=0.01)
-        engine = EngineConfig("scripted", Path("none"), max_slots=8, scripted=plan, memory_limit=_LIMIT)
+        engine = EngineConfig("scripted", "none", max_slots=8, scripted=plan, memory_limit=_LIMIT)
         scheduler = make_scheduler(launcher, engine=engine)
         found: dict[int, str] = {}
 

@@ -89,7 +89,7 @@ class RealEngine:
 
 
 def load(plan: ScriptedPlan | None = None, version: int = PROTOCOL_VERSION) -> Load:
-    return Load(version, "scripted", "", 4, 512, 8, "auto", plan or ScriptedPlan())
+    return Load("scripted", "", 4, 512, 8, "auto", plan or ScriptedPlan(), version=version)
 
 
 async def started(channel: Channel, plan: ScriptedPlan | None = None) -> Ready:

@@ -20,6 +20,7 @@ from scheduler.link.messages import (
     Cancel,
     Counters,
     Fault,
+    Follow,
     FromEngine,
     Inspect,
     Inspection,
@@ -71,7 +72,6 @@ adapters = st.builds(AdapterSource, words, words, words)
 to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(
         Load,
-        numbers,
         backends,
         words,
         numbers,
@@ -83,6 +83,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
         words,
         numbers,
         floats,
+        version=numbers,
     ),
     st.builds(
         Submit,
@@ -97,6 +98,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
         st.lists(numbers, max_size=3).map(tuple),
         holds=st.lists(st.tuples(numbers, floats), max_size=2).map(tuple),
     ),
+    st.builds(Follow, numbers, words, words),
     st.builds(TurnEnded, words, words, words, words),
     st.builds(Cancel, numbers),
     st.builds(LoadAdapter, numbers, adapters),
@@ -195,6 +197,7 @@ def test_the_property_tests_know_every_message() -> None:
     """A type added to the protocol must be added above."""
     assert set(get_args(ToEngine)) == {
         Load,
+        Follow,
         Submit,
         TurnEnded,
         Cancel,

@@ -318,7 +318,7 @@ from tests.contracts.journal import request
 
 async def session(channel):
     plan = ScriptedPlan(step_seconds=float(sys.argv[1]))
-    channel.send_nowait(Load(PROTOCOL_VERSION, "scripted", "", 4, 512, 8, "auto", plan))
+    channel.send_nowait(Load("scripted", "", 4, 512, 8, "auto", plan))
     await channel.receive()
     channel.send_nowait(request(1, [1], 1000000))
     await trio.sleep(0.1)

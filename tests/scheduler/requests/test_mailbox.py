@@ -15,7 +15,6 @@ from scheduler.events import (
     Failed,
     Finished,
     FinishReason,
-    Logprob,
     Prefilling,
     ReasoningDelta,
     StreamEvent,
@@ -183,11 +182,22 @@ def test_pieces_of_one_kind_merge_and_kinds_keep_their_order(actions: list[objec
     assert _letters([event for event in taken if event is not None]) == _letters(put)
 
 
+def test_a_late_readers_log_probabilities_come_in_bounded_runs() -> None:
+    """A run is encoded at once: a thousand tokens with twenty alternatives each are two megabytes of JSON."""
+    mailbox = Mailbox()
+    entry = TokenLogprobs.of(1, -1.0, (), lambda token_id: b"a")
+    for _ in range(100):
+        mailbox.put(TextDelta("a", (entry,)))
+    events = [event for _ in range(5) if isinstance(event := mailbox.take_nowait(), TextDelta)]
+    assert [len(event.logprobs) for event in events] == [32, 32, 32, 4]
+    assert "".join([event.text for event in events]) == "a" * 100
+
+
 def test_a_late_reader_gets_one_event_a_run() -> None:
     """Log-probabilities stay with their text."""
     mailbox = Mailbox()
-    entry = TokenLogprobs(Logprob(1, "a", b"a", -0.5))
-    half = TokenLogprobs(Logprob(2, "", b"\xf0", -0.5))
+    spelling = {1: b"a", 2: b"\xf0"}.__getitem__
+    entry, half = (TokenLogprobs.of(token, -0.5, (), spelling) for token in (1, 2))
     for piece in (TextDelta("a", (entry,)), TextDelta("", (half,)), ReasoningDelta("b"), TextDelta("c")):
         mailbox.put(piece)
     assert mailbox.take_nowait() == TextDelta("a", (entry, half))

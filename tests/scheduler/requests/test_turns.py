@@ -79,7 +79,7 @@ class _Costly(AnswerPipeline):
         yield from super().read(token_ids, logprobs)
 
 
-async def read_all() -> None:
+async def all_read() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
@@ -93,10 +93,10 @@ async def test_what_exceeds_a_steps_budget_is_read_later_in_turns_by_tenant(
     neighbour = desk.take(9, "neighbour")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.turns.run)
-        await read_all()
+        await all_read()
         desk.multiplexer.route(step(tokens=[(number, ord("a")) for number in range(1, 10)]))
         assert desk.read == [1, 2, 3]
-        await read_all()
+        await all_read()
         nursery.cancel_scope.cancel()
     assert desk.read[:6] == [1, 2, 3, 4, 9, 5]
     assert all(text_of(events_of(record)) == "a" for record in (*hostile, neighbour))
@@ -117,10 +117,10 @@ async def test_the_loop_runs_between_two_slices(autojump_clock: MockClock) -> No
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.turns.run)
-        await read_all()
+        await all_read()
         desk.multiplexer.route(step(tokens=[(number, ord("a")) for number in range(1, 33)]))
         nursery.start_soon(watch)
-        await read_all()
+        await all_read()
         nursery.cancel_scope.cancel()
     # Two slices may come between two turns of a task: trio shuffles what can run.
     assert max(after - before for before, after in pairwise(seen)) <= 3 * STEP_SECONDS
@@ -133,16 +133,16 @@ async def test_what_a_worker_reads_holds_up_its_own_row_alone(autojump_clock: Mo
     heavy, other = desk.take(1, "a"), desk.take(2, "b")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.turns.run)
-        await read_all()
+        await all_read()
         desk.multiplexer.route(step(tokens=[(1, HEAVY_TOKEN), (2, ord("x"))]))
         desk.multiplexer.route(step(tokens=[(1, ord("b")), (2, ord("y"))], retired=[(1, "length")]))
-        await read_all()
+        await all_read()
         assert desk.in_worker == ["a"]
         assert (text_of(events_of(other)), events_of(heavy)) == ("xy", [])
         assert (len(desk.multiplexer), list(desk.turns.ending)) == (1, [1])
         assert (heavy.state, desk.left) == (State.ENDING, [])
         desk.gate.set()
-        await read_all()
+        await all_read()
         nursery.cancel_scope.cancel()
     events = events_of(heavy)
     assert text_of(events) == "#b"
@@ -159,11 +159,11 @@ async def test_what_comes_behind_a_stop_string_in_a_worker_is_not_counted(autoju
     record = desk.take(1, stop=("#",))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.turns.run)
-        await read_all()
+        await all_read()
         for token in (ord("a"), HEAVY_TOKEN, ord("b"), ord("c")):
             desk.multiplexer.route(step(tokens=[(1, token)]))
         desk.gate.set()
-        await read_all()
+        await all_read()
         nursery.cancel_scope.cancel()
     events = events_of(record)
     assert text_of(events) == "a"
@@ -187,11 +187,11 @@ async def test_a_request_may_end_while_a_worker_reads(
     record = desk.take(1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.turns.run)
-        await read_all()
+        await all_read()
         retired = [(1, "length")] if ended else []
         desk.multiplexer.route(step(tokens=[(1, HEAVY_TOKEN)], retired=retired))  # type: ignore[arg-type]
-        await read_all()
-        assert record.state.name == ("ENDING" if ended else "DECODING")
+        await all_read()
+        assert record.state is (State.ENDING if ended else State.DECODING)
         match end:
             case "the reader leaves":
                 record.abandon()
@@ -205,7 +205,7 @@ async def test_a_request_may_end_while_a_worker_reads(
                 nursery.cancel_scope.cancel()
         desk.gate.set()
         with trio.CancelScope(shield=True):
-            await read_all()
+            await all_read()
         nursery.cancel_scope.cancel()
     match end, ended:
         case ("its engine dies", False):
@@ -258,10 +258,10 @@ def test_an_answer_does_not_depend_on_when_it_was_read(texts: list[str], cost: f
         desk.gate.set()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(desk.turns.run)
-            await read_all()
+            await all_read()
             for _ in steps(desk):
                 await trio.lowlevel.checkpoint()
-            await read_all()
+            await all_read()
             nursery.cancel_scope.cancel()
 
     trio.run(in_turns)

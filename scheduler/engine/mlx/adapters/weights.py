@@ -11,7 +11,8 @@ from typing import Any
 import mlx.core as mx
 
 from scheduler.engine.adapter_files import WEIGHTS_FILE, AdapterConfig, AdapterRefused, read_config
-from scheduler.engine.mlx.adapters.layers import Layer, kind_of
+from scheduler.engine.mlx.adapters.layers import Layer
+from scheduler.engine.mlx.upstream.adapted_layers import kind_of
 
 _FACTORS = ("lora_a", "lora_b")
 

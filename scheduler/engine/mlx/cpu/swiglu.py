@@ -2,26 +2,21 @@
 
 One libm call per number, 0.5 ms for 32 rows of 1,152. In the graph, from the bits of a power of two, it takes
 a fourth of that; on the host, by NumPy, a fourteenth, but the step waits. With the 13M benchmark model a
-chunk of 128 tokens takes 0.8 of the time, a step of 32 rows 0.92. Elsewhere mlx-lm's own stays. A file of its
-own because it replaces one function of mlx-lm, as `shared_attention.py` does.
+chunk of 128 tokens takes 0.8 of the time, a step of 32 rows 0.92. Models
+call it where `upstream/gate.py` says so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.models import activations
 
 from scheduler.engine.mlx.cpu.softmax import power_of_two
-from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.replacement import replace
 
 _MANY = 1 << 16
 """More numbers than a decode step has: its graph is built while the previous step is computed."""
-_ordinary: Callable[[mx.array, mx.array], mx.array] = activations.swiglu
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
@@ -43,13 +38,3 @@ def _on_host(gate: mx.array, x: mx.array) -> mx.array:
     np.divide(np.array(gate, copy=False), numbers, out=numbers)
     numbers *= np.array(x, copy=False)
     return answer
-
-
-def _dispatch(gate: mx.array, x: mx.array) -> mx.array:
-    """What models call."""
-    return swiglu(gate, x) if device().traits.exp_is_slow else _ordinary(gate, x)
-
-
-def take_over() -> None:
-    """Make mlx-lm's models call `_dispatch`."""
-    replace(activations, "swiglu", _ordinary, _dispatch)

@@ -29,12 +29,10 @@ from scheduler.engine.adapter_files import AdapterRefused, named
 from scheduler.engine.backend import StepResult
 from scheduler.engine.device import Device
 from scheduler.engine.memory_limit import MemoryLimit
-from scheduler.engine.mlx import shared_attention
-from scheduler.engine.mlx.cpu import swiglu
 from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.layer_slices import slices
 from scheduler.engine.mlx.pooling.pooled_row import PooledRow, PoolingHead, body_of, groups_of
 from scheduler.engine.mlx.single_rows import cache_bytes
+from scheduler.engine.mlx.upstream.layer_slices import slices
 from scheduler.engine.plan import Restorable
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.row_bytes import RowBytes
@@ -42,9 +40,6 @@ from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import AdapterSource, Load, PrefillOut, Ready, Retired
 from scheduler.link.pooling import Pooler
 from scheduler.token_ids import largest
-
-shared_attention.take_over()
-swiglu.take_over()
 
 _LONG_PROMPTS = 2
 """Prompts that are read in chunks at a time: each is a model call of its own. What ends within a step may

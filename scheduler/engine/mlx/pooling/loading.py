@@ -14,7 +14,7 @@ from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.mlx.loading import load_weights
 from scheduler.engine.mlx.pooling.backend import PoolingBackend
 from scheduler.engine.mlx.pooling.pooled_row import Dense, PoolingHead, body_of
-from scheduler.engine.mlx.pooling.two_way import attend_both_ways
+from scheduler.engine.mlx.upstream.two_way import attend_both_ways
 from scheduler.link.messages import Load
 from scheduler.link.pooling import Pooler
 

@@ -14,6 +14,7 @@ from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import METAL, forced
+from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import Ready
 from scheduler.models.random_qwen3 import Shape, write_model
@@ -21,6 +22,10 @@ from tests.scheduler.engine.mlx.grammar_engine import GrammarModel
 from tests.scheduler.engine.mlx.loads import load_of
 
 SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forward=64, vocabulary=512, seed=1)
+
+
+apply()
+"""As `load` does: some tests make back ends of models that they have not loaded by it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
-from scheduler.engine.mlx.mended.mend import mend
+from scheduler.engine.mlx.upstream.mend import mend
 
 _BASE: dict[str, Any] = {
     "vocab_size": 300,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scheduler.link.messages import PROTOCOL_VERSION, Load, ScriptedPlan
+from scheduler.link.messages import Load, ScriptedPlan
 
 
 def load_of(folder: Path, **changes: Any) -> Load:
     """Load for this folder: float32, 32 slots and a prefill chunk of 64 if not changed."""
     fields: dict[str, Any] = {
-        "version": PROTOCOL_VERSION,
         "backend": "mlx",
         "model_folder": str(folder),
         "max_slots": 32,

@@ -28,16 +28,16 @@ from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 DEVICES = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86": X86}
 
 BRANCHES = {
-    ("backend.py", "evaluation_seconds"): "test_layer_slices.py",
+    ("backend.py", "evaluation_seconds"): "upstream/test_layer_slices.py",
     ("backend.py", "most_buffers"): "test_devices.py",
     ("cpu/softmax.py", "exp_is_slow"): "cpu/test_softmax.py",
-    ("cpu/swiglu.py", "exp_is_slow"): "cpu/test_swiglu.py",
+    ("upstream/gate.py", "exp_is_slow"): "cpu/test_swiglu.py",
     ("device.py", "kind"): "test_devices.py",
     ("device.py", "most_score_bytes"): "sixteen_bit/test_attention.py",
     ("loading.py", "wide_weights"): "test_loading.py",
     ("pooling/backend.py", "evaluation_seconds"): "pooling/test_vectors.py",
     ("sampling/row_sampling.py", "exp_is_slow"): "test_devices.py",
-    ("shared_attention.py", "exp_is_slow"): "sixteen_bit/test_attention.py",
+    ("upstream/attention.py", "exp_is_slow"): "sixteen_bit/test_attention.py",
 }
 """Who asks for a trait, and the test that forces both sides of it."""
 

@@ -17,7 +17,6 @@ import msgspec
 from loadtests.processes import children
 from scheduler.link.framing import encode, parent_inbound
 from scheduler.link.messages import (
-    PROTOCOL_VERSION,
     Fault,
     FromEngine,
     Load,
@@ -34,7 +33,7 @@ LIMIT_SECONDS = 60.0
 
 def load(ranks: int, plan: ScriptedPlan | None = None) -> Load:
     group = RankGroup(ranks, "ring", ())
-    return Load(PROTOCOL_VERSION, "scripted", "", 4, 512, 8, "auto", plan or ScriptedPlan(), ranks=group)
+    return Load("scripted", "", 4, 512, 8, "auto", plan or ScriptedPlan(), ranks=group)
 
 
 @dataclass

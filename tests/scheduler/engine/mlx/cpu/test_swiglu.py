@@ -13,6 +13,7 @@ from mlx_lm.models import activations, llama
 from scheduler.engine.device import Traits
 from scheduler.engine.mlx.cpu import swiglu
 from scheduler.engine.mlx.device import METAL, X86, forced
+from scheduler.engine.mlx.upstream import gate
 
 
 def _exact(gate: mx.array, x: mx.array) -> npt.NDArray[np.float64]:
@@ -62,8 +63,8 @@ def test_models_call_it_where_the_exponential_is_slow(
     def by(name: str) -> Callable[[mx.array, mx.array], None]:
         return lambda gate, x: called.append(name)
 
-    monkeypatch.setattr(swiglu, "swiglu", by("ours"))
-    monkeypatch.setattr(swiglu, "_ordinary", by("mlx-lm's"))
+    monkeypatch.setattr(gate, "swiglu", by("ours"))
+    monkeypatch.setattr(gate, "_ordinary", by("mlx-lm's"))
     with forced(device):
         for module in (activations, llama):
             module.swiglu(mx.zeros((1, 4)), mx.zeros((1, 4)))

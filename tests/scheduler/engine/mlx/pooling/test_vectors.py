@@ -17,7 +17,7 @@ from tests.contracts.journal import prompt_of
 from tests.fakes.embedder_folder import SHAPE, write_embedder, write_reranker
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
 from tests.scheduler.engine.mlx.pooling.numpy_qwen3 import Array, NumpyQwen3, unit
-from tests.scheduler.engine.mlx.test_layer_slices import count_evaluations
+from tests.scheduler.engine.mlx.upstream.test_layer_slices import count_evaluations
 
 LENGTHS = (1, 2, 7, 16, 17, 31, 33, 100)
 """Around the chunks of 16 and 32 tokens below."""

@@ -19,10 +19,10 @@ from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
-from scheduler.engine.mlx.mended.mend import mend
 from scheduler.engine.mlx.sharding.join import join
 from scheduler.engine.mlx.sharding.rank import Rank, RanksUnusable
 from scheduler.engine.mlx.sharding.split import split, way_of
+from scheduler.engine.mlx.upstream.mend import mend
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.sharding.ranks import Ranks
 from tests.scheduler.engine.mlx.zoo.census import build, build_exact, names

@@ -18,7 +18,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.mlx.load_check import ModelUnusable
-from scheduler.engine.mlx.mended.mend import mend
+from scheduler.engine.mlx.upstream.mend import mend
 from scheduler.engine.pace import PrefillBudget, PrefillPace
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit
 from scheduler.token_ids import compact

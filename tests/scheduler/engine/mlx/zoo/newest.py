@@ -26,7 +26,7 @@ from tests.scheduler.engine.mlx.zoo.__main__ import kept_verdicts, table_row, un
 from tests.scheduler.engine.mlx.zoo.census import NO_MODELS, NOT_BUILT, modules
 
 CONTRACTS = (
-    "tests/scheduler/engine/mlx/test_upstream.py",
+    "tests/scheduler/engine/mlx/upstream/test_upstream.py",
     "tests/scheduler/engine/mlx/test_dialect_parts.py",
 )
 THE_PIN = "test_the_version_is_the_one_we_wrote_against"

@@ -1,8 +1,7 @@
 """Models whose tokens attend to all of their text: EmbeddingGemma, whose body mlx-lm has for Gemma 3 only,
 which attends backwards.
 
-A file of its own because it is written against one module of mlx-lm (0.32.2), as those of `mended/` are;
-layers, norms and rotary positions are mlx-lm's.
+It is written against mlx-lm 0.32.2, whose layers, norms and rotary positions stay.
 """
 
 from __future__ import annotations

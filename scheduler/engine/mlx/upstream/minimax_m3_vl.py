@@ -2,8 +2,7 @@
 
 The fault in mlx-lm 0.32.2 (`minimax_m3_vl.py`): `_block_mask` cuts blocks by the column of the cache, which a
 shorter row's padding shifts, so the row chooses among other blocks than alone. It shows in prompts of more
-blocks than a query may choose. A file of its own because it mends one module of mlx-lm, as each of its
-neighbours does.
+blocks than a query may choose.
 """
 
 from __future__ import annotations

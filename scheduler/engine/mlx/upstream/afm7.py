@@ -1,8 +1,7 @@
 """afm7: layers that read another layer's cache place their queries by each row's own positions.
 
 The fault in mlx-lm 0.32.2 (`afm7.py`): `KVReuseAttention` takes the number of keys for the position of the
-queries, and in a batch the keys have a shorter row's padding before them: its queries are turned too far. A
-file of its own because it mends one module of mlx-lm, as each of its neighbours does.
+queries, and in a batch the keys have a shorter row's padding before them: its queries are turned too far.
 """
 
 from __future__ import annotations

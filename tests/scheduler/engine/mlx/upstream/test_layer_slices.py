@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.device import METAL, X86, forced
-from scheduler.engine.mlx.layer_slices import layers_at_once, slices
+from scheduler.engine.mlx.upstream.layer_slices import layers_at_once, slices
 from scheduler.engine.pace import PrefillPace
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, words

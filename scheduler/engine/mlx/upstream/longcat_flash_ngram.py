@@ -3,7 +3,7 @@
 Two faults of mlx-lm 0.32.2 (`longcat_flash_ngram.py`): after a prompt shorter than an n-gram the state of
 `NgramEmbedding` is narrower than that of other rows, and joining them raises; and the padding of a chunk's
 shorter rows gets into the state. A token that is not there counts as token 0, so a state of zeros says the
-same as none. A file of its own because it mends one module of mlx-lm, as each of its neighbours does.
+same as none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """gpt_bigcode: learned positions of each row.
 
 The fault in mlx-lm 0.32.2 (`gpt_bigcode.py`): positions are `np.arange` from the cache's `offset`, which in a
-batch is an array with a number for each row: it raises. A file of its own because it mends one module of
-mlx-lm, as each of its neighbours does.
+batch is an array with a number for each row: it raises.
 """
 
 from __future__ import annotations

@@ -1,23 +1,21 @@
 """Replaces those parts of a model that mlx-lm 0.32.2 wrote for one row by subclasses that know each row.
 
 A part keeps its weights and gets another class, so mlx-lm's own classes stay as they are, and a model that
-was not mended is still mlx-lm's: `tests/scheduler/engine/mlx/mended/` finds the faults in it, and fails on
+was not mended is still mlx-lm's: `tests/scheduler/engine/mlx/upstream/` finds the faults in it, and fails on
 the day that a release has none. The check at load judges the mended model, as it judges every other.
-
-A file of its own because its neighbours mend one module of mlx-lm each, and know nothing of one another.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from scheduler.engine.mlx.mended.afm7 import RowOffsets
-from scheduler.engine.mlx.mended.gemma2 import SoftcapAttention
-from scheduler.engine.mlx.mended.gpt_bigcode import RowPositions
-from scheduler.engine.mlx.mended.llama4 import RowChunks, RowTemperatures, WholeCaches
-from scheduler.engine.mlx.mended.longcat_flash_ngram import RowNgrams
-from scheduler.engine.mlx.mended.minimax_m3_vl import RowBlocks
-from scheduler.engine.mlx.mended.recurrent_gemma import RecurrentModel, RowRecurrence
+from scheduler.engine.mlx.upstream.afm7 import RowOffsets
+from scheduler.engine.mlx.upstream.gemma2 import SoftcapAttention
+from scheduler.engine.mlx.upstream.gpt_bigcode import RowPositions
+from scheduler.engine.mlx.upstream.llama4 import RowChunks, RowTemperatures, WholeCaches
+from scheduler.engine.mlx.upstream.longcat_flash_ngram import RowNgrams
+from scheduler.engine.mlx.upstream.minimax_m3_vl import RowBlocks
+from scheduler.engine.mlx.upstream.recurrent_gemma import RecurrentModel, RowRecurrence
 
 _OURS: tuple[type[Any], ...] = (
     RecurrentModel,

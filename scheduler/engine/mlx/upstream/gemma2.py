@@ -4,8 +4,6 @@ The fault in mlx-lm 0.32.2 (`gemma2.py`): with several query heads for each head
 axes, (rows, kv heads, queries of each, tokens, keys), and a batch's mask has four, (rows, 1, tokens, keys).
 So rows are taken for kv heads: it raises, or masks each head by another row where there are as many rows as
 heads. A mask of one row has two axes, which is why one row is right.
-
-A file of its own because it mends one module of mlx-lm, as each of its neighbours does.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.mlx.mended.mend import mend, mended_parts
+from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from tests.scheduler.engine.mlx.zoo.census import build
 from tests.scheduler.engine.mlx.zoo.check import words
 
