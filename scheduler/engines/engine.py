@@ -295,6 +295,10 @@ class Engine:
         """End its process, with whatever it has on board."""
         self.supervisor.stop()
 
+    def forgo(self) -> None:
+        """It was begun, and `run` does not follow."""
+        self.supervisor.forgo()
+
     def load(self) -> Load:
         adapters = self._shared.adapters.present
         self._loaded_adapters = frozenset(source.key for source in adapters)

@@ -172,7 +172,10 @@ class Pool:
         assert not len(self), "its engines have requests"
         self.loaded = False
         for engine in self:
-            engine.stop()
+            if self._nursery is None:
+                engine.forgo()
+            else:
+                engine.stop()
 
     @property
     def running(self) -> bool:
@@ -272,7 +275,7 @@ class Pool:
     def _stop_if_drained(self, engine: Engine) -> None:
         if not engine.draining or len(engine.multiplexer):
             return
-        if engine.running:
+        if engine.running and self._nursery is not None:
             engine.stop()
         else:
             self._leave(engine)

@@ -167,6 +167,11 @@ class Supervisor:
         if self._death_cause is DeathCause.STOPPED:
             self._death_cause = None
 
+    def forgo(self) -> None:
+        """`run` does not follow."""
+        if self.running:
+            self._move(Event.GONE)
+
     def forgive(self) -> None:
         """What could not be started may be tried again."""
         if self.state is State.FAILED:
