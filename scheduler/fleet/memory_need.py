@@ -39,6 +39,8 @@ def weights_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
         weights_dtype = "float32" if device in (None, "cpu") else "stored"
     if weights_dtype == "stored":
         return sum(_stored_bytes(tensor) for tensor in stored.values())
+    if weights_dtype == "packed":
+        return sum(_widened_bytes(tensor) for tensor in stored.values())
     bits = _Bits(folder)
     target_bytes = _TARGET_BYTES[weights_dtype]
     return sum(_converted_bytes(name, stored, target_bytes, bits) for name in stored)
@@ -46,6 +48,12 @@ def weights_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
 
 def _stored_bytes(tensor: StoredTensor) -> int:
     return 2 * tensor.elements if tensor.dtype.startswith(_SMALL_FLOAT) else tensor.nbytes
+
+
+def _widened_bytes(tensor: StoredTensor) -> int:
+    """With every float in float32, and what is packed as it is."""
+    is_float = tensor.dtype in _FLOAT_BYTES or tensor.dtype.startswith(_SMALL_FLOAT)
+    return 4 * tensor.elements if is_float else tensor.nbytes
 
 
 def _converted_bytes(name: str, stored: Mapping[str, StoredTensor], target_bytes: int, bits: _Bits) -> int:

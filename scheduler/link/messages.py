@@ -92,7 +92,7 @@ class EngineConfig(WireStruct, frozen=True):
     max_slots: int = 32
     prefill_chunk_tokens: int = 512
     prefill_rows: int = 8
-    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = "auto"
+    weights_dtype: WeightsDtype = "auto"
     scripted: ScriptedPlan = ScriptedPlan()
     kv_cache_bytes: int = -1
     """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
@@ -350,6 +350,8 @@ class PromptLogprobsOut(WireStruct, frozen=True):
     entries: list[LogprobsOut]
 
 
+WeightsDtype: TypeAlias = Literal["auto", "stored", "packed", "float32", "bfloat16", "float16"]
+"""Of the weights in memory. "packed": quantised weights stay as they are, all else is float32."""
 RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled"]
 
 

@@ -312,19 +312,22 @@ def _arrays(model: Any) -> list[mx.array]:
 def _convert_weights(
     model: Any, config: dict[str, Any], weights_dtype: str, report: Callable[[str], None]
 ) -> Any:
-    """Convert weights to the type that the device computes fastest.
+    """Convert weights to the type that the device computes fastest, or that was asked for.
 
-    "auto" keeps the stored type on a GPU. On the CPU it is float32: there the BLAS has no fast path for
-    16-bit or packed weights, and float32 decoded several times faster.
+    "auto" keeps the stored type on a GPU. On the CPU it is float32: there no BLAS knows 16-bit or packed
+    weights. Of SmolLM2-135M in 4 bits, milliseconds of one core for a step of 1, 4, 8 and 32 rows: in float32
+    (538 MB) 90, 81, 125 and 197; packed with float32 beside (115 MB) 127, 431, 831 and 3,184, and a prompt
+    takes 20 times as long; as stored, with float16 beside, 4,378 for one row.
     """
     if weights_dtype == "auto":
         weights_dtype = "float32" if device().traits.wide_weights else "stored"
     if weights_dtype == "stored":
         return model
     report(f"converting weights to {weights_dtype}")
-    if "quantization" in config:
+    packed = weights_dtype == "packed"
+    if "quantization" in config and not packed:
         model = dequantize_model(model)
-    model.set_dtype(_DTYPES[weights_dtype])
+    model.set_dtype(mx.float32 if packed else _DTYPES[weights_dtype])
     return model
 
 
