@@ -35,6 +35,9 @@ from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import Unheld
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
+from scheduler.engines.boundary import Launchers
+from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of, sharers_of
+from scheduler.engines.memory_share import WholeMemory
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
@@ -44,9 +47,6 @@ from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
-from scheduler.pool.boundary import Launchers
-from scheduler.pool.machine_share import cores_of_process, gpus_of, share_of, sharers_of
-from scheduler.pool.owner import WholeMemory
 from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder

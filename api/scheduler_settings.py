@@ -20,11 +20,11 @@ from scheduler.config import (
     SupervisionConfig,
 )
 from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.engines.adapters import MAX_ADAPTERS, source_of
+from scheduler.engines.machine_share import gpus_of, sharers_of
 from scheduler.errors import StartupError
 from scheduler.link.messages import AdapterSource, RankGroup
 from scheduler.link.pooling import Pooler
-from scheduler.pool.adapters import MAX_ADAPTERS, source_of
-from scheduler.pool.machine_share import gpus_of, sharers_of
 
 
 def scheduler_config(

@@ -42,6 +42,10 @@ class FittedLine:
                     error = self._products[row] - sum(map(mul, others, self._terms))
                     self._terms[row] = max(0.0, self._terms[row] + error / others[row])
 
+    @property
+    def terms(self) -> tuple[float, ...]:
+        return tuple(self._terms)
+
     def cost(self, factors: tuple[float, ...]) -> float:
         total: float = sum(map(mul, factors, self._terms))
         return total

@@ -362,6 +362,7 @@ class EngineLoop:
             shared_row_tokens=sum(sequence.in_place_tokens for sequence in self._slots),
             guard=self._memory_watch.state,
             chunk_ceiling=self._ceiling.tokens,
+            costs=self._pace.costs(),
         )
 
 

@@ -16,6 +16,7 @@ from scheduler.link.counters import CacheCounters as CacheCounters
 from scheduler.link.counters import Counters as Counters
 from scheduler.link.counters import DeviceMemory as DeviceMemory
 from scheduler.link.counters import MemoryState as MemoryState
+from scheduler.link.counters import StepCosts as StepCosts
 from scheduler.link.pooling import Pooler
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.waits import WaitOut as WaitOut

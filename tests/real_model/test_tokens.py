@@ -152,7 +152,7 @@ async def _play(
         path = os.pathsep.join([str(made), path])
     blas = prepare("auto", user_cache_folder(os.environ))
     # The check at load runs an engine loop too, in which the first engine would die.
-    config = EngineConfig("mlx", folder, load_check="off", **{**scene.engine, **engine})
+    config = EngineConfig("mlx", str(folder), load_check="off", **{**scene.engine, **engine})
     if scene.full:
         config = replace(config, kv_cache_bytes=work.kv_bytes)
     service = make_scheduler(
