@@ -7,10 +7,13 @@ scripted limits, latencies and deaths. Nothing here imports MLX.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from scheduler.engine.system_memory import SystemMemory
 from scheduler.link.messages import DeviceMemory
+
+if TYPE_CHECKING:
+    from scheduler.engine.plan import Budget
 
 DeviceKind: TypeAlias = Literal["cpu", "metal", "cuda"]
 
@@ -37,11 +40,8 @@ class Traits:
     """Allocations that the device can hold at a time, whatever their size; None: any number."""
 
 
-class Device(Protocol):
-    """One thread calls it, between steps."""
-
-    @property
-    def traits(self) -> Traits: ...
+class Readings(Protocol):
+    """The device's memory, read by one thread, between steps."""
 
     def memory(self) -> DeviceMemory:
         """The allocator's counters, `peak` since `restart_peak`. Called in every step, so it must be
@@ -61,6 +61,13 @@ class Device(Protocol):
         """The most memory since `restart_peak` beyond what was held then, and is held now."""
         ...
 
+
+class Device(Readings, Protocol):
+    """One thread calls it, between steps. Only a back end changes it, as its plan says (`keep_to`)."""
+
+    @property
+    def traits(self) -> Traits: ...
+
     def clear_pool(self) -> None:
         """Return freed buffers to the system."""
         ...
@@ -76,3 +83,15 @@ class Device(Protocol):
     def limit_wired(self, most_bytes: int) -> None:
         """Keep up to this much resident, where the device can; elsewhere nothing."""
         ...
+
+
+def keep_to(device: Device, budget: Budget) -> None:
+    """Carry out what a plan's budget says of the device."""
+    if budget.wired_bytes is not None:
+        device.limit_wired(budget.wired_bytes)
+    if budget.pool_bytes is not None:
+        device.limit_pool(budget.pool_bytes)
+    if budget.score_bytes is not None:
+        device.limit_scores(budget.score_bytes)
+    if budget.clear_pool:
+        device.clear_pool()

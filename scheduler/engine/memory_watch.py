@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from scheduler.engine.chunk_peak import ChunkPeak, CopyPeak
-from scheduler.engine.device import Device
+from scheduler.engine.device import Readings
 from scheduler.engine.memory_guard import Allowance, MemoryGuard, Pressure, Reading
 from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.plan import Budget, Evict
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.step_room import StepRoom
 from scheduler.link.messages import DeviceMemory, MemoryState, SetMemoryLimit
@@ -46,12 +47,8 @@ class Prefixes(Protocol):
     """The prefix cache, as far as its budget is concerned."""
 
     @property
-    def budget_bytes(self) -> int: ...
-    @property
     def nbytes(self) -> int: ...
     def pinned_bytes(self) -> int: ...
-    def set_budget(self, budget_bytes: int) -> None: ...
-    def evict(self, need: int) -> int: ...
 
 
 class MemoryWatch:
@@ -59,18 +56,20 @@ class MemoryWatch:
 
     def __init__(
         self,
-        device: Device,
+        device: Readings,
         prefixes: Prefixes | None,
+        carry_out: Callable[[Budget], None],
         row_bytes: Callable[[], int],
         held: RowBytes,
         limit: MemoryLimit,
         most_chunk_tokens: int,
         charged_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """`row_bytes`: what the rows hold; `charged_bytes`: with the reserve for their answers; None: none is
-        kept."""
+        """`carry_out`: what is decided takes effect before it returns. `row_bytes`: what the rows hold;
+        `charged_bytes`: with the reserve for their answers; None: none is kept."""
         self._device = device
         self._prefixes = prefixes
+        self._carry_out = carry_out
         self._row_bytes = row_bytes
         self._charged_bytes = charged_bytes or row_bytes
         self._held = held
@@ -159,7 +158,7 @@ class MemoryWatch:
         reading = self._reading()
         if self._should_clear(reading, needed):
             # Freed buffers go before anything that is in use.
-            self._device.clear_pool()
+            self._carry_out(Budget(clear_pool=True))
             reading = self._reading()
             self._idle_bytes = reading.idle
         fitting = self._most_chunk_tokens
@@ -210,8 +209,7 @@ class MemoryWatch:
             scores = min(scores, max(_LEAST_SCORE_BYTES, reserved))
         if (pool, scores) != self._bounds:
             self._bounds = pool, scores
-            self._device.limit_pool(pool)
-            self._device.limit_scores(scores)
+            self._carry_out(Budget(pool_bytes=pool, score_bytes=scores))
         return max(0, pool - reading.pool) + reserved
 
     def _reading(self) -> Reading:
@@ -243,7 +241,7 @@ class MemoryWatch:
             return
         self._limit = self._limit.resized(limit_bytes)
         self._peak.expect(self._limit.first_peak_bytes)
-        self._device.limit_wired(limit_bytes)
+        self._carry_out(Budget(wired_bytes=limit_bytes))
         if limit_bytes > current and self._limit_bound:
             # What was given up was given up for the old limit.
             self._guard, self._allowance = MemoryGuard(), Allowance()
@@ -251,7 +249,7 @@ class MemoryWatch:
         self._set_budget()
         if limit_bytes < current:
             # The system, or another engine, gets it, and not the pool of freed buffers.
-            self._device.clear_pool()
+            self._carry_out(Budget(clear_pool=True))
 
     def _nearest_bytes(self) -> int:
         current, asked = self._limit.limit_bytes, self._asked_bytes
@@ -266,9 +264,8 @@ class MemoryWatch:
         """Of the limit, or less under relief."""
         if self._prefixes is not None:
             lowered = self._allowance.kv_bytes
-            self._prefixes.set_budget(
-                self._budget_bytes if lowered is None else min(lowered, self._budget_bytes)
-            )
+            kv_bytes = self._budget_bytes if lowered is None else min(lowered, self._budget_bytes)
+            self._carry_out(Budget(kv_bytes=kv_bytes))
 
     @property
     def _limit_bound(self) -> bool:
@@ -304,29 +301,25 @@ class MemoryWatch:
             return
         self._budget_bytes = budget
         if self._allowance.kv_bytes is None or budget < self._allowance.kv_bytes:
-            self._prefixes.set_budget(budget)
+            self._carry_out(Budget(kv_bytes=budget))
 
     def _peak_bytes_expected(self) -> int:
         """Of the largest chunk, or of the rows' copies."""
         chunk = self._peak.needed_bytes(self._most_chunk_tokens, self._longest_context)
         return max(chunk, self._copies.needed_bytes(self._row_bytes()))
 
-    def starting(self, prefills: bool, step_bytes: int) -> None:
-        """A step begins that takes this much, as far as is known."""
+    def starting(self, prefills: bool, step_bytes: int) -> Evict | None:
+        """A step begins that takes this much, as far as is known. Return which prefixes it must evict for
+        that."""
         self.memory()
         self._step_bytes = step_bytes
-        self._make_room(step_bytes + self._limit.reserve_bytes)
         self._device.restart_peak(host=prefills)
-
-    def _make_room(self, needed: int) -> None:
-        """Evict prefixes for what a step takes."""
-        last = self._last
+        needed, last = step_bytes + self._limit.reserve_bytes, self._last
         if self._prefixes is None or last is None or last.headroom is None or last.headroom >= needed:
-            return
+            return None
         # More than is short, or each prefix that is kept from now on would evict another.
-        freed = self._prefixes.evict(max(needed - last.headroom, needed // 2))
-        if freed and last.available is not None and last.available < needed:
-            self._device.clear_pool()
+        nbytes = max(needed - last.headroom, needed // 2)
+        return Evict(nbytes, clear_pool=last.available is not None and last.available < needed)
 
     def measured(self, chunk_tokens: int, context_tokens: int) -> None:
         """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""

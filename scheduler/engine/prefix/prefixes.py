@@ -1,15 +1,14 @@
-"""The prefix cache as the engine loop sees it: its size, and what may be done to it from outside.
-
-A file of its own because the loop must not know whose cache it is: its own process's, or that of every rank
-of an engine (`ranks/told.py`).
-"""
+"""The prefix cache as the engine loop sees it, to be read only, and the changes that a plan makes to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from scheduler.engine.adapter_files import salted
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 
 
 class Prefixes(Protocol):
@@ -31,10 +30,16 @@ class Prefixes(Protocol):
     def held_tokens(self) -> int: ...
     def pinned_bytes(self) -> int: ...
     def match_length(self, tokens: Sequence[int], salt: str) -> int: ...
-    def set_budget(self, budget_bytes: int) -> None: ...
-    def evict(self, need: int) -> int: ...
-    def clear(self) -> int: ...
-    def unpin(self, name: str) -> bool: ...
-    def ended(self, salt: str, session: str, kind: str) -> None: ...
     def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics: ...
     def check_integrity(self) -> list[str]: ...
+
+
+def changed(prefixes: PrefixCache[Any, Any], plan: StepPlan) -> tuple[int, tuple[str, ...]]:
+    """Carry out what a plan says of the prefix cache, but for what rows put into it. Return the bytes freed
+    by `clear`, and the names in `unpin` that were pinned."""
+    if plan.budget is not None and plan.budget.kv_bytes is not None:
+        prefixes.set_budget(plan.budget.kv_bytes)
+    for turn in plan.ended:
+        prefixes.ended(salted(turn.adapter, turn.salt), turn.session, turn.kind)
+    freed = prefixes.clear() if plan.clear else 0
+    return freed, tuple(name for name in plan.unpin if prefixes.unpin(name))

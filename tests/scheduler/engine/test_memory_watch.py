@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
+from scheduler.engine.device import keep_to
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.memory_guard import Pressure, Relief
 from scheduler.engine.memory_limit import MemoryLimit
@@ -211,7 +213,7 @@ def test_freed_buffers_may_take_a_part_of_what_is_left() -> None:
     """A pool that grows within a step takes memory as its arrays do."""
     device = FakeDevice(machine_bytes=1000 * _MB, weights_bytes=100 * _MB)
     limit = MemoryLimit(1000 * _MB, 100 * _MB, pool_bytes=150 * _MB)
-    watch = MemoryWatch(device, None, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
+    watch = MemoryWatch(device, None, partial(keep_to, device), lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
     watch.allowance(0.0)
     seen = [device.most_pool_bytes]
     watch.starting(True, 0)
@@ -250,6 +252,6 @@ def test_engines_on_one_device_count_on_their_part_of_what_is_left(sharers: int)
     """Each may take all that it counts on in the same step."""
     device = FakeDevice(machine_bytes=1000 * _MB, weights_bytes=100 * _MB)
     limit = MemoryLimit(900 * _MB, 100 * _MB, sharers=sharers)
-    watch = MemoryWatch(device, None, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
+    watch = MemoryWatch(device, None, partial(keep_to, device), lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
     watch.allowance(0.0)
     assert watch.state.available == 900 * _MB // sharers
