@@ -33,9 +33,11 @@ from api.worker_threads import WorkerThreads
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import Unheld
-from scheduler.config import EngineConfig, SchedulerConfig
-from scheduler.engine.disk.model_fingerprint import portable_fingerprint
+from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
+from scheduler.engines.boundary import Launchers
+from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of, sharers_of
+from scheduler.engines.memory_share import WholeMemory
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
@@ -45,9 +47,6 @@ from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.link.process import ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
-from scheduler.pool.boundary import Launchers
-from scheduler.pool.machine_share import cores_of_process, gpus_of, share_of, sharers_of
-from scheduler.pool.owner import WholeMemory
 from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
@@ -222,18 +221,12 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
     must_start = shared.models == 1 and not config.nodes_decide
     config = replace(config, load_at_start=number == 0, must_start=must_start)
     if config.nodes_decide and config.engine.backend == "mlx":
-        config = replace(config, engine=_found_elsewhere(config.engine, found))
+        config = replace(config, engine=msgspec.structs.replace(config.engine, model=found.name))
     if not config.engine.kv_disk or not number:
         return config
     own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
     kv_disk = str(Path(config.engine.kv_disk) / f"model-{own}")
     return replace(config, engine=msgspec.structs.replace(config.engine, kv_disk=kv_disk))
-
-
-def _found_elsewhere(engine: EngineConfig, found: _Found) -> EngineConfig:
-    """Return what other machines find the same model by."""
-    fingerprint = portable_fingerprint(found.folder.path)
-    return msgspec.structs.replace(engine, model=found.name, fingerprint=fingerprint)
 
 
 def _describe(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> None:

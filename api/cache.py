@@ -27,9 +27,9 @@ from api.openai.messages import ChatMessage
 from api.openai.schema import ChatCompletionRequest
 from api.served_models import Served, ServedModels
 from api.whole_answer import whole_answer
+from scheduler.engines.together import together
 from scheduler.errors import HoldRefused, InvalidRequest
 from scheduler.link.messages import Inspection
-from scheduler.pool.together import together
 from scheduler.request import PRIORITIES, GenerationRequest, Hold, TextPrompt, TokenPrompt
 from scheduler.service import Scheduler
 

@@ -12,10 +12,10 @@ from fastapi.responses import JSONResponse
 
 from api.auth import operator
 from api.served_models import ServedModels
+from scheduler.engines.engine import Engine
 from scheduler.errors import TooManyEngines, Unavailable
 from scheduler.link.messages import Inspection
 from scheduler.link.reports import EngineReport
-from scheduler.pool.member import Member
 from scheduler.service import Scheduler
 
 ModelName = Annotated[str | None, Query()]
@@ -63,8 +63,8 @@ async def engine_objects(scheduler: Scheduler) -> list[dict[str, Any]]:
     return bodies
 
 
-def _state(scheduler: Scheduler, member: Member) -> dict[str, Any]:
-    state: dict[str, Any] = rounded(asdict(scheduler.operations.engine(member)))
+def _state(scheduler: Scheduler, engine: Engine) -> dict[str, Any]:
+    state: dict[str, Any] = rounded(asdict(scheduler.operations.engine(engine)))
     return state
 
 

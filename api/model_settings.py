@@ -26,6 +26,7 @@ from api.served_names import NamedPreset, named_presets
 from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
 from scheduler.grammar.answer_grammar import HoldCalls
+from scheduler.link.messages import WeightsDtype
 from scheduler.prompt.embedder import Task
 
 
@@ -74,8 +75,13 @@ class ModelSettings(BaseModel):
         None,
         repeated=True,
     )
-    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = option(
-        "Model", "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU.", "auto", "dtype"
+    weights_dtype: WeightsDtype = option(
+        "Model",
+        "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU. packed: quantised weights"
+        " stay quantised and all else is float32, for a CPU with little memory; many times slower with"
+        " several rows and long prompts.",
+        "auto",
+        "dtype",
     )
     task: Annotated[Task, BeforeValidator(vllm_task)] = option(
         "Model",

@@ -15,8 +15,8 @@ from api.allowed_hosts import EVERY, host_name
 from api.effort_tokens import by_effort
 from api.model_defaults import checked, from_text
 from api.served_names import named_presets
+from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.link.messages import ScriptedPlan
-from scheduler.pool.boundary import MOST_ENGINES
 
 
 def scripted_plan(text: Any) -> Any:

@@ -20,10 +20,10 @@ from api.settings import ServeSettings
 from scheduler.cluster.agent_messages import Place
 from scheduler.cluster.cluster import RayCluster, agent_process
 from scheduler.cluster.joined import JoinedEngines
+from scheduler.engines.pool import Pool
 from scheduler.errors import OptionError, StartupError
 from scheduler.link.hello import new_token
 from scheduler.link.listener import Listener
-from scheduler.pool.pool import Pool
 from scheduler.telemetry.metrics import Metrics
 from scheduler.user_cache import user_cache_folder
 

@@ -20,11 +20,11 @@ from scheduler.config import (
     SupervisionConfig,
 )
 from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.engines.adapters import MAX_ADAPTERS, source_of
+from scheduler.engines.machine_share import gpus_of, sharers_of
 from scheduler.errors import StartupError
 from scheduler.link.messages import AdapterSource, RankGroup
 from scheduler.link.pooling import Pooler
-from scheduler.pool.adapters import MAX_ADAPTERS, source_of
-from scheduler.pool.machine_share import gpus_of, sharers_of
 
 
 def scheduler_config(
@@ -54,7 +54,7 @@ def scheduler_config(
             kv_disk="" if settings.kv_disk is None else str(settings.kv_disk),
             kv_disk_bytes=settings.kv_disk_bytes // (settings.local_engines * models),
             load_check=settings.load_check,
-            verdict_folder=str(cache_folder / "load-checks"),
+            cache_folder=str(cache_folder),
             memory_limit=settings.memory_limit,
             sharers=1 if settings.on_cluster else sharers_of(settings.local_engines, gpus_of(os.environ)),
             adapters=_adapters(settings),

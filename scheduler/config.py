@@ -70,7 +70,7 @@ class SupervisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryConfig:
-    """Bounds beyond which an engine crash fails requests or stops admission. The rules are in `recovery/`."""
+    """Bounds beyond which an engine crash fails requests or stops admission. The rules are in `engines/`."""
 
     max_request_deaths: int = 2
     """A request that was a suspect at this many deaths in a row, the last time the only one, fails."""
@@ -123,7 +123,7 @@ class SchedulerConfig:
     """Prefix cache isolation: shared, or per tenant."""
     stall_seconds: float = 120.0
     """If the engine has work and finishes no step for this long, it is declared hung and replaced; sooner if
-    its step durations are known (`recovery/deadlines.py`)."""
+    its step durations are known (`engines/deadlines.py`)."""
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     engines: int = 1
     """How many engines to start."""

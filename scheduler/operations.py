@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 
 import trio
 
+from scheduler.engines.engine import Engine
+from scheduler.engines.life import Life
+from scheduler.engines.pool import Pool
+from scheduler.engines.together import last_step_seconds, stalled_seconds, together
 from scheduler.errors import Unavailable, UnknownPin, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Inspect, Inspection
-from scheduler.pool.member import Member
-from scheduler.pool.pool import Pool
-from scheduler.pool.together import last_step_seconds, stalled_seconds, together
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.time_line import RequestStory
 from scheduler.statistics import (
@@ -77,7 +78,7 @@ class Operations:
     def report(self) -> SchedulerReport:
         """Return all waiting and running requests, and the bounds. Too expensive to call every second."""
         now = trio.current_time()
-        engines = tuple(member.statistics(now) for member in self._pool)
+        engines = tuple(engine.statistics(now) for engine in self._pool)
         records = tuple(self._pool.records)
         return SchedulerReport(
             draining=self._admission.draining,
@@ -124,14 +125,14 @@ class Operations:
         return found[:MOST_CHOICES]
 
     @staticmethod
-    def engine(member: Member) -> MemberStatistics:
-        return member.statistics(trio.current_time())
+    def engine(engine: Engine) -> MemberStatistics:
+        return engine.statistics(trio.current_time())
 
     def observe(self) -> None:
         """Update every gauge for a scrape: ages grow while nothing happens. O(flows)."""
         now = trio.current_time()
-        for member in self._pool:
-            self._observe_member(member, now)
+        for engine in self._pool:
+            self._observe_engine(engine, now)
         conditions = ["draining" if one.draining else one.condition.value for one in self._pool]
         observation.observe_engines(self.metrics, conditions)
         self.observe_queue()
@@ -141,14 +142,15 @@ class Operations:
         observation.observe_flows(self.metrics, self._queue.statistics(now).flows)
 
     @staticmethod
-    def _observe_member(member: Member, now: float) -> None:
-        if not member.budget_inspected and member.ready:
+    def _observe_engine(engine: Engine, now: float) -> None:
+        life = engine.life
+        if life is not None and not life.budget_inspected:
             # The reply carries the KV budget; no caller waits for it.
-            member.sender.send(Inspect(query=0, top=0))
-            member.budget_inspected = True
-        observation.observe_states(member.metrics, member.multiplexer)
-        member.metrics.stalled_seconds.set(member.stall.seconds(now))
-        member.metrics.last_step_age.set(member.stall.last_step_seconds(now) or 0.0)
+            life.send(Inspect(query=0, top=0))
+            life.budget_inspected = True
+        observation.observe_states(engine.metrics, engine.multiplexer)
+        engine.metrics.stalled_seconds.set(engine.stalled_seconds(now))
+        engine.metrics.last_step_age.set(engine.last_step_seconds(now) or 0.0)
 
     def observe_queue(self) -> None:
         """Update the gauges of waiting requests, and of those that engines hold."""
@@ -156,8 +158,8 @@ class Operations:
         self.metrics.queued_tokens.set(self._queue.prompt_tokens)
         self.metrics.oldest_queued.set(self._queue.oldest_seconds(trio.current_time()))
         self.metrics.awaiting_engine.set(len(self._pool.awaiting))
-        for member in self._pool:
-            member.metrics.on_board.set(member.requests)
+        for engine in self._pool:
+            engine.metrics.on_board.set(engine.requests)
 
     async def inspect_engines(
         self, clear: bool = False, top: int = 10, head_tokens: int = 0, unpin: str = ""
@@ -168,18 +170,16 @@ class Operations:
         found: dict[str, Inspection] = {}
         refusals: list[Unavailable] = []
 
-        async def inspect(member: Member) -> None:
+        async def inspect(name: str, life: Life) -> None:
             try:
-                found[member.name] = await member.inspections.inspect(
-                    member.sender.send, clear, top, head_tokens, unpin
-                )
+                found[name] = await life.inspections.inspect(clear, top, head_tokens, unpin)
             except Unavailable as error:
                 refusals.append(error)
 
         async with trio.open_nursery() as nursery:
-            for member in self._pool:
-                if member.ready:
-                    nursery.start_soon(inspect, member)
+            for engine in self._pool:
+                if engine.life is not None:
+                    nursery.start_soon(inspect, engine.name, engine.life)
         if not found:
             raise (
                 refusals[0] if refusals else Unavailable("the engine is not running", retry_after_seconds=1.0)

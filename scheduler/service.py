@@ -19,21 +19,22 @@ import trio
 from scheduler.config import SchedulerConfig
 from scheduler.engine.adapter_files import AdapterRefused, salted
 from scheduler.engine.prefix.pins import pin_name
-from scheduler.errors import AdapterUnusable, DeadlineExceeded, Draining, SchedulerError
+from scheduler.engines.adapters import source_of
+from scheduler.engines.boundary import EngineTraits, Launchers
+from scheduler.engines.engine import Engine
+from scheduler.engines.memory_share import MemoryShare, WholeMemory
+from scheduler.engines.placement import Place, least_seconds
+from scheduler.engines.pool import Pool
+from scheduler.engines.supervisor import EngineNeverReady
+from scheduler.errors import AdapterUnusable, DeadlineExceeded, Draining
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.fair_queue import Charge
 from scheduler.intake.queue import IntakeQueue
 from scheduler.link.messages import Ready
 from scheduler.operations import Operations
-from scheduler.pool.adapters import source_of
-from scheduler.pool.boundary import EngineTraits, Launchers
-from scheduler.pool.owner import MemoryShare, WholeMemory
-from scheduler.pool.placement import Place, least_seconds
-from scheduler.pool.pool import Pool
 from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
-from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.request import GenerationRequest, Prompt
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.mailbox import Doorbell
@@ -274,7 +275,7 @@ class Scheduler:
         """Fail every request with a shutdown error, and close admission."""
         self._admission.close()
         error = Draining("the server is shutting down; this answer is incomplete", retry_after_seconds=1.0)
-        self.fail_queued(error)
+        self.pool.fail_queued(error)
         self.pool.end_all(error)
 
     # --- a request's way in and out
@@ -314,24 +315,20 @@ class Scheduler:
     def _work(self) -> Work:
         return Work(len(self._queue), len(self.pool), self.recent.number)
 
-    # --- as the pool's listener
+    # --- as the pool's observer
 
-    def pump(self) -> None:
-        now = trio.current_time()
-        for record in self.pool.dispatcher.pump(now):
-            if record.listening:
+    def engine_ready(self, engine: Engine) -> None:
+        self.pump()
+
+    def engine_lost(self, engine: Engine) -> None:
+        self.pump()
+
+    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
+        for record in moved:
+            if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
+                record.started_at = now
                 self._expiry.watch(record)
-        self._admission.rate.follow(now, full=not self.pool.dispatcher.has_room)
-        self._telemetry.sample(self.operations.observe_queue)
-        change, self._change = self._change, trio.Event()
-        change.set()
-        self.keeper.changed()
-
-    def progressed(self, record: StreamRecord, now: float, *, started: bool) -> None:
-        """The engine computed something for this request; `started`: for the first time."""
-        if started:
-            self._expiry.watch(record)
-        self._queue.observe(record, now)
+            self._queue.observe(record, now)
 
     def retired(self, record: StreamRecord) -> None:
         """A request has left the queue or the pool for good."""
@@ -344,8 +341,14 @@ class Scheduler:
             self._admission.rate.departed(now)
         self.pump()
 
-    def fail_queued(self, error: SchedulerError) -> None:
-        for record in self._queue.remove_all(trio.current_time()):
-            record.fail(error)
-            record.move(Event.RETIRE)
-            self.retired(record)
+    def pump(self) -> None:
+        """Something may be sent now."""
+        now = trio.current_time()
+        for record in self.pool.dispatcher.pump(now):
+            if record.listening:
+                self._expiry.watch(record)
+        self._admission.rate.follow(now, full=not self.pool.dispatcher.has_room)
+        self._telemetry.sample(self.operations.observe_queue)
+        change, self._change = self._change, trio.Event()
+        change.set()
+        self.keeper.changed()

@@ -69,6 +69,7 @@ def sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
         top_k=body.top_k,
         min_p=body.min_p,
         repetition_penalty=body.repetition_penalty,
+        repetition_context=body.repetition_context_size,
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         logit_bias=tuple(sorted((body.logit_bias or {}).items())),

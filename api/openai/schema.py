@@ -123,8 +123,8 @@ class DecodingFields(Body):
         int | None, Refused("the server refuses a prompt that is too long, and never cuts it")
     ] = None
     logits_processors: Annotated[Any, Refused("the server runs no code from requests")] = None
-    # mlx_lm.server's.
-    repetition_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
+    # mlx_lm.server's. Without the first the penalty counts the whole context, as vLLM's, and not 20 tokens.
+    repetition_context_size: int | None = Field(default=None, ge=0, le=2**31 - 1)
     presence_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
     frequency_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
     xtc_probability: Annotated[float | None, Refused("XTC sampling is not implemented", neutral=(0, 0.0))] = (
@@ -135,12 +135,11 @@ class DecodingFields(Body):
     regex: Annotated[str | None, Refused("use guided_regex")] = None
     ebnf: Annotated[str | None, Refused("use guided_grammar, in Lark's or llama.cpp's syntax")] = None
 
-    @field_validator("repetition_context_size", "presence_context_size", "frequency_context_size")
+    @field_validator("presence_context_size", "frequency_context_size")
     @classmethod
     def _of_no_penalty(cls, value: int | None, info: ValidationInfo) -> int | None:
         penalty = str(info.field_name).replace("context_size", "penalty")
-        neutral = 1.0 if penalty == "repetition_penalty" else 0.0
-        if value is not None and info.data.get(penalty) not in (None, neutral):
+        if value is not None and info.data.get(penalty) not in (None, 0.0):
             raise unsupported(_WHOLE_CONTEXT)
         return value
 

@@ -8,7 +8,7 @@ from mlx.utils import tree_flatten
 
 from loadtests.device.finding import Figure, Finding, attempt
 from loadtests.device.rows import decoding, fitting_tokens, leave, words
-from scheduler.engine.chunk_peak import ChunkPeak
+from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout

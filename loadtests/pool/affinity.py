@@ -17,8 +17,8 @@ import trio
 
 from loadtests.pool.simulation import Front, Timing, front, prepared, simulated
 from scheduler.engine.scripted_answers import digest, scripted_token
+from scheduler.engines.placement import Candidate, Place, least_seconds
 from scheduler.events import Finished, Usage
-from scheduler.pool.placement import Candidate, Place, least_seconds
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import GenerationRequest, TokenPrompt
 

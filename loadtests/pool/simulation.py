@@ -24,12 +24,12 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.engines.placement import Place, least_seconds
 from scheduler.link.channel import Channel
 from scheduler.link.framing import encode, engine_inbound
 from scheduler.link.messages import Load, PrefillOut, ScriptedPlan, StepOutput, ToEngine
 from scheduler.link.process import Exit, Session
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.pool.placement import Place, least_seconds
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation

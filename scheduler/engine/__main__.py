@@ -41,6 +41,8 @@ def main() -> NoReturn:
             follow(first)
         command = _expect_load(first)
         try:
+            if command.fingerprint:
+                inbox.send(Loading("reading the model's files, to know them by all their bytes"))
             command = located(command)
             backend = _make_backend(command, inbox)
             ready = structs.replace(

@@ -8,15 +8,15 @@ everything around it); `mlx/pooling/backend.py` passes those for vectors (`check
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Readings, Traits
 from scheduler.engine.disk.disk_tier import DiskTier
-from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.prefix.prefixes import Prefixes
@@ -103,7 +103,8 @@ class Cache:
     """What is cached beside the rows, to be read only."""
 
     prefixes: Prefixes
-    disk: DiskWatch | None = None
+    disk: Callable[[], DiskWatch | None] = lambda: None
+    """The tier, once it is open."""
 
 
 class Backend(Protocol):

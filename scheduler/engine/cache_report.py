@@ -20,7 +20,7 @@ class CacheWatch:
 
     def __init__(self, cache: Cache | None, clock: Callable[[], float]) -> None:
         self._prefixes = None if cache is None else cache.prefixes
-        self._disk = None if cache is None else cache.disk
+        self._disk = (lambda: None) if cache is None else cache.disk
         self._clock = clock
         self._checked_at = clock()
         self._complaints = 0
@@ -41,7 +41,8 @@ class CacheWatch:
         prefixes = self._prefixes
         if prefixes is None:
             return CacheCounters()
-        disk = None if self._disk is None else self._disk.tier.statistics()
+        watched = self._disk()
+        disk = None if watched is None else watched.tier.statistics()
         return CacheCounters(
             query_tokens=prefixes.query_tokens,
             hit_tokens=prefixes.hit_tokens,
@@ -51,7 +52,7 @@ class CacheWatch:
             evicted_cleared_tokens=prefixes.evicted_tokens["cleared"],
             complaints=self._complaints,
             held_bytes=prefixes.nbytes,
-            disk_hit_tokens=0 if self._disk is None else self._disk.disk_tokens,
+            disk_hit_tokens=0 if watched is None else watched.disk_tokens,
             disk_reads=0 if disk is None else disk.reads,
             disk_writes=0 if disk is None else disk.writes,
             disk_dropped_writes=0 if disk is None else disk.dropped_writes,
@@ -74,11 +75,12 @@ class CacheWatch:
             running_bytes,
             self._last_complaints,
         )
+        disk = self._disk()
         return Inspection(
             command.query,
             freed_bytes if command.clear else 0,
             report,
-            None if self._disk is None else _disk_report(self._disk),
+            None if disk is None else _disk_report(disk),
             unpinned=command.unpin in unpinned,
         )
 

@@ -7,15 +7,29 @@ scripted limits, latencies and deaths. Nothing here imports MLX.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from enum import IntEnum
+from typing import Literal, Protocol, TypeAlias
 
-from scheduler.engine.system_memory import SystemMemory
 from scheduler.link.messages import DeviceMemory
 
-if TYPE_CHECKING:
-    from scheduler.engine.plan import Budget
-
 DeviceKind: TypeAlias = Literal["cpu", "metal", "cuda"]
+
+
+class Pressure(IntEnum):
+    """What the system says of its memory: macOS's levels; on Linux from stalls (PSI)."""
+
+    NORMAL = 0
+    WARN = 1
+    CRITICAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMemory:
+    """`available_bytes`: what the system, or the tightest control group, can still give; None: unknown."""
+
+    footprint_bytes: int = 0
+    available_bytes: int | None = None
+    pressure: Pressure = Pressure.NORMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,8 @@ class Readings(Protocol):
 
 
 class Device(Readings, Protocol):
-    """One thread calls it, between steps. Only a back end changes it, as its plan says (`keep_to`)."""
+    """One thread calls it, between steps. Only a back end changes it, as its plan says
+    (`budget/changes.py`)."""
 
     @property
     def traits(self) -> Traits: ...
@@ -83,15 +98,3 @@ class Device(Readings, Protocol):
     def limit_wired(self, most_bytes: int) -> None:
         """Keep up to this much resident, where the device can; elsewhere nothing."""
         ...
-
-
-def keep_to(device: Device, budget: Budget) -> None:
-    """Carry out what a plan's budget says of the device."""
-    if budget.wired_bytes is not None:
-        device.limit_wired(budget.wired_bytes)
-    if budget.pool_bytes is not None:
-        device.limit_pool(budget.pool_bytes)
-    if budget.score_bytes is not None:
-        device.limit_scores(budget.score_bytes)
-    if budget.clear_pool:
-        device.clear_pool()

@@ -1,7 +1,7 @@
 """A line fitted to the latest measurements: what a step costs, in seconds or bytes, by its size.
 
-A file of its own because the prefill pace (`pace.py`, seconds) and the memory of a chunk (`chunk_peak.py`,
-bytes) fit the same kind of line.
+The prefill pace (`pace.py`, seconds) and the memory of a chunk (`budget/learned.py`, bytes) fit the same kind
+of line.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class FittedLine:
                 if others[row]:
                     error = self._products[row] - sum(map(mul, others, self._terms))
                     self._terms[row] = max(0.0, self._terms[row] + error / others[row])
+
+    @property
+    def terms(self) -> tuple[float, ...]:
+        return tuple(self._terms)
 
     def cost(self, factors: tuple[float, ...]) -> float:
         total: float = sum(map(mul, factors, self._terms))

@@ -14,12 +14,13 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.budget.changes import BudgetChange
+from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.memory import Memory, charged_bytes
-from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import Budget, EngineState, StepPlan, plan, with_changes
+from scheduler.engine.plan import EngineState, StepPlan, plan, with_changes
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError
@@ -183,7 +184,7 @@ class EngineLoop:
             self._changes.release.append(request_id)
         self._retired.append(Retired(request_id, "cancelled"))
 
-    def _carry_out(self, budget: Budget) -> None:
+    def _carry_out(self, budget: BudgetChange) -> None:
         """At once, because the next reading must see what it frees."""
         self._execute(StepPlan(budget=budget))
 
@@ -393,6 +394,7 @@ class EngineLoop:
             shared_row_tokens=sum(sequence.in_place_tokens for sequence in self._slots),
             guard=self._memory_watch.state,
             chunk_ceiling=self._ceiling.tokens,
+            costs=self._pace.costs(),
         )
 
 

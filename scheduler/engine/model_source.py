@@ -14,9 +14,10 @@ from pathlib import Path
 
 from msgspec import structs
 
-from scheduler.engine.disk.model_fingerprint import portable_fingerprint
+from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.link.messages import Load
+from scheduler.user_cache import user_cache_folder
 
 EMBEDDED = "penstock-embedded"
 """What the operator has named who has named none: it comes with this package."""
@@ -24,16 +25,17 @@ _EMBEDDED_FOLDER = Path(__file__).parents[1] / "models" / "embedded"
 
 
 def located(command: Load) -> Load:
-    """Return `command` with a folder of this machine. Raise LoadRefused, which says what to do; OSError if
-    the folder cannot be read."""
+    """Return `command` with folders of this machine, whose files may be read whole for it. Raise LoadRefused,
+    which says what to do; OSError if the folder cannot be read."""
     if not command.fingerprint:
         return command
+    cache_folder = user_cache_folder(os.environ)
     found: dict[Path, str] = {}
     for folder in _candidates(command, os.environ):
         if folder not in found and (folder / "config.json").is_file():
-            found[folder] = portable_fingerprint(folder)
+            found[folder] = fingerprint(folder, cache_folder)
             if found[folder] == command.fingerprint:
-                return structs.replace(command, model_folder=str(folder))
+                return structs.replace(command, model_folder=str(folder), cache_folder=str(cache_folder))
     host, name = socket.gethostname(), command.model or command.model_folder
     if not found:
         raise LoadRefused(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from scheduler.engine.fitted_line import FittedLine
+from scheduler.link.messages import StepCosts
 
 LEAST_TOKENS = 8
 """The floor, whatever the target: a prefill that never ends is worse than a late token."""
@@ -25,15 +26,20 @@ what it would take alone, plus the overhead of small chunks."""
 _FIRST_TOKENS = 64
 
 
+_ROWS = 32
+_TOKENS = 64
+_TOKENS_CONTEXT = 1 << 18
+
+
 def _rows(rows: int) -> tuple[float, ...]:
     """The constant first: larger batches than observed are not expected to be slower."""
-    return 1.0, rows / 32
+    return 1.0, rows / _ROWS
 
 
 def _chunk(tokens: int, context: int) -> tuple[float, ...]:
     """Scaled so that the terms are of similar size. The tokens first: the time of a single chunk is
     attributed to its tokens, so that the next one is not too large."""
-    return tokens / 64, tokens * context / (1 << 18), 1.0
+    return tokens / _TOKENS, tokens * context / _TOKENS_CONTEXT, 1.0
 
 
 BudgetReason: TypeAlias = Literal[
@@ -41,7 +47,7 @@ BudgetReason: TypeAlias = Literal[
 ]
 """What sets a step's prefill budget: no row decodes, so no token waits for the step; nothing is measured yet;
 the ITL target; the floor of LEAST_TOKENS, if the target leaves less; what memory allows
-(`memory_guard.py`); or the ceiling after a device timeout (`chunk_ceiling.py`)."""
+(`budget/policy.py`); or the ceiling after a device timeout (`chunk_ceiling.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,12 @@ class PrefillPace:
     def decode_seconds(self, decoding: int) -> float | None:
         """Return the predicted time of a step that only decodes; None while unknown."""
         return self.step_seconds(decoding, 0, 0)
+
+    def costs(self) -> StepCosts:
+        """Return what has been learned, for the parent."""
+        step, row = self._decode.terms
+        token, token_context, chunk = self._prefill.terms
+        return StepCosts(step, row / _ROWS, chunk, token / _TOKENS, token_context / _TOKENS_CONTEXT)
 
     def speeds(self) -> dict[str, float]:
         """Return tokens per second by "chunk/context", for operators."""

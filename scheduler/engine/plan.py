@@ -16,8 +16,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from scheduler.engine.budget.changes import BudgetChange, Evict
+from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.memory import Memory, left_in_place
-from scheduler.engine.memory_guard import Allowance
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence
@@ -81,29 +82,6 @@ class Admit(WireStruct, frozen=True):
     checkpoints: tuple[int, ...] = ()
 
 
-class Budget(WireStruct, frozen=True):
-    """What memory allows from now on. None: as before."""
-
-    kv_bytes: int | None = None
-    """For the prefix cache and running rows; prefixes that do not fit are evicted."""
-    pool_bytes: int | None = None
-    """Most bytes of freed buffers that the device may keep."""
-    score_bytes: int | None = None
-    """Most bytes of the scores of one attention product."""
-    wired_bytes: int | None = None
-    """What the device may keep resident: each rank's own matter."""
-    clear_pool: bool = False
-    """Return freed buffers to the system."""
-
-
-class Evict(WireStruct, frozen=True):
-    """Before the model runs, and after admissions have leased what they use. `clear_pool`: return what that
-    frees to the system."""
-
-    nbytes: int
-    clear_pool: bool = False
-
-
 class StepPlan(WireStruct, frozen=True, tag="plan"):
     """All that a back end does in a step, in the order of its fields. The model runs if there are chunks or
     rows that decode.
@@ -115,7 +93,7 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
 
     release: tuple[int, ...] = ()
     """Rows that were cancelled. What they computed goes to the prefix cache."""
-    budget: Budget | None = None
+    budget: BudgetChange | None = None
     adapters: tuple[AdapterSource | str, ...] = ()
     """In this order: load one, or unload by its key one that no sequence has."""
     ended: tuple[TurnEnded, ...] = ()

@@ -15,21 +15,20 @@ from pathlib import Path
 import msgspec
 
 from scheduler.engine.adapter_files import AdapterRefused, check_unchanged, named, read_config
-from scheduler.engine.asked_holds import take_holds
 from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs
-from scheduler.engine.device import Device, Readings, Traits, keep_to
-from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.budget.changes import keep_to
+from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.cache_changes import changed, take_holds
+from scheduler.engine.device import Device, Readings, SystemMemory, Traits
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.prefixes import changed
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
 from scheduler.engine.scripted_segments import KV_BYTES_PER_TOKEN as KV_BYTES_PER_TOKEN
 from scheduler.engine.scripted_segments import ScriptedRun
 from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.engine.system_memory import SystemMemory
 from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
     PROTOCOL_VERSION,

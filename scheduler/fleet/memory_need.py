@@ -1,7 +1,7 @@
 """What a model that is not loaded would need at least: from its files, before any engine has read them.
 
 As `engine/mlx/loading.py` makes weights of them: what is stored, or converted to one type, packed weights
-unpacked. A process's floor then comes from the engine's own arithmetic (`engine/memory_limit.py`). Once a
+unpacked. A process's floor then comes from the engine's own arithmetic (`engine/budget/limits.py`). Once a
 model has been loaded its engine reports both exactly (`Ready`).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.errors import StartupError
 from scheduler.prompt.weight_files import StoredTensor, tensors
 
@@ -39,6 +39,8 @@ def weights_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
         weights_dtype = "float32" if device in (None, "cpu") else "stored"
     if weights_dtype == "stored":
         return sum(_stored_bytes(tensor) for tensor in stored.values())
+    if weights_dtype == "packed":
+        return sum(_widened_bytes(tensor) for tensor in stored.values())
     bits = _Bits(folder)
     target_bytes = _TARGET_BYTES[weights_dtype]
     return sum(_converted_bytes(name, stored, target_bytes, bits) for name in stored)
@@ -46,6 +48,12 @@ def weights_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
 
 def _stored_bytes(tensor: StoredTensor) -> int:
     return 2 * tensor.elements if tensor.dtype.startswith(_SMALL_FLOAT) else tensor.nbytes
+
+
+def _widened_bytes(tensor: StoredTensor) -> int:
+    """With every float in float32, and what is packed as it is."""
+    is_float = tensor.dtype in _FLOAT_BYTES or tensor.dtype.startswith(_SMALL_FLOAT)
+    return 4 * tensor.elements if is_float else tensor.nbytes
 
 
 def _converted_bytes(name: str, stored: Mapping[str, StoredTensor], target_bytes: int, bits: _Bits) -> int:

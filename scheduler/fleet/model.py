@@ -151,7 +151,7 @@ class Model:
                 self._move(ModelState.LOADED)
             case ModelState.LOADING if (reason := self._why_failed()) is not None:
                 self._failed_at, self.reason = now, reason
-                self.scheduler.fail_queued(
+                self.scheduler.pool.fail_queued(
                     Unavailable(
                         f"the model {self.name!r} cannot be loaded: {reason}",
                         retry_after_seconds=RETRY_SECONDS,
@@ -224,7 +224,7 @@ class Model:
     def refuse_queued(self, reason: str) -> None:
         """No wait would help those that wait."""
         self._wanted_at = None
-        self.scheduler.fail_queued(Unavailable(reason, retry_after_seconds=RETRY_SECONDS))
+        self.scheduler.pool.fail_queued(Unavailable(reason, retry_after_seconds=RETRY_SECONDS))
 
     def _wanted_since(self) -> float | None:
         oldest = self.scheduler.oldest_queued_at
@@ -236,8 +236,8 @@ class Model:
             # A machine that can may join at any time.
             return None
         members = list(self.scheduler.pool)
-        if all(one.never_ready is not None for one in members):
-            return members[0].never_ready
+        if all(one.failed for one in members):
+            return members[0].failure
         life = self.scheduler.pool.statistics()
         if life.condition is EngineCondition.READY or life.failed_starts < _FAILED_STARTS:
             return None

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from scheduler.engines.pool import Pool
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.link.messages import Counters, Ready, SetMemoryLimit
-from scheduler.pool.pool import Pool
 
 _log = structlog.get_logger("fleet")
 
@@ -101,7 +101,7 @@ class SharedMemory:
     def rebalance(self, now: float) -> None:
         for name, message in self._budget.rebalance(now):
             model, _, engine = name.rpartition("/")
-            self._pools[model][engine].sender.send(message)
+            self._pools[model][engine].send(message)
 
 
 def _name(model: str, engine: str) -> str:

@@ -86,7 +86,12 @@ class CallRules:
         self._book.add(f"marked: {opening} call {more} {literal(dialect.closing)}")
 
     def _trails(self) -> str:
-        return _choice(self._book.literal, self._dialect.trails)
+        """What may stand after the last call. Where a newline separates calls, a model that is not used to
+        calls ends its lines with one too, or with two. Were it allowed to begin another call only, it would
+        have to: SmolLM2-135M then called until MAX_CALLS."""
+        newline = "\n" in self._dialect.separators
+        ends = ("", "\n", "\n\n") if newline else ("",)
+        return _choice(self._book.literal, [trail + end for trail in self._dialect.trails for end in ends])
 
     def _call(self, number: int, tool: Tool) -> str:
         try:

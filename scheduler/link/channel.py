@@ -8,13 +8,12 @@ and every stream with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 import trio
 
 from scheduler.link.framing import FrameReader, encode, parent_inbound
-from scheduler.link.messages import FromEngine, ToEngine
+from scheduler.link.messages import FromEngine
 from scheduler.link.wire_struct import WireStruct
 
 _READ_BYTES = 1 << 18
@@ -80,24 +79,3 @@ class Channel(FrameChannel[FromEngine]):
         super().__init__(stream, parent_inbound())
         self.unresponsive = False
         """Set if the engine is hung: the launcher then kills it without waiting for a clean exit."""
-
-
-class EngineSender:
-    """Sends to the engine while one is ready; drops messages otherwise."""
-
-    def __init__(self) -> None:
-        self._send: Callable[[ToEngine], None] | None = None
-
-    @property
-    def connected(self) -> bool:
-        return self._send is not None
-
-    def connect(self, send: Callable[[ToEngine], None]) -> None:
-        self._send = send
-
-    def disconnect(self) -> None:
-        self._send = None
-
-    def send(self, message: ToEngine) -> None:
-        if self._send is not None:
-            self._send(message)

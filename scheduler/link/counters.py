@@ -44,7 +44,7 @@ class MemoryState(WireStruct, frozen=True):
     """The last reading of the memory guard, in bytes."""
 
     relief: int = 0
-    """What is given up (`scheduler/engine/memory_guard.py`: Relief); 0: nothing."""
+    """What is given up (`scheduler/engine/budget/policy.py`: Relief); 0: nothing."""
     used: int = 0
     limit: int = 0
     """0: none."""
@@ -62,6 +62,22 @@ class MemoryState(WireStruct, frozen=True):
     """The least limit with which it keeps its prefixes, too; at least `least`."""
     asked: int = 0
     """The limit of the last SetMemoryLimit, or that it was loaded with."""
+
+
+class StepCosts(WireStruct, frozen=True):
+    """Seconds, as the engine has fitted them to its latest steps (`engine/pace.py`); 0: not measured, or
+    part of another one."""
+
+    step: float = 0.0
+    """Of a step that decodes, whatever its rows."""
+    row: float = 0.0
+    """Of each row more."""
+    chunk: float = 0.0
+    """Of a prefill chunk, whatever its tokens."""
+    token: float = 0.0
+    """Of each prompt token."""
+    token_context: float = 0.0
+    """Of each prompt token, for each token of its context."""
 
 
 class Counters(WireStruct, frozen=True):
@@ -92,3 +108,4 @@ class Counters(WireStruct, frozen=True):
     guard: MemoryState = MemoryState()
     chunk_ceiling: int = 0
     """Of a step's prompt tokens, as far as it has climbed since a device timeout."""
+    costs: StepCosts = StepCosts()

@@ -16,6 +16,7 @@ from scheduler.link.counters import CacheCounters as CacheCounters
 from scheduler.link.counters import Counters as Counters
 from scheduler.link.counters import DeviceMemory as DeviceMemory
 from scheduler.link.counters import MemoryState as MemoryState
+from scheduler.link.counters import StepCosts as StepCosts
 from scheduler.link.pooling import Pooler
 from scheduler.link.reports import CacheReport, DiskReport, EngineReport
 from scheduler.link.waits import WaitOut as WaitOut
@@ -91,7 +92,7 @@ class EngineConfig(WireStruct, frozen=True):
     max_slots: int = 32
     prefill_chunk_tokens: int = 512
     prefill_rows: int = 8
-    weights_dtype: Literal["auto", "stored", "float32", "bfloat16", "float16"] = "auto"
+    weights_dtype: WeightsDtype = "auto"
     scripted: ScriptedPlan = ScriptedPlan()
     kv_cache_bytes: int = -1
     """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
@@ -103,8 +104,8 @@ class EngineConfig(WireStruct, frozen=True):
     """Target inter-token latency while prefills run; 0: in proportion to the decode steps."""
     load_check: Literal["auto", "off"] = "auto"
     """Whether to check at load how much of the batch is right for the model."""
-    verdict_folder: str = ""
-    """Where verdicts of that check are kept; empty: nowhere."""
+    cache_folder: str = ""
+    """Where verdicts of that check and digests of weights are kept between starts; empty: nowhere."""
     memory_limit: float = 0.0
     """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
     sharers: int = 1
@@ -142,7 +143,8 @@ class Sampling(WireStruct, frozen=True):
 
     The cut-offs act as in mlx-lm's samplers (top-p, then min-p, then top-k, on the untempered
     distribution). `repetition_penalty` counts prompt and output, the presence and frequency
-    penalties count output only, as vLLM does. `seed` is never absent: a request without one
+    penalties count output only, as vLLM does; `repetition_context` bounds the former to that many last
+    tokens, as mlx-lm does, and 0 does not. `seed` is never absent: a request without one
     gets one at admission, so that its tokens can be computed again.
     """
 
@@ -152,6 +154,7 @@ class Sampling(WireStruct, frozen=True):
     min_p: float = 0.0
     seed: int = 0
     repetition_penalty: float = 1.0
+    repetition_context: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
@@ -349,6 +352,8 @@ class PromptLogprobsOut(WireStruct, frozen=True):
     entries: list[LogprobsOut]
 
 
+WeightsDtype: TypeAlias = Literal["auto", "stored", "packed", "float32", "bfloat16", "float16"]
+"""Of the weights in memory. "packed": quantised weights stay as they are, all else is float32."""
 RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled"]
 
 

@@ -119,9 +119,10 @@ class Multiplexer:
             record.cancel_sent_at = self._clock()
             self._send(Cancel(record.request_id))
 
-    def route(self, output: StepOutput) -> None:
+    def route(self, output: StepOutput) -> list[StreamRecord]:
         """Deliver one step: what `turns` does not read at once is read later, in order. A failure in one
-        request's text ends that request and no other.
+        request's text ends that request and no other. Return the requests that the step has moved on, and
+        that go on.
 
         Raise LinkError for output that a working engine cannot send.
         """
@@ -139,6 +140,12 @@ class Multiplexer:
             self._route_token(token, end is not None and end.reason == "stop", now)
         for retired in output.retired:
             self._route_retired(retired)
+        moved = {one.request_id for one in output.tokens}
+        moved.update(one.request_id for one in output.prefills)
+        moved.update(one.request_id for one in output.waits)
+        return [
+            one for each in sorted(moved) if (one := self._records.get(each)) is not None and one.listening
+        ]
 
     def _held(self, request_id: int) -> StreamRecord:
         try:

@@ -107,7 +107,7 @@ class StreamRecord:
     deaths: int = 0
     """Engines in a row that died with it on board as a suspect."""
     spared_deaths: int = 0
-    """Further ones, which do not count against it (`recovery/poison.py`)."""
+    """Further ones, which do not count against it (`engines/poison.py`)."""
     suspect: bool = False
     """Whether it may have caused the last of these deaths."""
     roams: bool = False

@@ -26,7 +26,7 @@ DIRECTIONS = ("up", "down")
 """Of the memory guard's relief: more is given up, or it is taken back."""
 MEMORY_PARTS = ("used", "limit", "available", "chunk_peak")
 RELIEF_LEVELS = ("none", "evict", "small_chunks", "hold", "preempt")
-"""The memory guard's (`scheduler/engine/memory_guard.py`: Relief), as logged."""
+"""The memory guard's (`scheduler/engine/budget/policy.py`: Relief), as logged."""
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
 RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")

@@ -13,8 +13,8 @@ from trio.testing import trio_test
 
 from api.api_keys import load_keys
 from scheduler.config import EngineConfig
+from scheduler.engines.adapters import source_of
 from scheduler.link.messages import ScriptedPlan
-from scheduler.pool.adapters import source_of
 from scheduler.service import Scheduler
 from tests.api.client import chat, client_of
 from tests.fakes.adapter_folders import adapter_folder

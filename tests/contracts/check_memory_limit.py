@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from scheduler.engine.backend import Backend
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.pace import PrefillPace
 from scheduler.link.messages import Counters, Retired, SetMemoryLimit, StepOutput, Submit, ToEngine
 from scheduler.token_ids import KEY_BYTES

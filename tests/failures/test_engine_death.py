@@ -10,11 +10,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock, trio_test
 
+from scheduler.engines import engine
+from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import EngineLost, RequestFailed, Unavailable
 from scheduler.events import Failed, Finished
 from scheduler.link.messages import ScriptedPlan
-from scheduler.pool import member
-from scheduler.recovery.supervisor import EngineNeverReady
 from scheduler.statistics import EngineCondition
 from tests.cancellation.bench import Bench, Client
 from tests.failures.undisturbed import check_undisturbed
@@ -168,7 +168,7 @@ async def test_a_bug_in_recovery_fails_the_requests_on_board_and_the_service_goe
     """Each request of the lost engine gets a final event; the next engine serves the queue and newcomers."""
     bench = Bench(max_slots=2, lookahead=0)
     with monkeypatch.context() as patch:
-        patch.setattr(member, "count_death", raises)
+        patch.setattr(engine, "count_death", raises)
         async with running(bench.scheduler) as nursery:
             clients = [await bench.come(nursery, Client(ask(f"{n}", max_tokens=20))) for n in range(3)]
             await bench.wait_for(lambda: all(client.text for client in clients[:2]))

@@ -13,11 +13,11 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
 from scheduler.engine.backend import Backend
+from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import NodesDecide, PoisonousRequest, Unavailable
 from scheduler.events import Failed, Finished
 from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.link.process import Exit, Session
-from scheduler.recovery.supervisor import EngineNeverReady
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.faulty_backend import HEALTHY, Faults

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from scheduler.engine.device import Traits
-from scheduler.engine.memory_guard import Pressure
-from scheduler.engine.system_memory import SystemMemory
+from scheduler.engine.device import Pressure, SystemMemory, Traits
 from scheduler.link.messages import DeviceMemory
 
 

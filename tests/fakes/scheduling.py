@@ -11,11 +11,11 @@ import trio
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SchedulerConfig, SupervisionConfig
+from scheduler.engines.boundary import Launchers
+from scheduler.engines.memory_share import MemoryShare, WholeMemory
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.link.messages import ScriptedPlan
 from scheduler.link.process import EngineLauncher
-from scheduler.pool.boundary import Launchers
-from scheduler.pool.owner import MemoryShare, WholeMemory
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation

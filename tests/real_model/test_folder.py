@@ -11,15 +11,9 @@ import pytest
 from mlx_lm.utils import load_model
 from transformers import AutoTokenizer
 
-from tests.real_model.folder import real_model
 from tests.real_model.gguf import in_halves, write_model
 
 WORDS = "The year 1984: naïve café, 東京 🙂\n\tdef f(x): return x"
-
-
-@pytest.fixture(scope="module")
-def folder() -> Path:
-    return real_model()
 
 
 @pytest.fixture(scope="module")

@@ -78,15 +78,17 @@ async def test_a_request_that_cannot_be_sent_fails_alone(autojump_clock: MockClo
     """The engine never gets it and sends no Retired: its credit is returned nevertheless."""
     scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0)
     async with running(scheduler):
-        real = scheduler.pool["0"].sender._send
-        assert real is not None
+        await scheduler.wait_ready()
+        life = scheduler.pool["0"].life
+        assert life is not None
+        real = life.send
 
         def send(message: ToEngine) -> None:
             if isinstance(message, Submit) and len(message.prompt) > 50:
                 raise BugError("too large a frame")
             real(message)
 
-        scheduler.pool["0"].sender._send = send
+        life.send = send
         finals: list[Finished | Failed] = []
 
         async def follow(text: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.pace import LEAST_TOKENS, PrefillPace
 from tests.examples import examples
-from tests.scheduler.recovery.test_stall_watch import CEILING, Watched
+from tests.scheduler.engines.test_stall_watch import CEILING, Watched
 
 ROWS = 8
 CONTEXT = 1000

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from api.back_end import missing_back_end
 from api.operator.doctor.facts import Disk, Facts, ModelOnDisk, Pin, Port
-from scheduler.engine.memory_limit import recommended_bytes
+from scheduler.engine.budget.limits import recommended_bytes
 
 Level: TypeAlias = Literal["ok", "note", "problem"]
 _LITTLE_DISK_BYTES = 2_000_000_000
@@ -69,7 +69,10 @@ def _device(facts: Facts) -> Iterator[Finding]:
     cores = f"{facts.cores} {'core' if facts.cores == 1 else 'cores'}"
     what = f"{machine.device}, {cores}" if machine.kind == "cpu" else f"{machine.device} ({machine.kind})"
     if machine.wide_weights:
-        what += "; it computes in float32, so 16-bit and packed weights grow"
+        what += (
+            "; it computes in float32, so 16-bit and quantised weights grow: it is many times slower with"
+            " quantised ones as they are, which --weights-dtype packed leaves for where memory is short"
+        )
     if machine.kind == "cpu" and facts.platform == "darwin":
         todo = "run on the Mac itself, not in a virtual machine"
         if facts.architecture == "x86_64":

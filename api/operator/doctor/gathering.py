@@ -30,10 +30,10 @@ from api.operator.process_table import processes
 from api.options import refuse_unknown_variables
 from api.server.limits import Limits, fit_descriptors, wanted_descriptors
 from api.version import PACKAGE, own_version
+from scheduler.engine.budget.readings import system_reader
 from scheduler.engine.mlx.cpu.fast_blas import prepare
-from scheduler.engine.system_memory import system_reader
+from scheduler.engines.machine_share import cores_of_process, gpus_of
 from scheduler.errors import OptionError
-from scheduler.pool.machine_share import cores_of_process, gpus_of
 from scheduler.user_cache import user_cache_folder
 
 _HOST = "127.0.0.1"

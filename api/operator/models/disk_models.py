@@ -68,6 +68,8 @@ class DiskModel:
     """In memory, of the type that is stored."""
     wide_weights_bytes: int = 0
     """In memory, in float32: what a CPU computes with (`Traits.wide_weights`)."""
+    packed_weights_bytes: int = 0
+    """In memory, quantised weights as they are and all else in float32: `--weights-dtype packed`."""
     dtype: str = ""
     """Of most of its numbers that are not packed."""
     quantization: Quantization | None = None
@@ -157,6 +159,7 @@ def _read(place: DiskModel) -> DiskModel:
         task=inspected.kind,
         weights_bytes=weights_bytes(folder, "stored", None),
         wide_weights_bytes=weights_bytes(folder, "float32", None),
+        packed_weights_bytes=weights_bytes(folder, "packed", None),
         dtype=_dtype(stored.values()),
         quantization=quantization(
             json.loads((folder / "config.json").read_text("utf-8")),

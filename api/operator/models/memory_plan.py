@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from api.operator.machine import Machine, ModelMemory
 from api.operator.models.disk_models import DiskModel
-from scheduler.engine.memory_limit import MemoryLimit, MemoryTooSmall, memory_limit
+from scheduler.engine.budget.limits import MemoryLimit, MemoryTooSmall, memory_limit
 from scheduler.engine.row_bytes import RowBytes
 
 

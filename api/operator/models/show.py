@@ -66,6 +66,9 @@ def facts(planned: PlannedModel, reading: Reading, tokens: int) -> Iterator[tupl
     yield "tools", model.tool_dialect
     yield "reasoning", model.reasoning_dialect
     yield from _memory(planned.plan, reading, model.context_tokens, tokens)
+    if quantization is not None and reading.machine is not None and reading.machine.wide_weights:
+        yield "packed", f"{gigabytes(model.packed_weights_bytes)} of weights with --weights-dtype packed"
+        yield "", "many times slower with several rows and long prompts: no BLAS reads quantised weights"
     yield "serve it", f"penstock serve{_argument(planned)}"
 
 

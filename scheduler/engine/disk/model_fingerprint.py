@@ -1,111 +1,115 @@
-"""The fingerprint of a model: a digest over everything that the same tokens' state depends on.
+"""The fingerprint of a model: a digest over every byte that the same tokens' state depends on.
 
-Called once at load, in a thread beside the loading of the weights, which reads the same bytes. (For copies on
-several machines there is another, `portable_fingerprint`.) A wrong "same"
-gives wrong tokens; a wrong "different" costs a cold cache. So names, sizes and contents count, and times only
-if there is too much content to read.
+A wrong "same" gives wrong tokens: on an engine of another machine, and from the disk tier. A wrong
+"different" costs a cold cache or a start. So no byte is left out, and gigabytes are read once: each weights
+file's digest is kept under what its folder says of it, and the file is read again when any of that has
+changed.
+
+The hub's own checksum, by which its cache names a file, is not taken: the name stays when somebody writes
+through the snapshot's link, and a download checks it only if it was asked to.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable
-from hashlib import blake2b
+import threading
+import time
 from pathlib import Path
-from typing import BinaryIO
+
+import msgspec
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS
 
-_PIECE_BYTES = 1 << 20
-_SAMPLE_BYTES = 1 << 16
-_STRIDE_BYTES = 1 << 24
-_HEADER_BYTES = 1 << 26  # More than any safetensors header.
+_SHAPING = ("tokenizer.json", "*.py")
+"""The tokenizer, by which grammars mask tokens, and a model's own code; beside weights also their
+configuration (the quantisation is in it). Not the weights' index: it repeats the weights."""
+_WEIGHTS = ("model*.safetensors", "*/model*.safetensors")
+"""What mlx-lm loads, and an embedder's layers behind the pooling."""
+_KEPT = "weights"
+_PIECE_BYTES = 4 << 20
+_TICKS_NS = 2 * 10**9
+"""A file that changed this short a time ago may change again without another time: file systems count in up
+to 2 s."""
+_one_at_a_time = threading.Lock()
+"""Several engines are started at once, and the first one's reading serves all of them."""
 
 
-def fingerprint(
-    folder: Path, weights_dtype: str, adapter: Path | None, software: str, *, whole_bytes: int = 4 << 30
-) -> str:
-    """Return 64 hex digits for the model in `folder` as the engine runs it. Raise OSError if a file cannot be
-    read.
+def fingerprint(folder: Path, cache_folder: Path | None = None) -> str:
+    """Return 64 hex digits for the model in `folder`, the same on every machine that has a copy of it.
 
-    `weights_dtype`: the type that load converts weights to, resolved (never "auto"). `adapter`: a folder or a
-    file. `software`: versions of mlx-lm and of everything else that computes, and the device.
-
-    Up to `whole_bytes` of weights, every byte counts (a second a GB). Beyond, of each weights file: its
-    safetensors header, 64 KiB of every 16 MiB, its end, and its times of modification and of change. No
-    program can set back the latter, so that an edit between the samples is noticed, too; a copy of a large
-    model counts as another model.
+    It reads all of the weights, 1.7 GB a second on one core, without the GIL; only what has changed, where
+    `cache_folder` keeps digests. Raise OSError if a file cannot be read, or changes meanwhile.
     """
-    digest = blake2b(digest_size=32)
-    for part in (f"blocks of {BLOCK_TOKENS}", weights_dtype, software):
-        _add(digest, part.encode())
-    model = sorted(file for pattern in ("*.json", "*.py") for file in folder.glob(pattern))
-    weights = sorted(folder.glob("*.safetensors"))
-    whole = sum(file.stat().st_size for file in weights) <= whole_bytes
-    _add_files(digest, (file for file in model if _shapes_the_model(file)), whole=True)
-    _add_files(digest, weights, whole=whole)
-    if adapter is not None:
-        parts = sorted(adapter.iterdir()) if adapter.is_dir() else [adapter]
-        _add_files(digest, (part for part in parts if part.is_file()), whole=True)
-    return digest.hexdigest()
+    kept = None if cache_folder is None else cache_folder / _KEPT
+    weights = {path for pattern in _WEIGHTS for path in folder.glob(pattern)}
+    shaping = {path for pattern in _SHAPING for path in folder.glob(pattern)}
+    for parent in {folder, *(path.parent for path in weights)}:
+        shaping |= set(parent.glob("config.json"))
+    parts = [
+        (str(path.relative_to(folder)), _digest(path, kept if path in weights else None))
+        for path in sorted(shaping | weights)
+    ]
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def portable_fingerprint(folder: Path) -> str:
-    """Return 64 hex digits for the model in `folder`, the same on every machine that has a copy of it, in
-    less than a second: config.json, the model's own code, the tokenizer, and of each weights file its header
-    and 64 KiB of every 16 MiB. Raise OSError if a file cannot be read.
-
-    For machines that should have the same model: it finds another one, not an edit between the samples.
-    """
-    digest = blake2b(digest_size=32)
-    model = sorted(file for pattern in ("*.json", "*.py") for file in folder.glob(pattern))
-    kept = (file for file in model if _shapes_the_model(file) or file.name == "tokenizer.json")
-    _add_files(digest, kept, whole=True)
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            for part in (path.name.encode(), f"{size}".encode(), _samples(file, size)):
-                _add(digest, part)
-    return digest.hexdigest()
+def states_fingerprint(model: str, weights_dtype: str, software: str) -> str:
+    """Return 64 hex digits for the states that this process computes with a model. `model`: its fingerprint;
+    `weights_dtype`: the type that load converts weights to, resolved (never "auto"); `software`: versions of
+    mlx-lm and of everything else that computes, and the device."""
+    parts = (f"blocks of {BLOCK_TOKENS}", model, weights_dtype, software)
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def _shapes_the_model(file: Path) -> bool:
-    """config.json (the quantisation is in it) and a model's own code. Not the tokenizer's files: states
-    belong to token ids. Nor the weights' index: it repeats the weights."""
-    return file.suffix == ".py" or file.name == "config.json"
+class _KeptDigest(msgspec.Struct, frozen=True):
+    """`file` says which content it was: no program can set back a file's time of change."""
+
+    path: str
+    file: tuple[int, int, int, int, int]
+    digest: str
 
 
-def _add(digest: blake2b, part: bytes) -> None:
-    """Preceded by its length: no two lists of parts give the same bytes."""
-    digest.update(len(part).to_bytes(8, "little"))
-    digest.update(part)
+def _digest(path: Path, kept: Path | None) -> str:
+    if kept is None:
+        return _read(path)[0]
+    real = str(path.resolve())
+    entry = kept / f"{hashlib.sha256(os.fsencode(real)).hexdigest()[:32]}.json"
+    with _one_at_a_time:
+        if (known := _known(entry)) is not None and (known.path, known.file) == (real, _file(path.stat())):
+            return known.digest
+        digest, status = _read(path)
+        if time.time_ns() - status.st_ctime_ns > _TICKS_NS:
+            _keep(entry, _KeptDigest(real, _file(status), digest))
+        return digest
 
 
-def _add_files(digest: blake2b, files: Iterable[Path], *, whole: bool) -> None:
-    for path in files:
-        with path.open("rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
-            _add(digest, path.name.encode())
-            _add(digest, f"{status.st_size}".encode())
-            if whole:
-                _add(digest, _contents(file))
-            else:
-                _add(digest, f"{status.st_mtime_ns} {status.st_ctime_ns}".encode())
-                _add(digest, _samples(file, status.st_size))
-    _add(digest, b"")  # Ends one group of files.
+def _read(path: Path) -> tuple[str, os.stat_result]:
+    digest, piece = hashlib.sha256(), memoryview(bytearray(_PIECE_BYTES))
+    with path.open("rb", buffering=0) as file:
+        before = os.fstat(file.fileno())
+        while length := file.readinto(piece):
+            digest.update(piece[:length])
+        if _file(os.fstat(file.fileno())) != _file(before):
+            raise OSError(f"{path} changed while it was read")
+    return digest.hexdigest(), before
 
 
-def _contents(file: BinaryIO) -> bytes:
-    contents = blake2b()
-    while piece := file.read(_PIECE_BYTES):
-        contents.update(piece)  # Releases the GIL.
-    return contents.digest()
+def _file(status: os.stat_result) -> tuple[int, int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _samples(file: BinaryIO, size: int) -> bytes:
-    contents = blake2b()
-    header = 8 + int.from_bytes(os.pread(file.fileno(), 8, 0), "little")
-    contents.update(os.pread(file.fileno(), min(header, _HEADER_BYTES), 0))
-    for start in (*range(0, size, _STRIDE_BYTES), max(0, size - _SAMPLE_BYTES)):
-        contents.update(os.pread(file.fileno(), _SAMPLE_BYTES, start))
-    return contents.digest()
+def _known(entry: Path) -> _KeptDigest | None:
+    try:
+        return msgspec.json.decode(entry.read_bytes(), type=_KeptDigest)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _keep(entry: Path, digest: _KeptDigest) -> None:
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        half = entry.with_suffix(f".{os.getpid()}")
+        half.write_bytes(msgspec.json.encode(digest))
+        half.replace(entry)
+    except OSError:
+        return  # It is read again the next time.

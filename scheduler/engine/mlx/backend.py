@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import abc
 from collections.abc import Callable, Container, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,12 @@ import msgspec
 
 from scheduler.engine.adapter_files import AdapterRefused, named
 from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs
-from scheduler.engine.device import Device, keep_to
+from scheduler.engine.budget.changes import keep_to
+from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.cache_changes import changed
+from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
-from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Batch, Sampled
 from scheduler.engine.mlx.batching import Batching
@@ -34,7 +37,6 @@ from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.prefixes import changed
 from scheduler.engine.prefix.retention import BufferBound
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
@@ -68,7 +70,7 @@ class MlxBackend:
         description: Ready,
         row_bytes: RowBytes,
         clock: Callable[[], float] = time.monotonic,
-        tier: DiskTier | None = None,
+        tier: DiskTier | Future[DiskTier | None] | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
         grammars: Grammars | None = None,
         batching: Batching = _ALL,
@@ -76,7 +78,8 @@ class MlxBackend:
         adapters: Adapters | None = None,
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
-        this model. `memory_limit` None: as the load says. `adapters` None: none is loaded yet."""
+        this model. `tier`: may open later than the model loads. `memory_limit` None: as the load says.
+        `adapters` None: none is loaded yet."""
         self.model = model
         self._description = description
         self._row_bytes = row_bytes
@@ -93,8 +96,11 @@ class MlxBackend:
         self._rows = CachedRows(layout, self._prefixes, in_place, group_cost_tokens)
         self._regrouping = False
         self._disk: PrefixDisk | None = None
-        if tier is not None and self._prefixes is not None:
-            self._disk = PrefixDisk(tier, self._prefixes, layout)
+        self._opening: Future[DiskTier | None] | None = None
+        if isinstance(tier, DiskTier):
+            self._open(tier)
+        else:
+            self._opening = tier
         self._limits = PrefillLimits(
             rows=min(load.prefill_rows, load.max_slots),
             chunk_tokens=load.prefill_chunk_tokens,
@@ -122,7 +128,7 @@ class MlxBackend:
 
     @property
     def cache(self) -> Cache | None:
-        return None if self._prefixes is None else Cache(self._prefixes, self._disk)
+        return None if self._prefixes is None else Cache(self._prefixes, lambda: self.disk)
 
     def describe(self) -> Ready:
         weights_bytes = self._description.weights_bytes + self._adapters.nbytes
@@ -244,9 +250,12 @@ class MlxBackend:
     def _sampling(self, sequence: Sequence) -> RowSampling:
         submit, vocabulary = sequence.submit, self._description.vocabulary
         constraint = self._grammars.constraint(sequence)
+        sampling = submit.sampling
+        if sampling.repetition_context >= len(submit.prompt) + submit.max_tokens:
+            sampling = msgspec.structs.replace(sampling, repetition_context=0)  # No token ever leaves it.
         try:
             return RowSampling(
-                submit.sampling,
+                sampling,
                 vocabulary,
                 sequence.prompt(),
                 sequence.answer(),
@@ -263,19 +272,26 @@ class MlxBackend:
 
     @property
     def disk(self) -> PrefixDisk | None:
+        if self._opening is not None and self._opening.done():
+            tier, self._opening = self._opening.result(), None
+            self._open(tier)
         return self._disk
 
+    def _open(self, tier: DiskTier | None) -> None:
+        if tier is not None and self._prefixes is not None:
+            self._disk = PrefixDisk(tier, self._prefixes, self._layout)
+
     def preparing(self, sequence: Sequence) -> bool:
-        reading = self._disk is not None and not sequence.unscored and self._disk.preparing(sequence)
+        reading = (disk := self.disk) is not None and not sequence.unscored and disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
     def forget(self, request_id: int) -> None:
         self._grammars.forget(request_id)
-        if self._disk is not None:
-            self._disk.forget(request_id)
+        if (disk := self.disk) is not None:
+            disk.forget(request_id)
 
     def background(self, idle: bool) -> bool:
-        return self._disk is not None and self._disk.advance(idle)
+        return (disk := self.disk) is not None and disk.advance(idle)
 
     def keep(self, request_id: int, tokens: int) -> None:
         self._keep(self._batch.rows[request_id], tokens)
@@ -301,8 +317,8 @@ class MlxBackend:
     def _put(self, row: Row, tokens: int, layers: abc.Sequence[Any], whole: bool, session_end: bool) -> None:
         kept = row.sequence.tokens[:tokens]
         self._rows.keep(row, kept, layers, whole, session_end)
-        if self._disk is not None and whole:
-            self._disk.note(kept, row.sequence.submit.salt)
+        if whole and (disk := self.disk) is not None:
+            disk.note(kept, row.sequence.submit.salt)
 
     def save_memory(self, saving: bool) -> bool:
         if saving and not self._rows.saving:

@@ -15,18 +15,19 @@ from typing import Any
 
 import mlx.core as mx
 
-from scheduler.engine.device import Traits
-from scheduler.engine.host_memory import host_memory, restart_host_peak, return_free_blocks
-from scheduler.engine.memory_limit import (
+from scheduler.engine.budget.limits import (
     MemoryLimit,
     memory_limit,
     recommended_bytes,
 )
-from scheduler.engine.system_memory import (
-    SystemMemory,
+from scheduler.engine.budget.readings import (
+    host_memory,
     machine_bytes,
+    restart_host_peak,
+    return_free_blocks,
     system_reader,
 )
+from scheduler.engine.device import SystemMemory, Traits
 from scheduler.link.messages import DeviceMemory, Load
 
 X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from scheduler.engine.budget.readings import machine_bytes
 from scheduler.engine.file_limits import file_limits_kept
 from scheduler.engine.mlx.device import device
-from scheduler.engine.system_memory import machine_bytes
 
 with file_limits_kept():
     from scheduler.engine.mlx.loading import unread_bytes

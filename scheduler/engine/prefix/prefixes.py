@@ -1,14 +1,11 @@
-"""The prefix cache as the engine loop sees it, to be read only, and the changes that a plan makes to it."""
+"""The prefix cache as the engine loop sees it, to be read only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from scheduler.engine.adapter_files import salted
-from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason
-from scheduler.engine.prefix.prefix_cache import PrefixCache
 
 
 class Prefixes(Protocol):
@@ -32,14 +29,3 @@ class Prefixes(Protocol):
     def match_length(self, tokens: Sequence[int], salt: str) -> int: ...
     def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics: ...
     def check_integrity(self) -> list[str]: ...
-
-
-def changed(prefixes: PrefixCache[Any, Any], plan: StepPlan) -> tuple[int, tuple[str, ...]]:
-    """Carry out what a plan says of the prefix cache, but for what rows put into it. Return the bytes freed
-    by `clear`, and the names in `unpin` that were pinned."""
-    if plan.budget is not None and plan.budget.kv_bytes is not None:
-        prefixes.set_budget(plan.budget.kv_bytes)
-    for turn in plan.ended:
-        prefixes.ended(salted(turn.adapter, turn.salt), turn.session, turn.kind)
-    freed = prefixes.clear() if plan.clear else 0
-    return freed, tuple(name for name in plan.unpin if prefixes.unpin(name))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadtests.device.rows import fitting_tokens
-from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.row_bytes import RowBytes
 
 

@@ -15,8 +15,8 @@ from loadtests.pool.affinity import (
     run,
 )
 from loadtests.pool.commands import of_affinity
-from scheduler.pool.placement import Candidate
-from scheduler.pool.speeds import Speeds
+from scheduler.engines.placement import Candidate
+from scheduler.engines.speeds import Speeds
 
 ONE = Shares("one engine", 1, prompt_tokens=1000, cached_tokens=900, requests=9, moves=0, session_seconds=9.0)
 OWN = replace(ONE, placement="least seconds", engines=4, cached_tokens=860)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import trio
 
-from scheduler.engine.disk.model_fingerprint import portable_fingerprint
+from scheduler.engine.disk.model_fingerprint import fingerprint as fingerprint_of
 from scheduler.engine.model_source import EMBEDDED
 from scheduler.link.channel import Channel
 from scheduler.link.messages import (
@@ -76,7 +76,7 @@ def ask(launcher: EngineLauncher, command: Load) -> tuple[Ready, list[int]]:
 
 def test_a_remote_engine_gives_the_tokens_of_a_child_process(tmp_path: Path) -> None:
     """Of the model that it has found for itself, where the server's folder does not exist."""
-    fingerprint = portable_fingerprint(EMBEDDED_FOLDER)
+    fingerprint = fingerprint_of(EMBEDDED_FOLDER)
     here, expected = ask(ProcessLauncher(os.environ, 10.0), load(str(EMBEDDED_FOLDER)))
     there, tokens = ask(OverTcp(tmp_path), load("/the/servers/own", fingerprint))
     assert tokens == expected
@@ -91,7 +91,8 @@ def test_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
 
     async def session(channel: Channel) -> None:
         channel.send_nowait(load(str(EMBEDDED_FOLDER), "00" * 32))
-        (fault,) = await until_gone(channel)
+        told, fault = await until_gone(channel)
+        assert told == Loading("reading the model's files, to know them by all their bytes")
         assert isinstance(fault, Fault)
         heard.append(fault.error)
 

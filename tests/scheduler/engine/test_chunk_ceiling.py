@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.chunk_ceiling import ChunkCeiling
-from scheduler.engine.memory_guard import Allowance
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import plan
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.chunk_peak import ChunkPeak, CopyPeak
+from scheduler.engine.budget.learned import ChunkPeak, CopyPeak
 
 _MB = 1 << 20
 

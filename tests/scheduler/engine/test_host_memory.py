@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from scheduler.engine.host_memory import host_memory, restart_host_peak, return_free_blocks
+from scheduler.engine.budget.readings import host_memory, restart_host_peak, return_free_blocks
 
 _BYTES = 64 << 20
 

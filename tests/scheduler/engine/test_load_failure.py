@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.budget.limits import MemoryTooSmall
 from scheduler.engine.load_failure import in_one_line
-from scheduler.engine.memory_limit import MemoryTooSmall
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.memory_guard import (
+from scheduler.engine.budget.policy import (
     CALM_SECONDS,
     MOST_CALM_SECONDS,
     Allowance,
     MemoryGuard,
-    Pressure,
     Reading,
     Relief,
 )
+from scheduler.engine.device import Pressure
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
 
 _BUDGET = 1000

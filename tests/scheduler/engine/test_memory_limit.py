@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.memory_limit import (
+from scheduler.engine.budget.limits import (
     PROCESS_BYTES,
     MemoryLimit,
     MemoryTooSmall,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
-from scheduler.engine.device import keep_to
+from scheduler.engine.budget.changes import BudgetChange, keep_to
+from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.budget.policy import Relief
+from scheduler.engine.budget.watch import MemoryWatch
+from scheduler.engine.device import Pressure
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.memory_guard import Pressure, Relief
-from scheduler.engine.memory_limit import MemoryLimit
-from scheduler.engine.memory_watch import MemoryWatch
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
+from scheduler.link.messages import Retired, ScriptedPlan, SetMemoryLimit, StepOutput, Submit
 from tests.contracts.journal import alone, prompt_of, request
 from tests.examples import examples
 from tests.fakes.fake_device import FakeDevice
@@ -236,6 +238,63 @@ def test_a_reading_that_fails_ends_no_stream(
     farm.finish()
     assert farm.retired[0].reason == "length"
     assert capsys.readouterr().err.count("the memory guard failed: ZeroDivisionError") == 1
+
+
+class _Prefixes:
+    """A cache that is always as full as it may be."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return self.budget_bytes
+
+    def pinned_bytes(self) -> int:
+        return 0
+
+    def evict(self, need: int) -> int:
+        return 0
+
+    def set_budget(self, budget_bytes: int) -> None:
+        assert budget_bytes != self.budget_bytes, "each change may evict"
+        self.budget_bytes = budget_bytes
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(300, 1000), st.integers(0, 900), st.integers(0, 200), st.sampled_from(Pressure)
+        ),
+        max_size=12,
+    )
+)
+def test_the_kv_budget_is_the_least_of_what_limit_peak_and_relief_leave(
+    readings: list[tuple[int, int, int, Pressure]],
+) -> None:
+    """Whichever changes last: none of them undoes what another has lowered."""
+    device = FakeDevice(machine_bytes=1200 * _MB, weights_bytes=100 * _MB)
+    limit = MemoryLimit(1000 * _MB, 100 * _MB, most_bytes=1000 * _MB).resized(1000 * _MB)
+    prefixes: Any = _Prefixes(limit.kv_budget_bytes(limit.first_peak_bytes))
+    device.held_bytes = lambda: prefixes.nbytes
+
+    def carry_out(change: BudgetChange) -> None:
+        keep_to(device, change)
+        if change.kv_bytes is not None:
+            prefixes.set_budget(change.kv_bytes)
+
+    watch = MemoryWatch(device, prefixes, carry_out, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
+    for at, (asked, outside, chunk, pressure) in enumerate(readings, 1):
+        device.outside_bytes, device.pressure = outside * _MB, pressure
+        watch.set_limit(SetMemoryLimit(asked * _MB, 1, 1000 * _MB), 10.0 * at)
+        watch.starting(True, 0)
+        device.chunk_bytes = chunk * _MB
+        watch.measured(_CHUNK_TOKENS, 0)
+        allowance = watch.allowance(10.0 * at + 5)
+        left = limit.resized(watch.state.limit).kv_budget_bytes(watch.state.chunk_peak)
+        assert prefixes.budget_bytes <= left + left // 16 + _MB
+        assert allowance.kv_bytes is None or prefixes.budget_bytes <= allowance.kv_bytes
 
 
 @pytest.mark.parametrize("pressure", [Pressure.WARN, Pressure.CRITICAL])

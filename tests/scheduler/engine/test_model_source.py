@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.disk.model_fingerprint import portable_fingerprint
+from scheduler.engine.disk.model_fingerprint import fingerprint as fingerprint_of
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.model_source import EMBEDDED, located
 from scheduler.link.messages import Load, ScriptedPlan
@@ -57,7 +57,7 @@ def test_the_servers_own_engines_load_what_they_are_given() -> None:
 
 
 def test_a_copy_in_the_same_place_is_found(model: Path) -> None:
-    command = load(model, str(model), portable_fingerprint(model))
+    command = load(model, str(model), fingerprint_of(model))
     assert located(command).model_folder == str(model)
 
 
@@ -67,7 +67,7 @@ def test_a_copy_in_the_hubs_cache_is_found_by_its_content(model: Path, hub: Path
     for name, config in (("older", '{"old": 1}'), ("right", "{}"), ("z-newer", '{"new": 1}')):
         shutil.copytree(model, snapshots / name)
         (snapshots / name / "config.json").write_text(config)
-    command = load(Path("/server/only"), HUB_ID, portable_fingerprint(model))
+    command = load(Path("/server/only"), HUB_ID, fingerprint_of(model))
     assert located(command).model_folder == str(snapshots / "right")
 
 
@@ -75,17 +75,17 @@ def test_a_folder_in_the_home_of_another_user_is_found(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "server"))
-    command = load(Path("/Users/alice/model"), "~/model", portable_fingerprint(model))
+    command = load(Path("/Users/alice/model"), "~/model", fingerprint_of(model))
     assert located(command).model_folder == str(model)
 
 
 def test_the_embedded_model_comes_with_every_installation() -> None:
-    command = load(Path("/elsewhere/embedded"), EMBEDDED, portable_fingerprint(EMBEDDED_FOLDER))
+    command = load(Path("/elsewhere/embedded"), EMBEDDED, fingerprint_of(EMBEDDED_FOLDER))
     assert located(command).model_folder == str(EMBEDDED_FOLDER)
 
 
 def test_a_model_that_is_not_there_is_named_with_what_to_do(model: Path) -> None:
-    wanted = portable_fingerprint(model)
+    wanted = fingerprint_of(model)
     with pytest.raises(LoadRefused) as refused:
         located(load(Path("/server/only"), HUB_ID, wanted))
     assert str(refused.value) == (
@@ -97,11 +97,11 @@ def test_a_model_that_is_not_there_is_named_with_what_to_do(model: Path) -> None
 
 
 def test_another_model_is_refused_by_its_fingerprint(model: Path) -> None:
-    wanted = portable_fingerprint(model)
+    wanted = fingerprint_of(model)
     (model / "config.json").write_text('{"another": 1}')
     with pytest.raises(LoadRefused) as refused:
         located(load(model, str(model), wanted))
     assert str(refused.value) == (
         f"host {HOST} has another model {model} than the server, whose fingerprint is {wanted[:12]}:"
-        f" {model} ({portable_fingerprint(model)[:12]}); copy the server's folder there"
+        f" {model} ({fingerprint_of(model)[:12]}); copy the server's folder there"
     )

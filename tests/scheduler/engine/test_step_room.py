@@ -7,14 +7,14 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.chunk_peak import ChunkPeak
+from scheduler.engine.budget.learned import ChunkPeak
+from scheduler.engine.budget.policy import Allowance
+from scheduler.engine.budget.room import StepRoom
 from scheduler.engine.memory import Memory
-from scheduler.engine.memory_guard import Allowance
 from scheduler.engine.plan import StepPlan, plan
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, padded_tokens
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
-from scheduler.engine.step_room import StepRoom
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.test_plan import state_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.memory_guard import Pressure
-from scheduler.engine.system_memory import LinuxMemory, SystemMemory, machine_bytes, system_reader
+from scheduler.engine.budget.readings import LinuxMemory, machine_bytes, system_reader
+from scheduler.engine.device import Pressure, SystemMemory
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.budget.policy import Allowance, Relief
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.memory import Memory
-from scheduler.engine.memory_guard import Allowance, Relief
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, EngineState, plan
 from scheduler.engine.prefill import PrefillLimits

@@ -9,13 +9,13 @@ from typing import Any
 
 import trio
 
+from scheduler.engines.memory_share import WholeMemory
 from scheduler.events import Finished
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.fleet.residency import ModelState
 from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.link.messages import ScriptedPlan
-from scheduler.pool.owner import WholeMemory
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler
 

@@ -64,7 +64,7 @@ async def test_streams_go_on_while_limits_change(autojump_clock: MockClock) -> N
             [member] = scheduler.pool
             for limit_bytes in limits:
                 await trio.sleep(0.1)
-                member.sender.send(SetMemoryLimit(limit_bytes, 2, _LIMIT))
+                member.send(SetMemoryLimit(limit_bytes, 2, _LIMIT))
         assert launcher.starts == 1
         return [found[number] for number in range(len(requests))]
 

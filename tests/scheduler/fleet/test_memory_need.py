@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.memory_limit import PROCESS_BYTES
+from scheduler.engine.budget.limits import PROCESS_BYTES
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER

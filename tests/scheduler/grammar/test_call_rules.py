@@ -155,6 +155,17 @@ def test_a_required_call_is_required() -> None:
         assert walker.matcher(walker.prepare((STOP,))).try_consume_tokens([EOS]) == 0
 
 
+@pytest.mark.parametrize("name", ["json_tools", "qwen3_coder", "glm47"])
+def test_a_newline_after_a_call_does_not_force_another_one(name: str) -> None:
+    """SmolLM2 ends its lines: held to required calls, it wrote the same call until the bound or max_tokens,
+    as after its newline nothing but another call was allowed."""
+    walker, call = Walker(name), rendered(name, ("stop", {}))
+    for end in ("", "\n", "\n\n"):
+        assert accepts(walker, call + end, STOP), end
+    for wrong in ("\n\n\n", " ", "\nand"):
+        assert not accepts(walker, call + wrong, STOP), wrong
+
+
 def test_a_wrong_end_tag_cannot_be_written() -> None:
     """sglang#27336: `</function>` or another tag's end where the call's own must stand."""
     walker = Walker("qwen3_coder")

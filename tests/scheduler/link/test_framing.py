@@ -59,7 +59,7 @@ floats = st.floats(allow_nan=False)
 words = st.text(max_size=12)
 few = st.integers(0, 5)
 backends = st.sampled_from(["mlx", "scripted"])
-dtypes = st.sampled_from(["auto", "stored", "float32", "bfloat16", "float16"])
+dtypes = st.sampled_from(["auto", "stored", "packed", "float32", "bfloat16", "float16"])
 
 token_ids = st.lists(st.integers(0, 2**32 - 1), max_size=9).map(compact)
 plans = st.builds(ScriptedPlan, floats, numbers, numbers, numbers)

@@ -8,8 +8,9 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.errors import Unavailable
-from scheduler.link.messages import Inspect, Inspection
-from scheduler.link.pending_inspections import PendingInspections
+from scheduler.link.calls import Calls
+from scheduler.link.messages import Inspect, Inspection, ToEngine
+from scheduler.link.pending_inspections import Inspections
 from scheduler.link.reports import CacheReport, PrefixReport
 
 
@@ -22,16 +23,25 @@ class Engine:
     """Answers when a test calls `answer`."""
 
     def __init__(self) -> None:
-        self.pending = PendingInspections()
         self.asked: list[Inspect] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Its next process."""
+        self.calls = Calls(self._take)
+        self.pending = Inspections(self.calls)
+
+    def _take(self, message: ToEngine) -> None:
+        assert isinstance(message, Inspect)
+        self.asked.append(message)
 
     def answer(self) -> None:
         """Answer the last query."""
         asked = self.asked[-1]
-        self.pending.answered(Inspection(asked.query, 0, report(asked.top)))
+        self.calls.answered(asked.query, Inspection(asked.query, 0, report(asked.top)))
 
     async def view(self, top: int = 0, head_tokens: int = 0) -> Inspection:
-        return await self.pending.inspect(self.asked.append, False, top, head_tokens)
+        return await self.pending.inspect(False, top, head_tokens)
 
 
 @trio_test
@@ -93,7 +103,7 @@ async def test_a_clear_is_never_answered_from_memory(autojump_clock: trio.testin
         await engine.view()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_soon, engine)
-        await engine.pending.inspect(engine.asked.append, True, 10, 0)
+        await engine.pending.inspect(True, 10, 0)
     assert [asked.clear for asked in engine.asked] == [False, True]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_soon, engine)
@@ -134,8 +144,11 @@ async def test_a_dead_engine_fails_all_viewers_and_the_next_one_is_asked(
         for _ in range(3):
             nursery.start_soon(viewer)
         await trio.testing.wait_all_tasks_blocked()
-        engine.pending.engine_lost()
+        engine.calls.close()
     assert len(failed) == 3
+    with pytest.raises(Unavailable):
+        await engine.view()
+    engine.begin()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_answer_soon, engine)
         await engine.view()

@@ -72,6 +72,16 @@ def test_progress_text_and_end_arrive_in_the_request_that_they_name() -> None:
     assert list(board.multiplexer) == [one]
 
 
+def test_a_step_names_the_requests_that_it_moved_and_that_go_on() -> None:
+    """Neither those that wait beside them, nor who ends with it, nor who has left."""
+    board = Board()
+    one, two, left, _ = (board.submit(make_record(number)) for number in (1, 2, 3, 4))
+    assert board.multiplexer.route(step(prefills=[(2, 2, 3), (1, 2, 3), (3, 2, 3)])) == [one, two, left]
+    board.multiplexer.cancel(left)
+    moved = board.multiplexer.route(step(tokens=[(1, 65), (2, 65), (3, 65)], retired=[(2, "length")]))
+    assert moved == [one]
+
+
 def test_a_stop_token_is_counted_but_is_no_text() -> None:
     """The usage includes it, as vLLM's does; held back text comes out before the end."""
     board = Board()

@@ -11,6 +11,7 @@ import trio
 from prometheus_client import Counter, Gauge, Histogram
 from trio.testing import MockClock, trio_test
 
+from scheduler.engines.life import Life
 from scheduler.link.messages import Counters, ScriptedPlan
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.time_line import TimeLine
@@ -87,10 +88,16 @@ async def undisturbed() -> list[str]:
     return await texts_of(make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01)))
 
 
+def life_of(scheduler: Scheduler) -> Life:
+    life = scheduler.pool["0"].life
+    assert life is not None
+    return life
+
+
 BROKEN_TELEMETRY: dict[str, Callable[[Scheduler], None]] = {
     "metrics": break_metrics,
     "recent": raises_from(lambda one: one.recent, "add"),
-    "engine-totals": raises_from(lambda one: one.pool["0"]._totals, "take"),
+    "engine-totals": raises_from(lambda one: life_of(one).totals, "take"),
 }
 
 
@@ -145,7 +152,7 @@ BROKEN_ROUTING: dict[str, Callable[[Scheduler], None]] = {
     # Each after some tokens: tokens delivered before it raised must not come twice.
     "route": raises_from(lambda one: one.pool["0"].multiplexer, "route", after=6, times=1),
     "accounting": raises_from(lambda one: one._queue, "observe", after=20, times=1),
-    "stall-watch": raises_from(lambda one: one.pool["0"].stall, "stepped", after=5, times=1),
+    "stall-watch": raises_from(lambda one: life_of(one).stall, "stepped", after=5, times=1),
 }
 
 

@@ -26,8 +26,9 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.backend import BackendFacts, StepResult, refused_adapters
-from scheduler.engine.device import Device, keep_to
-from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.budget.changes import keep_to
+from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.device import Device
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.pooling.pooled_row import PooledRow, PoolingHead, body_of, groups_of
 from scheduler.engine.mlx.single_rows import cache_bytes

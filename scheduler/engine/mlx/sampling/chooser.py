@@ -29,8 +29,8 @@ class Chosen:
     tokens: mx.array
     """(rows,) uint32. Always ids of the vocabulary: they may be the next step's input before `verify`."""
     scores: mx.array
-    """(rows,) float32: the winning score, which is finite unless the row had nothing to choose from. It
-    costs a gather; a search of all logits for NaN costs as much as an argmax (4 % of a step on a CPU)."""
+    """(rows,) float32: the winning score; not finite if the row had nothing to choose from, or a NaN that no
+    mask has taken away. It costs half an argmax (0.1 ms a step of 24 rows and 8,192 tokens on a CPU)."""
     errors: Mapping[int, str] = field(default_factory=dict)
     """By place in the batch: rows whose parameters raised."""
 
@@ -52,8 +52,7 @@ class Chooser(Protocol):
         `inputs`: (rows,), the tokens that they follow.
 
         No row's logits or parameters raise, or change another row's token. A row is failed (`verify`) if the
-        score of its best token is not finite. One NaN among numbers is never chosen: the host fails the row,
-        while MLX's argmax may skip the NaN, and then a row without cut-offs in the graph goes on.
+        score of its best token is not finite, and if one of its logits is NaN.
         """
         ...
 

@@ -70,14 +70,14 @@ class Draw:
             floor = self._cuts.floor(logits if self._cut is None else logits[self._cut])
             if self._cut is not None:
                 floor = put(mx.full((len(self._rows), 1), _NEVER), self._cut, floor)
-            scores = mx.where(logits >= floor, scores, _NEVER)
+            scores = mx.where(logits < floor, _NEVER, scores)  # A NaN stays, and fails its row.
         return best_of(scores + noise)
 
 
 def best_of(scores: mx.array) -> tuple[mx.array, mx.array]:
-    """The best token of each row of (rows, vocabulary): (rows,) uint32, and its score."""
-    tokens = mx.argmax(scores, axis=-1, keepdims=True)
-    return tokens[:, 0].astype(mx.uint32), mx.take_along_axis(scores, tokens, axis=-1)[:, 0]
+    """The best token of each row of (rows, vocabulary): (rows,) uint32, and its score, NaN if there is one:
+    the argmax skips it, the maximum does not."""
+    return mx.argmax(scores, axis=-1).astype(mx.uint32), mx.max(scores, axis=-1)
 
 
 class _Cuts:

@@ -16,8 +16,8 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.load_failure import LoadRefused
-from scheduler.engine.memory_limit import MemoryLimit
 from scheduler.link.messages import RankGroup
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]

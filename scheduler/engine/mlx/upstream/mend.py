@@ -15,6 +15,7 @@ from scheduler.engine.mlx.upstream.gpt_bigcode import RowPositions
 from scheduler.engine.mlx.upstream.llama4 import RowChunks, RowTemperatures, WholeCaches
 from scheduler.engine.mlx.upstream.longcat_flash_ngram import RowNgrams
 from scheduler.engine.mlx.upstream.minimax_m3_vl import RowBlocks
+from scheduler.engine.mlx.upstream.phi3small import SparseBlocks
 from scheduler.engine.mlx.upstream.recurrent_gemma import RecurrentModel, RowRecurrence
 
 _OURS: tuple[type[Any], ...] = (
@@ -27,6 +28,7 @@ _OURS: tuple[type[Any], ...] = (
     RowRecurrence,
     RowTemperatures,
     SoftcapAttention,
+    SparseBlocks,
     WholeCaches,
 )
 _CLASSES = {ours.__bases__[0]: ours for ours in _OURS}

@@ -80,6 +80,19 @@ def test_show_counts_agents(cache: Path) -> None:
     assert "served      no: its download was cut" in run("show", "owner/half").output
 
 
+def test_show_says_what_quantised_weights_take_on_a_processor(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways, and what the smaller one costs; a GPU has one way."""
+    assert "--weights-dtype packed" not in run("show", LARGE).output
+    monkeypatch.setattr(machine, "ask", lambda folders=(): Answers(Machine("cpu", "cpu", True, 16 * GB), {}))
+    output = run("show", LARGE).output
+    assert "of weights, in float32 on processors" in output
+    assert "of weights with --weights-dtype packed" in output
+    assert "many times slower with several rows and long prompts" in output
+    assert "--weights-dtype packed" not in run("show", "owner/small").output
+
+
 def test_a_model_that_is_not_there_is_named(cache: Path) -> None:
     """With what to do."""
     with pytest.raises(OperatorError, match=r"no model 'owner/none' .*penstock pull"):

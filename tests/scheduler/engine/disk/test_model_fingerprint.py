@@ -3,145 +3,90 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.disk.model_fingerprint import fingerprint, portable_fingerprint
+from scheduler.engine.disk import model_fingerprint
+from scheduler.engine.disk.model_fingerprint import fingerprint, states_fingerprint
 
 WEIGHTS = "model-00001-of-00002.safetensors"
+LARGE_BYTES = 40 << 20
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "llama"}')
+    for name in ("config.json", "tokenizer.json", "code.py"):
+        (folder / name).write_text(f"{{{name}}}")
     (folder / WEIGHTS).write_bytes((16).to_bytes(8, "little") + bytes(100_000))
     (folder / "model-00002-of-00002.safetensors").write_bytes(bytes(1000))
     return folder
 
 
 @pytest.fixture
-def adapter(tmp_path: Path) -> Path:
-    folder = tmp_path / "adapter"
-    folder.mkdir()
-    (folder / "adapters.safetensors").write_bytes(b"low rank")
-    return folder
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder that keeps the digests of files which are as new as a test's."""
+    monkeypatch.setattr(model_fingerprint, "_TICKS_NS", -(10**12))
+    return tmp_path / "cache"
 
 
-def printed(model: Path, adapter: Path | None = None, whole_bytes: int = 1 << 30) -> str:
-    return fingerprint(model, "float32", adapter, "mlx-lm 0.32.2", whole_bytes=whole_bytes)
-
-
-def overwrite(file: Path, at: int) -> None:
-    """Flip a byte; size and time of modification stay."""
+def flip(file: Path, at: int) -> None:
+    """Change one byte; size and time of modification stay."""
     before = file.stat()
-    content = bytearray(file.read_bytes())
-    content[at] ^= 1
-    file.write_bytes(content)
+    with file.open("r+b") as opened:
+        (byte,) = os.pread(opened.fileno(), 1, at)
+        os.pwrite(opened.fileno(), bytes([byte ^ 1]), at)
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_the_same_model_has_the_same_fingerprint_wherever_it_lies(model: Path, tmp_path: Path) -> None:
-    first = printed(model)
-    assert first == printed(model.rename(tmp_path / "elsewhere"))
-    assert len(bytes.fromhex(first)) == 32
-
-
-@pytest.mark.parametrize("at", [0, 9, 50_000, 100_007])
-def test_one_changed_byte_of_the_weights_shows_when_size_and_time_are_the_same(model: Path, at: int) -> None:
-    before = printed(model)
-    overwrite(model / WEIGHTS, at)
-    assert printed(model) != before
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda model: overwrite(model / "config.json", 3),
-        lambda model: (model / "own_code.py").write_text("class Model: ..."),
-        lambda model: (model / "model-00003-of-00002.safetensors").write_bytes(b""),
-        lambda model: (model / WEIGHTS).rename(model / "model-0.safetensors"),
-        lambda model: (model / WEIGHTS).unlink(),
-    ],
-)
-def test_every_file_that_shapes_the_model_counts(model: Path, change: Callable[[Path], object]) -> None:
-    before = printed(model)
-    change(model)
-    assert printed(model) != before
-
-
-def test_what_does_not_shape_the_model_does_not_count(model: Path) -> None:
-    before = printed(model)
-    (model / "tokenizer.json").write_text("{}")
-    (model / "README.md").write_text("a model")
-    os.utime(model / WEIGHTS)
-    assert printed(model) == before
-
-
-def test_weights_dtype_adapter_and_software_count(model: Path, adapter: Path) -> None:
-    prints = {
-        fingerprint(model, "float32", None, "mlx-lm 0.32.2"),
-        fingerprint(model, "bfloat16", None, "mlx-lm 0.32.2"),
-        fingerprint(model, "float32", None, "mlx-lm 0.32.3"),
-        fingerprint(model, "float32", adapter, "mlx-lm 0.32.2"),
-    }
-    assert len(prints) == 4
-
-
-def test_a_changed_adapter_shows_be_it_a_folder_or_a_file(model: Path, adapter: Path) -> None:
-    file = adapter / "adapters.safetensors"
-    before = printed(model, adapter), printed(model, file)
-    overwrite(file, 2)
-    after = printed(model, adapter), printed(model, file)
-    assert not set(before) & set(after)
-
-
-def test_a_large_models_header_and_samples_are_read_and_its_times_count(model: Path) -> None:
-    """A time that a program can set is not enough: the one of the last change counts too."""
-    before = printed(model, whole_bytes=1000)
-    assert before == printed(model, whole_bytes=1000)
-    os.utime(model / WEIGHTS)
-    touched = printed(model, whole_bytes=1000)
-    overwrite(model / WEIGHTS, 9)
-    assert len({before, touched, printed(model, whole_bytes=1000)}) == 3
-
-
-@given(content=st.binary(max_size=40))
-def test_any_bytes_may_be_weights(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whether they can be loaded is the loader's affair."""
-    folder = tmp_path_factory.mktemp("any")
-    (folder / "model.safetensors").write_bytes(content)
-    assert printed(folder, whole_bytes=-1) != printed(folder)
-
-
-def test_a_file_that_cannot_be_read_is_an_error(model: Path) -> None:
-    (model / "model-x.safetensors").symlink_to(model / "nowhere")
-    with pytest.raises(OSError, match=r"nowhere|model-x"):
-        printed(model)
-
-
-def test_a_copy_has_the_same_portable_fingerprint(tmp_path: Path) -> None:
+def test_a_copy_has_the_same_fingerprint_wherever_it_lies(model: Path, tmp_path: Path) -> None:
     """Whatever its times, its owner, and files that no token depends on."""
-    first = _model(tmp_path / "first")
-    copy = _model(tmp_path / "second")
+    first = fingerprint(model)
+    copy = Path(shutil.copytree(model, tmp_path / "elsewhere"))
     for path in copy.iterdir():
         os.utime(path, (1, 1))
     (copy / "README.md").write_text("another")
     (copy / "tokenizer_config.json").write_text('{"chat_template": "another"}')
-    assert portable_fingerprint(copy) == portable_fingerprint(first)
+    (copy / "consolidated.safetensors").write_text("a second copy of all weights, which is not loaded")
+    (copy / "onnx").mkdir()
+    (copy / "onnx" / "config.json").write_text("for another program")
+    assert fingerprint(copy) == first
+    assert len(bytes.fromhex(first)) == 32
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "code.py", "model.safetensors"])
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A model in one file of weights, most of it holes of zeros, and its fingerprint."""
+    folder = tmp_path_factory.mktemp("large")
+    (folder / "config.json").write_text("{}")
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write((2).to_bytes(8, "little") + b"{}")
+        file.truncate(LARGE_BYTES)
+    return folder, fingerprint(folder)
+
+
+@given(at=st.integers(0, LARGE_BYTES - 1))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_two_models_of_equal_shapes_differ_by_one_byte_anywhere(large: tuple[Path, str], at: int) -> None:
+    """Also between what a sample would read."""
+    folder, before = large
+    flip(folder / "model.safetensors", at)
+    changed = fingerprint(folder)
+    flip(folder / "model.safetensors", at)
+    assert changed != before == fingerprint(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "code.py", WEIGHTS])
 @pytest.mark.parametrize("change", ["byte", "longer", "gone", "renamed"])
-def test_another_model_has_another_portable_fingerprint(tmp_path: Path, name: str, change: str) -> None:
-    folder = _model(tmp_path / "model")
-    before = portable_fingerprint(folder)
-    path = folder / name
+def test_every_file_that_shapes_the_model_counts(model: Path, name: str, change: str) -> None:
+    before = fingerprint(model)
+    path = model / name
     content = path.read_bytes()
     match change:
         case "byte":
@@ -151,13 +96,149 @@ def test_another_model_has_another_portable_fingerprint(tmp_path: Path, name: st
         case "gone":
             path.unlink()
         case _:
-            path.rename(folder / f"another-{name}")
-    assert portable_fingerprint(folder) != before
+            path.rename(model / f"model-another-{name}")
+    assert fingerprint(model) != before
 
 
-def _model(folder: Path) -> Path:
-    folder.mkdir()
-    for name in ("config.json", "tokenizer.json", "code.py"):
-        (folder / name).write_text(f"{{{name}}}")
-    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}" + bytes(100))
-    return folder
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: (model / "own_code.py").write_text("class Model: ..."),
+        lambda model: (model / "model-00003-of-00002.safetensors").write_bytes(b""),
+        lambda model: (model / "2_Dense" / "config.json").write_text('{"bias": true}'),
+        lambda model: (model / "2_Dense" / "model.safetensors").write_bytes(b"another layer"),
+    ],
+)
+def test_a_file_more_that_shapes_the_model_counts(model: Path, change: Callable[[Path], object]) -> None:
+    (model / "2_Dense").mkdir()
+    (model / "2_Dense" / "config.json").write_text("{}")
+    (model / "2_Dense" / "model.safetensors").write_bytes(b"a layer behind the pooling")
+    before = fingerprint(model)
+    change(model)
+    assert fingerprint(model) != before
+
+
+def test_states_depend_on_the_model_the_weights_dtype_and_the_software(model: Path) -> None:
+    prints = {
+        states_fingerprint(fingerprint(model), "float32", "mlx-lm 0.32.2"),
+        states_fingerprint("00" * 32, "float32", "mlx-lm 0.32.2"),
+        states_fingerprint(fingerprint(model), "bfloat16", "mlx-lm 0.32.2"),
+        states_fingerprint(fingerprint(model), "float32", "mlx-lm 0.32.3"),
+    }
+    assert len(prints) == 4
+
+
+@given(content=st.binary(max_size=40))
+def test_any_bytes_may_be_weights(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whether they can be loaded is the loader's affair."""
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "model.safetensors").write_bytes(content)
+    assert len(bytes.fromhex(fingerprint(folder))) == 32
+
+
+def test_a_file_that_cannot_be_read_is_an_error(model: Path) -> None:
+    (model / "model-x.safetensors").symlink_to(model / "nowhere")
+    with pytest.raises(OSError, match=r"nowhere|model-x"):
+        fingerprint(model)
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest would be of neither content."""
+    looks = iter(range(100))
+    monkeypatch.setattr(model_fingerprint, "_file", lambda status: next(looks))
+    with pytest.raises(OSError, match="changed while it was read"):
+        fingerprint(model)
+
+
+# --- kept digests
+
+
+class Reads:
+    """Which files were read whole."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        read = model_fingerprint._read
+
+        def counted(path: Path) -> tuple[str, os.stat_result]:
+            self.names.append(path.name)
+            return read(path)
+
+        monkeypatch.setattr(model_fingerprint, "_read", counted)
+
+    def weights(self) -> list[str]:
+        found = [name for name in self.names if name.endswith(".safetensors")]
+        self.names.clear()
+        return found
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(monkeypatch)
+
+
+def test_weights_are_read_once(model: Path, cache: Path, reads: Reads) -> None:
+    first = fingerprint(model, cache)
+    assert len(reads.weights()) == 2
+    assert fingerprint(model, cache) == first == fingerprint(model)
+    reads.names.clear()
+    fingerprint(model, cache)
+    assert reads.weights() == []
+
+
+@pytest.mark.parametrize("at", [0, 9, 50_000, 100_007])
+def test_an_edit_shows_when_size_and_time_of_modification_are_set_back(
+    model: Path, cache: Path, reads: Reads, at: int
+) -> None:
+    """The file system's own time of change counts."""
+    before = fingerprint(model, cache)
+    reads.names.clear()
+    flip(model / WEIGHTS, at)
+    assert fingerprint(model, cache) != before
+    assert reads.weights() == [WEIGHTS]
+
+
+def test_another_file_in_its_place_is_read(model: Path, cache: Path, tmp_path: Path, reads: Reads) -> None:
+    before = fingerprint(model, cache)
+    other = Path(shutil.copy2(model / WEIGHTS, tmp_path / "other"))
+    flip(other, 77)
+    other.replace(model / WEIGHTS)
+    reads.names.clear()
+    assert fingerprint(model, cache) != before
+    assert reads.weights() == [WEIGHTS]
+
+
+def test_two_snapshots_of_the_hub_share_what_was_read(model: Path, cache: Path, reads: Reads) -> None:
+    """Their files are links to one blob."""
+    second = model.parent / "second"
+    second.mkdir()
+    for path in model.iterdir():
+        (second / path.name).symlink_to(path)
+    assert fingerprint(model, cache) == fingerprint(second, cache)
+    assert len(reads.weights()) == 2
+
+
+def test_what_has_just_changed_is_not_kept(model: Path, tmp_path: Path, reads: Reads) -> None:
+    """A second edit within the same tick of the file system's clock would not show."""
+    fingerprint(model, tmp_path / "cache")
+    fingerprint(model, tmp_path / "cache")
+    assert len(reads.weights()) == 4
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"path": 1}', b"\xff"])
+def test_a_damaged_cache_costs_another_reading(model: Path, cache: Path, reads: Reads, damage: bytes) -> None:
+    first = fingerprint(model, cache)
+    for entry in (cache / "weights").iterdir():
+        entry.write_bytes(damage)
+    reads.names.clear()
+    assert fingerprint(model, cache) == first
+    assert len(reads.weights()) == 2
+    fingerprint(model, cache)
+    assert reads.weights() == []
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_else(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert fingerprint(model, tmp_path / "file") == fingerprint(model)

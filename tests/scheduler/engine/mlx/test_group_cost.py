@@ -112,7 +112,7 @@ def test_it_is_measured_once_and_decides_what_is_shared(
     monkeypatch.setattr(loading, "group_cost_tokens", measured)
     folder = str(tmp_path)
     for _ in range(2):
-        backend = loading.load(load_of(tiny.folder, verdict_folder=folder), lambda stage: None)
+        backend = loading.load(load_of(tiny.folder, cache_folder=folder), lambda stage: None)
         assert backend.group_cost_tokens == 777
     assert asked == [1]
     off = loading.load(load_of(tiny.folder, load_check="off"), lambda stage: None)

@@ -216,14 +216,14 @@ def test_a_verdict_is_kept(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.Monke
     checks = _count_checks(monkeypatch)
 
     def load(**changes: Any) -> tuple[str, ...]:
-        command = load_of(tiny.folder, verdict_folder=str(tmp_path / "verdicts"), **changes)
+        command = load_of(tiny.folder, cache_folder=str(tmp_path / "verdicts"), **changes)
         return loading.load(command, lambda stage: None).describe().fallbacks
 
     assert load() == load() == ()
     assert len(checks) == 1
     load(weights_dtype="bfloat16")
     assert len(checks) == 2
-    for file in (tmp_path / "verdicts").iterdir():
+    for file in (tmp_path / "verdicts" / "load-checks").iterdir():
         file.write_text("{")
     load()
     assert len(checks) == 3
@@ -242,5 +242,5 @@ def test_a_folder_that_cannot_be_written_costs_nothing_else(tiny: Tiny, tmp_path
     """A file lies where the folder should be."""
     blocked = tmp_path / "file"
     blocked.write_text("")
-    backend = loading.load(load_of(tiny.folder, verdict_folder=str(blocked / "x")), lambda stage: None)
+    backend = loading.load(load_of(tiny.folder, cache_folder=str(blocked / "x")), lambda stage: None)
     assert backend.describe().fallbacks == ()

@@ -6,6 +6,8 @@ import json
 import random
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
+from scheduler.engine.budget.limits import PROCESS_BYTES
 from scheduler.engine.device import Traits
+from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.memory_limit import PROCESS_BYTES
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
@@ -103,6 +106,18 @@ def test_stored_keeps_what_is_stored(stored: dict[str, Path], kind: str, dtypes:
     assert len(alone(backend, request(1, prompt_of(20, 61), 5))) == 5
 
 
+@on_cpu
+def test_packed_keeps_what_is_quantised_and_computes_in_float32(stored: dict[str, Path]) -> None:
+    """The same tokens as with the weights multiplied out, in a fifth of the memory."""
+    packed, wide = _load(stored["4-bit"], "packed"), _load(stored["4-bit"], "float32")
+    assert packed.describe().weights_dtype == "float32, uint32"
+    assert _load(stored["bfloat16"], "packed").describe().weights_dtype == "float32"
+    assert packed.describe().kv_bytes_per_token == wide.describe().kv_bytes_per_token
+    assert packed.describe().weights_bytes < 0.25 * wide.describe().weights_bytes
+    asked = request(1, prompt_of(30, 62), 12)
+    assert alone(packed, asked) == alone(wide, asked)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_a_named_dtype_is_taken(stored: dict[str, Path], dtype: str) -> None:
     """Also where the folder is packed in four bits; keys and values follow the weights."""
@@ -128,7 +143,7 @@ def test_unpacked_weights_are_the_packed_ones(stored: dict[str, Path]) -> None:
 
 @on_cpu
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "4-bit"])
-@pytest.mark.parametrize("dtype", ["auto", "stored", "float16"])
+@pytest.mark.parametrize("dtype", ["auto", "stored", "packed", "float16"])
 def test_the_files_say_what_will_be_loaded(stored: dict[str, Path], kind: str, dtype: str) -> None:
     """Exactly, before any process has read them."""
     ready = _load(stored[kind], dtype).describe()
@@ -272,3 +287,38 @@ def test_so_does_the_process_that_reports_what_models_take() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("(256, 512) "), done.stderr
+
+
+def test_a_load_waits_for_no_digest_of_weights(
+    stored: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk tier opens when the weights have been read; until then requests run without one."""
+    late = threading.Event()
+
+    def slow(folder: Path, cache_folder: Path | None) -> str:
+        assert late.wait(60)
+        return fingerprint(folder, cache_folder)
+
+    monkeypatch.setattr(model_loading, "fingerprint", slow)
+    monkeypatch.setattr(model_loading, "_DIGEST_SECONDS", 0.01)
+    command = load_of(stored["float32"], kv_disk=str(tmp_path / "disk"), kv_disk_bytes=1 << 20)
+    backend = model_loading.load(command, lambda stage: None)
+    assert not backend.disk
+    tokens = alone(backend, request(1, prompt_of(20, 61), 5))
+    late.set()
+    while (disk := backend.disk) is None:
+        time.sleep(0.001)
+    assert alone(backend, request(2, prompt_of(20, 61), 5)) == tokens
+    assert disk.tier.close(20)
+
+
+def test_a_tier_of_weights_that_were_read_before_is_there_at_once(
+    stored: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = load_of(stored["float32"], kv_disk=str(tmp_path / "disk"), kv_disk_bytes=1 << 20)
+    first = model_loading.load(command, lambda stage: None)
+    assert first.disk is not None
+    second = model_loading.load(command, lambda stage: None)
+    assert second.disk is None, "the folder is locked"
+    assert "the disk tier is not available" in capsys.readouterr().err
+    assert first.disk.tier.close(20)

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.budget.changes import BudgetChange, Evict
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import Admit, Budget, Evict, Keep, StepPlan, with_changes
+from scheduler.engine.plan import Admit, Keep, StepPlan, with_changes
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.prefix.pins import pin_name
 from scheduler.engine.prefix.prefixes import Prefixes
@@ -214,7 +215,7 @@ def _prefixes(backend: Backend) -> Prefixes:
         StepPlan(release=(3,)),
         StepPlan(preempt=(3,)),
         StepPlan(evict=Evict(10 * KV_BYTES_PER_TOKEN)),
-        StepPlan(budget=Budget(kv_bytes=60 * KV_BYTES_PER_TOKEN)),
+        StepPlan(budget=BudgetChange(kv_bytes=60 * KV_BYTES_PER_TOKEN)),
         StepPlan(clear=True),
     ],
     ids=["keep", "release", "preempt", "evict", "budget", "clear"],

@@ -20,9 +20,10 @@ from llguidance import LLMatcher
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.budget.changes import BudgetChange
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import Budget, StepPlan
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.ranks.all_ranks import AllRanks
 from scheduler.engine.ranks.group import lead
 from scheduler.link.messages import (
@@ -169,7 +170,7 @@ def run(folder: Path, ranks: int, roomy: int, tight: int, count: int, most: int)
     played = _Run(backend)
     for tokens, first_id in ((roomy, 0), (tight, 2000)):
         kv_bytes = tokens * (backend.facts.row_bytes.token_bytes + 4)
-        backend.execute(StepPlan(budget=Budget(kv_bytes=kv_bytes)))
+        backend.execute(StepPlan(budget=BudgetChange(kv_bytes=kv_bytes)))
         first = [_moved(one, first_id) for one in submits(count, most, end)]
         played.play(first, [_moved(one, 1000) for one in first[: count // 2]])
         if isinstance(backend, AllRanks):

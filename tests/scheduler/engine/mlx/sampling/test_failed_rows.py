@@ -168,6 +168,39 @@ class _Damaged:
         return logits
 
 
+class _OneNan:
+    """A model that gives one NaN among finite logits after one token."""
+
+    def __init__(self, model: Any, token: int, at: int) -> None:
+        self._model, self._token, self._at = model, token, at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+        logits: mx.array = self._model(inputs, cache=cache)
+        damage = mx.where(inputs == self._token, math.nan, 0.0).astype(logits.dtype)
+        return logits.at[..., self._at].add(damage[:, -logits.shape[1] :])
+
+
+@pytest.mark.parametrize("at", [0, 300, 511])
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, _WARM, _replace(_WARM, top_k=40), _replace(GREEDY, presence_penalty=0.1)], ids=str
+)
+def test_a_row_with_one_nan_among_finite_logits_fails_alone(
+    tiny: Tiny, expected: dict[int, list[int]], sampling: Sampling, at: int
+) -> None:
+    """A token is never the best of numbers one of which is none, greedy or drawn."""
+    heard = {*prompt_of(30, 45)}
+    for submit in _NEIGHBOURS:
+        heard |= {*submit.prompt, *expected[submit.request_id]}
+    token = next(token for token in range(512) if token not in heard)
+    damaged: Any = _OneNan(tiny.model, token, at)
+    bad = request(_VICTIM, [*prompt_of(30, 45), token], 7, sampling=sampling)
+    retired = _run_beside_neighbours(tiny, expected, bad, damaged)
+    assert (retired.reason, retired.detail) == ("failed", NOT_FINITE)
+
+
 @pytest.mark.parametrize(
     "sampling", [GREEDY, _WARM, _replace(_WARM, top_p=0.9, presence_penalty=0.1)], ids=str
 )

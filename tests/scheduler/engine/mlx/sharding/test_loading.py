@@ -74,14 +74,14 @@ def test_quantised_weights_stay_packed_on_each_rank(two_ranks: Ranks, folder: st
 
 def test_rank_0s_verdict_is_that_of_all(two_ranks: Ranks, folder: str, tmp_path: Path) -> None:
     """A rank with a verdict of an earlier start would leave the other alone in the check's collectives."""
-    kept = [{"verdict_folder": str(tmp_path / name)} for name in ("first", "second")]
+    kept = [{"cache_folder": str(tmp_path / name)} for name in ("first", "second")]
     found = _over(two_ranks, (folder, folder), *kept)
     assert found[0]["group_cost_tokens"] == found[1]["group_cost_tokens"], "each timed it for itself"
-    (verdict,) = (tmp_path / "first").iterdir()
+    (verdict,) = (tmp_path / "first" / "load-checks").iterdir()
     said = json.loads(verdict.read_text())
     said["verdict"]["batching"]["in_place"] = False
     verdict.write_text(json.dumps(said))
-    for other in (tmp_path / "second").iterdir():
+    for other in (tmp_path / "second" / "load-checks").iterdir():
         other.unlink()
     again = _over(two_ranks, (folder, folder), *kept)
     assert [each["ready"]["fallbacks"] for each in again] == [["copied_prefixes"]] * 2

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.engine.memory_limit import MemoryLimit
+from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kept_verdicts import Kept
 from scheduler.engine.mlx.load_check import Verdict

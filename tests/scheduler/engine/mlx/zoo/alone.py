@@ -62,12 +62,15 @@ class _Recorded:
 class Alone:
     """The oracle over one model: each question is asked once."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, prefill_tokens: int = 2048) -> None:
+        """`prefill_tokens`: the largest piece in which mlx-lm reads a prompt."""
         self._model = model
+        self._prefill_tokens = prefill_tokens
         self._known: dict[tuple[Any, ...], Answer] = {}
 
-    def answer(self, submit: Submit, prefill_tokens: int = 2048) -> Answer:
-        """`prefill_tokens`: the largest piece in which mlx-lm reads the prompt."""
+    def answer(self, submit: Submit, most_tokens: int | None = None) -> Answer:
+        """`most_tokens`: the largest piece of this prompt; None: as of others."""
+        prefill_tokens = most_tokens or self._prefill_tokens
         key = (tuple(submit.prompt), submit.max_tokens, submit.sampling, prefill_tokens)
         if key not in self._known:
             recorded = _Recorded(submit.sampling)

@@ -86,7 +86,7 @@ def test_no_part_of_a_model_is_zero(name: str) -> None:
 
 def test_each_verdict_is_held_against_the_known_faults() -> None:
     """A new fault surprises as one that is mended does, and so does a fallback."""
-    known = "phi3small"
+    known = "plamo3"
     fallbacks = FALLBACKS[known][0]
     right, wrong = {"joins": "right"}, {"alone": "right", "joins": "wrong tokens: token 3"}
     faulty = Verdict(wrong, fallbacks=fallbacks)

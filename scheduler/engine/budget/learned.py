@@ -1,0 +1,126 @@
+"""How much memory a step takes while it runs, beyond what is left of it: learned from the steps.
+
+Activations of a chunk depend on the model, its kernels and the device's allocator, so a fixed share of the
+memory is too much for one model and too little for another. The bytes are a line of the chunk's tokens and
+their context (scores of attention), and on top the most by which a recent chunk exceeded it.
+
+A step without a chunk takes memory too: a row that leaves a batch or joins it copies the keys and values of
+all rows, a layer at a time or, where the device cannot donate, all at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from scheduler.engine.fitted_line import FittedLine
+
+_RECENT = 64
+"""Chunks whose excess over the line still counts."""
+_NOTICED = 1 / 32
+"""Of the rows' bytes: less is a step's activations."""
+_MOST_COPIES = 1.0
+"""Of all rows. More is activations, which do not grow with the rows."""
+_LEAST_COPIES = 1 / 4
+"""Of all rows, however little was seen to be copied at a time."""
+_LEAST_PART = 1 / 16
+"""Of the largest recent chunk. The fit is of relative errors: a chunk that took next to nothing, as when its
+buffers were there already, would outweigh all others."""
+
+
+def _factors(tokens: int, context: int) -> tuple[float, ...]:
+    """The tokens first: what one chunk leaves open is attributed to its tokens, so that larger chunks are
+    expected to take more."""
+    return tokens / 64, tokens * context / (1 << 18), 1.0
+
+
+class ChunkPeak:
+    """`first_bytes`: expected of a chunk of `most_tokens` before any was measured."""
+
+    def __init__(self, first_bytes: int, most_tokens: int) -> None:
+        self._first_bytes = first_bytes
+        self._most_tokens = most_tokens
+        self._line = FittedLine(3)
+        self._taken: deque[int] = deque(maxlen=_RECENT)
+        self._excess: deque[float] = deque(maxlen=_RECENT)
+
+    @property
+    def learned(self) -> bool:
+        return bool(self._taken)
+
+    def expect(self, first_bytes: int) -> None:
+        """Expect this of a chunk of the most tokens until one was measured."""
+        self._first_bytes = first_bytes
+
+    def observe(self, tokens: int, context: int, transient_bytes: int) -> None:
+        """A chunk of `tokens` (padding included) behind `context` computed tokens took this much at its
+        peak, beyond what was held before it."""
+        if tokens <= 0:
+            return
+        self._taken.append(max(0, transient_bytes))
+        factors = _factors(tokens, context)
+        self._line.learn(max(1.0, transient_bytes, max(self._taken) * _LEAST_PART), factors)
+        self._excess.append(transient_bytes - self._line.cost(factors))
+
+    def needed_bytes(self, tokens: int, context: int) -> int:
+        """Return what a chunk will take at most, as far as is known."""
+        if not self._taken:
+            return -(-self._first_bytes * tokens // self._most_tokens)
+        return round(self._line.cost(_factors(tokens, context)) + max(0.0, *self._excess))
+
+    def fitting_tokens(self, room_bytes: int, context: int) -> int:
+        """Return the largest chunk, up to the most, that this room is enough for; 0: none."""
+        low, high = 0, self._most_tokens
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.needed_bytes(middle, context) <= room_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+class CopyPeak:
+    """What steps without a chunk take, as the worst ratio to the bytes of the rows in recent steps."""
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=_RECENT)
+
+    def observe(self, row_bytes: int, transient_bytes: int) -> None:
+        """Most steps copy nothing, and would push those that do out of the window: they do not count."""
+        if row_bytes > 0 and transient_bytes > row_bytes * _NOTICED:
+            self._ratios.append(min(_MOST_COPIES, transient_bytes / row_bytes))
+
+    @property
+    def part(self) -> float:
+        """Of the rows' bytes, what one more step may copy at a time: all before any was seen."""
+        return max(_LEAST_COPIES, max(self._ratios, default=_MOST_COPIES))
+
+    def needed_bytes(self, row_bytes: int) -> int:
+        return round(row_bytes * max(self._ratios, default=0.0))
+
+
+class Learned:
+    """Both, of one engine. `first_bytes`, `most_tokens`: as in ChunkPeak."""
+
+    def __init__(self, first_bytes: int, most_tokens: int) -> None:
+        self.peak = ChunkPeak(first_bytes, most_tokens)
+        self.copies = CopyPeak()
+        self._most_tokens = most_tokens
+        self._longest_context = 0
+
+    def needed_bytes(self, row_bytes: int, chunk_tokens: int | None = None) -> int:
+        """Return what the next step takes at most. `chunk_tokens`: its largest chunk; None: as large as
+        any."""
+        tokens = self._most_tokens if chunk_tokens is None else chunk_tokens
+        chunk = self.peak.needed_bytes(tokens, self._longest_context)
+        return max(chunk, self.copies.needed_bytes(row_bytes))
+
+    def fitting_tokens(self, room_bytes: int | None) -> int:
+        """Return the largest chunk that this room is enough for; None: nothing bounds it."""
+        if room_bytes is None:
+            return self._most_tokens
+        return self.peak.fitting_tokens(max(0, room_bytes), self._longest_context)
+
+    def chunk(self, tokens: int, context: int, transient_bytes: int) -> None:
+        self._longest_context = max(self._longest_context, context)
+        self.peak.observe(tokens, context, transient_bytes)

@@ -1,0 +1,300 @@
+"""Reads the device's and the system's memory between steps, and carries out what is decided (`policy.py`).
+
+It learns what each step takes (`learned.py`), keeps the KV budget at what the limit leaves beside that,
+lowers it under relief, and clears the pool of freed buffers. The limit itself changes where the parent shares
+memory among several models. One method writes all of it, `_keep_to`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+from scheduler.engine.budget.changes import BudgetChange, Evict
+from scheduler.engine.budget.learned import Learned
+from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.budget.policy import (
+    Allowance,
+    Budget,
+    MemoryGuard,
+    Reading,
+    buffers,
+    moved,
+    nearest_limit,
+)
+from scheduler.engine.budget.room import StepRoom
+from scheduler.engine.device import Readings
+from scheduler.engine.prefix.prefixes import Prefixes
+from scheduler.engine.row_bytes import RowBytes
+from scheduler.link.messages import DeviceMemory, MemoryState, SetMemoryLimit
+
+_READING_SECONDS = 0.25
+"""Between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's
+peak, which is reserved, and one token a row and step."""
+_LEAST_COPY_BYTES = 16 << 20
+"""Smaller copies are not worth a reserve."""
+_CLOSE = 4
+"""Times what the next chunk needs, or the last step took: with less, a few steps may take the rest before the
+next reading."""
+_LEAST_CLEARED_BYTES = 16 << 20
+"""Of freed buffers and free blocks: to return them takes milliseconds, and to get them again page faults."""
+_GROWTH_PART = 8
+"""Running rows need an eighth more than they are charged: what they grow by until the limit is raised."""
+
+
+class MemoryWatch:
+    """`allowance` before a plan, `measured` after a step; both in the engine's one thread."""
+
+    def __init__(
+        self,
+        device: Readings,
+        prefixes: Prefixes | None,
+        carry_out: Callable[[BudgetChange], None],
+        row_bytes: Callable[[], int],
+        held: RowBytes,
+        limit: MemoryLimit,
+        most_chunk_tokens: int,
+        charged_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        """`carry_out`: what is decided takes effect before it returns. `row_bytes`: what the rows hold;
+        `charged_bytes`: with the reserve for their answers; None: none is kept."""
+        self._device = device
+        self._prefixes = prefixes
+        self._carry_out = carry_out
+        self._row_bytes = row_bytes
+        self._charged_bytes = charged_bytes or row_bytes
+        self._held = held
+        self._limit = limit
+        self._asked_bytes = limit.limit_bytes
+        """The limit that the parent has asked for; the one in force is higher while rows need it."""
+        self._guard = MemoryGuard()
+        self._learned = Learned(limit.first_peak_bytes, most_chunk_tokens)
+        self._whole_kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
+        """The KV budget without relief."""
+        self._budget = Budget(self._whole_kv_bytes, limit.pool_bytes, limit.score_bytes, limit.limit_bytes)
+        self._allowance = Allowance()
+        self._state = MemoryState()
+        self._read_at: float | None = None
+        self._peak_bytes = 0
+        self._failed = False
+        self._last: Reading | None = None
+        self._idle_bytes = 0
+        """What was held beside arrays after freed buffers were returned last."""
+        self._step_bytes = 0
+        """Of the last step, as predicted."""
+        self._needed_bytes = 0
+        """By the next chunk, at the last reading."""
+
+    @property
+    def state(self) -> MemoryState:
+        """The last reading and what is given up, for operators."""
+        return self._state
+
+    @property
+    def whole_bytes(self) -> int:
+        """The most that one request may ever need."""
+        return self._limit.most_kv_bytes
+
+    @property
+    def shared(self) -> bool:
+        """Whether the parent changes the limit, and so must know what is used, also of an idle engine."""
+        return self._limit.most_bytes > 0
+
+    def set_limit(self, command: SetMemoryLimit, now: float) -> None:
+        """Use no more than this from now on: prefixes that do not fit are evicted at once. Rows are not
+        preempted for it: where they need more, the limit is lowered as they end."""
+        if not self._limit.limit_bytes:
+            return
+        self._limit = replace(self._limit, sharers=command.sharers, most_bytes=command.most_bytes)
+        self._asked_bytes = command.limit_bytes
+        self.look(now)
+
+    def look(self, now: float) -> None:
+        """Read memory now. Where that fails the last allowance stands."""
+        self._read_at = now
+        try:
+            self._read(now)
+        except Exception as error:
+            self._report(error)
+
+    def memory(self) -> DeviceMemory:
+        """The allocator's counters; the peak since the engine started."""
+        now = self._device.memory()
+        self._peak_bytes = max(self._peak_bytes, now.peak, now.active)
+        return DeviceMemory(now.active, now.cached, self._peak_bytes, now.recommended)
+
+    def allowance(self, now: float) -> Allowance:
+        """Return what the next step may use; the system is read anew where the last reading is old."""
+        if self._read_at is None or self._close or now - self._read_at >= _READING_SECONDS:
+            self.look(now)
+        return self._allowance
+
+    @property
+    def _close(self) -> bool:
+        """Memory is short, or may be after another step: each is preceded by a reading."""
+        if self._last is None or self._last.headroom is None:
+            return False
+        return self._last.headroom < _CLOSE * max(self._needed_bytes, self._step_bytes)
+
+    def _read(self, now: float) -> None:
+        rows = self._row_bytes()
+        self._follow_limit(rows)
+        # Under relief the chunks that run are smaller: what they need is less, or relief would never end.
+        needed = self._learned.needed_bytes(rows, self._allowance.chunk_tokens)
+        reading = self._reading()
+        if self._should_clear(reading, needed):
+            # Freed buffers go before anything that is in use.
+            self._keep_to(self._budget, clear_pool=True)
+            reading = self._reading()
+            self._idle_bytes = reading.idle
+        fitting = self._learned.fitting_tokens(reading.headroom)
+        self._last, self._needed_bytes = reading, needed
+        allowance = self._guard.assess(reading, self._whole_kv_bytes, needed, fitting, now)
+        budget = replace(self._budget, kv_bytes=self._kv_bytes(allowance))
+        if reading.headroom is not None:
+            pool, scores, growth = buffers(self._limit, reading, needed)
+            budget = replace(budget, pool_bytes=pool, score_bytes=scores)
+            allowance = replace(allowance, room=self._room(reading, needed, growth))
+        self._allowance = allowance
+        self._keep_to(budget)
+        self._state = MemoryState(
+            int(self._allowance.relief),
+            reading.used,
+            reading.limit,
+            -1 if reading.available is None else reading.available,
+            int(reading.pressure),
+            needed,
+            *self._wanted(reading),
+            self._asked_bytes,
+        )
+
+    def _keep_to(self, budget: Budget, clear_pool: bool = False) -> None:
+        """Write what has changed. Prefixes that do not fit are evicted at once."""
+        before, self._budget = self._budget, budget
+        buffers_move = (budget.pool_bytes, budget.score_bytes) != (before.pool_bytes, before.score_bytes)
+        kv_moves = self._prefixes is not None and budget.kv_bytes != before.kv_bytes
+        change = BudgetChange(
+            budget.kv_bytes if kv_moves else None,
+            budget.pool_bytes if buffers_move else None,
+            budget.score_bytes if buffers_move else None,
+            budget.wired_bytes if budget.wired_bytes != before.wired_bytes else None,
+            clear_pool,
+        )
+        if change != BudgetChange():
+            self._carry_out(change)
+
+    def _kv_bytes(self, allowance: Allowance) -> int:
+        """Return what the limit leaves, or less under relief."""
+        lowered = allowance.kv_bytes
+        return self._whole_kv_bytes if lowered is None else min(lowered, self._whole_kv_bytes)
+
+    def _follow_limit(self, rows: int) -> None:
+        """Go to the limit that was asked for, or as near as the rows allow, and to the KV budget that it
+        leaves beside what was learned."""
+        before = self._limit
+        if self._asked_bytes != before.limit_bytes:
+            pinned = 0 if self._prefixes is None else self._prefixes.pinned_bytes()
+            least = self._least_bytes(self._needed_by_rows(pinned))
+            self._limit = nearest_limit(before, self._asked_bytes, least)
+            self._learned.peak.expect(self._limit.first_peak_bytes)
+        raised = self._limit.limit_bytes - before.limit_bytes
+        if raised > 0 and self._last is not None and self._last.limit_binds:
+            # What was given up was given up for the old limit.
+            self._guard, self._allowance = MemoryGuard(), Allowance()
+        kv_bytes = self._limit.kv_budget_bytes(self._learned.needed_bytes(rows))
+        if raised or moved(self._whole_kv_bytes, kv_bytes):
+            self._whole_kv_bytes = kv_bytes
+            kept = self._kv_bytes(self._allowance)
+            budget = replace(self._budget, kv_bytes=kept, wired_bytes=self._limit.limit_bytes)
+            # The system, or another engine, gets what is given back, and not the pool of freed buffers.
+            self._keep_to(budget, clear_pool=raised < 0)
+
+    def _should_clear(self, reading: Reading, needed: int) -> bool:
+        if reading.headroom is not None and reading.headroom < needed:
+            return True
+        short = reading.available is not None and reading.available < self._step_bytes
+        return short and reading.idle - self._idle_bytes >= _LEAST_CLEARED_BYTES
+
+    def _room(self, reading: Reading, needed: int, growth: int) -> StepRoom:
+        """Return what the next step may take, where something bounds it."""
+        assert reading.headroom is not None, "nothing bounds it"
+        room_bytes = reading.headroom - self._limit.reserve_bytes - growth + reading.kv - reading.fixed_kv
+        saving = room_bytes < max(_CLOSE * needed, self._step_bytes)
+        learned = self._learned
+        return StepRoom(room_bytes, reading.rows, learned.copies.part, self._held, learned.peak, saving)
+
+    def _reading(self) -> Reading:
+        memory, system = self._device.memory(), self._device.system()
+        rows, cached, pinned = self._row_bytes(), 0, 0
+        if self._prefixes is not None:
+            cached, pinned = self._prefixes.nbytes, self._prefixes.pinned_bytes()
+        available = system.available_bytes
+        if available is not None:
+            # All of them may take it in the same step.
+            available //= self._limit.sharers
+        return Reading(
+            used=max(memory.active + memory.cached, system.footprint_bytes),
+            limit=self._limit.limit_bytes,
+            available=available,
+            pressure=system.pressure,
+            kv=rows + cached,
+            fixed_kv=rows + pinned,
+            pool=memory.cached,
+            rows=rows,
+            active=memory.active,
+        )
+
+    def _needed_by_rows(self, pinned_bytes: int) -> int:
+        """Bytes of KV: the rows' charge, or their arrays where padding takes more, and the prefixes that they
+        attend to in place."""
+        needed = max(self._charged_bytes(), self._row_bytes()) + pinned_bytes
+        return needed + needed // _GROWTH_PART
+
+    def _wanted(self, reading: Reading) -> tuple[int, int, int]:
+        """The least limits: of the process alone, with its rows, and with all its prefixes."""
+        rows = self._needed_by_rows(reading.fixed_kv - reading.rows)
+        kept = rows + reading.kv - reading.fixed_kv
+        return self._least_bytes(0), self._least_bytes(rows), self._least_bytes(kept)
+
+    def _least_bytes(self, kv_bytes: int) -> int:
+        """The least limit that leaves this to KV; 0 without a limit."""
+        if not self._limit.limit_bytes:
+            return 0
+        learned = self._learned
+        peak = learned.needed_bytes(self._row_bytes()) if learned.peak.learned else None
+        return self._limit.least_bytes(kv_bytes, peak)
+
+    def starting(self, prefills: bool, step_bytes: int) -> Evict | None:
+        """A step begins that takes this much, as far as is known. Return which prefixes it must evict for
+        that."""
+        self.memory()
+        self._step_bytes = step_bytes
+        self._device.restart_peak(host=prefills)
+        needed, last = step_bytes + self._limit.reserve_bytes, self._last
+        if self._prefixes is None or last is None or last.headroom is None or last.headroom >= needed:
+            return None
+        # More than is short, or each prefix that is kept from now on would evict another.
+        nbytes = max(needed - last.headroom, needed // 2)
+        return Evict(nbytes, clear_pool=last.available is not None and last.available < needed)
+
+    def measured(self, chunk_tokens: int, context_tokens: int) -> None:
+        """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""
+        try:
+            self._learn(chunk_tokens, context_tokens)
+        except Exception as error:
+            self._report(error)
+
+    def _learn(self, chunk_tokens: int, context_tokens: int) -> None:
+        transient_bytes = self._device.transient_bytes()
+        if chunk_tokens:
+            self._learned.chunk(chunk_tokens, context_tokens, transient_bytes)
+        elif transient_bytes >= _LEAST_COPY_BYTES:
+            # To sum up the rows' bytes takes a tenth of a millisecond.
+            self._learned.copies.observe(self._row_bytes(), transient_bytes)
+
+    def _report(self, error: Exception) -> None:
+        """Accounting must not end a stream: the last allowance stands. Said once: it may come each step."""
+        if not self._failed:
+            print(f"the memory guard failed: {type(error).__name__}: {error}", file=sys.stderr)
+        self._failed = True

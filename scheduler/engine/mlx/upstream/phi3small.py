@@ -1,0 +1,46 @@
+"""phi3small: block-sparse attention by each token's own position, and only to tokens before it.
+
+Two faults in mlx-lm 0.32.2 (`phi3small.py`). The causal mask is one of truth values, and is added to the
+scores: a token sees all of its own block, also what comes after it. And the mask of blocks ends with the last
+whole block, not with the last key: it is a part of a block off wherever a prompt is not a whole number of
+blocks. So mlx-lm's answer depends on how it cuts the prompt, and a batch has one mask for all rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models import phi3small
+
+
+class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no types
+    def __call__(self, x: mx.array, mask: mx.array | None = None, cache: Any = None) -> mx.array:
+        """x: (rows, tokens, width). Raises ValueError where rows share runs in place."""
+        if getattr(cache, "groups", ()):
+            raise ValueError("the mask of sparse blocks sees no shared runs")
+        if self.block_sparse:
+            # Upstream passes it on to the method below, which is not given the cache.
+            begin = 0 if cache is None else cache.offset
+            answer: mx.array = super().__call__(x, (mask, begin), cache)
+        else:
+            answer = super().__call__(x, mask, cache)
+        return answer
+
+    def _block_sparse_attention(
+        self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Any
+    ) -> mx.array:
+        """(rows, heads, tokens, head size) each; `mask`: the batch's, and each row's first position."""
+        of_batch, begin = mask
+        length, columns = queries.shape[2], keys.shape[2]
+        places = mx.arange(columns) + (mx.array(begin).reshape(-1, 1) - (columns - length))
+        blocks = places // self.blocksparse_block_size
+        asking = blocks[:, columns - length :, None]
+        near = asking - blocks[:, None] < self.blocksparse_num_local_blocks
+        heads = mx.arange(1, self.n_heads + 1)[:, None]
+        strided = (blocks[:, None] + heads) % self.blocksparse_vert_stride == 0
+        causal = places[:, columns - length :, None] >= places[:, None]
+        seen = causal[:, None] & (near[:, None] | strided[:, :, None])
+        if of_batch is not None:
+            seen = seen & of_batch
+        return mx.fast.scaled_dot_product_attention(queries, keys, values, scale=scale, mask=seen)

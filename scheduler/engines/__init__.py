@@ -1,0 +1,1 @@
+"""Engines over their lives, behind one queue: starts, deaths and blame, placement, coming and going."""

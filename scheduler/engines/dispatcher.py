@@ -1,0 +1,136 @@
+"""Send requests to engines while there is room: first those to resume, then the queue's.
+
+It has no task: the pool calls it when a request arrives or retires, and when an engine becomes ready or is
+lost."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+
+from scheduler.engines.engine import Engine
+from scheduler.engines.placement import Place
+from scheduler.intake.queue import IntakeQueue
+from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.record import StreamRecord
+
+_MOST_SESSIONS = 65_536
+"""8 MB, by the hash of tenant and name; with the names it would be two to six times that. Two sessions of one
+hash would share an entry, which only decides between engines that are equally good."""
+
+
+class Dispatcher:
+    """`engines` by name, which come and go; `moved` is called when a session's request goes to another engine
+    than its last one."""
+
+    def __init__(
+        self,
+        queue: IntakeQueue,
+        engines: Mapping[str, Engine],
+        awaiting: Awaiting,
+        place: Place,
+        moved: Callable[[], None],
+    ) -> None:
+        self._queue = queue
+        self._engines = engines
+        self._awaiting = awaiting
+        self._place = place
+        self._moved = moved
+        self.held = False
+        """Whether queued requests stay queued: those that engines have go on."""
+        self._last: OrderedDict[int, str] = OrderedDict()
+        """The engine of each session's last request, by the session's hash, the least recent first."""
+
+    @property
+    def credits(self) -> int:
+        """How many requests the engines may hold together."""
+        return sum(engine.credits for engine in self._engines.values())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a request that arrives now goes straight to an engine."""
+        return bool(self._open())
+
+    @property
+    def room(self) -> int:
+        """Return how many requests that arrive now go straight to an engine."""
+        return sum(engine.room for engine in self._open())
+
+    def pump(self, now: float) -> list[StreamRecord]:
+        """Resume requests whose engine died (they are charged already), then submit queued ones while there
+        is room. Return the latter."""
+        self._resume_trusted()
+        self._resume_suspects()
+        submitted = []
+        while len(self._queue) and (engines := self._open()):
+            record = self._queue.pop(now)
+            self._choose(engines, record).submit(record)
+            submitted.append(record)
+        return submitted
+
+    def _open(self) -> list[Engine]:
+        """Engines with room for a new request. One in quarantine has none: a new request would be a further
+        suspect if it died again."""
+        if self.held:
+            return []
+        return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]
+
+    def _resume_trusted(self) -> None:
+        for record in self._awaiting.trusted:
+            willing = [engine for engine in self._engines.values() if engine.room]
+            if not willing:
+                return
+            if record not in self._awaiting:
+                # One that could not be sent has retired, and pumped: this one has been resumed.
+                continue
+            healthy = [engine for engine in willing if not engine.quarantined]
+            self._choose(healthy or willing, record).resume(self._awaiting.take(record))
+
+    def _resume_suspects(self) -> None:
+        """Each alone: where nobody else could be blamed for the engine's death, and nobody joins it until it
+        is trusted."""
+        for record in self._awaiting.suspects:
+            if record in self._awaiting and (engine := self._taker(record)) is not None:
+                engine.quarantined = True
+                engine.resume(self._awaiting.take(record))
+        if not self._awaiting.suspects:
+            for engine in self._engines.values():
+                engine.quarantined = engine.quarantined and engine.has_suspect
+
+    def _taker(self, record: StreamRecord) -> Engine | None:
+        """Return who resumes a suspect now: the engine that it died with, another one in quarantine, or, if
+        it may roam, any but the last of the others: a poison must leave one that serves."""
+        may = [one for one in self._engines.values() if one.quarantined and not one.hopeless]
+        others = [one for one in self._engines.values() if one.ready and one.credits and not one.quarantined]
+        others.sort(key=lambda one: one.requests)
+        if not may:
+            # Its engine has left the pool, or cannot be replaced: another one takes the risk.
+            may = [one for one in others if one.room][:1]
+            for engine in may:
+                engine.quarantined = True
+        elif record.roams and len(others) > 1:
+            may += others
+        free = [one for one in may if one.room and one.takes_suspect]
+        return min(free, key=lambda one: one.name != record.engine, default=None)
+
+    def _choose(self, engines: Sequence[Engine], record: StreamRecord) -> Engine:
+        request = record.prepared.request
+        if request.session is None:
+            return self._placed(engines, record, None)
+        session = hash((request.tenant, request.session))
+        last = self._last.get(session)
+        chosen = self._placed(engines, record, last)
+        if last is not None and last != chosen.name:
+            self._moved()
+        self._last[session] = chosen.name
+        self._last.move_to_end(session)
+        if len(self._last) > _MOST_SESSIONS:
+            self._last.popitem(last=False)
+        return chosen
+
+    def _placed(self, engines: Sequence[Engine], record: StreamRecord, last: str | None) -> Engine:
+        if len(engines) == 1:
+            return engines[0]
+        candidates = [engine.candidate(record) for engine in engines]
+        place = self._place(candidates, self._queue.expected_tokens(record), last)
+        return next(engine for engine in engines if engine.name == place.engine)

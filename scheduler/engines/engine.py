@@ -1,0 +1,477 @@
+"""One engine over all its lives: its requests, its bounds, its speed, and what its deaths mean for them.
+
+What dies with a process is its `Life`. What concerns this engine alone it decides itself; what concerns
+others, or the queue, its observer hears.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import structlog
+import trio
+
+from scheduler.config import SchedulerConfig, load_message
+from scheduler.engine.disk.model_fingerprint import fingerprint
+from scheduler.engine_bounds import EngineBounds
+from scheduler.engines.adapters import Adapters
+from scheduler.engines.condition import State
+from scheduler.engines.deadlines import StepDeadlines
+from scheduler.engines.death import CrashLoopBreaker, Death
+from scheduler.engines.kinship import Kinship
+from scheduler.engines.life import Life
+from scheduler.engines.memory_share import MemoryShare
+from scheduler.engines.observer import EngineObserver
+from scheduler.engines.placement import Candidate
+from scheduler.engines.poison import count_death, culprit_of, judge, poison, takes_suspect
+from scheduler.engines.speeds import Speeds
+from scheduler.engines.stall_watch import StallWatch
+from scheduler.engines.supervisor import EngineNeverReady, Supervisor
+from scheduler.errors import EngineLost
+from scheduler.link.messages import (
+    AdapterLoaded,
+    Counters,
+    FromEngine,
+    Inspection,
+    Load,
+    Ready,
+    StepOutput,
+    ToEngine,
+)
+from scheduler.link.process import EngineLauncher
+from scheduler.prompt.prefix_estimate import PrefixEstimate
+from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.lifecycle import State as RequestState
+from scheduler.requests.multiplexer import Multiplexer, RequestObserver
+from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
+from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
+from scheduler.telemetry import observation
+from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.engine_totals import EngineTotals
+from scheduler.telemetry.metrics import ModelMetrics
+
+_log = structlog.get_logger("scheduler")
+STARTS_UNTIL_BLOCKED = 2
+"""After this many failed starts in a row it takes nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all engines of a pool have in common. `left`: an engine has ended a request, whose answer is still
+    read. `replaceable`: whether others could take the requests of the engine with this name."""
+
+    config: SchedulerConfig
+    observer: EngineObserver
+    awaiting: Awaiting
+    adapters: Adapters
+    kinship: Kinship
+    requests: RequestObserver
+    turns: Turns
+    left: Callable[[StreamRecord], None]
+    metrics: ModelMetrics
+    telemetry: Containment
+    on_loading: Callable[[str, str], None]
+    replaceable: Callable[[str], bool]
+    clock: Callable[[], float]
+
+
+class Engine:
+    """`run` must be running. Its supervisor starts its processes, and reports them here."""
+
+    def __init__(self, name: str, launcher: EngineLauncher, share: MemoryShare, shared: Shared) -> None:
+        config = shared.config
+        self.name = name
+        self.share = share
+        self.slots = config.engine.max_slots
+        self.draining = False
+        """It gets no new requests, and is stopped after its last one."""
+        self.quarantined = False
+        """It gets no new requests until those suspected of a death are cleared."""
+        self.bounds = EngineBounds(config.engine.prefill_chunk_tokens)
+        """What its next process may use; while one runs, its ceiling as it climbs."""
+        self.speeds = Speeds(config.engine.prefill_chunk_tokens)
+        self.life: Life | None = None
+        """Its process while it is ready."""
+        self.lost_at = -math.inf
+        self.multiplexer = Multiplexer(
+            name,
+            self.send,
+            shared.observer.retired,
+            shared.left,
+            shared.requests,
+            shared.turns,
+            shared.clock,
+        )
+        self.supervisor = Supervisor(launcher, self, config.supervision, shared.kinship.refusal)
+        self.metrics = shared.metrics.of_engine(name)
+        self._shared = shared
+        self._config = config
+        self._clock = shared.clock
+        self._telemetry = shared.telemetry
+        self._deadlines = StepDeadlines(config.stall_seconds)
+        self._breaker = CrashLoopBreaker(config.recovery)
+        self._likely = PrefixEstimate()
+        """Of the last process."""
+        self._loaded_adapters: frozenset[str] = frozenset()
+        """Keys in its last process's Load."""
+        self.cause: str | None = None
+        """Why its last process ended, since it was begun."""
+        self._suspects: list[StreamRecord] = []
+        """Of its last death, until their cause is known."""
+        self._nursery: trio.Nursery | None = None
+        self.metrics.slots.set(self.slots)
+        self.metrics.chunk_ceiling.set(self.bounds.chunk_tokens)
+
+    # --- its state
+
+    @property
+    def ready(self) -> bool:
+        return self.life is not None
+
+    @property
+    def linked(self) -> bool:
+        """Whether a process of it runs, which may still be loading."""
+        return self.supervisor.linked
+
+    @property
+    def running(self) -> bool:
+        """Whether `run` runs, or is to: a process of it may be left."""
+        return self.supervisor.running or self._nursery is not None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it could not be started, and nobody tries."""
+        return self.supervisor.state is State.FAILED
+
+    @property
+    def failure(self) -> str | None:
+        """Why it could not be started, if nobody tries any more."""
+        return self.supervisor.failure
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether it will not take a request again, as far as is known."""
+        failed_starts = self.supervisor.statistics().failed_starts
+        return self.draining or self.failed or failed_starts >= self._config.recovery.max_failed_starts
+
+    @property
+    def condition(self) -> EngineCondition:
+        return self.supervisor.statistics().condition
+
+    def blocked(self, now: float) -> tuple[float, str] | None:
+        """Return until when nobody should count on it, and why: a crash loop, or failed starts."""
+        if self.failure is not None:
+            return math.inf, self.failure
+        if self.life is not None:
+            until, reason = self._stable_at, self._breaker.reason(self.life.began_at)
+            return None if reason is None or now >= until else (until, reason)
+        if self.cause is None:
+            return None
+        if self.supervisor.statistics().failed_starts >= STARTS_UNTIL_BLOCKED:
+            return math.inf, f"the engine does not start: {self.cause}"
+        reason = self._breaker.reason(self.lost_at)
+        return None if reason is None else (math.inf, reason)
+
+    @property
+    def _stable_at(self) -> float:
+        assert self.life is not None
+        return self.life.began_at + self._config.supervision.stable_seconds
+
+    # --- for the dispatcher
+
+    @property
+    def requests(self) -> int:
+        return len(self.multiplexer)
+
+    @property
+    def credits(self) -> int:
+        """How many requests it may ever hold."""
+        return 0 if self.draining else self.slots + self._config.intake.lookahead
+
+    @property
+    def room(self) -> int:
+        return max(0, self.credits - self.requests) if self.ready else 0
+
+    @property
+    def takes_suspect(self) -> bool:
+        return takes_suspect(self.multiplexer, self.slots)
+
+    @property
+    def has_suspect(self) -> bool:
+        return any(record.suspect and not record.trusted for record in self.multiplexer)
+
+    def candidate(self, record: StreamRecord) -> Candidate:
+        prompt = len(record.prepared.prompt)
+        cached = self._likely.cached_tokens(record.prepared.prefix_blocks, prompt)
+        return Candidate(
+            self.name,
+            self.requests,
+            self.slots,
+            self._backlog_tokens,
+            prompt - cached,
+            self.speeds,
+            cached,
+            max((one.output_tokens for one in self.multiplexer), default=0),
+        )
+
+    @property
+    def _backlog_tokens(self) -> int:
+        """Prompt tokens of its requests that it has yet to compute."""
+        tokens = 0
+        for record in self.multiplexer:
+            match record.state:
+                case RequestState.SUBMITTED | RequestState.WAITING:
+                    tokens += len(record.prepared.prompt) - record.expected_cached_tokens
+                case RequestState.PREFILLING:
+                    computed = record.prefilled_tokens or record.expected_cached_tokens
+                    tokens += len(record.prepared.prompt) - computed
+                case _:
+                    pass
+        return tokens
+
+    def submit(self, record: StreamRecord) -> None:
+        self._prepare_for(record)
+        self.multiplexer.submit(record)
+
+    def resume(self, record: StreamRecord) -> None:
+        self._prepare_for(record)
+        self.multiplexer.resume(record)
+
+    def _prepare_for(self, record: StreamRecord) -> None:
+        """Its prompt will be in the cache: a request that comes next waits for it, and computes none of
+        it."""
+        if self.life is not None and not self.requests:
+            # It was idle: the time without a step was no stall.
+            self.life.stall.woke(self._clock())
+        prepared = record.prepared
+        record.expected_cached_tokens = self._likely.cached_tokens(
+            prepared.prefix_blocks, len(prepared.prompt)
+        )
+        self._likely.computed(prepared.prefix_blocks)
+
+    def left(self, record: StreamRecord) -> None:
+        """A request has left it for good."""
+        # What it was expected to find is not its own: other requests have computed it.
+        computed = max(record.prefilled_tokens, record.expected_cached_tokens)
+        if record.prefilled_tokens < len(record.prepared.prompt):
+            self._likely.forget(record.prepared.prefix_blocks, computed)
+
+    def send(self, message: ToEngine) -> None:
+        """Dropped while it is not ready."""
+        if self.life is not None:
+            self.life.send(message)
+
+    # --- its lives
+
+    def begin(self) -> None:
+        """Call before `run`: what was known of an earlier attempt no longer counts."""
+        self.cause = None
+        self.supervisor.begin()
+
+    def forgive(self) -> None:
+        """Its failed starts no longer count."""
+        self.cause = None
+        self.supervisor.forgive()
+
+    async def run(self) -> None:
+        """Return when it has been stopped. Raise EngineNeverReady."""
+        never_ready: EngineNeverReady | None = None
+        try:
+            async with trio.open_nursery() as self._nursery:
+                try:
+                    await self.supervisor.run()
+                except EngineNeverReady as error:
+                    # Raised outside the nursery, which would wrap it in an exception group.
+                    never_ready = error
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = None
+        if never_ready is not None:
+            raise never_ready
+
+    def stop(self) -> None:
+        """End its process, with whatever it has on board."""
+        self.supervisor.stop()
+
+    def forgo(self) -> None:
+        """It was begun, and `run` does not follow."""
+        self.supervisor.forgo()
+
+    async def load(self) -> Load:
+        """Raises OSError if the model's files cannot be read, by which engines on other machines know it."""
+        engine, known = self._config.engine, ""
+        if engine.model:
+            cache_folder = Path(engine.cache_folder) if engine.cache_folder else None
+            read = partial(fingerprint, Path(engine.model_folder), cache_folder)
+            known = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+        adapters = self._shared.adapters.present
+        self._loaded_adapters = frozenset(source.key for source in adapters)
+        load = load_message(engine, self.bounds, int(self.name), self.share.given(), adapters)
+        identified: Load = msgspec.structs.replace(load, fingerprint=known)
+        return identified
+
+    def loading(self, stage: str) -> None:
+        self._shared.on_loading(self.name, stage)
+
+    def live(self, ready: Ready, send: Callable[[ToEngine], None]) -> Callable[[FromEngine], None]:
+        now = self._clock()
+        self.speeds.engine_started()
+        if not self._config.engine.kv_disk:
+            self._likely = PrefixEstimate()
+        stall = StallWatch(
+            self._deadlines,
+            self.multiplexer,
+            send,
+            self.supervisor.declare_hung,
+            now,
+            lambda: self._shared.replaceable(self.name),
+        )
+        life = self.life = Life(ready, now, send, stall, EngineTotals(self.metrics), self._likely)
+        if self._nursery is not None:
+            self._nursery.start_soon(life.watch)
+        self.share.ready(ready)
+        self._telemetry.sample(observation.observe_ready, self.metrics, ready)
+        _log.info(
+            "engine_ready",
+            engine=self.name,
+            **{name: getattr(ready, name) for name in ready.__struct_fields__},
+        )
+        self._shared.adapters.joined(life, self._loaded_adapters, self.name)
+        self._shared.observer.engine_ready(self)
+        return lambda message: self._receive(life, message)
+
+    def _receive(self, life: Life, message: FromEngine) -> None:
+        match message:
+            case StepOutput():
+                self._step(life, message)
+            case Inspection():
+                self._telemetry.sample(observation.observe_inspection, self.metrics, message)
+                life.stall.answered(message, self._clock())
+                life.calls.answered(message.query, message)
+            case AdapterLoaded():
+                if not life.calls.answered(message.query, message) and message.refusal:
+                    # Nobody waits: the process became ready after the others had loaded it.
+                    _log.error("adapter_refused", engine=self.name, reason=message.refusal)
+            case _:
+                raise AssertionError(f"{type(message).__name__} is the supervisor's")
+
+    def _step(self, life: Life, output: StepOutput) -> None:
+        now = self._clock()
+        life.stall.stepped(output, now)
+        self._telemetry.run("engine_totals", life.totals.take, output.counters)
+        self._follow(life, output.counters)
+        self.share.observe(output.counters, now)
+        self._shared.observer.progressed(self, self.multiplexer.route(output), now)
+
+    def _follow(self, life: Life, counters: Counters) -> None:
+        """What the totals of a step tell: its speed, how much its cache holds, and that chunks of the
+        reported size did not time out, so that the next timeout halves it."""
+        self.speeds.take(counters)
+        held_tokens = counters.cache.held_tokens + counters.row_tokens
+        # The backlog is counted only where it matters: this runs at every step.
+        if life.likely.tokens > held_tokens and not self._config.engine.kv_disk:
+            life.likely.bound(held_tokens + self._backlog_tokens)
+        tokens = counters.chunk_ceiling
+        if tokens and tokens != self.bounds.chunk_tokens:
+            self.bounds = self.bounds.climbed(tokens)
+            self._telemetry.sample(self.metrics.chunk_ceiling.set, tokens)
+            _log.info("prefill_chunk_raised", engine=self.name, tokens=tokens)
+
+    # --- its deaths
+
+    def lost(self, cause: str) -> None:
+        self.lost_at, self.cause = self._clock(), cause
+        life, self.life = self.life, None
+        stopped = self.supervisor.statistics().death_cause is DeathCause.STOPPED
+        self._telemetry.sample(observation.observe_loss, self.metrics, stopped=stopped)
+        if life is not None:
+            life.end()
+            self._telemetry.run("engine_totals", life.totals.forget)
+        self.share.ended()
+        try:
+            self._lose(stopped)
+            self._shared.observer.engine_lost(self)
+        except Exception:
+            _log.exception("recovery_failed", engine=self.name)
+            self._fail_requests(cause)
+            self._shared.observer.engine_lost(self)
+
+    def _lose(self, stopped: bool) -> None:
+        """Count the death, and let its requests await another engine."""
+        if not stopped:
+            self._suspects = count_death(self.multiplexer)
+            self.quarantined = self.quarantined or bool(self._suspects)
+            self._breaker.died(self.lost_at)
+        self._shared.awaiting.add(self.multiplexer.lose_all())
+
+    def _fail_requests(self, cause: str) -> None:
+        """A final event for every request, whatever state a failed recovery left it in."""
+        reason = f"the engine was lost, and its requests could not be resumed: {cause}"
+        error, awaiting = EngineLost(reason, retry_after_seconds=10.0), self._shared.awaiting
+        self.multiplexer.end_all(error)
+        awaiting.add(self.multiplexer.lose_all())
+        for record in [one for one in awaiting if one.engine == self.name]:
+            awaiting.give_up(record, error)
+
+    def died(self, death: Death) -> None:
+        """Judge the suspects, and fail a culprit. Not before the cause is known: what the device's watchdog
+        ended may be its chunk's, and what a signal ended is nobody's."""
+        self._telemetry.sample(observation.observe_death, self.metrics, death.cause)
+        suspects, self._suspects = self._suspects, []
+        judge(suspects, death.cause, smallest_chunk=self.bounds.smallest_chunk)
+        # A load that fails has used none of its bounds.
+        if not self.supervisor.statistics().failed_starts:
+            self._lower_bounds(death)
+        culprit = culprit_of(suspects, self._config.recovery.max_request_deaths)
+        if culprit is not None and culprit in self._shared.awaiting:
+            self._telemetry.sample(self._shared.metrics.poisonous.inc)
+            # Without the line of stderr, which is the operator's.
+            error = poison(culprit, f"{death.cause.value}: {self.cause}")
+            self._shared.awaiting.give_up(culprit, error)
+        self._shared.observer.engine_lost(self)
+
+    def _lower_bounds(self, death: Death) -> None:
+        before, self.bounds = self.bounds, self.bounds.after(death.cause)
+        if (share := self.bounds.kv_cache_share) != before.kv_cache_share:
+            self._telemetry.sample(self.metrics.kv_cache_share.set, share)
+            _log.warning("kv_budget_lowered", engine=self.name, share=share, reason=death.detail)
+        if (tokens := self.bounds.chunk_tokens) != before.chunk_tokens:
+            self._telemetry.sample(self.metrics.chunk_ceiling.set, tokens)
+            _log.warning("prefill_chunk_lowered", engine=self.name, tokens=tokens, reason=death.detail)
+
+    # --- for operators
+
+    def stalled_seconds(self, now: float) -> float:
+        """Return the seconds without progress; 0 while none is expected."""
+        return 0.0 if self.life is None else self.life.stall.seconds(now)
+
+    def last_step_seconds(self, now: float) -> float | None:
+        """Return the age of its process's last step; None before the first."""
+        return None if self.life is None else self.life.stall.last_step_seconds(now)
+
+    def statistics(self, now: float) -> MemberStatistics:
+        life = self.supervisor.statistics()
+        return MemberStatistics(
+            engine=self.name,
+            condition=life.condition,
+            draining=self.draining,
+            quarantined=self.quarantined,
+            restarts=life.restarts,
+            failed_starts=life.failed_starts,
+            last_death=life.last_death,
+            last_death_cause=life.death_cause,
+            requests=self.requests,
+            bound_requests=self.credits,
+            kv_cache_share=self.bounds.kv_cache_share,
+            prefill_chunk_ceiling=self.bounds.chunk_tokens,
+            last_step_seconds=self.last_step_seconds(now),
+            stalled_seconds=self.stalled_seconds(now),
+            prefill_tokens_per_second=self.speeds.prefill_tokens_per_second,
+            decode_step_seconds=self.speeds.decode_step_seconds,
+        )

@@ -1,0 +1,50 @@
+"""One process of an engine, from Ready to the end of its link: all that dies with it is a field here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from scheduler.engines.stall_watch import StallWatch
+from scheduler.link.calls import Calls
+from scheduler.link.messages import Ready, ToEngine
+from scheduler.link.pending_inspections import Inspections
+from scheduler.prompt.prefix_estimate import PrefixEstimate
+from scheduler.telemetry.engine_totals import EngineTotals
+
+
+class Life:
+    """`likely`: what its prefix cache is likely to have."""
+
+    def __init__(
+        self,
+        ready: Ready,
+        began_at: float,
+        send: Callable[[ToEngine], None],
+        stall: StallWatch,
+        totals: EngineTotals,
+        likely: PrefixEstimate,
+    ) -> None:
+        self.ready = ready
+        self.began_at = began_at
+        self.send = send
+        """After the process's end it drops what it is given."""
+        self.stall = stall
+        self.totals = totals
+        self.likely = likely
+        self.calls = Calls(send)
+        self.inspections = Inspections(self.calls)
+        self.budget_inspected = False
+        """Whether its KV budget was inspected."""
+        self._scope = trio.CancelScope()
+
+    async def watch(self) -> None:
+        """Kill it if it hangs. Return at its end."""
+        with self._scope:
+            await self.stall.run()
+
+    def end(self) -> None:
+        """Its link has ended: let go of all who wait for it."""
+        self._scope.cancel()
+        self.calls.close()

@@ -1,0 +1,37 @@
+"""What an engine gets of the memory of all models."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from scheduler.link.messages import Counters, Ready, SetMemoryLimit
+
+
+class MemoryShare(Protocol):
+    """One engine's part of the memory of all models, over all its processes."""
+
+    def given(self) -> SetMemoryLimit | None:
+        """A process is started: what it is loaded with; None: what the options say."""
+        ...
+
+    def ready(self, ready: Ready) -> None: ...
+    def observe(self, counters: Counters, now: float) -> None: ...
+    def ended(self) -> None:
+        """Its process has ended, and another takes its place."""
+        ...
+
+    def left(self) -> None:
+        """Its process has ended, and none takes its place."""
+        ...
+
+
+class WholeMemory:
+    """The share of engines that no other model has memory beside."""
+
+    def given(self) -> SetMemoryLimit | None:
+        return None
+
+    def ready(self, ready: Ready) -> None: ...
+    def observe(self, counters: Counters, now: float) -> None: ...
+    def ended(self) -> None: ...
+    def left(self) -> None: ...

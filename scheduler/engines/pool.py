@@ -1,0 +1,399 @@
+"""The engines behind the one queue: who they are, what goes to which, and what the end of one means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import structlog
+import trio
+
+from scheduler.config import SchedulerConfig
+from scheduler.engines.adapters import Adapters
+from scheduler.engines.boundary import MOST_ENGINES, EngineTraits, Launchers
+from scheduler.engines.dispatcher import Dispatcher
+from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, Shared
+from scheduler.engines.kinship import Kinship
+from scheduler.engines.life import Life
+from scheduler.engines.observer import EngineObserver
+from scheduler.engines.placement import Place, least_seconds
+from scheduler.engines.supervisor import EngineNeverReady
+from scheduler.engines.together import life_of_all
+from scheduler.errors import (
+    DeadlineExceeded,
+    EngineLost,
+    LastEngine,
+    NodesDecide,
+    SchedulerError,
+    TooManyEngines,
+    Unavailable,
+    UnknownEngine,
+)
+from scheduler.intake.admission import Admission
+from scheduler.intake.queue import IntakeQueue
+from scheduler.link.messages import Ready
+from scheduler.link.process import EngineLauncher
+from scheduler.prompt.offload import Offload
+from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.lifecycle import Event, State
+from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
+from scheduler.statistics import EngineStatistics
+from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.metrics import ModelMetrics
+
+_log = structlog.get_logger("scheduler")
+
+
+class Pool:
+    """`run` must be running. An engine's number is never given again; its name is the number."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        launchers: Launchers,
+        queue: IntakeQueue,
+        admission: Admission,
+        observer: EngineObserver,
+        metrics: ModelMetrics,
+        traits: EngineTraits,
+        offload: Offload,
+        place: Place = least_seconds,
+    ) -> None:
+        self.turns = Turns(offload, self.cancel)
+        self.awaiting = Awaiting(observer.retired)
+        self._config = config
+        self._launchers = launchers
+        self._queue = queue
+        self._admission = admission
+        self._observer = observer
+        self.metrics = metrics
+        self._clock = traits.clock
+        self._share_of = traits.share_of
+        self._telemetry = Containment(metrics.server)
+        self._engines: dict[str, Engine] = {}
+        self.adapters = Adapters(config.engine.adapters, self._lives)
+        self._shared = Shared(
+            config=config,
+            observer=self,
+            awaiting=self.awaiting,
+            adapters=self.adapters,
+            kinship=Kinship(),
+            requests=traits.observer,
+            turns=self.turns,
+            left=self._left,
+            metrics=metrics,
+            telemetry=self._telemetry,
+            on_loading=traits.on_loading,
+            replaceable=lambda name: any(one.name != name and one.ready and not one.draining for one in self),
+            clock=traits.clock,
+        )
+        self._numbers = count()
+        self.loaded = config.load_at_start
+        self.nodes_decide = config.nodes_decide
+        self._nursery: trio.Nursery | None = None
+        self._never_ready: EngineNeverReady | None = None
+        self.dispatcher = Dispatcher(queue, self._engines, self.awaiting, place, self._session_moved)
+        for _ in range(config.engines):
+            self._new()
+
+    # --- its engines
+
+    def __len__(self) -> int:
+        """How many requests the engines hold, or are to resume, or have just ended."""
+        held = sum(len(engine.multiplexer) for engine in self)
+        return held + len(self.awaiting) + len(self.turns.ending)
+
+    def __iter__(self) -> Iterator[Engine]:
+        return iter(self._engines.values())
+
+    def __getitem__(self, name: str) -> Engine:
+        """Raise UnknownEngine."""
+        try:
+            return self._engines[name]
+        except KeyError:
+            raise UnknownEngine(f"there is no engine {name!r}") from None
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._engines)
+
+    @property
+    def records(self) -> Iterator[StreamRecord]:
+        """All requests in the pool."""
+        for engine in self:
+            yield from engine.multiplexer
+        yield from self.awaiting
+        yield from self.turns.ending.values()
+
+    @property
+    def ready(self) -> Ready | None:
+        """What an engine that is ready has reported; None if none is."""
+        return self.statistics().ready
+
+    def statistics(self) -> EngineStatistics:
+        """All engines as one."""
+        return life_of_all(self)
+
+    def service_token_seconds(self, output_weight: float) -> float | None:
+        """Engine time of one token of service, the mean of all engines; None: not measured yet."""
+        measured = [
+            seconds
+            for engine in self
+            if (seconds := engine.speeds.service_token_seconds(output_weight)) is not None
+        ]
+        return sum(measured) / len(measured) if measured else None
+
+    async def run(self) -> None:
+        """Never returns by itself; cancel it to end the engines. Raise EngineNeverReady if the first engines
+        cannot be started, and must."""
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(self.turns.run)
+            if self.loaded:
+                self._start_all()
+        if self._never_ready is not None:
+            raise self._never_ready
+
+    def load(self) -> None:
+        """Start its engines. `unload` must have ended them."""
+        assert not self.running, "its engines run"
+        self.loaded = True
+        self._start_all()
+
+    def _start_all(self) -> None:
+        self._telemetry.sample(self.metrics.loads.inc)
+        for engine in self:
+            self._start(engine)
+        self._follow_blocks()
+
+    def unload(self) -> None:
+        """End its engines' processes: they are gone when `running` is false. Requests wait in the queue until
+        `load`; engines hold none."""
+        assert not len(self), "its engines have requests"
+        self.loaded = False
+        for engine in self:
+            if self._nursery is None:
+                engine.forgo()
+            else:
+                engine.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether a process of its engines may be left."""
+        return any(engine.running for engine in self)
+
+    def forgive(self) -> None:
+        """Count on engines again that could not be started."""
+        for engine in self:
+            engine.forgive()
+        self._follow_blocks()
+
+    def _start(self, engine: Engine) -> None:
+        if self._nursery is not None:
+            if not engine.running:
+                engine.begin()
+            self._nursery.start_soon(self._run, engine)
+
+    async def _run(self, engine: Engine) -> None:
+        try:
+            await engine.run()
+        except EngineNeverReady as error:
+            self._cannot_start(engine, error)
+        else:
+            if self.loaded or engine.draining:
+                self._leave(engine)
+        finally:
+            engine.share.left()
+        self._observer.engine_lost(engine)
+
+    def _cannot_start(self, engine: Engine, error: EngineNeverReady) -> None:
+        assert self._nursery is not None
+        if self._config.must_start and not any(one.supervisor.was_ready for one in self):
+            self._never_ready = error
+            self._nursery.cancel_scope.cancel()
+            return
+        # The installation is not the reason, or other models go on.
+        _log.error("engine_failed", engine=engine.name, reason=str(error))
+        self._follow_blocks()
+
+    def add(self, launcher: EngineLauncher | None = None) -> Engine:
+        """Start a further engine; `launcher` None: as the first ones. Raise TooManyEngines; NodesDecide where
+        no engine is started without a launcher of its own."""
+        if launcher is None and self.nodes_decide:
+            raise NodesDecide("there is an engine for each machine that has joined: let another one join")
+        if len(self._engines) >= MOST_ENGINES:
+            raise TooManyEngines(f"there are {len(self._engines)} engines, as many as there may be")
+        engine = self._new(launcher)
+        _log.info("engine_added", engine=engine.name)
+        if self.loaded:
+            self._start(engine)
+        self._follow_blocks()
+        return engine
+
+    def retry(self, name: str) -> None:
+        """Try again to start an engine that could not be. Raise UnknownEngine."""
+        engine = self[name]
+        if engine.failed and not engine.running and self.loaded:
+            self._start(engine)
+            self._follow_blocks()
+
+    def remove(self, name: str) -> None:
+        """Drain an engine whose machine is gone, also the last one: requests wait until another one comes.
+        Raise UnknownEngine."""
+        self._drain(self[name])
+
+    def drain(self, name: str) -> Engine:
+        """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine;
+        LastEngine if no other one is left; NodesDecide."""
+        engine = self[name]
+        if self.nodes_decide:
+            raise NodesDecide("there is an engine for each machine that has joined: let its machine leave")
+        if not any(one is not engine and not one.draining and not one.failed for one in self):
+            raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
+        self._drain(engine)
+        return engine
+
+    def _drain(self, engine: Engine) -> None:
+        if engine.draining:
+            return
+        engine.draining = True
+        _log.info("engine_draining", engine=engine.name, requests=engine.requests)
+        self._follow_blocks()
+        self._stop_if_drained(engine)
+        self._observer.engine_lost(engine)
+
+    def _new(self, launcher: EngineLauncher | None = None) -> Engine:
+        number = next(self._numbers)
+        name = str(number)
+        engine = self._engines[name] = Engine(
+            name, launcher or self._launchers(number), self._share_of(name), self._shared
+        )
+        if self.loaded:
+            engine.begin()
+        return engine
+
+    def _stop_if_drained(self, engine: Engine) -> None:
+        if not engine.draining or len(engine.multiplexer):
+            return
+        if engine.running and self._nursery is not None:
+            engine.stop()
+        else:
+            self._leave(engine)
+
+    def _leave(self, engine: Engine) -> None:
+        """It has been stopped."""
+        if self._engines.pop(engine.name, None) is not None:
+            self.metrics.forget_engine(engine.name)
+            _log.info("engine_removed", engine=engine.name)
+            self._follow_blocks()
+            self._observer.engine_lost(engine)
+
+    # --- requests
+
+    def cancel(self, record: StreamRecord) -> None:
+        """Cancel a request that no reader waits for."""
+        if record.state is State.ENDING:
+            self.turns.drop(record)
+        elif record in self.awaiting:
+            self.awaiting.cancel(record)
+        elif (engine := self._of(record)) is not None:
+            engine.multiplexer.cancel(record)
+
+    def expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
+        """A deadline passed: deliver `error` as the final event, and cancel the request in its engine. A
+        request that has its final event already keeps it."""
+        if record.listening:
+            record.fail(error)
+            self.cancel(record)
+
+    def end_all(self, error: SchedulerError) -> None:
+        """Fail every request with `error`, and cancel those that engines have."""
+        for record in list(self.awaiting):
+            self.awaiting.give_up(record, error)
+        for record in list(self.turns.ending.values()):
+            record.fail(error)
+            self.turns.drop(record)
+        for engine in self:
+            engine.multiplexer.end_all(error)
+
+    def woke(self, now: float) -> None:
+        """The machine slept: the time until now was no stall."""
+        for life in self._lives():
+            life.stall.woke(now)
+
+    def fail_queued(self, error: SchedulerError) -> None:
+        """Fail all requests that no engine has got yet."""
+        for record in self._queue.remove_all(self._clock()):
+            record.fail(error)
+            record.move(Event.RETIRE)
+            self._observer.retired(record)
+
+    def _lives(self) -> Iterator[Life]:
+        return (engine.life for engine in self if engine.life is not None)
+
+    def _of(self, record: StreamRecord) -> Engine | None:
+        return None if record.engine is None else self._engines.get(record.engine)
+
+    def _session_moved(self) -> None:
+        self._telemetry.sample(self.metrics.session_moves.inc)
+
+    # --- as its engines' observer
+
+    def engine_ready(self, engine: Engine) -> None:
+        # The time without an engine is no gap between two departures.
+        self._admission.rate.pause()
+        self._follow_blocks()
+        self._observer.engine_ready(engine)
+
+    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
+        self._observer.progressed(engine, moved, now)
+        if len(self.awaiting) or engine.quarantined:
+            # A suspect, or the queue, may be waiting for another request to become trusted.
+            self._observer.engine_ready(engine)
+
+    def engine_lost(self, engine: Engine) -> None:
+        self._follow_blocks()
+        serving = self._serving()
+        lives = [one.supervisor.statistics() for one in serving]
+        # Where there is none, requests wait for one that joins.
+        if serving and all(life.failed_starts >= STARTS_UNTIL_BLOCKED for life in lives):
+            reason = f"the engine does not start: {engine.cause}"
+            self.fail_queued(Unavailable(reason, retry_after_seconds=10.0))
+        if serving and all(one.hopeless for one in serving):
+            reason = "the engine was lost, and no other could be started to resume the request"
+            for record in list(self.awaiting):
+                error = EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0)
+                self.awaiting.give_up(record, error)
+        if engine.draining:
+            # It is not replaced: the others have its requests.
+            engine.stop()
+        self._observer.engine_lost(engine)
+
+    def retired(self, record: StreamRecord) -> None:
+        self._leave_engine(record)
+        self._observer.retired(record)
+
+    def _left(self, record: StreamRecord) -> None:
+        """A request has left its engine, and its answer is still read."""
+        if (engine := self._leave_engine(record)) is not None:
+            self._observer.engine_ready(engine)
+
+    def _leave_engine(self, record: StreamRecord) -> Engine | None:
+        if (engine := self._of(record)) is not None:
+            engine.left(record)
+            self._stop_if_drained(engine)
+        return engine
+
+    def _serving(self) -> list[Engine]:
+        return [engine for engine in self if not engine.draining]
+
+    def _follow_blocks(self) -> None:
+        """Admission is closed while nobody can be counted on."""
+        now = self._clock()
+        found = [one.blocked(now) for one in self._serving()]
+        blocks = [block for block in found if block is not None]
+        if not found or len(blocks) < len(found):
+            self._admission.unblock()
+        else:
+            until, reason = min(blocks)
+            self._admission.block(reason, until)

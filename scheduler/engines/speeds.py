@@ -1,0 +1,87 @@
+"""How fast an engine is: what its steps cost, as it has fitted them itself, and what a token of service
+takes. Pure."""
+
+from __future__ import annotations
+
+from scheduler.link.messages import Counters, StepCosts
+
+_DECAY = 0.99
+"""Weight of the past at each step: the last hundred count."""
+_NOTHING = StepCosts()
+_FIRST = StepCosts(step=0.03, token=0.001)
+"""Until it has measured."""
+_ROW_SHARE = 1 / 32
+"""Of a step's duration, the least that one more row is taken to cost: decoding is bound by reading the
+weights, which all rows share, and until rows have varied their cost is part of the step's. At nothing a burst
+would pile up on the engine that got its first request."""
+
+
+class Speeds:
+    """Of one engine; kept over its restarts."""
+
+    def __init__(self, chunk_tokens: int, costs: StepCosts = _NOTHING) -> None:
+        """`chunk_tokens`: the most prompt tokens of a step."""
+        self._chunk_tokens = chunk_tokens
+        self._decode = self._prefill = _FIRST
+        self._last = Counters()
+        self._running = 0
+        # Decayed sums over all steps: engine time, and prompt and output tokens.
+        self._busy = self._prompt = self._output = 0.0
+        self._learn(costs)
+
+    def engine_started(self) -> None:
+        """Its totals begin at zero, and it measures anew."""
+        self._last = Counters()
+
+    def take(self, now: Counters) -> None:
+        """The counters after a step, or after several."""
+        last, self._last = self._last, now
+        if now.costs != last.costs:
+            self._learn(now.costs)
+        if (steps := now.steps - last.steps) < 1:
+            return
+        self._running = now.running or self._running
+        self._busy = self._busy * _DECAY + max(0.0, now.busy_seconds - last.busy_seconds) / steps
+        self._prompt = self._prompt * _DECAY + (now.prefilled_tokens - last.prefilled_tokens) / steps
+        self._output = self._output * _DECAY + (now.generated_tokens - last.generated_tokens) / steps
+
+    def _learn(self, costs: StepCosts) -> None:
+        """What it has not measured yet stays as its last process had it."""
+        if costs.step or costs.row:
+            self._decode = costs
+        if costs.token or costs.chunk or costs.token_context:
+            self._prefill = costs
+
+    @property
+    def row_seconds(self) -> float:
+        """What one more decoding row adds to a step."""
+        return max(self._decode.row, self._decode.step * _ROW_SHARE)
+
+    def step_seconds(self, rows: float) -> float:
+        """Duration of a step that decodes this many rows, without prefill."""
+        return self._decode.step + rows * self.row_seconds
+
+    def prefill_seconds(self, tokens: int, rows: int, context_tokens: float = 0.0) -> float:
+        """How long this many prompt tokens take beside these rows: their own cost behind such a context,
+        and the steps that they are spread over."""
+        costs = self._prefill
+        steps = tokens / self._chunk_tokens * (costs.chunk + (self.step_seconds(rows) if rows else 0.0))
+        return steps + tokens * (costs.token + context_tokens * costs.token_context)
+
+    def service_token_seconds(self, output_weight: float) -> float | None:
+        """Engine time of one token of service (an output token is `output_weight` of them); None: it has
+        computed none."""
+        tokens = self._prompt + output_weight * self._output
+        return self._busy / tokens if tokens else None
+
+    @property
+    def prefill_tokens_per_second(self) -> float | None:
+        """For reports, of an engine that decodes nothing; None: it has computed none."""
+        if self._prefill is _FIRST:
+            return None
+        return self._chunk_tokens / self.prefill_seconds(self._chunk_tokens, 0)
+
+    @property
+    def decode_step_seconds(self) -> float | None:
+        """For reports, with the rows that it has; None: it has decoded none."""
+        return None if self._decode is _FIRST else self.step_seconds(self._running)

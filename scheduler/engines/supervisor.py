@@ -1,0 +1,367 @@
+"""Keep one engine alive: start it, wait for READY, deliver its messages, restart it with backoff.
+
+Restarting is a state of the service, not an exception in another task. The engine (`engine.py`) decides
+what the end of a process means for the requests on board.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar, assert_never
+
+import structlog
+import trio
+
+from scheduler.config import SupervisionConfig
+from scheduler.engines.condition import Event, State, condition_of, move
+from scheduler.engines.deadlines import load_limit_seconds
+from scheduler.engines.death import Death, conclude
+from scheduler.errors import LinkError, StartupError
+from scheduler.link.channel import Channel, EngineGone
+from scheduler.link.messages import (
+    PROTOCOL_VERSION,
+    AdapterLoaded,
+    Fault,
+    FromEngine,
+    Inspection,
+    Load,
+    Loading,
+    Ready,
+    StepOutput,
+    ToEngine,
+)
+from scheduler.link.process import EngineLauncher, Exit, LaunchFailed, LaunchRefused
+from scheduler.statistics import DeathCause, EngineStatistics
+
+_log = structlog.get_logger("supervisor")
+_T = TypeVar("_T")
+
+
+class Supervised(Protocol):
+    """The engine of a supervisor. Called in the task that reads the link: only `load` may wait."""
+
+    async def load(self) -> Load:
+        """Return what its next process is to load. Raise OSError if the model's files cannot be read."""
+        ...
+
+    def loading(self, stage: str) -> None: ...
+    def live(self, ready: Ready, send: Callable[[ToEngine], None]) -> Callable[[FromEngine], None]:
+        """A process is ready, and reached by `send`. Return who gets its messages."""
+        ...
+
+    def lost(self, cause: str) -> None:
+        """The process's link has ended, or it could not be started."""
+        ...
+
+    def died(self, death: Death) -> None:
+        """After `lost`, when the process has ended and its stderr is read; not called for one that was
+        stopped on purpose."""
+        ...
+
+
+class EngineFault(Exception):
+    """The engine reported why it cannot continue, or did not become ready in time."""
+
+    def __init__(self, error: str, stack: str = "") -> None:
+        super().__init__(error)
+        self.stack = stack
+
+
+class EngineNeverReady(StartupError):
+    """The engine could not be started at all: the model or the installation is broken."""
+
+
+_FIRST_STARTS = 3
+"""Attempts for a first engine that dies without a reason before READY; one that reports a reason gets one."""
+
+
+_LOGGED_LINES = 64
+"""Of stderr's end, beside the cause: each line is in the log already."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One engine process, from start to end. Times are trio's clock."""
+
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Around the exchange of messages, once the process runs."""
+    ready: Ready | None = None
+    became_ready_at: float | None = None
+    cause: str = "the engine process ended"
+    """Why its life ended."""
+    death: DeathCause = DeathCause.EXIT
+    reported_fault: bool = False
+    refused: bool = False
+    """Whether no further one should be tried."""
+    stack: str = ""
+    """The traceback of a load that failed."""
+
+    def lasted(self, seconds: float) -> bool:
+        """Whether it has been ready for at least `seconds`."""
+        return self.became_ready_at is not None and trio.current_time() - self.became_ready_at >= seconds
+
+
+class Supervisor:
+    """Owns the engine process for as long as `run` runs, which may be several times."""
+
+    def __init__(
+        self,
+        launcher: EngineLauncher,
+        engine: Supervised,
+        config: SupervisionConfig,
+        refusal: Callable[[Ready], str] = lambda ready: "",
+    ) -> None:
+        """`refusal`: why an engine that says this of itself must not serve, and no further one be tried;
+        empty: it may."""
+        self._launcher = launcher
+        self._engine = engine
+        self._config = config
+        self._refusal = refusal
+        self.state = State.ABSENT
+        self.failure: str | None = None
+        """Why nobody tries any more."""
+        self._attempt: Attempt | None = None
+        """The process that is loading or ready; None before it runs and after its end."""
+        self._scope = trio.CancelScope()
+        self._restarts = 0
+        self._failed_starts = 0
+        self._slowest_load_seconds: float | None = None
+        self._last_death: str | None = None
+        self._death_cause: DeathCause | None = None
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(
+            condition_of(self.state, died=self._death_cause is not None),
+            self._restarts,
+            self._failed_starts,
+            self._last_death if self.failure is None else self.failure,
+            None if self._attempt is None else self._attempt.ready,
+            self._death_cause,
+        )
+
+    @property
+    def linked(self) -> bool:
+        """Whether an engine's process runs: it loads, or is ready."""
+        return self._attempt is not None
+
+    @property
+    def running(self) -> bool:
+        """Whether `run` runs, or is to: a process may be left."""
+        return self.state not in (State.ABSENT, State.FAILED)
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether any of its engines ever was."""
+        return self._slowest_load_seconds is not None
+
+    def begin(self) -> None:
+        """Call this where `run` follows in another task."""
+        self._move(Event.BEGIN)
+        self._scope = trio.CancelScope()
+        self.failure = None
+        # A load that was stopped did not fail.
+        self._failed_starts = 0
+        if self._death_cause is DeathCause.STOPPED:
+            self._death_cause = None
+
+    def forgo(self) -> None:
+        """`run` does not follow."""
+        if self.running:
+            self._move(Event.GONE)
+
+    def forgive(self) -> None:
+        """What could not be started may be tried again."""
+        if self.state is State.FAILED:
+            self._move(Event.FORGIVE)
+            self.failure = None
+
+    def stop(self) -> None:
+        """End the process, and `run`."""
+        if self.running:
+            self._move(Event.STOP)
+            self._scope.cancel()
+
+    def declare_hung(self, cause: str) -> None:
+        """End a running engine that makes no progress, and start the next one."""
+        if self._attempt is not None and self._attempt.ready is not None:
+            self._attempt.cause = cause
+            self._attempt.scope.cancel()
+
+    async def run(self) -> None:
+        """Return when it has been stopped.
+
+        Raises EngineNeverReady if the first engine reports that it cannot start, or the first three all fail;
+        and if any engine, or the machine that it should run on, is refused.
+        """
+        if not self.running:
+            self.begin()
+        try:
+            with self._scope:
+                await self._keep_alive()
+        finally:
+            self._move(Event.GONE)
+
+    async def _keep_alive(self) -> None:
+        backoff = self._config.backoff_first_seconds
+        while True:
+            attempt = Attempt()
+            try:
+                exit_ = await self._launcher.run(partial(self._session, attempt))
+            except LaunchFailed as error:
+                exit_ = self._not_launched(attempt, str(error))
+            except LaunchRefused as error:
+                self._not_launched(attempt, str(error))
+                raise self._never_ready(str(error)) from error
+            # Its Fault counts as the last line of stderr: the same text, and never cut off.
+            last_words = (*exit_.last_stderr, *attempt.stack.splitlines(), attempt.cause)
+            death = conclude(attempt.death, last_words, exit_)
+            self._death_cause = death.cause
+            detail = "" if death.detail is None or death.detail in attempt.cause else f": {death.detail}"
+            self._last_death = f"{attempt.cause}; the engine {exit_}{detail}"
+            self._report(self._engine.died, death)
+            if attempt.refused:
+                raise self._never_ready(attempt.cause)
+            if self._slowest_load_seconds is None and (
+                attempt.reported_fault or self._failed_starts >= _FIRST_STARTS
+            ):
+                # A reported fault is a whole sentence for the operator.
+                raise self._never_ready(
+                    attempt.cause if attempt.reported_fault else self._last_death + _hint(exit_)
+                )
+            if attempt.lasted(self._config.stable_seconds):
+                backoff = self._config.backoff_first_seconds
+            self._restarts += 1
+            _log.error(
+                "engine_died",
+                cause=death.cause.value,
+                reason=attempt.cause,
+                detail=death.detail,
+                exit=str(exit_),
+                restarts=self._restarts,
+                restart_in_seconds=backoff,
+                last_stderr=exit_.last_stderr[-_LOGGED_LINES:],
+            )
+            await trio.sleep(backoff)
+            backoff = min(backoff * 2, self._config.backoff_limit_seconds)
+            self._move(Event.RETRY)
+
+    def _move(self, event: Event) -> None:
+        self.state = move(self.state, event)
+
+    def _never_ready(self, reason: str) -> EngineNeverReady:
+        self._move(Event.GIVE_UP)
+        self.failure = reason
+        return EngineNeverReady(reason)
+
+    def _not_launched(self, attempt: Attempt, cause: str) -> Exit:
+        """A failed start like any other: reported, and retried with backoff."""
+        attempt.cause, attempt.death = cause, DeathCause.START
+        self._failed_starts += 1
+        self._move(Event.END)
+        self._report(self._engine.lost, cause)
+        return Exit(None)
+
+    @staticmethod
+    def _report(report: Callable[[_T], None], fact: _T) -> None:
+        """Tell the engine that its process ended. A bug there must not stop the restarts."""
+        try:
+            report(fact)
+        except Exception:
+            _log.exception("engine_report_failed")
+
+    async def _session(self, attempt: Attempt, channel: Channel) -> None:
+        """From Load to the engine's end. Afterwards `attempt` has the cause."""
+        self._attempt = attempt
+        try:
+            with attempt.scope:
+                await self._exchange(attempt, channel)
+            # Only `declare_hung` cancels the scope; `_exchange` does not return by itself.
+            attempt.death = DeathCause.HUNG
+            channel.unresponsive = True
+        except EngineGone:
+            pass
+        except (EngineFault, LinkError) as fault:
+            attempt.cause, attempt.death, attempt.reported_fault = str(fault), DeathCause.FAULT, True
+            if isinstance(fault, EngineFault) and fault.stack:
+                attempt.stack = fault.stack
+                _log.debug("engine_load_failed", stack=attempt.stack)
+        except trio.Cancelled:
+            attempt.death = DeathCause.STOPPED
+            raise
+        except Exception as error:
+            # A bug in the parent. The step may be half delivered, which resuming allows for.
+            _log.exception("engine_message_failed")
+            attempt.cause = f"a message of the engine could not be handled: {type(error).__name__}: {error}"
+            attempt.death, attempt.reported_fault = DeathCause.FAULT, True
+        finally:
+            # Also after cancellation: requests on board must not wait for this engine any longer.
+            self._attempt = None
+            if attempt.became_ready_at is None:
+                # Before the report: the engine reads this number.
+                self._failed_starts += 1
+                if attempt.death is not DeathCause.STOPPED:
+                    attempt.death = DeathCause.START
+            self._death_cause = attempt.death
+            self._move(Event.END)
+            self._report(self._engine.lost, attempt.cause)
+
+    async def _exchange(self, attempt: Attempt, channel: Channel) -> None:
+        try:
+            channel.send_nowait(await self._engine.load())
+        except OSError as unread:
+            raise EngineFault(f"the model's files cannot be read: {unread}") from unread
+        ready: Ready | None = None
+        started_at = trio.current_time()
+        limit = load_limit_seconds(self._slowest_load_seconds, self._config.ready_seconds)
+        with trio.move_on_after(limit):
+            ready = await self._wait_ready(channel)
+        if ready is None:
+            # The launcher then sends SIGABRT: its stacks show where the load hangs.
+            channel.unresponsive = True
+            raise EngineFault(f"the engine was not ready within {limit:.3g} seconds")
+        if ready.refused_adapters and not self.was_ready:
+            # An operator who starts a server with an adapter wants to know, not to find it missing.
+            raise EngineFault(ready.refused_adapters[0][1])
+        if refusal := self._refusal(ready):
+            attempt.refused = True
+            raise EngineFault(refusal)
+        attempt.ready, attempt.became_ready_at = ready, trio.current_time()
+        self._slowest_load_seconds = max(
+            attempt.became_ready_at - started_at, self._slowest_load_seconds or 0.0
+        )
+        self._failed_starts = 0
+        self._move(Event.READY)
+        receive = self._engine.live(ready, channel.send_nowait)
+        while True:
+            match await channel.receive():
+                case Fault(error=error):
+                    raise EngineFault(error)
+                case Loading() | Ready() as message:
+                    raise LinkError(f"the engine sent {type(message).__name__} after it was ready")
+                case message:
+                    receive(message)
+
+    async def _wait_ready(self, channel: Channel) -> Ready:
+        while True:
+            message: FromEngine = await channel.receive()
+            match message:
+                case Ready(version=version) if version != PROTOCOL_VERSION:
+                    raise EngineFault(f"the engine speaks protocol {version}, not {PROTOCOL_VERSION}")
+                case Ready():
+                    return message
+                case Loading(stage=stage):
+                    self._engine.loading(stage)
+                case Fault(error=error, stack=stack):
+                    raise EngineFault(error, stack)
+                case StepOutput() | Inspection() | AdapterLoaded():
+                    raise LinkError(f"the engine sent {type(message).__name__} before it was ready")
+                case _:
+                    assert_never(message)
+
+
+def _hint(exit_: Exit) -> str:
+    """What may be behind an engine's end before READY for which it gave no reason."""
+    return ": the system may lack memory for the model" if exit_.returncode == -signal.SIGKILL else ""

@@ -1,0 +1,89 @@
+"""Several engines as one: their reports with numbers added and lists joined, and what their lives say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from scheduler.engines.engine import Engine
+from scheduler.link.messages import Inspection
+from scheduler.link.reports import CacheReport, DiskReport
+from scheduler.statistics import EngineCondition, EngineStatistics
+
+_R = TypeVar("_R", CacheReport, DiskReport)
+_BEST_FIRST = (
+    EngineCondition.READY,
+    EngineCondition.STARTING,
+    EngineCondition.RESTARTING,
+    EngineCondition.UNLOADED,
+    EngineCondition.FAILED,
+)
+
+
+def life_of_all(engines: Iterable[Engine]) -> EngineStatistics:
+    """Ready if one is; the last death is that of the engine that died last. Where there is none, one is to
+    come."""
+    engines = list(engines)
+    if not engines:
+        return EngineStatistics(EngineCondition.STARTING, 0, 0, None, None)
+    lives = [engine.supervisor.statistics() for engine in engines]
+    died = max(engines, key=lambda engine: engine.lost_at).supervisor.statistics()
+    return EngineStatistics(
+        condition=min((life.condition for life in lives), key=_BEST_FIRST.index),
+        restarts=sum(life.restarts for life in lives),
+        failed_starts=min(life.failed_starts for life in lives),
+        last_death=died.last_death,
+        ready=next((life.ready for life in lives if life.ready is not None), None),
+        death_cause=died.death_cause,
+    )
+
+
+def stalled_seconds(engines: Iterable[Engine], now: float) -> float:
+    """The least of all engines that have work: one that makes progress is enough to be alive."""
+    return min((one.stalled_seconds(now) for one in engines if one.ready and one.requests), default=0.0)
+
+
+def last_step_seconds(engines: Iterable[Engine], now: float) -> float | None:
+    """Age of the last step of any engine; None before the first."""
+    ages = [age for one in engines if (age := one.last_step_seconds(now)) is not None]
+    return min(ages, default=None)
+
+
+def together(inspections: Iterable[Inspection], top: int) -> Inspection:
+    """Return the sum. Its `engine` is the first one's, and of all shared prefixes it has the `top` with the
+    most cached continuations."""
+    first, *others = inspections
+    if not others:
+        return first
+    everyone = (first, *others)
+    cache = _added([one.cache for one in everyone if one.cache is not None])
+    if cache is not None:
+        best = sorted(cache.trunks, key=lambda prefix: prefix.references, reverse=True)[:top]
+        cache = msgspec.structs.replace(cache, trunks=best)
+    return msgspec.structs.replace(
+        first,
+        unpinned=any(one.unpinned for one in everyone),
+        freed_bytes=sum(one.freed_bytes for one in everyone),
+        cache=cache,
+        disk=_added([one.disk for one in everyone if one.disk is not None]),
+    )
+
+
+def _added(reports: Sequence[_R]) -> _R | None:
+    if not reports:
+        return None
+    values = {name: _sum([getattr(one, name) for one in reports]) for name in reports[0].__struct_fields__}
+    return type(reports[0])(**values)
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    match values[0]:
+        case dict():
+            return dict(sum((Counter(one) for one in values), Counter()))
+        case list():
+            return [item for one in values for item in one]
+        case _:
+            return sum(values)

@@ -1,1 +1,0 @@
-"""Many engines behind one queue: members, placement, deaths, coming and going."""

@@ -1,1 +1,0 @@
-"""Engine crashes: detection, restart, and resuming the requests."""

@@ -1,0 +1,121 @@
+"""mlx-lm alone on the real model in float32, in a process of its own: with the BLAS of the wheels that a test
+process has, a prompt of 256 tokens takes a minute.
+
+`answers` and `scores` start it; `python -m` this, it reads its task from stdin and prints the result as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.utils import dequantize_model, load_model
+
+from scheduler.engine.mlx.cpu.fast_blas import prepare
+from scheduler.link.messages import Sampling, Submit
+from scheduler.token_ids import compact
+from scheduler.user_cache import user_cache_folder
+from tests.repo.tree import ROOT
+from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer
+
+WINDOW = 1000
+"""The tokens of a text that are scored together."""
+
+
+def child_environment() -> dict[str, str]:
+    """Return this process's environment with the BLAS that an engine is given."""
+    return prepare("auto", user_cache_folder(os.environ)).environment(os.environ)
+
+
+def answers(folder: Path, submits: Sequence[Submit]) -> list[Answer]:
+    """Return mlx-lm's answer to each."""
+    asked = [
+        [submit.prompt.tolist(), submit.max_tokens, submit.sampling.temperature, submit.sampling.seed]
+        for submit in submits
+    ]
+    return [Answer(**found) for found in _run("answer", folder, asked)]
+
+
+def scores(folder: Path, tokens: Sequence[int]) -> list[float]:
+    """Return the natural logarithm of each token's probability after those before it in its window, of all
+    but each window's first."""
+    found: list[float] = _run("score", folder, list(tokens))
+    return found
+
+
+def _run(task: str, folder: Path, asked: object) -> Any:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.real_model.alone", task, str(folder)],
+        input=json.dumps(asked),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env=child_environment(),
+        cwd=ROOT,
+    )
+    return json.loads(ran.stdout)
+
+
+def in_float32(folder: Path) -> Any:
+    """Return mlx-lm's own model with the packed weights multiplied out."""
+    loaded: Any = load_model(folder)
+    model = dequantize_model(loaded[0])
+    model.set_dtype(mx.float32)
+    mx.eval(model.parameters())
+    return model
+
+
+def _answered(model: Any, asked: Any) -> list[dict[str, Any]]:
+    alone = Alone(model)
+    return [
+        asdict(alone.answer(Submit(0, compact(prompt), tokens, (), Sampling(temperature, seed=seed))))
+        for prompt, tokens, temperature, seed in asked
+    ]
+
+
+def _scored(model: Any, tokens: list[int]) -> list[float]:
+    found: list[float] = []
+    for start in range(0, len(tokens), WINDOW):
+        window = mx.array(tokens[start : start + WINDOW])
+        logits = model(window[None])[0]
+        chosen = mx.take_along_axis(logits[:-1], window[1:, None], axis=-1)[:, 0]
+        logprobs: Any = (chosen - mx.logsumexp(logits[:-1], axis=-1)).tolist()
+        found += logprobs
+    return found
+
+
+def _serve(folder: Path, port: str) -> None:
+    """mlx_lm.server, which has no option for the type of weights."""
+    from mlx_lm import server
+
+    load = server.load
+
+    def widened(*arguments: Any, **options: Any) -> Any:
+        _, *rest = load(*arguments, **options)
+        return in_float32(folder), *rest
+
+    server.load = widened
+    sys.argv[1:] = ["--model", str(folder), "--port", port]
+    server.main()
+
+
+def main() -> None:
+    task, folder = sys.argv[1], Path(sys.argv[2])
+    match task:
+        case "answer":
+            print(json.dumps(_answered(in_float32(folder), json.load(sys.stdin))))
+        case "score":
+            print(json.dumps(_scored(in_float32(folder), json.load(sys.stdin))))
+        case _:
+            _serve(folder, sys.argv[3])
+
+
+if __name__ == "__main__":
+    main()

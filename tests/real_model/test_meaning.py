@@ -1,0 +1,288 @@
+"""A model that knows a little: what it knows is right through every API, what a grammar holds it to is whole
+and short, and agents' loops end. Random weights hide white space without end, stop marks in a text and
+prompts that a model cannot read."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import anthropic
+import jsonschema
+import openai
+import pytest
+from tokenizers import Tokenizer
+
+from loadtests.launch import free_port
+from tests.end_to_end.serving import Served, eventually
+from tests.real_model.alone import child_environment
+from tests.real_model.folder import SERVED_NAME
+from tests.real_model.tasks import QUESTIONS, Form, form, is_right
+
+pytestmark = pytest.mark.timeout(1800)  # Two busy cores give this model a few tokens a second.
+AT_ONCE = 16
+TIMES = 3
+"""How much longer than the shortest valid text an answer may be, in tokens."""
+ANSWER_TOKENS = 48
+NOTHING: Any = {"type": "object", "properties": {}, "additionalProperties": False}
+KNOWN = ("France", "Germany", "Japan", "Cuba")
+"""The model knows these lands' capitals."""
+
+
+def post(url: str, path: str, **body: Any) -> Any:
+    request = Request(url + path, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urlopen(request, timeout=600) as answer:
+        return json.loads(answer.read())
+
+
+def by_chat(url: str, question: str) -> str:
+    asked = {"messages": [{"role": "user", "content": question}], "max_tokens": ANSWER_TOKENS}
+    said = post(url, "/v1/chat/completions", temperature=0, **asked)["choices"][0]["message"]["content"]
+    return str(said)
+
+
+def by_completion(url: str, question: str) -> str:
+    """The prompt as the chat template writes it."""
+    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    turns = (("system", system), ("user", question))
+    prompt = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
+    asked = {"prompt": f"{prompt}<|im_start|>assistant\n", "max_tokens": ANSWER_TOKENS, "temperature": 0}
+    return str(post(url, "/v1/completions", **asked)["choices"][0]["text"])
+
+
+def by_response(url: str, question: str) -> str:
+    said = post(url, "/v1/responses", input=question, max_output_tokens=ANSWER_TOKENS, temperature=0)
+    return "".join(part["text"] for item in said["output"] for part in item["content"])
+
+
+def by_message(url: str, question: str) -> str:
+    asked = {"messages": [{"role": "user", "content": question}], "max_tokens": ANSWER_TOKENS}
+    return "".join(part["text"] for part in post(url, "/v1/messages", temperature=0, **asked)["content"])
+
+
+APIS: tuple[Callable[[str, str], str], ...] = (by_chat, by_completion, by_response, by_message)
+
+
+def all_of(ask: Callable[[Any], Any], asked: Sequence[Any]) -> list[Any]:
+    """Ask them at once, as far as AT_ONCE."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(ask, asked))
+
+
+def test_it_knows_capitals_through_every_api(served: Served) -> None:
+    """One text for one question, ended by the model itself: no mark of a turn stands in it."""
+    questions = [f"What is the capital of {land}?" for land in KNOWN]
+    asked = [(api, question) for question in questions for api in APIS]
+    texts = all_of(lambda one: one[0](served.url, one[1]), asked)
+    assert not any("<|" in text for text in texts)
+    for number, question in enumerate(questions):
+        (text,) = set(texts[number * len(APIS) :][: len(APIS)])
+        assert is_right(text, QUESTIONS[question]), (question, text)
+
+
+@pytest.mark.long
+def test_it_is_right_wherever_mlx_lms_server_is(served: Served, folder: Path) -> None:
+    """Sixty questions, all at once; both servers compute in float32."""
+    questions = list(QUESTIONS)
+    with mlx_lm_server(folder) as url:
+        theirs = all_of(partial(by_chat, url), questions)
+    known = [q for q, text in zip(questions, theirs, strict=True) if is_right(text, QUESTIONS[q])]
+    assert len(known) >= 40, "the other server knows less than this model does"
+    for api in APIS:
+        ours = all_of(partial(api, served.url), questions)
+        said = dict(zip(questions, ours, strict=True))
+        assert [(q, said[q]) for q in known if not is_right(said[q], QUESTIONS[q])] == [], api.__name__
+
+
+@contextmanager
+def mlx_lm_server(folder: Path) -> Iterator[str]:
+    """mlx_lm.server with the same weights in float32, which it has no option for."""
+    port = free_port()
+    program = [sys.executable, "-m", "tests.real_model.alone", "serve", str(folder), str(port)]
+    with subprocess.Popen(program, env=child_environment(), stderr=subprocess.DEVNULL) as process:
+        url = f"http://127.0.0.1:{port}"
+        try:
+            eventually(lambda: _answers(url), 120)
+            yield url
+        finally:
+            process.kill()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url + "/health", timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def tokens_of(folder: Path) -> Callable[[str], int]:
+    tokenizer: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return lambda text: len(tokenizer.encode(text).ids)
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(200, marks=pytest.mark.long)])
+def test_answers_held_to_a_schema_are_whole_and_short(
+    served: Served, tokens_of: Callable[[str], int], count: int
+) -> None:
+    def ask(one: Form) -> Any:
+        held = {"type": "json_schema", "json_schema": {"name": "thing", "strict": True, "schema": one.schema}}
+        asked = [{"role": "user", "content": one.question}]
+        return post(
+            served.url,
+            "/v1/chat/completions",
+            **{"messages": asked, "response_format": held, "temperature": 0, "max_tokens": 400},
+        )
+
+    forms = [form(seed) for seed in range(count)]
+    for one, said in zip(forms, all_of(ask, forms), strict=True):
+        choice = said["choices"][0]
+        assert choice["finish_reason"] == "stop"
+        jsonschema.validate(json.loads(choice["message"]["content"]), one.schema)
+        assert said["usage"]["completion_tokens"] <= TIMES * (tokens_of(one.shortest) + 1), choice
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(200, marks=pytest.mark.long)])
+def test_calls_held_to_a_schema_are_whole_and_short(
+    served: Served, tokens_of: Callable[[str], int], count: int
+) -> None:
+    """It must call one of two tools, or the one that is named: one call, and no second one because the model
+    writes a newline after the first."""
+
+    def ask(number: int) -> Any:
+        one = form(number)
+        save = {"name": "save_thing", "description": "Saves a thing", "parameters": one.schema}
+        other = {"name": "delete_all", "description": "Deletes all things", "parameters": NOTHING}
+        tools = [{"type": "function", "function": {**tool, "strict": True}} for tool in (save, other)]
+        named = {"type": "function", "function": {"name": "save_thing"}}
+        return post(
+            served.url,
+            "/v1/chat/completions",
+            messages=[{"role": "user", "content": f"{one.question} Save it."}],
+            tools=tools[: 1 + number % 2],
+            tool_choice=named if number % 4 > 1 else "required",
+            temperature=0,
+            max_tokens=400,
+        )
+
+    for number, said in enumerate(all_of(ask, range(count))):
+        choice, one = said["choices"][0], form(number)
+        assert choice["finish_reason"] == "tool_calls"
+        assert choice["message"]["content"] is None
+        (call,) = choice["message"]["tool_calls"]
+        if call["function"]["name"] == "save_thing":
+            jsonschema.validate(json.loads(call["function"]["arguments"]), one.schema)
+        written = f'<tool_call>\n{{"name": "save_thing", "arguments": {one.shortest}}}\n</tool_call>'
+        assert said["usage"]["completion_tokens"] <= TIMES * (tokens_of(written) + 1), choice
+
+
+CITY: Any = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Paris", "Rome", "Oslo"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+LOOP = (
+    ("What is the weather in Paris?", "Paris: 21 degrees, sunny"),
+    ("And what is the weather in Rome?", "Rome: 25 degrees, rain"),
+    ("And what is the weather in Oslo?", "Oslo: 9 degrees, snow"),
+)
+
+
+def test_openais_client_ends_a_loop_of_three_turns(served: Served) -> None:
+    """Question, call, result, answer, three times in one conversation."""
+    tool: Any = {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather in a city",
+            "parameters": CITY,
+            "strict": True,
+        },
+    }
+    messages: list[Any] = []
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as client:
+        for question, result in LOOP:
+            messages.append({"role": "user", "content": question})
+            asked: dict[str, Any] = {
+                "model": SERVED_NAME,
+                "tools": [tool],
+                "temperature": 0,
+                "max_tokens": 96,
+            }
+            called = client.chat.completions.create(messages=messages, tool_choice="required", **asked)
+            message = called.choices[0].message
+            assert called.choices[0].finish_reason == "tool_calls"
+            (call,) = message.tool_calls or []
+            assert json.loads(call.function.arguments)["city"] in result
+            messages += [message, {"role": "tool", "tool_call_id": call.id, "content": result}]
+            told = client.chat.completions.create(messages=messages, tool_choice="none", **asked)
+            assert told.choices[0].finish_reason == "stop"
+            text = told.choices[0].message.content or ""
+            assert _number(result) in text, text
+            messages.append(told.choices[0].message)
+
+
+def test_anthropics_client_ends_a_loop_of_three_turns(served: Served) -> None:
+    """As OpenAI's, streamed."""
+    tool: Any = {"name": "get_weather", "description": "The weather in a city", "input_schema": CITY}
+    messages: list[Any] = []
+    with anthropic.Anthropic(base_url=served.url, api_key="unused", max_retries=0) as client:
+
+        def said(choice: str) -> Any:
+            with client.messages.stream(
+                model=SERVED_NAME,
+                max_tokens=96,
+                messages=messages,
+                tools=[tool],
+                tool_choice={"type": choice},  # type: ignore[arg-type]
+                extra_body={"temperature": 0},
+            ) as stream:
+                return stream.get_final_message()
+
+        for question, result in LOOP:
+            messages.append({"role": "user", "content": question})
+            called = said("any")
+            assert called.stop_reason == "tool_use"
+            (call,) = [block for block in called.content if block.type == "tool_use"]
+            assert call.input["city"] in result
+            messages.append({"role": "assistant", "content": called.content})
+            answered = {"type": "tool_result", "tool_use_id": call.id, "content": result}
+            messages.append({"role": "user", "content": [answered]})
+            told = said("none")
+            assert told.stop_reason == "end_turn"
+            text = "".join(block.text for block in told.content if block.type == "text")
+            assert _number(result) in text, text
+            messages.append({"role": "assistant", "content": told.content})
+
+
+def _number(result: str) -> str:
+    found = re.search(r"\d+", result)
+    assert found is not None
+    return found[0]
+
+
+def test_a_model_that_does_not_think_is_given_no_thoughts(served: Served) -> None:
+    """A client that asks for little reasoning gets the answer, and no mark of reasoning in it."""
+    said = post(
+        served.url,
+        "/v1/chat/completions",
+        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        reasoning_effort="low",
+        temperature=0,
+        max_tokens=ANSWER_TOKENS,
+    )
+    message = said["choices"][0]["message"]
+    assert is_right(message["content"], "Paris")
+    assert "think" not in message["content"]
+    assert not message.get("reasoning_content")

@@ -1,0 +1,230 @@
+"""The same tokens as mlx-lm alone gives, in float32, on a real model: in one batch whose requests come one
+after another, behind cold and warm prefixes, in chunks of odd sizes, after a killed engine, over two engines,
+with a full KV cache, as three ranks (its nine heads do not divide by two), and in packed weights.
+
+Random weights lead by wide margins or by none; this model's tokens lead as real ones do.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from scheduler.config import EngineConfig
+from scheduler.engine.mlx.cpu.fast_blas import prepare
+from scheduler.events import Finished
+from scheduler.link import messages
+from scheduler.link.messages import RankGroup, Submit
+from scheduler.link.process import ProcessLauncher
+from scheduler.prompt.model_folder import inspect
+from scheduler.prompt.preparation import Preparation
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import GenerationRequest, Sampling, TokenPrompt
+from scheduler.user_cache import user_cache_folder
+from tests.cancellation.bench import Client
+from tests.contracts.journal import GREEDY, request
+from tests.end_to_end.serving import Served
+from tests.fakes.samples import sample
+from tests.fakes.scheduling import make_scheduler, running
+from tests.real_model.alone import WINDOW, answers, scores
+from tests.real_model.prompts import page, prompts, spread
+from tests.real_model.test_meaning import post
+from tests.repo.tree import ROOT
+from tests.scheduler.engine.mlx.zoo.alone import Answer, difference, rounding
+
+pytestmark = pytest.mark.timeout(3600)  # Two busy cores prefill tens of tokens a second.
+LOGPROB = 1e-4
+"""How far a log-probability may be from mlx-lm's."""
+PERPLEXITY = 1e-3
+"""How far a perplexity may be, as a part of mlx-lm's."""
+TEMPERATURE = 0.8
+_TOKENS_BEFORE_DEATH = 5
+_ON_START = """
+import os, signal, sys
+if "scheduler.engine" in sys.orig_argv:
+    from scheduler.engine.loop import EngineLoop
+    turn = EngineLoop.turn
+    def deadly(loop, commands):
+        frames = turn(loop, commands)
+        said = sum(row.generated_tokens for row in loop._slots)
+        if said >= {tokens} and not os.path.exists({marker!r}):
+            open({marker!r}, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return frames
+    EngineLoop.turn = deadly
+"""
+"""For the first engine: dead in the middle of its streams, the last tokens not sent."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """How many prompts there are, how long the longest and each answer is. `grown_tokens`: the answer of
+    every eighth, longer than what a row's admission reserves; 0: as the others."""
+
+    prompts: int
+    longest: int
+    answer_tokens: int
+    grown_tokens: int = 0
+
+    @property
+    def kv_bytes(self) -> int:
+        """Room for the longest prompt with its answer and half as much again, of 45 KiB a token."""
+        return int(1.5 * (self.longest + max(self.answer_tokens, self.grown_tokens)) * 45 * 1024)
+
+
+@dataclass(frozen=True)
+class Scene:
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    engines: int = 1
+    gap_seconds: float = 0.02
+    """Between two arrivals."""
+    twice: bool = False
+    """Asked again, behind its own prefixes."""
+    dies: bool = False
+    full: bool = False
+
+
+SCENES = {
+    "batch": Scene(),
+    "warm": Scene(twice=True, gap_seconds=0.0),
+    "odd chunks": Scene({"prefill_chunk_tokens": 37, "prefill_rows": 3}),
+    "killed": Scene(dies=True, gap_seconds=0.0),
+    "pool": Scene(engines=2),
+    "full": Scene(full=True, gap_seconds=0.0),
+    "ranks": Scene({"ranks": RankGroup(3, "ring", ())}),
+    "killed in odd chunks": Scene({"prefill_chunk_tokens": 37}, gap_seconds=0.0, dies=True),
+    "packed": Scene({"weights_dtype": "packed"}),
+}
+SAMPLE = Work(prompts=4, longest=90, answer_tokens=12)
+WHOLE = Work(prompts=64, longest=6000, answer_tokens=24)
+FULL = replace(WHOLE, grown_tokens=600)
+
+
+@cache
+def _tokenizer(folder: Path) -> HubTokenizer:
+    return HubTokenizer(folder)
+
+
+def asked_of(folder: Path, work: Work) -> list[GenerationRequest]:
+    """Every prompt once, every second one with a seed, of each kind of prompt half of them."""
+    found = []
+    made = prompts(_tokenizer(folder).encode, spread(work.prompts, work.longest))
+    for number, tokens in enumerate(made):
+        limit = work.answer_tokens if number % 8 else work.grown_tokens or work.answer_tokens
+        seeded = Sampling(temperature=TEMPERATURE, seed=number)
+        sampling = seeded if (number + number // 4) % 2 else Sampling(0.0)
+        asked = GenerationRequest(f"cmpl-{number}", TokenPrompt(tuple(tokens)), sampling, limit)
+        found.append(replace(asked, top_logprobs=0, ignore_eos=True))
+    return found
+
+
+def _submit(number: int, asked: GenerationRequest) -> Submit:
+    assert isinstance(asked.prompt, TokenPrompt)
+    assert asked.max_tokens is not None
+    seeded = messages.Sampling(temperature=asked.sampling.temperature or 0.0, seed=asked.sampling.seed or 0)
+    sampling = seeded if asked.sampling.temperature else GREEDY
+    return request(number, list(asked.prompt.token_ids), asked.max_tokens, sampling=sampling)
+
+
+@cache
+def expected(folder: Path, work: Work) -> list[Answer]:
+    """mlx-lm's, made once for all scenes."""
+    return answers(folder, [_submit(number, one) for number, one in enumerate(asked_of(folder, work))])
+
+
+async def _play(
+    scene: Scene, folder: Path, work: Work, made: Path, engine: Mapping[str, Any]
+) -> tuple[list[Client], dict[str, float]]:
+    """Return the clients of the last round, and what the scheduler counted."""
+    path = str(ROOT)
+    if scene.dies:
+        dead_at = _TOKENS_BEFORE_DEATH * work.prompts // 2
+        source = _ON_START.format(tokens=dead_at, marker=str(made / "killed"))
+        (made / "sitecustomize.py").write_text(source)
+        path = os.pathsep.join([str(made), path])
+    blas = prepare("auto", user_cache_folder(os.environ))
+    # The check at load runs an engine loop too, in which the first engine would die.
+    config = EngineConfig("mlx", str(folder), load_check="off", **{**scene.engine, **engine})
+    if scene.full:
+        config = replace(config, kv_cache_bytes=work.kv_bytes)
+    service = make_scheduler(
+        lambda number: ProcessLauncher(
+            blas.environment({**os.environ, "PYTHONPATH": path}), stop_seconds=10.0
+        ),
+        preparation=Preparation(_tokenizer(folder), inspect(folder)),
+        folder=inspect(folder),
+        engine=config,
+        engines=scene.engines,
+        stall_seconds=600.0,
+    )
+    clients: list[Client] = []
+    async with running(service):
+        for _ in range(1 + scene.twice):
+            clients = [Client(one) for one in asked_of(folder, work)]
+            async with trio.open_nursery() as nursery:
+                for client in clients:
+                    nursery.start_soon(client.follow, service)
+                    await trio.sleep(scene.gap_seconds)
+        registry = service.metrics.registry
+        names = ("penstock_resumed_requests_total", "penstock_preemptions_total")
+        return clients, {name: sample(registry, name) for name in names}
+
+
+def play(name: str, folder: Path, work: Work, made: Path, **engine: Any) -> list[Answer]:
+    """Return all answers of a scene, in which happened what it is for."""
+    scene = SCENES[name]
+    clients, counted = trio.run(partial(_play, scene, folder, work, made, engine))
+    assert (counted["penstock_resumed_requests_total"] > 0) == scene.dies
+    assert counted["penstock_preemptions_total"] > 0 or not scene.full
+    found = []
+    for client in clients:
+        (final,) = client.finals
+        assert isinstance(final, Finished), final
+        assert final.usage.cached_tokens > 0 or not scene.twice
+        chosen = [entry.chosen for entry in client.logprobs]
+        found.append(Answer([one.token_id for one in chosen], [one.logprob for one in chosen]))
+    return found
+
+
+_CASES = [
+    pytest.param("killed in odd chunks", SAMPLE, id="sample"),
+    *(
+        pytest.param(name, FULL if scene.full else WHOLE, id=f"{name}-whole", marks=pytest.mark.long)
+        for name, scene in SCENES.items()
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "work"), _CASES)
+def test_each_has_the_tokens_that_mlx_lm_gives_it_alone(
+    name: str, work: Work, folder: Path, tmp_path: Path
+) -> None:
+    """Greedy and with seeds. Tolerance: a token within a thousandth of a tie; log-probabilities 1e-4."""
+    found = play(name, folder, work, tmp_path)
+    for number, (ours, theirs) in enumerate(zip(found, expected(folder, work), strict=True)):
+        assert difference(ours, theirs) is None, (number, difference(ours, theirs))
+        assert rounding(ours, theirs) <= LOGPROB, number
+
+
+@pytest.mark.parametrize("tokens", [400, pytest.param(8000, marks=pytest.mark.long)])
+def test_a_texts_perplexity_is_mlx_lms(served: Served, folder: Path, tokens: int) -> None:
+    """The project's own pages, in windows."""
+    text = page(_tokenizer(folder).encode, tokens)
+    ours: list[float] = []
+    for start in range(0, tokens, WINDOW):
+        window = text[start : start + WINDOW]
+        said = post(served.url, "/v1/completions", prompt=window, max_tokens=1, prompt_logprobs=0)
+        entries = said["choices"][0]["prompt_logprobs"][1:]
+        ours += [entry[str(token)]["logprob"] for entry, token in zip(entries, window[1:], strict=True)]
+    theirs = scores(folder, text)
+    perplexities = [math.exp(-sum(found) / len(found)) for found in (ours, theirs)]
+    assert abs(perplexities[0] / perplexities[1] - 1) <= PERPLEXITY
+    assert max(abs(one - other) for one, other in zip(ours, theirs, strict=True)) <= LOGPROB

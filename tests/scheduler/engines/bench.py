@@ -1,0 +1,157 @@
+"""A pool whose engines exist only as messages: tests say what they report, and see what they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+
+from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig
+from scheduler.engines.boundary import EngineTraits
+from scheduler.engines.death import Death
+from scheduler.engines.engine import Engine
+from scheduler.engines.pool import Pool
+from scheduler.intake.admission import Admission
+from scheduler.intake.queue import IntakeQueue
+from scheduler.link.messages import (
+    Counters,
+    FromEngine,
+    Ready,
+    Retired,
+    StepOutput,
+    Submit,
+    ToEngine,
+    TokenOut,
+)
+from scheduler.link.process import Exit, Session
+from scheduler.requests.lifecycle import Event, State
+from scheduler.requests.record import StreamRecord
+from scheduler.statistics import DeathCause
+from scheduler.telemetry.metrics import Metrics
+from scheduler.telemetry.observation import RequestSamples
+from tests.fakes.scheduling import in_place
+from tests.scheduler.requests.records import make_record
+
+NO_FOLDER = Path("none")
+READY = Ready(1, "cpu", "test", 8192, 64, 0, "float32")
+TRUSTED_TOKENS = 4
+
+
+class NoLauncher:
+    async def run(self, session: Session) -> Exit:
+        raise NotImplementedError  # The pool's tasks do not run.
+
+
+class PoolBench:
+    """The pool's observer. `sent` has each engine's messages by its name, `retired` the records that left."""
+
+    def __init__(
+        self,
+        engines: int,
+        *,
+        slots: int = 2,
+        lookahead: int = 0,
+        model_folder: Path = NO_FOLDER,
+        model: str = "",
+    ) -> None:
+        self.now = 0.0
+        config = SchedulerConfig(
+            EngineConfig("scripted", str(model_folder), max_slots=slots, model=model),
+            intake=IntakeConfig(max_queue=10**6, lookahead=lookahead),
+            engines=engines,
+            load_at_start=False,
+        )
+        self.metrics = Metrics().of_model("tiny")
+        self.queue = IntakeQueue(config.intake)
+        self.admission = Admission(self.queue)
+        self.accepted: list[StreamRecord] = []
+        self.retired_records: list[StreamRecord] = []
+        self.submitted: list[StreamRecord] = []
+        self.sent: dict[str, list[ToEngine]] = {}
+        self._ids = count(1)
+        self._receive: dict[str, Callable[[FromEngine], None]] = {}
+        traits = EngineTraits(RequestSamples(self.metrics), clock=lambda: self.now)
+        self.pool = Pool(
+            config,
+            lambda number: NoLauncher(),
+            self.queue,
+            self.admission,
+            self,
+            self.metrics,
+            traits,
+            in_place,
+        )
+
+    # --- what clients do
+
+    def arrive(self, session: str | None = None, prompt: list[int] | None = None) -> StreamRecord:
+        record = make_record(next(self._ids), session=session, prompt=prompt, max_tokens=1000)
+        self.accepted.append(record)
+        self.queue.push(record, self.now)
+        self.pump()
+        return record
+
+    def cancel(self, record: StreamRecord) -> None:
+        record.abandon()
+        if self.queue.remove(record.request_id, self.now) is not None:
+            record.move(Event.CANCEL)
+            self.retired(record)
+        else:
+            self.pool.cancel(record)
+
+    # --- what engines do
+
+    def engine(self, name: str | int) -> Engine:
+        return self.pool[str(name)]
+
+    def ready(self, *names: str | int) -> None:
+        for name in names:
+            sent = self.sent.setdefault(str(name), [])
+            self._receive[str(name)] = self.engine(name).live(READY, sent.append)
+
+    def step(self, name: str | int, retired: Sequence[StreamRecord] = ()) -> None:
+        """A token for each request that is not being cancelled."""
+        rows = [record for record in self.engine(name).multiplexer if record not in retired]
+        tokens = [TokenOut(record.request_id, 65) for record in rows]
+        ended = [Retired(record.request_id, "length") for record in retired]
+        self._receive[str(name)](StepOutput(tokens, [], ended, Counters()))
+
+    def trust(self, name: str | int) -> None:
+        for _ in range(TRUSTED_TOKENS):
+            self.step(name)
+
+    def die(self, name: str | int, cause: DeathCause = DeathCause.CRASHED) -> None:
+        # One that drains may leave the pool with the requests that it loses, before the cause is known.
+        engine = self.engine(name)
+        engine.lost("it died")
+        engine.died(Death(cause))
+
+    def on_board(self, name: str | int) -> list[StreamRecord]:
+        return list(self.engine(name).multiplexer)
+
+    def submits(self, name: str | int) -> list[int]:
+        """Ids of the requests that an engine was sent, in order."""
+        return [one.request_id for one in self.sent.get(str(name), []) if isinstance(one, Submit)]
+
+    # --- as the pool's observer
+
+    def pump(self) -> None:
+        self.submitted += self.pool.dispatcher.pump(self.now)
+
+    def engine_ready(self, engine: Engine) -> None:
+        self.pump()
+
+    def engine_lost(self, engine: Engine) -> None:
+        self.pump()
+
+    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
+        for record in moved:
+            self.queue.observe(record, now)
+
+    def retired(self, record: StreamRecord) -> None:
+        assert record.state is State.RETIRED
+        assert record.outcome is not None
+        self.retired_records.append(record)
+        if record.dispatched_at is not None:
+            self.queue.charge_actual(record, self.now)
+        self.pump()

@@ -1,0 +1,115 @@
+"""The time limit of a step: plain arithmetic on earlier steps' durations."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.engines.deadlines import (
+    FLOOR_SECONDS,
+    MULTIPLE,
+    Step,
+    StepDeadlines,
+    Work,
+    load_limit_seconds,
+    next_step,
+)
+from scheduler.requests.lifecycle import Event
+from tests.scheduler.requests.records import make_record
+
+CEILING = 600.0
+ENOUGH = 8
+
+steps = st.builds(Step, st.sampled_from(Work), st.integers(1, 1 << 20))
+durations = st.floats(0.001, 1000.0)
+
+
+def learnt(*taken: tuple[Step, float], ceiling: float = CEILING) -> StepDeadlines:
+    deadlines = StepDeadlines(ceiling)
+    for step, seconds in taken:
+        deadlines.observe(step, seconds)
+    return deadlines
+
+
+@given(st.lists(st.tuples(steps, durations), max_size=60), steps, st.floats(1.0, 1000.0))
+def test_it_is_never_above_the_ceiling_nor_below_the_floor_where_the_ceiling_allows_it(
+    taken: list[tuple[Step, float]], step: Step, ceiling: float
+) -> None:
+    """For any observations."""
+    limit = learnt(*taken, ceiling=ceiling).limit_seconds(step)
+    assert min(ceiling, FLOOR_SECONDS) <= limit <= ceiling
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1 << 20), durations), min_size=ENOUGH, max_size=60),
+    st.sampled_from(Work),
+)
+def test_no_step_like_those_that_were_seen_is_too_old(seen: list[tuple[int, float]], work: Work) -> None:
+    """Twenty times the slowest of the recent ones is within the limit of every shorter step."""
+    deadlines = learnt(*((Step(work, context), seconds) for context, seconds in seen))
+    slowest = max(seconds for _, seconds in seen)
+    assert deadlines.limit_seconds(Step(work, 1)) >= min(CEILING, MULTIPLE * slowest)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit"),
+    [(0.004, FLOOR_SECONDS), (1.4, FLOOR_SECONDS), (3.0, 3.0 * MULTIPLE), (100.0, CEILING)],
+)
+def test_it_follows_the_device(seconds: float, limit: float) -> None:
+    """The floor for quick steps, twenty steps for slow ones, the ceiling for very slow ones."""
+    step = Step(Work.DECODE, 1000)
+    assert learnt(*[(step, seconds)] * ENOUGH).limit_seconds(step) == pytest.approx(limit)
+
+
+def test_a_kind_that_was_not_seen_has_the_ceiling() -> None:
+    """Prefill is not decoding, and a long context not a short one; but a long one bounds the short ones."""
+    deadlines = learnt(*[(Step(Work.DECODE, 1000), 0.01)] * ENOUGH)
+    assert deadlines.limit_seconds(Step(Work.DECODE, 1000)) == FLOOR_SECONDS
+    assert deadlines.limit_seconds(Step(Work.DECODE, 10)) == FLOOR_SECONDS
+    assert deadlines.limit_seconds(Step(Work.DECODE, 1024)) == CEILING
+    assert deadlines.limit_seconds(Step(Work.CHUNK, 10)) == CEILING
+    assert deadlines.limit_seconds(Step(Work.PROMPT, 10)) == CEILING
+
+
+def test_a_few_steps_say_nothing() -> None:
+    """Eight of a kind are enough, and eight of each new engine, whose first steps are slow."""
+    step = Step(Work.PROMPT, 5000)
+    deadlines = learnt(*[(step, 0.01)] * (ENOUGH - 1))
+    assert deadlines.limit_seconds(step) == CEILING
+    deadlines.observe(step, 0.01)
+    assert deadlines.limit_seconds(step) == FLOOR_SECONDS
+    deadlines.engine_started()
+    for _ in range(ENOUGH):
+        assert deadlines.limit_seconds(step) == CEILING
+        deadlines.observe(step, 0.01)
+    assert deadlines.limit_seconds(step) == FLOOR_SECONDS
+
+
+def test_what_was_slow_long_ago_is_forgotten() -> None:
+    """After 64 further steps of the kind and size."""
+    step = Step(Work.DECODE, 100)
+    deadlines = learnt((step, 10.0), *[(step, 0.01)] * 63)
+    assert deadlines.limit_seconds(step) == 10 * MULTIPLE
+    deadlines.observe(step, 0.01)
+    assert deadlines.limit_seconds(step) == FLOOR_SECONDS
+
+
+def test_the_next_step_is_the_heaviest_that_those_on_board_may_need() -> None:
+    """The engine may prefill a submitted request in the coming step, whether or not it has reported it."""
+    prefilling, other, decoding = make_record(1), make_record(2), make_record(3)
+    for record in (prefilling, other, decoding):
+        record.move(Event.DISPATCH)
+    prefilling.put_prefill(1, 9, 0, 0.0)
+    decoding.count_token(65, 0.0)
+    prompt = len(decoding.prepared.prompt)
+    assert next_step([prefilling, other]) == Step(Work.PROMPT, prompt)
+    assert next_step([decoding]) == Step(Work.DECODE, prompt + 1)
+    assert next_step([decoding, other]) == Step(Work.CHUNK, prompt + 1)
+    assert next_step([]).work is Work.DECODE
+
+
+@pytest.mark.parametrize(("slowest", "limit"), [(None, 600.0), (2.0, 300.0), (20.0, 400.0), (90.0, 600.0)])
+def test_a_load_has_twenty_times_what_the_slowest_took(slowest: float | None, limit: float) -> None:
+    """At least five minutes, at most `--ready-seconds`, and that where none has loaded yet."""
+    assert load_limit_seconds(slowest, 600.0) == limit

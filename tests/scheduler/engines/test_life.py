@@ -1,0 +1,82 @@
+"""What dies with a process of an engine: who waits for it is let go, and nothing of it is in the next one."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from scheduler.errors import Unavailable
+from scheduler.link.calls import Calls
+from scheduler.link.messages import AdapterLoaded, AdapterSource, Counters, LoadAdapter, StepOutput, ToEngine
+from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
+from tests.scheduler.engines.bench import PoolBench
+
+RED = AdapterSource("red", "somewhere", "key")
+
+
+@trio_test
+async def test_callers_of_a_process_that_ends_get_no_answer_and_later_ones_wait_for_none() -> None:
+    bench = PoolBench(1)
+    bench.ready(0)
+    life = bench.engine(0).life
+    assert life is not None
+    replies: list[AdapterLoaded | None] = []
+
+    async def load() -> None:
+        call = life.calls.send(lambda number: LoadAdapter(number, RED), AdapterLoaded)
+        reply = await life.calls.wait(call, 1000)
+        replies.append(reply)
+
+    async def view() -> None:
+        with pytest.raises(Unavailable):
+            await life.inspections.inspect(False, 1, 0)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(load)
+        nursery.start_soon(view)
+        await trio.testing.wait_all_tasks_blocked()
+        bench.die(0)
+    await load()
+    await view()
+    assert replies == [None, None]
+    assert sum(isinstance(one, LoadAdapter) for one in bench.sent["0"]) == 1
+
+
+def test_nothing_of_a_process_is_in_the_next_one() -> None:
+    """Neither what its cache is likely to have, nor its totals, nor the age of its last step."""
+    bench = PoolBench(1)
+    bench.ready(0)
+    first = bench.engine(0).life
+    bench.arrive(prompt=list(range(4 * BLOCK_TOKENS)))
+    assert first is not None
+    assert first.likely.tokens > 0
+    bench.step(0)
+    bench._receive["0"](StepOutput([], [], [], Counters(steps=9, generated_tokens=90)))
+    assert bench.engine(0).last_step_seconds(bench.now) is not None
+    bench.engine(0).multiplexer.end_all(Unavailable("gone", retry_after_seconds=1.0))
+    bench.die(0)
+    assert bench.engine(0).life is None
+    bench.engine(0).send(LoadAdapter(0, RED))
+    bench.ready(0)
+    second = bench.engine(0).life
+    assert second is not None
+    assert second is not first
+    assert second.likely.tokens == 0
+    assert bench.engine(0).last_step_seconds(bench.now) is None
+    bench._receive["0"](StepOutput([], [], [], Counters(steps=1, generated_tokens=10)))
+    assert not any(isinstance(one, LoadAdapter) for one in bench.sent["0"]), "it was not ready"
+
+
+@trio_test
+async def test_a_reply_is_its_own_callers(autojump_clock: trio.testing.MockClock) -> None:
+    """By its number; one that comes too late finds nobody."""
+    sent: list[ToEngine] = []
+    calls = Calls(sent.append)
+    one, two = (calls.send(lambda number: LoadAdapter(number, RED), AdapterLoaded) for _ in range(2))
+    assert calls.answered(two.number, AdapterLoaded(two.number, "no"))
+    assert await calls.wait(two, 5) == AdapterLoaded(two.number, "no")
+    assert await calls.wait(one, 5) is None
+    assert not calls.answered(one.number, AdapterLoaded(one.number, ""))
+    assert [message.query for message in sent if isinstance(message, LoadAdapter)] == [1, 2]

@@ -1,0 +1,180 @@
+"""Which requests resume, which one is blamed, and when it is a crash loop: decisions on records."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.config import RecoveryConfig
+from scheduler.engines.death import CrashLoopBreaker
+from scheduler.engines.poison import count_death, culprit_of, judge, takes_suspect
+from scheduler.events import FinishReason
+from scheduler.requests.lifecycle import Event
+from scheduler.requests.record import StreamRecord
+from scheduler.statistics import DeathCause
+from tests.fakes.byte_tokenizer import EOS
+from tests.scheduler.requests.records import make_record
+
+
+def on_board(number: int, tokens: int = 0) -> StreamRecord:
+    """Return a request with `tokens` tokens from its current engine."""
+    record = make_record(number, max_tokens=100)
+    record.move(Event.DISPATCH)
+    for token in range(tokens):
+        record.count_token(65 + token, 0.0)
+    return record
+
+
+def after_death(*records: StreamRecord, limit: int = 2) -> StreamRecord | None:
+    culprit = culprit_of(count_death(records), limit)
+    for record in records:
+        record.move(Event.LOSE)
+    return culprit
+
+
+def sent_again(record: StreamRecord) -> StreamRecord:
+    record.move(Event.DISPATCH)
+    record.resubmit_message()
+    return record
+
+
+def test_a_suspect_resumes_where_it_would_be_the_only_culprit() -> None:
+    """With a free slot, beside requests that are all trusted."""
+    trusted = [on_board(number, tokens=4) for number in (1, 2)]
+    assert takes_suspect([], 1)
+    assert takes_suspect(trusted, 3)
+    assert not takes_suspect(trusted, 2), "no slot is free"
+    after_death(*trusted)
+    for record in trusted:
+        sent_again(record)
+    assert not takes_suspect(trusted, 8), "they are not trusted yet"
+    for record in trusted:
+        for _ in range(4):
+            record.count_token(65, 0.0)
+    assert takes_suspect(trusted, 8)
+    assert not takes_suspect([*trusted, on_board(3, tokens=3)], 8), "one at a time"
+
+
+def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:
+    """The count of a request that becomes trusted starts again at zero."""
+    trusted, first, second = on_board(1, tokens=9), on_board(2), on_board(3)
+    for _ in range(5):
+        assert after_death(trusted, first, second) is None
+        for record in (trusted, first, second):
+            sent_again(record)
+        for _ in range(4):
+            trusted.count_token(65, 0.0)
+    assert (trusted.deaths, first.deaths) == (0, 5)
+    for _ in range(4):
+        second.count_token(65, 0.0)
+    assert after_death(trusted, first, second) is first
+    assert (first.deaths, second.deaths) == (6, 0)
+
+
+@given(st.integers(1, 5))
+def test_alone_it_is_blamed_at_exactly_its_limit(limit: int) -> None:
+    """Neither earlier nor later."""
+    record = on_board(1)
+    for death in range(1, limit + 1):
+        assert (after_death(record, limit=limit) is record) == (death == limit)
+        sent_again(record)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ending"),
+    [([], None), ([65], None), ([65, EOS], FinishReason.STOP), ([65, 66, 67], FinishReason.LENGTH)],
+)
+def test_an_answer_that_has_its_end_is_complete(tokens: list[int], ending: FinishReason | None) -> None:
+    """A stop token, or max_tokens."""
+    record = make_record(max_tokens=3)
+    record.move(Event.DISPATCH)
+    for token in tokens:
+        record.count_token(token, 0.0)
+    assert record.ending is ending
+
+
+def test_several_deaths_in_a_window_are_a_crash_loop() -> None:
+    """It is over when the oldest of them is out of the window."""
+    breaker = CrashLoopBreaker(RecoveryConfig(max_engine_deaths=3, death_window_seconds=10))
+    for moment in (0.0, 4.0):
+        breaker.died(moment)
+        assert breaker.reason(moment) is None
+    breaker.died(9.0)
+    assert "died 3 times within 10 seconds" in (breaker.reason(9.0) or "")
+    assert breaker.reason(10.0) is not None
+    assert breaker.reason(10.1) is None
+    breaker.died(13.0)
+    assert breaker.reason(13.0) is not None, "those of 4, 9 and 13"
+
+
+def test_a_spared_death_counts_for_nobody_but_leaves_the_suspicion() -> None:
+    """The device timed out, and the next engine has smaller chunks: all on board resume as after any
+    death, and none is nearer to its limit."""
+    trusted, suspect = on_board(1, tokens=9), on_board(2)
+    records = [trusted, suspect]
+    for _ in range(5):
+        assert culprit_of(died_of_timeout(*records), 1) is None
+        assert [record.suspect for record in records] == [False, True]
+        for record in records:
+            record.move(Event.LOSE)
+            sent_again(record)
+        for _ in range(4):
+            trusted.count_token(65, 0.0)
+    assert (trusted.deaths, suspect.deaths) == (0, 0)
+    assert culprit_of(count_death([suspect]), 1) is suspect
+
+
+def test_a_request_is_not_spared_for_ever() -> None:
+    """Chunks climb back, so that without a bound one prompt could time out again and again."""
+    record = on_board(1)
+    deaths = 1
+    while culprit_of(died_of_timeout(record), 2) is None:
+        deaths += 1
+        assert deaths < 20
+        record.move(Event.LOSE)
+        sent_again(record)
+    assert deaths > 10
+
+
+def test_a_signal_from_outside_is_nobodys_fault() -> None:
+    """Those on board are no suspects, but for who was one already; and a request that is hit again and again
+    before it has got four tokens becomes one: some systems kill for memory without a word."""
+    trusted, fresh, crashed = on_board(1, tokens=9), on_board(2), on_board(3)
+    count_death([crashed])
+    judged(DeathCause.KILLED, trusted, fresh, crashed)
+    assert [(one.suspect, one.deaths) for one in (trusted, fresh, crashed)] == [
+        (False, 0),
+        (False, 0),
+        (True, 1),
+    ]
+    kills = 1
+    while not fresh.suspect:
+        judged(DeathCause.KILLED, fresh)
+        kills += 1
+        assert kills < 10
+    assert kills > 3
+    assert not fresh.roams
+
+
+@pytest.mark.parametrize("cause", DeathCause)
+def test_a_suspect_goes_to_another_engine_once_and_only_after_a_crash(cause: DeathCause) -> None:
+    """What was short of memory or of the device's time is to find that engine's lowered bounds; what hung
+    would hang the next one for as long."""
+    record = on_board(1)
+    crash = cause in (DeathCause.CRASHED, DeathCause.FAULT, DeathCause.EXIT)
+    judged(cause, record)
+    assert record.roams == crash
+    judged(cause, record)
+    assert not record.roams
+
+
+def died_of_timeout(*records: StreamRecord) -> list[StreamRecord]:
+    return judged(DeathCause.GPU_TIMEOUT, *records)
+
+
+def judged(cause: DeathCause, *records: StreamRecord) -> list[StreamRecord]:
+    """Return the suspects of a death of this cause, after which chunks can get smaller."""
+    suspects = count_death(records)
+    judge(suspects, cause, smallest_chunk=False)
+    return suspects

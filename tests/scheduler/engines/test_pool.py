@@ -1,0 +1,313 @@
+"""Whatever clients and engines do, in any order: nobody waits beside a free slot, nobody is lost, and a
+poison takes no second engine with it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from trio.testing import trio_test
+
+from scheduler.config import EngineConfig, load_message
+from scheduler.engine.disk.model_fingerprint import fingerprint
+from scheduler.engines.engine import Engine
+from scheduler.errors import Draining, LastEngine, LinkError
+from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
+from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
+from scheduler.requests.lifecycle import State
+from scheduler.statistics import DeathCause
+from tests.scheduler.engines.bench import READY, PoolBench
+from tests.scheduler.requests.records import events_of, finals_of
+
+numbers = st.integers(0, 9)
+
+
+class PoolMachine(RuleBasedStateMachine):
+    @initialize(engines=st.integers(1, 4), slots=st.integers(1, 3), lookahead=st.integers(0, 1))
+    def begin(self, engines: int, slots: int, lookahead: int) -> None:
+        self.bench = PoolBench(engines, slots=slots, lookahead=lookahead)
+        self.credits = slots + lookahead
+
+    @property
+    def engines(self) -> list[Engine]:
+        return list(self.bench.pool)
+
+    def running(self, which: int) -> Engine | None:
+        ready = [engine for engine in self.engines if engine.ready]
+        return ready[which % len(ready)] if ready else None
+
+    @rule(requests=st.integers(1, 4), session=st.sampled_from([None, "a", "b"]))
+    def arrive(self, requests: int, session: str | None) -> None:
+        for _ in range(requests):
+            self.bench.arrive(session)
+
+    @rule(which=numbers)
+    def become_ready(self, which: int) -> None:
+        starting = [engine for engine in self.engines if not engine.ready]
+        if starting:
+            self.bench.ready(starting[which % len(starting)].name)
+
+    @rule(which=numbers, cause=st.sampled_from([DeathCause.CRASHED, DeathCause.KILLED, DeathCause.HUNG]))
+    def die(self, which: int, cause: DeathCause) -> None:
+        if (engine := self.running(which)) is not None:
+            self.bench.die(engine.name, cause)
+
+    @rule(which=numbers, steps=st.integers(1, 4))
+    def step(self, which: int, steps: int) -> None:
+        if (engine := self.running(which)) is not None:
+            for _ in range(steps):
+                self.bench.step(engine.name)
+
+    @rule(which=numbers, whom=numbers)
+    def retire(self, which: int, whom: int) -> None:
+        if (engine := self.running(which)) is not None and (rows := list(engine.multiplexer)):
+            self.bench.step(engine.name, [rows[whom % len(rows)]])
+
+    @precondition(lambda self: bool(self.bench.accepted))
+    @rule(which=st.integers(0, 99))
+    def leave(self, which: int) -> None:
+        record = self.bench.accepted[which % len(self.bench.accepted)]
+        if record.state is not State.RETIRED and record.outcome is None:
+            self.bench.cancel(record)
+
+    @rule()
+    def add(self) -> None:
+        if len(self.engines) < 6:
+            self.bench.pool.add()
+
+    @rule(which=numbers)
+    def drain(self, which: int) -> None:
+        with suppress(LastEngine):
+            self.bench.pool.drain(self.engines[which % len(self.engines)].name)
+
+    @invariant()
+    def no_engine_has_more_than_it_may(self) -> None:
+        for engine in self.engines:
+            assert engine.requests <= self.credits
+
+    @invariant()
+    def an_engine_that_is_not_ready_has_nothing(self) -> None:
+        assert not any(engine.requests for engine in self.engines if not engine.ready)
+
+    @invariant()
+    def nobody_waits_beside_a_free_place(self) -> None:
+        open_ = [one for one in self.engines if one.room and not one.quarantined]
+        assert not (open_ and len(self.bench.queue))
+        assert not (self.bench.pool.awaiting.trusted and any(one.room for one in self.engines))
+        assert self.bench.pool.dispatcher.has_room == bool(open_)
+        assert self.bench.pool.dispatcher.room == sum(one.room for one in open_)
+
+    @invariant()
+    def suspects_run_one_at_a_time(self) -> None:
+        """And none of them where another request could be blamed in its place, or it for another."""
+        for engine in self.engines:
+            suspects = [one for one in engine.multiplexer if one.suspect and not one.trusted]
+            assert len(suspects) <= 1
+            assert engine.quarantined or not suspects, "a new request would be a further suspect"
+
+    @invariant()
+    def suspects_wait_for_no_engine_that_will_not_come(self) -> None:
+        suspects = self.bench.pool.awaiting.suspects
+        if suspects and any(engine.room for engine in self.engines):
+            assert any(engine.quarantined for engine in self.engines)
+        if not suspects:
+            assert all(engine.has_suspect for engine in self.engines if engine.quarantined)
+
+    @invariant()
+    def each_request_is_in_one_place(self) -> None:
+        bench = self.bench
+        for record in bench.accepted:
+            places = [engine.name for engine in self.engines if record in list(engine.multiplexer)]
+            places += ["awaiting"] * (record in bench.pool.awaiting)
+            places += ["queue"] * (record.state is State.QUEUED)
+            places += ["left"] * bench.retired_records.count(record)
+            assert len(places) == 1, f"{record.state}: {places}"
+
+    @invariant()
+    def equals_are_served_in_the_order_of_arrival(self) -> None:
+        for session in (None, "a", "b"):
+            served = [record for record in self.bench.submitted if record.prepared.request.session == session]
+            assert served == sorted(served, key=lambda record: record.request_id)
+
+    def teardown(self) -> None:
+        """Each has its one final event, or has left."""
+        if not hasattr(self, "bench"):
+            return
+        bench, error = self.bench, Draining("going")
+        bench.pool.fail_queued(error)
+        bench.pool.end_all(error)
+        for engine in self.engines:
+            if engine.ready:
+                bench.die(engine.name)
+        for record in bench.accepted:
+            assert record.state is State.RETIRED
+            assert len(finals_of(events_of(record))) == (0 if record.outcome == "cancelled" else 1)
+
+
+TestPool = PoolMachine.TestCase
+TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+
+
+@pytest.mark.parametrize("cause", [DeathCause.CRASHED, DeathCause.OUT_OF_MEMORY])
+def test_beside_one_other_engine_suspects_wait_for_the_restarted_one(cause: DeathCause) -> None:
+    """One at a time, while new requests go to the other engine; trusted ones go on there at once."""
+    bench = PoolBench(2, slots=6)
+    bench.ready(0, 1)
+    trusted = [bench.arrive() for _ in range(4)]
+    for name in (0, 1):
+        bench.trust(name)
+    fresh = [bench.arrive() for _ in range(4)]
+    assert [record.engine for record in fresh].count("0") == 2, "to the engine with the fewest requests"
+    suspects = [record for record in fresh if record.engine == "0"]
+    bench.die(0, cause)
+    assert {record.engine for record in trusted} == {"1"}
+    assert [record.state for record in suspects] == [State.AWAITING_ENGINE] * 2
+    late = bench.arrive()
+    assert late.state is State.QUEUED, "the healthy engine is full, the other one is not ready"
+    bench.trust(1)
+    bench.ready(0)
+    assert [record.state for record in suspects] == [State.SUBMITTED, State.AWAITING_ENGINE]
+    assert late.state is State.QUEUED, "it would be a further suspect"
+    bench.trust(0)
+    assert [record.engine for record in suspects] == ["0", "0"]
+    assert late.state is State.QUEUED
+    bench.trust(0)
+    assert late.engine == "0"
+
+
+def test_suspects_of_a_crash_go_to_all_engines_at_once_but_to_the_last_one() -> None:
+    """Each alone until it is trusted; then the next one takes its place, and new requests join it."""
+    bench = PoolBench(4, slots=8)
+    bench.ready(0, 1, 2, 3)
+    records = [bench.arrive() for _ in range(16)]
+    suspects = [record for record in records if record.engine == "0"]
+    for name in (1, 2, 3):
+        bench.trust(name)
+    bench.die(0)
+    assert sorted(record.engine or "" for record in suspects) == ["0", "0", "1", "2"]
+    assert [bench.arrive().engine for _ in range(3)] == ["3"] * 3, "the others would have two suspects"
+    for name in (1, 2):
+        bench.trust(name)
+    assert sorted(record.engine or "" for record in suspects) == ["1", "1", "2", "2"]
+    for name in (1, 2):
+        bench.trust(name)
+    assert bench.arrive().engine in ("1", "2")
+
+
+def test_requests_of_an_engine_that_was_killed_from_outside_are_no_suspects() -> None:
+    """All of them go on at once where there is room, the cause being known."""
+    bench = PoolBench(4, slots=8)
+    bench.ready(0, 1, 2, 3)
+    records = [bench.arrive() for _ in range(16)]
+    bench.die(0, DeathCause.KILLED)
+    assert all(record.engine in ("1", "2", "3") for record in records)
+    assert all(record.state is State.SUBMITTED for record in records)
+    assert not any(engine.quarantined for engine in bench.pool)
+
+
+def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
+    """Such as one whose answer has outgrown a frame. Its end pumps in the middle of a pump."""
+    bench = PoolBench(1, slots=3)
+    bench.ready(0)
+    records = [bench.arrive() for _ in range(3)]
+    bench.trust(0)
+    bench.die(0)
+    sent: list[ToEngine] = []
+
+    def send(message: ToEngine) -> None:
+        if isinstance(message, Submit) and message.request_id == records[0].request_id:
+            raise LinkError("the message is too long")
+        sent.append(message)
+
+    bench.engine(0).live(READY, send)
+    assert bench.retired_records == records[:1]
+    assert [one.request_id for one in sent if isinstance(one, Submit)] == [2, 3]
+    assert bench.on_board(0) == records[1:]
+
+
+@pytest.mark.parametrize("engines", [1, 2, 3, 4])
+def test_a_poison_is_found_at_its_second_death_and_kills_one_healthy_engine_at_most(engines: int) -> None:
+    """None where there is only one to go on with. Each second death has one culprit."""
+    bench = PoolBench(engines, slots=4)
+    bench.ready(*range(engines))
+    records = [bench.arrive() for _ in range(3 * engines)]
+    first = str(min(1, engines - 1))
+    poison = next(record for record in records if record.engine == first)
+    for engine in bench.pool:
+        if engine.name != first:
+            bench.trust(engine.name)
+    died = [first]
+    bench.die(first)
+    while poison.outcome is None:
+        for engine in list(bench.pool):
+            if poison in bench.on_board(engine.name):
+                died.append(engine.name)
+                bench.die(engine.name)
+            elif not engine.ready and (engines < 3 or poison.engine == first):
+                bench.ready(engine.name)
+            else:
+                bench.trust(engine.name)
+    assert len(died) == 2
+    assert died == [first, first] or engines > 2
+    assert poison.outcome == "error"
+    assert [record.outcome for record in records if record is not poison] == [None] * (3 * engines - 1)
+
+
+def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None:
+    """The engine that takes them gets no new requests meanwhile."""
+    bench = PoolBench(2, slots=4)
+    bench.ready(0, 1)
+    suspects = [record for record in [bench.arrive() for _ in range(4)] if record.engine == "0"]
+    bench.trust(1)
+    bench.pool.drain("0")
+    bench.die(0)
+    bench.pool._leave(bench.engine(0))
+    assert [record.engine for record in suspects].count("1") == 1
+    late = bench.arrive()
+    assert late.state is State.QUEUED
+    bench.trust(1)
+    bench.trust(1)
+    assert [record.engine for record in suspects] == ["1"] * len(suspects)
+
+
+def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_along() -> None:
+    """The system prompt is computed for another one: the engine will have it, but not what was the
+    leaver's."""
+    bench = PoolBench(1, slots=4)
+    bench.ready(0)
+    system, first, second = ([seed * 1000 + at for at in range(2 * BLOCK_TOKENS)] for seed in (1, 2, 3))
+    stays = bench.arrive(prompt=[*system, *first])
+    leaver = bench.arrive(prompt=[*system, *second])
+    bench.cancel(leaver)
+    retired = StepOutput([], [], [Retired(leaver.request_id, "cancelled")], Counters())
+    bench.engine(0).multiplexer.route(retired)
+    life = bench.engine(0).life
+    assert life is not None
+    likely = life.likely
+    assert likely.cached_tokens(leaver.prepared.prefix_blocks, 10_000) == len(system)
+    assert likely.cached_tokens(stays.prepared.prefix_blocks, 10_000) == len([*system, *first])
+
+
+def test_each_engine_has_a_disk_tier_of_its_own() -> None:
+    """The first one has the folder that one engine alone has: a restart with more engines finds its
+    prefixes."""
+    config = EngineConfig("mlx", "model", kv_disk="prefixes", sharers=2)
+    loads = [load_message(config, number=number) for number in range(3)]
+    assert [load.kv_disk for load in loads] == ["prefixes", "prefixes/engine-1", "prefixes/engine-2"]
+    assert [load.sharers for load in loads] == [2, 2, 2]
+
+
+@trio_test
+async def test_engines_elsewhere_hear_what_the_model_is(tmp_path: Path) -> None:
+    """By all of its bytes, read when the first of them is started: neither the server's start nor its loop
+    waits for it. The server's own engines need no look at it."""
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    bench = PoolBench(2, model_folder=tmp_path, model="owner/name")
+    loads = [await engine.load() for engine in bench.pool]
+    assert {load.fingerprint for load in loads} == {fingerprint(tmp_path)}
+    assert (await PoolBench(1, model_folder=tmp_path).engine(0).load()).fingerprint == ""

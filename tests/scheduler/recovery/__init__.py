@@ -1,1 +1,0 @@
-"""Mirrors the package of the same name."""
