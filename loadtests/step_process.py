@@ -24,6 +24,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
 from scheduler.engine.backend import Backend
+from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import share
 from scheduler.engine.sequence import Sequence
 from scheduler.link.messages import Load, Sampling, ScriptedPlan, Submit
@@ -107,12 +108,11 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
                 for number, rest in enumerate(rests, 2)
             ],
         )
-        seconds = _timed(backend.step, job["steps"])
+        decoding = StepPlan(decode=tuple(range(2, len(rests) + 2)))
+        seconds = _timed(lambda: backend.execute(decoding), job["steps"])
         assert backend.prefixes is not None
         held = backend.kv_bytes() + backend.prefixes.nbytes
-        for number in range(2, len(rests) + 2):
-            backend.remove(number)
-        backend.prefixes.clear()
+        backend.execute(StepPlan(release=decoding.decode, clear=True))
         return {"seconds": seconds, "kv_bytes": held}
 
     return measure
@@ -121,10 +121,11 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
 def _decode_all(backend: Backend, submits: list[Submit]) -> None:
     """Admit these rows, and step until each has a token."""
     rows = [Sequence.of(submit) for submit in submits]
-    for row in rows:
-        backend.admit(row)
+    result = backend.execute(StepPlan(admit=tuple(Admit(row) for row in rows)))
+    decode = tuple(row.request_id for row in rows)
     while True:
-        result = backend.step(share(rows, backend.begun, _CHUNK_TOKENS * len(rows), backend.limits))
+        chunks = share(rows, result.begun, _CHUNK_TOKENS * len(rows), backend.facts.limits)
+        result = backend.execute(StepPlan(chunks=chunks, decode=decode))
         if len(result.tokens) == len(rows):
             return
 

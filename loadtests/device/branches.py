@@ -64,7 +64,8 @@ class Subject:
         model, _ = load_model(folder, lazy=True)
         model.set_dtype(DTYPES[dtype])
         mx.eval(model.parameters())
-        return cls(f"{name}, {dtype}", model, load_message(config), backend.describe(), backend.row_bytes)
+        row_bytes = backend.facts.row_bytes
+        return cls(f"{name}, {dtype}", model, load_message(config), backend.describe(), row_bytes)
 
     @property
     def tolerance(self) -> float:

@@ -42,7 +42,7 @@ def _transient_bytes(work: Callable[[], object]) -> int:
 
 
 def _peaks(backend: MlxBackend, context_tokens: int, sizes: Sequence[int]) -> Iterator[Finding]:
-    limit = backend.memory_limit
+    limit = backend.facts.memory_limit
     peak = ChunkPeak(limit.first_peak_bytes, max(sizes))
     row = Row.of(
         Submit(1, compact([*words(backend, context_tokens, 1), 1]), 1, (), Sampling(temperature=0.0))
@@ -69,7 +69,7 @@ def _peaks(backend: MlxBackend, context_tokens: int, sizes: Sequence[int]) -> It
         )
         done, number = done + size, number + 1
     held = device().memory().active - started
-    token_bytes = backend.row_bytes.token_bytes
+    token_bytes = backend.facts.row_bytes.token_bytes
     yield Finding(
         "growth of a prompt",
         "measured",
@@ -90,7 +90,7 @@ def _pool(backend: MlxBackend) -> Finding:
     before = device().memory().cached
     device().clear_pool()
     after = device().memory().cached
-    limit = backend.memory_limit.pool_bytes
+    limit = backend.facts.memory_limit.pool_bytes
     right = after <= _NOISE_BYTES and before <= limit + _NOISE_BYTES
     return Finding(
         "pool of freed buffers",

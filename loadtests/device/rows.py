@@ -27,9 +27,9 @@ def loaded(folder: Path) -> MlxBackend:
 def fitting_tokens(backend: MlxBackend, rows: int) -> int:
     """Return how many tokens these rows may have with a quarter of the KV budget: a device that is out of
     memory may end the process, and rows are copied when they leave."""
-    limit = backend.memory_limit
+    limit = backend.facts.memory_limit
     budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes) // 4
-    return budget_bytes // (rows * max(1, backend.row_bytes.token_bytes))
+    return budget_bytes // (rows * max(1, backend.facts.row_bytes.token_bytes))
 
 
 def words(backend: MlxBackend, count: int, seed: int) -> list[int]:
@@ -48,7 +48,9 @@ def decoding(backend: MlxBackend, prompts: Sequence[Sequence[int]]) -> list[int]
     for row in rows:
         backend.admit(row)
     while any(row.prefilling for row in rows):
-        chunks: tuple[Chunk, ...] = share(rows, backend.begun, _CHUNK_TOKENS * len(rows), backend.limits)
+        chunks: tuple[Chunk, ...] = share(
+            rows, backend.begun, _CHUNK_TOKENS * len(rows), backend.facts.limits
+        )
         backend.step(chunks)
     return [row.request_id for row in rows]
 

@@ -1,30 +1,29 @@
-"""The interface between the engine loop and a model.
+"""The interface between the engine loop and a model: a plan in, a result out.
 
-Two implementations pass the same contract tests (`tests/contracts/check_backend.py`): `mlx/backend.py`
-(the real one) and `scripted_backend.py` (tokens by arithmetic, for tests of everything around it).
+All implementations pass the same contract tests (`tests/contracts/check_backend.py`): `mlx/backend.py`,
+`ranks/all_ranks.py` (several processes as one), and `scripted_backend.py` (tokens by arithmetic, for tests of
+everything around it); `mlx/pooling/backend.py` passes those for vectors (`check_vectors.py`).
 """
 
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
-from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.engine.budget.limits import MemoryLimit
-from scheduler.engine.device import Device
+from scheduler.engine.device import Readings, Traits
 from scheduler.engine.disk.disk_tier import DiskTier
-from scheduler.engine.plan import Restorable
-from scheduler.engine.prefill import Chunk, PrefillLimits
+from scheduler.engine.plan import Restorable, StepPlan
+from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import (
     MAX_TOP_LOGPROBS,
-    AdapterSource,
     Load,
     PrefillOut,
     PromptLogprobsOut,
@@ -52,25 +51,42 @@ class StepResult:
     model_seconds: float = field(default=0.0, compare=False)
     """The part of the step's time that the model took; the rest is bookkeeping."""
     prompt_logprobs: abc.Sequence[PromptLogprobsOut] = ()
+    change_seconds: float = field(default=0.0, compare=False)
+    """What the plan's changes took, before the model's step."""
+    refused: tuple[tuple[int, str], ...] = ()
+    """Sequences of `StepPlan.admit` that cannot run, and why: nothing of them is left."""
+    refused_adapters: tuple[tuple[str, str], ...] = ()
+    """By key, and why."""
+    freed_bytes: int = 0
+    """By `StepPlan.clear`."""
+    evicted_bytes: int = 0
+    """By `StepPlan.evict`."""
+    unpinned: tuple[str, ...] = ()
+    slow: tuple[tuple[int, str], ...] = field(default=(), compare=False)
+    """Rows that should end for their masks' time, by this process's clock, and why: ranks end them together,
+    by the next plan's `end`."""
+    begun: Container[int] = field(default=(), compare=False)
+    """The rows whose prefill has begun: each must have a chunk in every step."""
+    has_pending: bool = field(default=False, compare=False)
+    """Whether there are sampled tokens that no step has returned yet (overlap)."""
+    kv_bytes: int = field(default=0, compare=False)
+    """Bytes of KV cache held by all rows; 0 when there are none."""
 
 
-def check_logprobs(submit: Submit) -> None:
-    """Raises RequestRefused for more alternatives than a step computes."""
-    for name, top in (("top_logprobs", submit.top_logprobs), ("prompt_logprobs", submit.prompt_logprobs)):
-        if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
-            raise RequestRefused(f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {top}")
+@dataclass(frozen=True, slots=True)
+class BackendFacts:
+    """What stays as it is while the back end lives."""
 
-
-def started(backend: Backend, load: Load) -> Ready:
-    """Load the adapters of `load`, and return what the back end describes then."""
-    refused = []
-    for source in load.adapters:
-        try:
-            backend.load_adapter(source)
-        except AdapterRefused as error:
-            refused.append((source.key, str(error)))
-    ready: Ready = msgspec.structs.replace(backend.describe(), refused_adapters=tuple(refused))
-    return ready
+    row_bytes: RowBytes
+    """Bytes of a row's KV cache, by its tokens."""
+    limits: PrefillLimits
+    """Limits of one step's prefill."""
+    restorable: Restorable
+    memory_limit: MemoryLimit
+    """All that it may use, as loaded."""
+    traits: Traits
+    in_place: bool = False
+    """Whether rows can attend in place to what is cached of them, so that `StepPlan.saving` has an effect."""
 
 
 class DiskWatch(Protocol):
@@ -82,6 +98,15 @@ class DiskWatch(Protocol):
     def disk_tokens(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """What is cached beside the rows, to be read only."""
+
+    prefixes: Prefixes
+    disk: Callable[[], DiskWatch | None] = lambda: None
+    """The tier, once it is open."""
+
+
 class Backend(Protocol):
     """A running batch. One thread calls it; a row is known by its request id.
 
@@ -90,49 +115,23 @@ class Backend(Protocol):
     admitted.
     """
 
+    @property
+    def facts(self) -> BackendFacts: ...
+
+    @property
+    def cache(self) -> Cache | None:
+        """The prefix cache, or None."""
+        ...
+
+    @property
+    def device(self) -> Readings: ...
+
     def describe(self) -> Ready:
         """What was loaded."""
         ...
 
-    @property
-    def row_bytes(self) -> RowBytes:
-        """Bytes of a row's KV cache, by its tokens."""
-        ...
-
-    @property
-    def limits(self) -> PrefillLimits:
-        """Limits of one step's prefill."""
-        ...
-
-    @property
-    def prefixes(self) -> Prefixes | None:
-        """The prefix cache, or None. Besides the back end only its budget is changed, and it is evicted."""
-        ...
-
-    @property
-    def restorable(self) -> Restorable: ...
-
-    @property
-    def begun(self) -> Container[int]:
-        """The rows whose prefill has begun: each must have a chunk in every step."""
-        ...
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether there are sampled tokens that no step has returned yet (overlap)."""
-        ...
-
     def check(self, sequence: Sequence) -> None:
         """Raises RequestRefused for what could fail inside the batch or index outside an array."""
-        ...
-
-    def load_adapter(self, source: AdapterSource) -> None:
-        """Load a LoRA adapter, for the sequences that name it. Raises AdapterRefused, with nothing
-        changed."""
-        ...
-
-    def unload_adapter(self, key: str) -> None:
-        """Free an adapter that no sequence has."""
         ...
 
     def preparing(self, sequence: Sequence) -> bool:
@@ -140,38 +139,13 @@ class Backend(Protocol):
         The first call starts them. Raises RequestRefused if it cannot run."""
         ...
 
-    def forget(self, sequence: Sequence) -> None:
-        """A waiting sequence was cancelled or refused."""
-        ...
-
-    def admit(self, sequence: Sequence) -> None:
-        """Add a row, with its prefix hit. Raises RequestRefused, with nothing changed."""
-        ...
-
-    def keep(self, request_id: int, tokens: int) -> None:
-        """Put the first `tokens` computed tokens of a running row into the prefix cache."""
-        ...
-
-    def remove(self, request_id: int) -> None:
-        """Remove the row from the batch and free its cache. What was computed goes to the prefix cache.
-        Raises KeyError for unknown ids."""
-        ...
-
-    def save_memory(self, saving: bool) -> bool:
-        """While `saving`, let rows attend in place to all that is cached of them, whatever time that costs.
-        Returns whether they do from now on."""
-        ...
-
-    def emit_pending(self) -> StepResult:
-        """Return the tokens that are already sampled, and compute nothing."""
-        ...
-
-    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
-        """Compute these chunks, then one token of each row whose prompt is complete. `predicted_seconds`: of
-        the whole step; None: not known.
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Carry out the plan, in the order of its fields; chunks and decoded rows of refused sequences are
+        passed over.
 
         A row ends by itself at a stop token or at its `max_tokens`. A failure of one row retires that row as
-        "failed"; an exception from here means that the whole batch is lost.
+        "failed"; an exception from here means that the whole batch is lost. Raises KeyError, with nothing
+        changed, for an id in `release` that is no row.
         """
         ...
 
@@ -179,19 +153,24 @@ class Backend(Protocol):
         """Do one slice of background work, which no step waits for. Returns whether there is more."""
         ...
 
-    @property
-    def disk(self) -> DiskWatch | None:
-        """The disk tier, or None."""
-        ...
 
-    def kv_bytes(self) -> int:
-        """Bytes of KV cache held by all rows; 0 when there are none."""
-        ...
+def check_logprobs(submit: Submit) -> None:
+    """Raises RequestRefused for more alternatives than a step computes."""
+    for name, top in (("top_logprobs", submit.top_logprobs), ("prompt_logprobs", submit.prompt_logprobs)):
+        if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
+            raise RequestRefused(f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {top}")
 
-    @property
-    def device(self) -> Device: ...
 
-    @property
-    def memory_limit(self) -> MemoryLimit:
-        """All that it may use, as loaded."""
-        ...
+def refused_adapters(plan: StepPlan, why: str) -> tuple[tuple[str, str], ...]:
+    """Return `StepResult.refused_adapters` of a back end that takes none."""
+    sources = [source for source in plan.adapters if not isinstance(source, str)]
+    return tuple((source.key, f"the adapter {source.name!r} cannot be used: {why}") for source in sources)
+
+
+def started(backend: Backend, load: Load) -> Ready:
+    """Load the adapters of `load`, and return what the back end describes then."""
+    refused: tuple[tuple[str, str], ...] = ()
+    if load.adapters:
+        refused = backend.execute(StepPlan(adapters=load.adapters)).refused_adapters
+    ready: Ready = msgspec.structs.replace(backend.describe(), refused_adapters=refused)
+    return ready

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
-from scheduler.engine.backend import DiskWatch
+from scheduler.engine.backend import Cache, DiskWatch
 from scheduler.engine.prefix.cache_statistics import CacheStatistics
-from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.link.messages import CacheCounters, Inspect, Inspection
 from scheduler.link.reports import CacheReport, DiskReport, PinReport, PrefixReport
 
@@ -19,12 +18,9 @@ _MAX_REPORTED_COMPLAINTS = 20
 class CacheWatch:
     """Counts, and checks the tree periodically: a violated invariant raises an alarm, never a crash."""
 
-    def __init__(
-        self, prefixes: Prefixes | None, disk: Callable[[], DiskWatch | None], clock: Callable[[], float]
-    ) -> None:
-        """`disk`: the tier, once it is open."""
-        self._prefixes = prefixes
-        self._disk = disk
+    def __init__(self, cache: Cache | None, clock: Callable[[], float]) -> None:
+        self._prefixes = None if cache is None else cache.prefixes
+        self._disk = (lambda: None) if cache is None else cache.disk
         self._clock = clock
         self._checked_at = clock()
         self._complaints = 0
@@ -65,14 +61,14 @@ class CacheWatch:
             held_tokens=prefixes.held_tokens,
         )
 
-    def inspect(self, command: Inspect, running_bytes: int) -> Inspection:
-        """Carry out `command` and return its answer. Complaints are those of the last check, so that no
-        request waits for one."""
+    def inspect(
+        self, command: Inspect, running_bytes: int, freed_bytes: int, unpinned: Container[str]
+    ) -> Inspection:
+        """Return the answer to `command`, which a plan has carried out. Complaints are those of the last
+        check, so that no request waits for one."""
         prefixes = self._prefixes
         if prefixes is None:
             return Inspection(command.query, 0, None)
-        freed = prefixes.clear() if command.clear else 0
-        unpinned = bool(command.unpin) and prefixes.unpin(command.unpin)
         report = _cache_report(
             prefixes.statistics(command.top, command.head_tokens),
             prefixes.budget_bytes,
@@ -82,10 +78,10 @@ class CacheWatch:
         disk = self._disk()
         return Inspection(
             command.query,
-            freed,
+            freed_bytes if command.clear else 0,
             report,
             None if disk is None else _disk_report(disk),
-            unpinned=unpinned,
+            unpinned=command.unpin in unpinned,
         )
 
 

@@ -54,11 +54,8 @@ class Traits:
     """Allocations that the device can hold at a time, whatever their size; None: any number."""
 
 
-class Device(Protocol):
-    """One thread calls it, between steps."""
-
-    @property
-    def traits(self) -> Traits: ...
+class Readings(Protocol):
+    """The device's memory, read by one thread, between steps."""
 
     def memory(self) -> DeviceMemory:
         """The allocator's counters, `peak` since `restart_peak`. Called in every step, so it must be
@@ -77,6 +74,14 @@ class Device(Protocol):
     def transient_bytes(self) -> int:
         """The most memory since `restart_peak` beyond what was held then, and is held now."""
         ...
+
+
+class Device(Readings, Protocol):
+    """One thread calls it, between steps. Only a back end changes it, as its plan says
+    (`budget/changes.py`)."""
+
+    @property
+    def traits(self) -> Traits: ...
 
     def clear_pool(self) -> None:
         """Return freed buffers to the system."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
 
 import msgspec
 
-from scheduler.engine.adapter_files import AdapterRefused, salted
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.budget.changes import BudgetChange
 from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import Admit, EngineState, StepPlan, plan
+from scheduler.engine.plan import EngineState, StepPlan, plan, with_changes
 from scheduler.engine.sequence import RequestRefused, Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError
@@ -45,8 +45,29 @@ from scheduler.link.messages import (
 from scheduler.link.reports import EngineReport, PlanReport, SlotReport
 from scheduler.link.waits import Waits
 
-_NOTHING = StepResult()
 Outgoing: TypeAlias = StepOutput | Inspection | AdapterLoaded
+
+
+@dataclass(slots=True)
+class _Changes:
+    """What the next plan does beside its step: collected while commands are read and sequences prepared."""
+
+    adapters: list[LoadAdapter | UnloadAdapter] = field(default_factory=list)
+    ended: list[TurnEnded] = field(default_factory=list)
+    release: list[int] = field(default_factory=list)
+    forget: list[int] = field(default_factory=list)
+    inspect: list[Inspect] = field(default_factory=list)
+
+    def added_to(self, todo: StepPlan) -> StepPlan:
+        return with_changes(
+            todo,
+            adapters=tuple(one.adapter if isinstance(one, LoadAdapter) else one.key for one in self.adapters),
+            ended=tuple(self.ended),
+            release=tuple(self.release),
+            forget=tuple(self.forget),
+            clear=any(command.clear for command in self.inspect),
+            unpin=tuple(command.unpin for command in self.inspect if command.unpin),
+        )
 
 
 class EngineLoop:
@@ -69,16 +90,21 @@ class EngineLoop:
         self._waiting: dict[int, Sequence] = {}
         self._retired: list[Retired] = []
         self._replies: list[Outgoing] = []
-        self._watch = CacheWatch(backend.prefixes, lambda: backend.disk, clock)
+        self._changes = _Changes()
+        self._cache = backend.cache
+        self._watch = CacheWatch(backend.cache, clock)
         self._background = False
-        self._row_bytes = backend.row_bytes
+        self._facts = backend.facts
+        self._row_bytes = backend.facts.row_bytes
+        self._last_result = StepResult()
         self._meter = StepMeter(pace)
         self._memory_watch = MemoryWatch(
             backend.device,
-            backend.prefixes,
-            backend.kv_bytes,
+            None if backend.cache is None else backend.cache.prefixes,
+            lambda budget: self._carry_out(budget),
+            lambda: self._last_result.kv_bytes,
             self._row_bytes,
-            backend.memory_limit,
+            backend.facts.memory_limit,
             pace.most_tokens,
             lambda: sum(charged_bytes(row, self._row_bytes) for row in self._slots),
         )
@@ -117,34 +143,20 @@ class EngineLoop:
                 case Submit():
                     self._receive(command)
                 case TurnEnded():
-                    self._end_turn(command)
+                    self._changes.ended.append(command)
                 case Cancel(request_id=request_id):
                     self._cancel(request_id)
                 case Inspect():
-                    answer = self._watch.inspect(command, self._backend.kv_bytes())
-                    self._replies.append(msgspec.structs.replace(answer, engine=self._report()))
+                    self._changes.inspect.append(command)
                 case SetMemoryLimit():
                     self._memory_watch.set_limit(command, self._clock())
                     self._limit_set = True
-                case LoadAdapter():
-                    self._replies.append(self._load_adapter(command))
-                case UnloadAdapter(key=key):
-                    self._backend.unload_adapter(key)
+                case LoadAdapter() | UnloadAdapter():
+                    self._changes.adapters.append(command)
                 case Load() | Follow():
                     raise LinkError("a second first message: an engine loads one model in its life")
                 case _:
                     assert_never(command)
-
-    def _end_turn(self, command: TurnEnded) -> None:
-        if (prefixes := self._backend.prefixes) is not None:
-            prefixes.ended(salted(command.adapter, command.salt), command.session, command.kind)
-
-    def _load_adapter(self, command: LoadAdapter) -> AdapterLoaded:
-        try:
-            self._backend.load_adapter(command.adapter)
-        except AdapterRefused as refused:
-            return AdapterLoaded(command.query, str(refused))
-        return AdapterLoaded(command.query)
 
     def _receive(self, submit: Submit) -> None:
         try:
@@ -160,46 +172,59 @@ class EngineLoop:
 
     def _refuse(self, sequence: Sequence, refusal: RequestRefused) -> None:
         self._waits.forget(sequence.request_id)
-        self._backend.forget(sequence)
         self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
 
     def _cancel(self, request_id: int) -> None:
-        if (waiting := self._waiting.pop(request_id, None)) is not None:
-            self._backend.forget(waiting)
+        if self._waiting.pop(request_id, None) is not None:
+            self._changes.forget.append(request_id)
             self._waits.forget(request_id)
         else:
             if self._slots.release(request_id) is None:
                 return  # It ended by itself; its Retired is already sent.
-            self._backend.remove(request_id)
+            self._changes.release.append(request_id)
         self._retired.append(Retired(request_id, "cancelled"))
 
+    def _carry_out(self, budget: BudgetChange) -> None:
+        """At once, because the next reading must see what it frees."""
+        self._execute(StepPlan(budget=budget))
+
+    def _execute(self, todo: StepPlan) -> StepResult:
+        self._last_result = self._backend.execute(todo)
+        return self._last_result
+
     def _plan(self) -> StepPlan:
-        if self.idle:
-            return StepPlan()
-        backend = self._backend
+        """Return all that the next step does."""
+        todo = StepPlan() if self.idle else self._planned()
+        return self._changes.added_to(todo)
+
+    def _planned(self) -> StepPlan:
         now = self._clock()
         allowance = self._memory_watch.allowance(now)
         if (room := allowance.room) is not None:
-            room = replace(room, saving=backend.save_memory(room.saving))
+            room = replace(room, saving=room.saving and self._facts.in_place)
             allowance = replace(allowance, room=room)
         state = EngineState(
             waiting=self._ready(),
             running=list(self._slots),
-            begun=backend.begun,
+            begun=self._last_result.begun,
             free_slots=self._slots.free,
-            restorable=backend.restorable,
+            restorable=self._facts.restorable,
             cached_tokens=self._cached_tokens,
             memory=self._memory(),
             pace=self._pace,
-            limits=self._ceiling.limits(backend.limits),
-            has_pending=backend.has_pending,
+            limits=self._ceiling.limits(self._facts.limits),
+            has_pending=self._last_result.has_pending,
             admissions=self._admissions,
             allowance=allowance,
             chunk_ceiling=self._ceiling.tokens,
         )
-        self._last_plan = plan(state, now)
-        self._waits.look(self._reasons(self._last_plan), now)
-        return self._last_plan
+        todo = plan(state, now)
+        self._waits.look(self._reasons(todo), now)
+        if todo.computes:
+            evict = self._memory_watch.starting(bool(todo.chunks), todo.step_bytes)
+            todo = with_changes(todo, evict=evict)
+        self._last_plan = todo
+        return todo
 
     def _reasons(self, todo: StepPlan) -> dict[int, WaitReason]:
         """Return why each waiting sequence is not admitted. The plan knows only those that are ready."""
@@ -216,13 +241,14 @@ class EngineLoop:
                     ready.append(sequence)
             except RequestRefused as refusal:
                 del self._waiting[sequence.request_id]
+                self._changes.forget.append(sequence.request_id)
                 self._refuse(sequence, refusal)
         return ready
 
     def _memory(self) -> Memory | None:
-        prefixes = self._backend.prefixes
-        if prefixes is None:
+        if self._cache is None:
             return None
+        prefixes = self._cache.prefixes
         return Memory(
             prefixes.budget_bytes,
             self._row_bytes,
@@ -232,68 +258,74 @@ class EngineLoop:
         )
 
     def _cached_tokens(self, sequence: Sequence) -> int:
-        prefixes = self._backend.prefixes
-        if prefixes is None or sequence.unscored:
+        if self._cache is None or sequence.unscored:
             return 0
-        return prefixes.match_length(sequence.tokens, sequence.submit.salt)
+        return self._cache.prefixes.match_length(sequence.tokens, sequence.submit.salt)
 
     def _step(self, todo: StepPlan) -> StepResult:
-        for sequence in todo.preempt:
-            self._preempt(sequence)
-        for kept in todo.keep:
-            self._backend.keep(kept.request_id, kept.tokens)
+        changes, self._changes = self._changes, _Changes()
         for admit in todo.admit:
-            self._admit(admit)
-        result = self._emit_pending() if todo.emit_pending else self._compute(todo)
+            admit.sequence.checkpoints, admit.sequence.admission = admit.checkpoints, self._admissions
+            self._admissions += 1
+        prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
+        started = self._clock()
+        result = self._execute(todo)
+        ended = self._clock()
+        for request_id in todo.preempt:
+            self._preempted(request_id, started)
+        self._admitted(todo, result, prefilled, started)
+        if todo.emit_pending:
+            self._meter.count(result, self._slots, {})
+        elif todo.computes and self._slots:
+            self._meter.measure(todo, result, started + result.change_seconds, ended)
+            result = self._computed(todo, result, prefilled)
         for retired in result.retired:
             self._slots.release(retired.request_id)
         if not self._slots:
             self._meter.idle()
+        self._answer(changes, result)
         return result
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Preempt a row: keep what it has computed if there is room, and put it first in the queue."""
-        self._backend.remove(sequence.request_id)
-        self._slots.release(sequence.request_id)
+    def _preempted(self, request_id: int, now: float) -> None:
+        """What the row has computed is kept where there is room, and it is first in the queue."""
+        sequence = self._slots.release(request_id)
+        assert sequence is not None, "a sequence without a slot was preempted"
         sequence.requeue()
-        self._waiting = {sequence.request_id: sequence, **self._waiting}
+        self._waiting = {request_id: sequence, **self._waiting}
         self._meter.preemptions += 1
-        self._waits.preempted(sequence.request_id, self._clock())
+        self._waits.preempted(request_id, now)
 
-    def _admit(self, admit: Admit) -> None:
-        sequence = admit.sequence
-        del self._waiting[sequence.request_id]
-        sequence.checkpoints, sequence.admission = admit.checkpoints, self._admissions
-        self._admissions += 1
-        try:
-            self._backend.admit(sequence)
-        except RequestRefused as refusal:
-            self._refuse(sequence, refusal)
-        else:
+    def _admitted(self, todo: StepPlan, result: StepResult, prefilled: dict[int, int], now: float) -> None:
+        """Give slots to those that the back end has taken, and note what of their prompts was cached."""
+        refused = dict(result.refused)
+        for admit in todo.admit:
+            sequence = admit.sequence
+            del self._waiting[sequence.request_id]
+            if (why := refused.get(sequence.request_id)) is not None:
+                self._refuse(sequence, RequestRefused(why))
+                continue
             self._slots.take(sequence)
-            self._waits.admitted(sequence.request_id, self._clock())
+            prefilled[sequence.request_id] = min(sequence.cached_tokens, sequence.prompt_tokens)
+            self._waits.admitted(sequence.request_id, now)
 
-    def _emit_pending(self) -> StepResult:
-        result = self._backend.emit_pending()
-        self._meter.count(result, self._slots, {})
-        return result
-
-    def _compute(self, todo: StepPlan) -> StepResult:
-        if not self._slots:
-            return _NOTHING
-        prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
-        # A sequence may have been refused when it was admitted.
-        chunks = [chunk for chunk in todo.chunks if chunk.request_id in self._slots]
-        self._memory_watch.starting(bool(chunks), todo.step_bytes)
-        started = self._clock()
-        result = self._backend.step(chunks, todo.predicted_seconds)
-        self._meter.measure(todo, result, started, self._clock())
+    def _computed(self, todo: StepPlan, result: StepResult, prefilled: dict[int, int]) -> StepResult:
+        """Learn from a step in which the model ran. Return what is reported of it."""
         self._memory_watch.measured(result.computed_prefill_tokens, todo.context_tokens)
         self._ceiling.computed(result.computed_prefill_tokens)
         self._meter.count(result, self._slots, prefilled)
         # A resumed sequence has already reported its prompt's progress.
         reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
         return replace(result, prefills=reported)
+
+    def _answer(self, changes: _Changes, result: StepResult) -> None:
+        """Answer the commands that the step has carried out."""
+        refused = dict(result.refused_adapters)
+        for one in changes.adapters:
+            if isinstance(one, LoadAdapter):
+                self._replies.append(AdapterLoaded(one.query, refused.get(one.adapter.key, "")))
+        for inspect in changes.inspect:
+            answer = self._watch.inspect(inspect, result.kv_bytes, result.freed_bytes, result.unpinned)
+            self._replies.append(msgspec.structs.replace(answer, engine=self._report()))
 
     def _emit(self, result: StepResult) -> list[Outgoing]:
         self._watch.look(idle=self.idle)
@@ -352,7 +384,7 @@ class EngineLoop:
             waiting=len(self._waiting),
             preemptions=meter.preemptions,
             re_prefilled_tokens=meter.re_prefilled_tokens,
-            kv_bytes=self._backend.kv_bytes(),
+            kv_bytes=self._last_result.kv_bytes,
             cache=self._watch.counters(),
             model_seconds=meter.model_seconds,
             between_seconds=meter.between_seconds,
@@ -368,7 +400,7 @@ class EngineLoop:
 
 def _plan_report(last: StepPlan) -> PlanReport:
     return PlanReport(
-        preempted=[sequence.request_id for sequence in last.preempt],
+        preempted=list(last.preempt),
         admitted=[admit.sequence.request_id for admit in last.admit],
         chunks={str(chunk.request_id): chunk.tokens for chunk in last.chunks},
         decoding=len(last.decode),

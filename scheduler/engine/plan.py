@@ -14,12 +14,16 @@ from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+import msgspec
+
+from scheduler.engine.budget.changes import BudgetChange, Evict
 from scheduler.engine.budget.policy import Allowance
 from scheduler.engine.memory import Memory, left_in_place
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import WaitReason
+from scheduler.link.messages import AdapterSource, TurnEnded, WaitReason
+from scheduler.link.wire_struct import WireStruct
 
 Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
 """Where a cached prefix can be continued: after any token, at a checkpoint, or nowhere (no prefix cache)."""
@@ -61,16 +65,14 @@ class EngineState:
     """Of this step's prompt tokens, after a device timeout; None: no lower than configured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(WireStruct, frozen=True):
     """Put the first `tokens` tokens of a running row into the prefix cache."""
 
     request_id: int
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(WireStruct, frozen=True):
     """Give this sequence a slot. The other fields are its expected prefix hit, and where its prefill
     pauses."""
 
@@ -80,15 +82,37 @@ class Admit:
     checkpoints: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """Executed in the order of its fields. `emit_pending`: the model does not run; the step returns the
-    tokens that are already sampled, so that they do not wait for the prefill of the next step.
-    `predicted_seconds` None: not known yet. `target_seconds` None: no token waits for this step."""
+class StepPlan(WireStruct, frozen=True, tag="plan"):
+    """All that a back end does in a step, in the order of its fields. The model runs if there are chunks or
+    rows that decode.
 
-    preempt: tuple[Sequence, ...] = ()
+    `emit_pending`: the model does not run; the step returns the tokens that are already sampled, so that they
+    do not wait for the prefill of the next step. `predicted_seconds` None: not known yet. `target_seconds`
+    None: no token waits for this step.
+    """
+
+    release: tuple[int, ...] = ()
+    """Rows that were cancelled. What they computed goes to the prefix cache."""
+    budget: BudgetChange | None = None
+    adapters: tuple[AdapterSource | str, ...] = ()
+    """In this order: load one, or unload by its key one that no sequence has."""
+    ended: tuple[TurnEnded, ...] = ()
+    """Sessions that wait from now on: the gaps until they return decide what is evicted."""
+    clear: bool = False
+    """Evict all prefixes that are not in use."""
+    unpin: tuple[str, ...] = ()
+    """Hold these pinned prefixes no longer."""
+    forget: tuple[int, ...] = ()
+    """Waiting sequences that were cancelled or refused."""
+    end: tuple[tuple[int, str], ...] = ()
+    """Rows that this step retires as failed, and why."""
+    saving: bool | None = None
+    """Rows attend in place to all that is cached of them, whatever time that costs. None: as before."""
+    preempt: tuple[int, ...] = ()
+    """Rows that leave the batch, and wait again."""
     keep: tuple[Keep, ...] = ()
     admit: tuple[Admit, ...] = ()
+    evict: Evict | None = None
     emit_pending: bool = False
     chunks: tuple[Chunk, ...] = ()
     decode: tuple[int, ...] = ()
@@ -99,8 +123,25 @@ class StepPlan:
     """Computed tokens of the prompt in prefill that has most of them."""
     step_bytes: int = 0
     """What the step takes of memory at most, beyond what is held; 0 where nothing bounds it."""
-    waits: abc.Mapping[int, WaitReason] = field(default_factory=dict)
+    waits: dict[int, WaitReason] = msgspec.field(default_factory=dict)
     """Why a waiting sequence is not admitted, by request id."""
+    now: float = 0.0
+    """Rank 0's time, by which the prefix caches of all ranks age."""
+    refused: tuple[int, ...] = ()
+    """Requests that rank 0 has refused at admission in the plan before: so must every rank have done."""
+    compare: int = 0
+    """Not 0: after this plan each rank sends its state, with this number."""
+
+    @property
+    def computes(self) -> bool:
+        """Whether the model runs, if there are rows."""
+        return bool(self.chunks or self.decode)
+
+
+def with_changes(plan: StepPlan, **changes: object) -> StepPlan:
+    """Return the plan with other values of these fields."""
+    changed: StepPlan = msgspec.structs.replace(plan, **changes)
+    return changed
 
 
 def plan(state: EngineState, now: float) -> StepPlan:
@@ -108,10 +149,17 @@ def plan(state: EngineState, now: float) -> StepPlan:
     preempt = [] if state.memory is None else state.memory.victims(state.running)
     running = [row for row in state.running if row not in preempt]
     admissions = _admissions(state, running, state.free_slots + len(preempt), now)
-    membership = StepPlan(tuple(preempt), admissions.kept, tuple(admissions.admit), waits=admissions.waits)
+    room = state.allowance.room
+    membership = StepPlan(
+        saving=None if room is None else room.saving,
+        preempt=tuple(row.request_id for row in preempt),
+        keep=admissions.kept,
+        admit=tuple(admissions.admit),
+        waits=admissions.waits,
+    )
     prompts = [row for row in admissions.rows if row.prefilling]
     if state.has_pending and prompts:
-        return replace(membership, emit_pending=True, reason="emit_pending")
+        return with_changes(membership, emit_pending=True, reason="emit_pending")
     decoding = len(admissions.rows) - len(prompts)
     context = max((row.computed_tokens for row in prompts), default=0)
     budget = state.pace.budget(decoding, len(prompts), context)
@@ -121,7 +169,7 @@ def plan(state: EngineState, now: float) -> StepPlan:
     decode = tuple(
         row.request_id for row in admissions.rows if row.chunkable_tokens + left.get(row.request_id, 0) == 0
     )
-    return replace(
+    return with_changes(
         membership,
         chunks=chunks,
         decode=decode,
@@ -189,13 +237,14 @@ def _reason(budget: PrefillBudget, chunks: abc.Sequence[Chunk], decode: abc.Sequ
 
 def _as_admitted(admit: Admit, admission: int) -> Sequence:
     """Return a copy of the sequence as it will be after admission, for arithmetic."""
-    return replace(
+    copied: Sequence = msgspec.structs.replace(
         admit.sequence,
         computed_tokens=admit.cached_tokens,
         in_place_tokens=admit.in_place_tokens,
         checkpoints=admit.checkpoints,
         admission=admission,
     )
+    return copied
 
 
 @dataclass(slots=True)

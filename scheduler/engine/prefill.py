@@ -15,6 +15,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.sequence import Sequence
+from scheduler.link.wire_struct import WireStruct
 
 LEAST_CHUNK_TOKENS = 8
 """The least progress of one row, however many share a step."""
@@ -37,8 +38,7 @@ class PrefillLimits:
     padded: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(WireStruct, frozen=True):
     """Compute the next `tokens` tokens of this prompt."""
 
     request_id: int

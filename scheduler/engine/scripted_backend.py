@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import time
 from collections import abc
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from scheduler.engine.adapter_files import check_unchanged, named, read_config
-from scheduler.engine.asked_holds import take_holds
-from scheduler.engine.backend import StepResult, check_logprobs
+from scheduler.engine.adapter_files import AdapterRefused, check_unchanged, named, read_config
+from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs
+from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
-from scheduler.engine.device import Device, SystemMemory, Traits
-from scheduler.engine.plan import Restorable
+from scheduler.engine.cache_changes import changed, take_holds
+from scheduler.engine.device import Device, Readings, SystemMemory, Traits
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
@@ -49,9 +50,7 @@ _MOST_ROWS = 1 << 20
 
 
 class ScriptedDevice:
-    """A device without limits, whose memory is what the back end holds."""
-
-    traits = Traits("cpu")
+    """Readings of a device without limits, whose memory is what the back end holds."""
 
     def __init__(self, held_bytes: Callable[[], int]) -> None:
         self._held_bytes = held_bytes
@@ -70,18 +69,6 @@ class ScriptedDevice:
 
     def transient_bytes(self) -> int:
         return 0
-
-    def clear_pool(self) -> None:
-        pass
-
-    def limit_scores(self, most_bytes: int) -> None:
-        return
-
-    def limit_pool(self, most_bytes: int) -> None:
-        pass
-
-    def limit_wired(self, most_bytes: int) -> None:
-        pass
 
 
 @dataclass(slots=True)
@@ -125,7 +112,23 @@ class ScriptedBackend:
             self._prefixes = PrefixCache(budget_bytes, KV_BYTES_PER_TOKEN, False, clock)
         self._rows: dict[int, _Row] = {}
         self._adapters: set[str] = set()
-        self._device = device or ScriptedDevice(self.held_bytes)
+        self._limited = device
+        self._device: Readings = device or ScriptedDevice(self.held_bytes)
+        self._facts = BackendFacts(
+            RowBytes(KV_BYTES_PER_TOKEN),
+            PrefillLimits(_MOST_ROWS, plan.prefill_tokens_per_step),
+            "never" if self._prefixes is None else "anywhere",
+            self._memory_limit,
+            Traits("cpu") if device is None else device.traits,
+        )
+
+    @property
+    def facts(self) -> BackendFacts:
+        return self._facts
+
+    @property
+    def cache(self) -> Cache | None:
+        return None if self._prefixes is None else Cache(self._prefixes)
 
     def describe(self) -> Ready:
         return Ready(
@@ -141,28 +144,8 @@ class ScriptedBackend:
         )
 
     @property
-    def row_bytes(self) -> RowBytes:
-        return RowBytes(KV_BYTES_PER_TOKEN)
-
-    @property
     def prefixes(self) -> PrefixCache[ScriptedRun, Snapshot] | None:
         return self._prefixes
-
-    @property
-    def restorable(self) -> Restorable:
-        return "never" if self._prefixes is None else "anywhere"
-
-    @property
-    def limits(self) -> PrefillLimits:
-        return PrefillLimits(_MOST_ROWS, self._plan.prefill_tokens_per_step)
-
-    @property
-    def begun(self) -> Container[int]:
-        return ()  # Prefill can pause anywhere.
-
-    @property
-    def has_pending(self) -> bool:
-        return False
 
     def check(self, sequence: Sequence) -> None:
         submit, tokens = sequence.submit, sequence.tokens
@@ -180,20 +163,63 @@ class ScriptedBackend:
             # Its tokens are arithmetic, and no vocabulary maps them to text.
             raise RequestRefused("the scripted engine does not support grammars")
 
+    def preparing(self, sequence: Sequence) -> bool:
+        return False
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for row in [self._rows[request_id] for request_id in plan.release]:
+            self.remove(row.sequence.request_id)
+        if plan.budget is not None and self._limited is not None:
+            keep_to(self._limited, plan.budget)
+        refused_adapters = self._change_adapters(plan)
+        freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
+        for request_id in plan.preempt:
+            self.remove(request_id)
+        for kept in plan.keep:
+            self.keep(kept.request_id, kept.tokens)
+        refused: list[tuple[int, str]] = []
+        for admit in plan.admit:
+            try:
+                self.admit(admit.sequence)
+            except RequestRefused as refusal:
+                refused.append((admit.sequence.request_id, str(refusal)))
+        evicted = 0
+        if plan.evict is not None and self._prefixes is not None:
+            evicted = self._prefixes.evict(plan.evict.nbytes)
+            if evicted and plan.evict.clear_pool and self._limited is not None:
+                self._limited.clear_pool()
+        result = StepResult()
+        if plan.computes and self._rows:
+            chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._rows]
+            result = self.step(chunks, plan.predicted_seconds)
+        return replace(
+            result,
+            refused=tuple(refused),
+            refused_adapters=refused_adapters,
+            freed_bytes=freed,
+            evicted_bytes=evicted,
+            unpinned=unpinned,
+            kv_bytes=self.kv_bytes(),
+        )
+
+    def _change_adapters(self, plan: StepPlan) -> tuple[tuple[str, str], ...]:
+        refused: list[tuple[str, str]] = []
+        for source in plan.adapters:
+            if isinstance(source, str):
+                self._adapters.discard(source)
+                continue
+            try:
+                self.load_adapter(source)
+            except AdapterRefused as error:
+                refused.append((source.key, str(error)))
+        return tuple(refused)
+
     def load_adapter(self, source: AdapterSource) -> None:
+        """Raises AdapterRefused."""
         with named(source.name):
             read_config(Path(source.folder))
             check_unchanged(Path(source.folder), source.key)
         self._adapters.add(source.key)
-
-    def unload_adapter(self, key: str) -> None:
-        self._adapters.discard(key)
-
-    def preparing(self, sequence: Sequence) -> bool:
-        return False
-
-    def forget(self, sequence: Sequence) -> None:
-        pass
 
     def admit(self, sequence: Sequence) -> None:
         lease = None
@@ -211,10 +237,6 @@ class ScriptedBackend:
 
     def background(self, idle: bool) -> bool:
         return False
-
-    @property
-    def disk(self) -> None:
-        return None
 
     def keep(self, request_id: int, tokens: int) -> None:
         self._keep(self._rows[request_id], tokens)
@@ -236,12 +258,6 @@ class ScriptedBackend:
         row = self._rows.pop(request_id)
         if self._prefixes is not None and row.lease is not None:
             self._prefixes.release(row.lease)
-
-    def save_memory(self, saving: bool) -> bool:
-        return False
-
-    def emit_pending(self) -> StepResult:
-        return StepResult()
 
     def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
         if not self._rows:
@@ -361,9 +377,5 @@ class ScriptedBackend:
         return self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
 
     @property
-    def device(self) -> Device:
+    def device(self) -> Readings:
         return self._device
-
-    @property
-    def memory_limit(self) -> MemoryLimit:
-        return self._memory_limit

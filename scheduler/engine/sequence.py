@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import msgspec
 
 from scheduler.engine.adapter_files import salted
 from scheduler.link.messages import Submit
-from scheduler.token_ids import common_run
+from scheduler.token_ids import TokenIds, common_run
 
 
 class RequestRefused(Exception):
     """This request can never run here; the message is for the client."""
 
 
-@dataclass(slots=True, eq=False)
-class Sequence:
+class Sequence(msgspec.Struct, eq=False, array_like=True):
     """`tokens` is the only copy of its token ids in this process: prompt, then answer. All other fields are
-    positions in it."""
+    positions in it. As part of a `StepPlan` it goes to the other ranks of an engine, each of which continues
+    a record of its own."""
 
     submit: Submit
     """As received, without the prompt's ids, and with its adapter in its salt."""
-    tokens: array[int]
+    tokens: TokenIds
     prompt_tokens: int
     """Tokens to prefill before the first is decoded. After a preemption, and for a request resumed from
     another engine, they include the answer so far."""
@@ -46,7 +45,7 @@ class Sequence:
     hold_refusal: str = ""
     """As in Retired: of what its computed tokens were held for last."""
     _answer_start: int = 0
-    _shared: dict[int, int] = field(default_factory=dict)
+    _shared: dict[int, int] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, submit: Submit, arrived_at: float = 0.0) -> Sequence:

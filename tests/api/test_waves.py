@@ -17,6 +17,7 @@ from scheduler.link.messages import ScriptedPlan
 from scheduler.telemetry.readings import value_of
 from tests.api.client import client_of
 from tests.api.test_embeddings import FOLDER, MODEL, embedding_scheduler, text_tokens, vector
+from tests.contracts.journal import kv_bytes
 from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -129,7 +130,7 @@ async def test_a_client_that_leaves_leaves_nothing_behind(autojump_clock: trio.t
         with trio.fail_after(1.0):
             await scheduler.wait_idle()
         assert launcher.backend is not None
-        assert launcher.backend.kv_bytes() == 0
+        assert kv_bytes(launcher.backend) == 0
 
 
 @trio_test

@@ -19,6 +19,7 @@ from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 from scheduler.telemetry.labels import OUTCOMES
+from tests.contracts.journal import kv_bytes
 from tests.fakes.faulty_backend import HEALTHY, EngineDeath, Faults, FaultyBackend
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample
@@ -196,4 +197,4 @@ class Bench:
         assert self.launcher.loop is not None
         assert self.launcher.loop.idle
         assert self.launcher.backend is not None
-        assert self.launcher.backend.kv_bytes() == 0
+        assert kv_bytes(self.launcher.backend) == 0

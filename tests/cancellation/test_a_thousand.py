@@ -13,6 +13,7 @@ from api.app import make_app
 from api.served_models import ServedModels
 from scheduler.link.messages import ScriptedPlan
 from tests.api.client import MODEL
+from tests.contracts.journal import kv_bytes
 from tests.end_to_end.raw_client import request_bytes
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.memory_network import MemoryNetwork
@@ -61,7 +62,7 @@ async def test_a_thousand_hang_ups_leave_no_task_behind(autojump_clock: trio.tes
         assert launcher.loop is not None
         assert launcher.loop.idle
         assert launcher.backend is not None
-        assert launcher.backend.kv_bytes() == 0
+        assert kv_bytes(launcher.backend) == 0
     outcomes = {
         outcome: sample(scheduler.metrics.registry, "penstock_requests_total", outcome=outcome)
         for outcome in ("stop", "length", "cancelled", "rejected", "invalid", "error")

@@ -12,11 +12,23 @@ from typing import TypeAlias
 import msgspec
 import pytest
 
-from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.backend import Backend
+from scheduler.engine.plan import StepPlan
+from scheduler.engine.prefill import Chunk
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, Retired
 from scheduler.token_ids import compact
-from tests.contracts.journal import GREEDY, SEEDED, Course, Journal, alone, answers, prompt_of, request
+from tests.contracts.journal import (
+    GREEDY,
+    SEEDED,
+    Course,
+    Journal,
+    alone,
+    answers,
+    kv_bytes,
+    prompt_of,
+    request,
+)
 
 CHUNK = 8
 """The prefill chunk of the back ends under test: prompts take a few steps."""
@@ -142,7 +154,7 @@ def check_removal_in_every_stage(make: MakeBackend) -> None:
                 journal.step()
             journal.remove(1)
             if not company:
-                assert backend.kv_bytes() == 0
+                assert kv_bytes(backend) == 0
             journal.finish()
             assert journal.courses[1].retired is None
             assert all(
@@ -157,13 +169,13 @@ def check_an_unknown_id_cannot_be_removed(make: MakeBackend) -> None:
     journal.admit(request(1, prompt_of(3, 9), 2))
     journal.admit(request(2, prompt_of(3, 9), 2))
     with pytest.raises(KeyError):
-        journal.backend.remove(3)
+        journal.backend.execute(StepPlan(release=(3,)))
     journal.remove(2)
     with pytest.raises(KeyError):
-        journal.backend.remove(2)
+        journal.backend.execute(StepPlan(release=(2,)))
     journal.finish()
     with pytest.raises(KeyError):
-        journal.backend.remove(1)
+        journal.backend.execute(StepPlan(release=(1,)))
     assert len(journal.courses[1].tokens) == 2
 
 
@@ -179,7 +191,7 @@ def check_refusals_change_nothing(make: MakeBackend) -> None:
         with pytest.raises(RequestRefused, match="vocabulary" if prompt else "empty"):
             backend.check(Sequence.of(request(2 + step, prompt)))
         with pytest.raises(KeyError):
-            backend.remove(2 + step)
+            backend.execute(StepPlan(release=(2 + step,)))
         journal.step()
     journal.finish()
     assert course.tokens == expected
@@ -208,12 +220,12 @@ def check_answers_differ(make: MakeBackend) -> None:
 def check_kv_bytes_follow_the_rows(make: MakeBackend) -> None:
     """Zero before the first row and after the last; positive in between."""
     backend = make()
-    assert backend.kv_bytes() == 0
+    assert kv_bytes(backend) == 0
     journal = Journal(backend)
     journal.admit(request(1, prompt_of(2 * CHUNK, 12), 3))
     journal.step()
     journal.step()
-    assert backend.kv_bytes() > 0
+    assert kv_bytes(backend) > 0
     journal.finish()
 
 
@@ -331,16 +343,19 @@ def check_memory_holds_the_rows(make: MakeBackend) -> None:
     journal.step()
     journal.step()
     memory = backend.device.memory()
-    assert 0 < backend.kv_bytes() <= memory.active <= memory.peak
+    assert 0 < kv_bytes(backend) <= memory.active <= memory.peak
     assert memory.cached >= 0 <= memory.recommended
     journal.finish()
 
 
 def check_a_step_of_nobody_is_nothing(make: MakeBackend) -> None:
-    """Without rows a step returns an empty result."""
+    """Without rows a step returns an empty result, whatever its plan says."""
     backend = make()
     for _ in range(2):
-        assert backend.step() == StepResult([], [], [])
+        for plan in (StepPlan(), StepPlan(chunks=(Chunk(1, 8),), decode=(2,)), StepPlan(emit_pending=True)):
+            result = backend.execute(plan)
+            assert [*result.tokens, *result.retired, *result.prefills, *result.refused] == []
+            assert (result.computed_prefill_tokens, result.decoded_rows, result.kv_bytes) == (0, 0, 0)
         assert len(alone(backend, request(1, [1, 2], 2))) == 2
 
 

@@ -82,7 +82,7 @@ class Engine:
 
     def limit(self, kv_tokens: int) -> SetMemoryLimit:
         """The message that leaves KV this many tokens."""
-        wanted = limit_of(self.backend.row_bytes.token_bytes, kv_tokens)
+        wanted = limit_of(self.backend.facts.row_bytes.token_bytes, kv_tokens)
         return SetMemoryLimit(wanted.limit_bytes, 2, wanted.most_bytes)
 
 

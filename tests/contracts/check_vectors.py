@@ -11,7 +11,7 @@ import pytest
 from scheduler.engine.backend import Backend
 from scheduler.link.messages import Submit
 from tests.contracts.check_backend import CHUNK, MakeBackend
-from tests.contracts.journal import Journal, answers, prompt_of, request
+from tests.contracts.journal import Journal, answers, kv_bytes, prompt_of, request
 
 LENGTHS = (1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 5 * CHUNK + 3)
 
@@ -75,7 +75,7 @@ def check_removal_in_every_stage(make: MakeBackend) -> None:
         for _ in range(lived):
             journal.step()
         journal.remove(1)
-        assert backend.kv_bytes() == 0
+        assert kv_bytes(backend) == 0
         journal.finish()
 
 

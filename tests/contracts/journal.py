@@ -10,8 +10,9 @@ from itertools import count
 import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
-from scheduler.engine.prefill import share
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.plan import Admit, StepPlan
+from scheduler.engine.prefill import Chunk, share
+from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.link.messages import LogprobsOut, Retired, Sampling, Submit
 from scheduler.token_ids import compact
 
@@ -61,33 +62,53 @@ class Course:
     retired: Retired | None = None
 
 
+def step_of(rows: Iterable[Sequence], chunks: tuple[Chunk, ...] = ()) -> StepPlan:
+    """Return the plan of a step that computes these chunks, and a token of each row whose prompt they end."""
+    tokens = {chunk.request_id: chunk.tokens for chunk in chunks}
+    decode = [row.request_id for row in rows if row.chunkable_tokens <= tokens.get(row.request_id, 0)]
+    return StepPlan(chunks=chunks, decode=tuple(decode))
+
+
+def kv_bytes(backend: Backend) -> int:
+    """Return what its rows hold."""
+    return backend.execute(StepPlan()).kv_bytes
+
+
 class Rows:
     """A back end and the sequences that run in it, prefilled as a plan would."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.running: dict[int, Sequence] = {}
+        self.last = StepResult()
         self._admissions = count()
 
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.last = self.backend.execute(plan)
+        return self.last
+
     def admit(self, submit: Submit, checkpoints: tuple[int, ...] = ()) -> Sequence:
+        """Raise RequestRefused."""
         sequence = Sequence.of(submit)
         self.backend.check(sequence)
         sequence.checkpoints, sequence.admission = checkpoints, next(self._admissions)
-        self.backend.admit(sequence)
+        for _, why in self.execute(StepPlan(admit=(Admit(sequence),))).refused:
+            raise RequestRefused(why)
         self.running[submit.request_id] = sequence
         return sequence
 
     def remove(self, request_id: int) -> None:
-        self.backend.remove(request_id)
+        self.execute(StepPlan(release=(request_id,)))
         del self.running[request_id]
 
     def step(self, budget_tokens: int = 1 << 30) -> StepResult:
         """One step, or the pending tokens if prompts wait for them to be returned."""
         rows = list(self.running.values())
-        if self.backend.has_pending and any(row.prefilling for row in rows):
-            result = self.backend.emit_pending()
+        if self.last.has_pending and any(row.prefilling for row in rows):
+            result = self.execute(StepPlan(emit_pending=True))
         else:
-            result = self.backend.step(share(rows, self.backend.begun, budget_tokens, self.backend.limits))
+            chunks = share(rows, self.last.begun, budget_tokens, self.backend.facts.limits)
+            result = self.execute(step_of(rows, chunks))
         for retired in result.retired:
             del self.running[retired.request_id]
         return result
@@ -155,7 +176,7 @@ class Journal:
 
     def finish(self) -> None:
         self.step_until(lambda: not self.live)
-        assert self.backend.kv_bytes() == 0, "no row is left, yet key-value cache is held"
+        assert kv_bytes(self.backend) == 0, "no row is left, yet key-value cache is held"
 
 
 def answers(backend: Backend, submits: Iterable[Submit]) -> dict[int, Course]:

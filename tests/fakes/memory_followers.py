@@ -1,4 +1,4 @@
-"""Other ranks in this process: each call is encoded, decoded and replayed at once, on back ends of their
+"""Other ranks in this process: each plan is encoded, decoded and carried out at once, on back ends of their
 own."""
 
 from __future__ import annotations
@@ -6,37 +6,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from scheduler.engine.backend import Backend
-from scheduler.engine.ranks.calls import Call, Joined, State, Told
-from scheduler.engine.ranks.leader import COMPARED_STEPS, Leader
-from scheduler.engine.ranks.replay import Replay, ToldClock, joined
+from scheduler.engine.plan import StepPlan
+from scheduler.engine.ranks.all_ranks import COMPARED_STEPS, AllRanks
+from scheduler.engine.ranks.messages import Joined, Prepare, State, ToRank
+from scheduler.engine.ranks.other_rank import OtherRank, PlanClock, joined
 from scheduler.link.framing import FrameReader, encode, message_decoder
 
-MakeRank = Callable[[ToldClock], Backend]
+Sent = Prepare | StepPlan
+MakeRank = Callable[[PlanClock], Backend]
 
 
 class MemoryFollowers:
-    """`calls`: all that were sent. `change`: what a test makes of a call for the other ranks; None: it is
-    lost."""
+    """`sent`: all messages. `change`: what a test makes of one for the other ranks; None: it is lost."""
 
     def __init__(self, make: MakeRank, count: int) -> None:
-        self.calls: list[Call] = []
-        self.change: Callable[[Call], Call | None] = lambda call: call
-        clocks = [ToldClock() for _ in range(count)]
+        self.sent: list[Sent] = []
+        self.change: Callable[[Sent], Sent | None] = lambda message: message
+        clocks = [PlanClock() for _ in range(count)]
         self.backends = [make(clock) for clock in clocks]
-        self._reader: FrameReader[Told] = FrameReader(message_decoder(Told))
+        self._reader: FrameReader[ToRank] = FrameReader(message_decoder(ToRank))
         self._states: list[tuple[int, State]] = []
-        self._replays = [
-            Replay(backend, clock, lambda state, rank=rank: self._states.append((rank, state)))  # type: ignore[misc]
+        self._ranks = [
+            OtherRank(backend, clock, lambda state, rank=rank: self._states.append((rank, state)))  # type: ignore[misc]
             for rank, (backend, clock) in enumerate(zip(self.backends, clocks, strict=True), 1)
         ]
 
-    def tell(self, told: Told) -> None:
-        self.calls.append(told.call)
-        if (call := self.change(told.call)) is None:
+    def send(self, message: Sent) -> None:
+        self.sent.append(message)
+        if (changed := self.change(message)) is None:
             return
-        for replay in self._replays:
-            (received,) = self._reader.feed(encode(Told(told.now, call)))
-            replay.apply(received)
+        for rank in self._ranks:
+            (received,) = self._reader.feed(encode(changed))
+            rank.carry_out(received)
 
     def joined(self) -> Sequence[Joined]:
         return [joined(backend) for backend in self.backends]
@@ -47,12 +48,13 @@ class MemoryFollowers:
 
 
 class Ranks:
-    """A leader over ranks in this process. `now`: rank 0's clock, which a test may move."""
+    """Ranks in this process, and `together`, the back end of all. `now`: rank 0's clock, which a test may
+    move."""
 
     def __init__(self, make: MakeRank, count: int = 2, compared_steps: int = COMPARED_STEPS) -> None:
         self.now = 1.0
         self.followers = MemoryFollowers(make, count - 1)
-        clock = ToldClock()
+        clock = PlanClock()
         self.own = make(clock)
         self.all: list[Backend] = [self.own, *self.followers.backends]
-        self.leader = Leader(self.own, self.followers, clock, lambda: self.now, compared_steps)
+        self.together = AllRanks(self.own, self.followers, clock, lambda: self.now, compared_steps)

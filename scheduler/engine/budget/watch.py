@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+from scheduler.engine.budget.changes import BudgetChange, Evict
 from scheduler.engine.budget.learned import Learned
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.policy import (
@@ -23,7 +24,7 @@ from scheduler.engine.budget.policy import (
     nearest_limit,
 )
 from scheduler.engine.budget.room import StepRoom
-from scheduler.engine.device import Device
+from scheduler.engine.device import Readings
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.link.messages import DeviceMemory, MemoryState, SetMemoryLimit
@@ -47,18 +48,20 @@ class MemoryWatch:
 
     def __init__(
         self,
-        device: Device,
+        device: Readings,
         prefixes: Prefixes | None,
+        carry_out: Callable[[BudgetChange], None],
         row_bytes: Callable[[], int],
         held: RowBytes,
         limit: MemoryLimit,
         most_chunk_tokens: int,
         charged_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """`row_bytes`: what the rows hold; `charged_bytes`: with the reserve for their answers; None: none is
-        kept."""
+        """`carry_out`: what is decided takes effect before it returns. `row_bytes`: what the rows hold;
+        `charged_bytes`: with the reserve for their answers; None: none is kept."""
         self._device = device
         self._prefixes = prefixes
+        self._carry_out = carry_out
         self._row_bytes = row_bytes
         self._charged_bytes = charged_bytes or row_bytes
         self._held = held
@@ -169,15 +172,17 @@ class MemoryWatch:
     def _keep_to(self, budget: Budget, clear_pool: bool = False) -> None:
         """Write what has changed. Prefixes that do not fit are evicted at once."""
         before, self._budget = self._budget, budget
-        if budget.wired_bytes != before.wired_bytes:
-            self._device.limit_wired(budget.wired_bytes)
-        if self._prefixes is not None and budget.kv_bytes != before.kv_bytes:
-            self._prefixes.set_budget(budget.kv_bytes)
-        if (budget.pool_bytes, budget.score_bytes) != (before.pool_bytes, before.score_bytes):
-            self._device.limit_pool(budget.pool_bytes)
-            self._device.limit_scores(budget.score_bytes)
-        if clear_pool:
-            self._device.clear_pool()
+        buffers_move = (budget.pool_bytes, budget.score_bytes) != (before.pool_bytes, before.score_bytes)
+        kv_moves = self._prefixes is not None and budget.kv_bytes != before.kv_bytes
+        change = BudgetChange(
+            budget.kv_bytes if kv_moves else None,
+            budget.pool_bytes if buffers_move else None,
+            budget.score_bytes if buffers_move else None,
+            budget.wired_bytes if budget.wired_bytes != before.wired_bytes else None,
+            clear_pool,
+        )
+        if change != BudgetChange():
+            self._carry_out(change)
 
     def _kv_bytes(self, allowance: Allowance) -> int:
         """Return what the limit leaves, or less under relief."""
@@ -260,22 +265,18 @@ class MemoryWatch:
         peak = learned.needed_bytes(self._row_bytes()) if learned.peak.learned else None
         return self._limit.least_bytes(kv_bytes, peak)
 
-    def starting(self, prefills: bool, step_bytes: int) -> None:
-        """A step begins that takes this much, as far as is known."""
+    def starting(self, prefills: bool, step_bytes: int) -> Evict | None:
+        """A step begins that takes this much, as far as is known. Return which prefixes it must evict for
+        that."""
         self.memory()
         self._step_bytes = step_bytes
-        self._make_room(step_bytes + self._limit.reserve_bytes)
         self._device.restart_peak(host=prefills)
-
-    def _make_room(self, needed: int) -> None:
-        """Evict prefixes for what a step takes."""
-        last = self._last
+        needed, last = step_bytes + self._limit.reserve_bytes, self._last
         if self._prefixes is None or last is None or last.headroom is None or last.headroom >= needed:
-            return
+            return None
         # More than is short, or each prefix that is kept from now on would evict another.
-        freed = self._prefixes.evict(max(needed - last.headroom, needed // 2))
-        if freed and last.available is not None and last.available < needed:
-            self._keep_to(self._budget, clear_pool=True)
+        nbytes = max(needed - last.headroom, needed // 2)
+        return Evict(nbytes, clear_pool=last.available is not None and last.available < needed)
 
     def measured(self, chunk_tokens: int, context_tokens: int) -> None:
         """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""

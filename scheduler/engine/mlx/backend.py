@@ -9,13 +9,16 @@ import time
 from collections import abc
 from collections.abc import Callable, Container, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from scheduler.engine.adapter_files import AdapterRefused, named
-from scheduler.engine.backend import StepResult, check_logprobs
+from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs
+from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.cache_changes import changed
 from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.grammars import Grammars
@@ -30,7 +33,7 @@ from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
 from scheduler.engine.mlx.upstream.layer_slices import slices
-from scheduler.engine.plan import Restorable
+from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
@@ -40,7 +43,6 @@ from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import RequestRefused, Sequence
 from scheduler.engine.thinking import ThinkingLimit, check_marks
 from scheduler.link.messages import (
-    AdapterSource,
     Load,
     PrefillOut,
     Ready,
@@ -52,6 +54,7 @@ from scheduler.token_ids import largest
 _ALL = Batching()
 
 
+_NO_RANKED_ADAPTERS = "a model over several ranks takes no adapters: serve it without --ranks"
 _LOGITS_BYTES = 64 << 20
 """Of a chunk with prompts whose log-probabilities are asked for, in float32: 110 positions of a vocabulary of
 150,000. Chunks without them have none, for what nobody reads is not computed."""
@@ -109,6 +112,23 @@ class MlxBackend:
             if batching.batched
             else SingleRows(model, self._adapters)
         )
+        restorable: Restorable = "at_checkpoints" if self._needs_state else "anywhere"
+        self._facts = BackendFacts(
+            row_bytes,
+            self._limits,
+            "never" if self._prefixes is None else restorable,
+            self._memory_limit,
+            device().traits,
+            in_place=self._rows.in_place,
+        )
+
+    @property
+    def facts(self) -> BackendFacts:
+        return self._facts
+
+    @property
+    def cache(self) -> Cache | None:
+        return None if self._prefixes is None else Cache(self._prefixes, lambda: self.disk)
 
     def describe(self) -> Ready:
         weights_bytes = self._description.weights_bytes + self._adapters.nbytes
@@ -116,22 +136,8 @@ class MlxBackend:
         return described
 
     @property
-    def row_bytes(self) -> RowBytes:
-        return self._row_bytes
-
-    @property
     def prefixes(self) -> PrefixCache[KvSegment, RowState] | None:
         return self._prefixes
-
-    @property
-    def restorable(self) -> Restorable:
-        if self._prefixes is None:
-            return "never"
-        return "at_checkpoints" if self._needs_state else "anywhere"
-
-    @property
-    def limits(self) -> PrefillLimits:
-        return self._limits
 
     @property
     def begun(self) -> Container[int]:
@@ -160,18 +166,84 @@ class MlxBackend:
             if not 0 <= token < vocabulary:
                 raise RequestRefused(f"logit_bias: token {token} is outside the vocabulary of {vocabulary}")
 
-    def load_adapter(self, source: AdapterSource) -> None:
-        if self._description.ranks > 1:
-            with named(source.name):
-                raise AdapterRefused("a model over several ranks takes no adapters: serve it without --ranks")
-        self._adapters.load(source)
+    def execute(self, plan: StepPlan) -> StepResult:
+        started = time.perf_counter()
+        for row in [self._batch.rows[request_id] for request_id in plan.release]:
+            self.remove(row.sequence.request_id)
+        if plan.budget is not None:
+            keep_to(device(), plan.budget)
+        refused_adapters = self._change_adapters(plan)
+        freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
+        for request_id in plan.forget:
+            self.forget(request_id)
+        for request_id, reason in plan.end:
+            self._batch.rows[request_id].sampling.failure = reason
+        if plan.saving is not None:
+            self.save_memory(plan.saving)
+        for request_id in plan.preempt:
+            self.remove(request_id)
+        for kept in plan.keep:
+            self.keep(kept.request_id, kept.tokens)
+        refused = self._admitted(plan)
+        evicted = 0
+        if plan.evict is not None and self._prefixes is not None:
+            evicted = self._prefixes.evict(plan.evict.nbytes)
+            if evicted and plan.evict.clear_pool:
+                device().clear_pool()
+        change_seconds = time.perf_counter() - started
+        result = self._computed(plan)
+        return replace(
+            result,
+            change_seconds=change_seconds,
+            refused=refused,
+            refused_adapters=refused_adapters,
+            freed_bytes=freed,
+            evicted_bytes=evicted,
+            unpinned=unpinned,
+            slow=tuple(self.slow_rows().items()) if self._description.ranks > 1 else (),
+            begun=self._batch.begun,
+            has_pending=self._batch.has_pending,
+            kv_bytes=self.kv_bytes(),
+        )
 
-    def unload_adapter(self, key: str) -> None:
-        self._adapters.unload(key)
+    def _computed(self, plan: StepPlan) -> StepResult:
+        if plan.emit_pending:
+            return self.emit_pending()
+        if not plan.computes or not self._batch.rows:
+            return StepResult()
+        chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._batch.rows]
+        return self.step(chunks, plan.predicted_seconds)
+
+    def _change_adapters(self, plan: StepPlan) -> tuple[tuple[str, str], ...]:
+        """Return the keys of those that cannot be used, and why."""
+        refused: list[tuple[str, str]] = []
+        for source in plan.adapters:
+            if isinstance(source, str):
+                self._adapters.unload(source)
+                continue
+            try:
+                if self._description.ranks > 1:
+                    with named(source.name):
+                        raise AdapterRefused(_NO_RANKED_ADAPTERS)
+                self._adapters.load(source)
+            except AdapterRefused as error:
+                refused.append((source.key, str(error)))
+        return tuple(refused)
+
+    def _admitted(self, plan: StepPlan) -> tuple[tuple[int, str], ...]:
+        """Add the plan's rows. Return those that are refused, and why."""
+        refused: list[tuple[int, str]] = []
+        for admit in plan.admit:
+            try:
+                self.admit(admit.sequence)
+            except RequestRefused as refusal:
+                self.forget(admit.sequence.request_id)
+                refused.append((admit.sequence.request_id, str(refusal)))
+        return tuple(refused)
 
     def admit(self, sequence: Sequence) -> None:
         sampling = self._sampling(sequence)
-        self.forget(sequence)
+        self.forget(sequence.request_id)
         self._batch.add(self._rows.start(sequence, sampling))
         self._regrouping = True
 
@@ -213,10 +285,10 @@ class MlxBackend:
         reading = (disk := self.disk) is not None and not sequence.unscored and disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
-    def forget(self, sequence: Sequence) -> None:
-        self._grammars.forget(sequence.request_id)
+    def forget(self, request_id: int) -> None:
+        self._grammars.forget(request_id)
         if (disk := self.disk) is not None:
-            disk.forget(sequence.request_id)
+            disk.forget(request_id)
 
     def background(self, idle: bool) -> bool:
         return (disk := self.disk) is not None and disk.advance(idle)
@@ -268,17 +340,13 @@ class MlxBackend:
         self._batch.rebase(self._layout, leases)
 
     def slow_rows(self) -> dict[int, str]:
-        """The rows that somebody else should end for their masks' time (`end_row`), and why."""
+        """The rows that ranks should end together for their masks' time (`StepPlan.end`), and why."""
         constraints = {number: row.sampling.constraint for number, row in self._batch.rows.items()}
         return {
             number: one.too_slow
             for number, one in constraints.items()
             if one is not None and one.too_slow is not None and one.failure is None
         }
-
-    def end_row(self, request_id: int, reason: str) -> None:
-        """The row's next step retires it as failed."""
-        self._batch.rows[request_id].sampling.failure = reason
 
     def emit_pending(self) -> StepResult:
         return StepResult(*self._outcome(self._batch.emit_pending()))
@@ -378,10 +446,6 @@ class MlxBackend:
     @property
     def device(self) -> Device:
         return device()
-
-    @property
-    def memory_limit(self) -> MemoryLimit:
-        return self._memory_limit
 
 
 def _prefix_cache(

@@ -1,7 +1,7 @@
 """A rank other than 0: `python -m scheduler.engine.ranks.follower --fd N`, N being its end of the socket,
 or the process of a machine that has joined, which dials rank 0.
 
-It replays what rank 0 tells it. A thread reads the socket, so that the end of rank 0 ends this process
+It carries out rank 0's plans. A thread reads the socket, so that the end of rank 0 ends this process
 immediately, also while the main thread waits for rank 0 in a collective.
 """
 
@@ -24,8 +24,8 @@ from scheduler.engine.backend_choice import make_backend
 from scheduler.engine.inbox import Inbox, inherited_link
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.model_source import located
-from scheduler.engine.ranks.calls import Failed, Heard, Said, Start, Told
-from scheduler.engine.ranks.replay import RanksDisagree, Replay, ToldClock, joined
+from scheduler.engine.ranks.messages import Failed, Heard, Said, Start, ToRank
+from scheduler.engine.ranks.other_rank import OtherRank, PlanClock, RanksDisagree, joined
 from scheduler.link.dial import DialFailed, dial
 from scheduler.link.framing import FrameReader, message_decoder
 from scheduler.link.hello import HelloRefused, rank_role
@@ -59,25 +59,25 @@ def follow(order: Follow) -> NoReturn:
 
 
 def _follow(link: socket.socket) -> NoReturn:
-    inbox = Inbox[Told](link, FrameReader(message_decoder(Told)))
+    inbox = Inbox[ToRank](link, FrameReader(message_decoder(ToRank)))
     inbox.start()
     try:
-        clock = ToldClock()
+        clock = PlanClock()
         backend = _load(inbox, clock)
         gc.collect()
         gc.freeze()
         inbox.send(joined(backend))
-        replay = Replay(backend, clock, inbox.send)
+        rank = OtherRank(backend, clock, inbox.send)
         while True:
-            replay.apply(inbox.wait())
+            rank.carry_out(inbox.wait())
     except Exception as error:
         _end(inbox, Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
-def _load(inbox: Inbox[Told], clock: ToldClock) -> Backend:
-    first = inbox.wait().call
+def _load(inbox: Inbox[ToRank], clock: PlanClock) -> Backend:
+    first = inbox.wait()
     if not isinstance(first, Start):
-        raise RanksDisagree(f"the first call must be Start, not {type(first).__name__}")
+        raise RanksDisagree(f"the first message must be Start, not {type(first).__name__}")
     try:
         load = located(first.load)
         return make_backend(load, lambda stage: None, clock, first.rank, partial(_exchange, inbox))
@@ -85,15 +85,15 @@ def _load(inbox: Inbox[Told], clock: ToldClock) -> Backend:
         _end(inbox, Failed(in_one_line(error), traceback.format_exc()))
 
 
-def _exchange(inbox: Inbox[Told], mine: bytes) -> list[bytes]:
+def _exchange(inbox: Inbox[ToRank], mine: bytes) -> list[bytes]:
     inbox.send(Said(mine))
-    heard = inbox.wait().call
+    heard = inbox.wait()
     if not isinstance(heard, Heard):
         raise RanksDisagree(f"{type(heard).__name__} while the model is loaded")
     return list(heard.said)
 
 
-def _end(inbox: Inbox[Told], failed: Failed) -> NoReturn:
+def _end(inbox: Inbox[ToRank], failed: Failed) -> NoReturn:
     with suppress(OSError):  # Rank 0 may be gone, which is why this rank failed.
         inbox.send(failed)
     sys.stderr.flush()

@@ -14,7 +14,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn, Protocol
 
-from scheduler.engine.ranks.calls import Answer, Failed, Heard, Joined, Said, Start, State, Told
+from scheduler.engine.plan import StepPlan
+from scheduler.engine.ranks.messages import (
+    Answer,
+    Failed,
+    Heard,
+    Joined,
+    Prepare,
+    Said,
+    Start,
+    State,
+)
 from scheduler.link.framing import FrameReader, encode, message_decoder
 from scheduler.link.messages import Load
 
@@ -53,11 +63,11 @@ class LinkedFollowers:
         self._states: queue.SimpleQueue[tuple[int, State]] = queue.SimpleQueue()
         self._ending = threading.Lock()
         for rank, peer in enumerate(peers, 1):
-            peer.link.sendall(encode(Told(0.0, Start(load, rank))))
+            peer.link.sendall(encode(Start(load, rank)))
             threading.Thread(target=self._read, args=[rank], name=f"rank {rank}", daemon=True).start()
 
-    def tell(self, told: Told) -> None:
-        frame = encode(told)
+    def send(self, message: Heard | Prepare | StepPlan) -> None:
+        frame = encode(message)
         for rank, peer in enumerate(self._peers, 1):
             try:
                 peer.link.sendall(frame)
@@ -69,7 +79,7 @@ class LinkedFollowers:
     def exchange(self, mine: bytes) -> list[bytes]:
         """While the model is loaded: tell every rank what each of them says, by rank, and return it."""
         said = [mine, *(each.get() for each in self._said)]
-        self.tell(Told(0.0, Heard(tuple(said))))
+        self.send(Heard(tuple(said)))
         return said
 
     def joined(self) -> Sequence[Joined]:

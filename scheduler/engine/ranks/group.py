@@ -1,5 +1,5 @@
 """Starts an engine of several ranks from rank 0: the other ranks' processes here, or connections of those on
-other machines, and a Leader over them."""
+other machines, and the back end of all."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from secrets import token_hex
 import msgspec
 
 from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.ranks.all_ranks import AllRanks
 from scheduler.engine.ranks.arrivals import Arrived, arrivals
 from scheduler.engine.ranks.followers import STATUS_SECONDS, LinkedFollowers, Lost
-from scheduler.engine.ranks.leader import Leader
-from scheduler.engine.ranks.replay import ToldClock
+from scheduler.engine.ranks.other_rank import PlanClock
 from scheduler.link.messages import Load, RankGroup
 
 
-def lead(load: Load, report: Callable[[str], None], lost: Lost) -> Leader:
+def lead(load: Load, report: Callable[[str], None], lost: Lost) -> AllRanks:
     """Start the other ranks, or wait for them, load the model together, and return the back end of all.
 
     `lost`: called when another rank ends, at any time from now on: the main thread may wait for it in a
@@ -42,8 +42,8 @@ def lead(load: Load, report: Callable[[str], None], lost: Lost) -> Leader:
         peers = [_started(rank) for rank in range(1, group.ranks)]
         os.environ.update(gpu_of(0, os.environ))  # Before MLX is imported.
     followers = LinkedFollowers(peers, shared, lost)
-    clock = ToldClock()
-    return Leader(make_backend(shared, report, clock, exchange=followers.exchange), followers, clock)
+    clock = PlanClock()
+    return AllRanks(make_backend(shared, report, clock, exchange=followers.exchange), followers, clock)
 
 
 def _with_addresses(load: Load) -> Load:

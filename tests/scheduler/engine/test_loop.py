@@ -279,7 +279,7 @@ def test_submitted_and_cancelled_in_one_turn() -> None:
 def test_a_second_load_is_refused() -> None:
     """An engine loads one model in its life; a parent that says otherwise is broken."""
     load = Load("scripted", "", 1, 1, 1, "auto", ScriptedPlan())
-    with pytest.raises(LinkError, match="second Load"):
+    with pytest.raises(LinkError, match="second first message"):
         EngineLoop(ScriptedBackend(ScriptedPlan()), 1, PrefillPace(512)).turn([load])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
+from scheduler.engine.budget.changes import BudgetChange, keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.policy import Relief
 from scheduler.engine.budget.watch import MemoryWatch
@@ -213,7 +215,7 @@ def test_freed_buffers_may_take_a_part_of_what_is_left() -> None:
     """A pool that grows within a step takes memory as its arrays do."""
     device = FakeDevice(machine_bytes=1000 * _MB, weights_bytes=100 * _MB)
     limit = MemoryLimit(1000 * _MB, 100 * _MB, pool_bytes=150 * _MB)
-    watch = MemoryWatch(device, None, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
+    watch = MemoryWatch(device, None, partial(keep_to, device), lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
     watch.allowance(0.0)
     seen = [device.most_pool_bytes]
     watch.starting(True, 0)
@@ -276,7 +278,13 @@ def test_the_kv_budget_is_the_least_of_what_limit_peak_and_relief_leave(
     limit = MemoryLimit(1000 * _MB, 100 * _MB, most_bytes=1000 * _MB).resized(1000 * _MB)
     prefixes: Any = _Prefixes(limit.kv_budget_bytes(limit.first_peak_bytes))
     device.held_bytes = lambda: prefixes.nbytes
-    watch = MemoryWatch(device, prefixes, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
+
+    def carry_out(change: BudgetChange) -> None:
+        keep_to(device, change)
+        if change.kv_bytes is not None:
+            prefixes.set_budget(change.kv_bytes)
+
+    watch = MemoryWatch(device, prefixes, carry_out, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
     for at, (asked, outside, chunk, pressure) in enumerate(readings, 1):
         device.outside_bytes, device.pressure = outside * _MB, pressure
         watch.set_limit(SetMemoryLimit(asked * _MB, 1, 1000 * _MB), 10.0 * at)
@@ -303,6 +311,6 @@ def test_engines_on_one_device_count_on_their_part_of_what_is_left(sharers: int)
     """Each may take all that it counts on in the same step."""
     device = FakeDevice(machine_bytes=1000 * _MB, weights_bytes=100 * _MB)
     limit = MemoryLimit(900 * _MB, 100 * _MB, sharers=sharers)
-    watch = MemoryWatch(device, None, lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
+    watch = MemoryWatch(device, None, partial(keep_to, device), lambda: 0, RowBytes(1), limit, _CHUNK_TOKENS)
     watch.allowance(0.0)
     assert watch.state.available == 900 * _MB // sharers

@@ -295,15 +295,16 @@ def test_the_fewest_are_preempted_until_the_rest_fits(
     memory = Memory(budget, RowBytes(token_bytes=1), budget, lambda: pinned)
     todo = plan(state_of([], rows, memory=memory), 0.0)
     assert todo == plan(state_of([], rows, memory=memory), 0.0), "a plan changes nothing"
-    stay = [row for row in rows if row not in todo.preempt]
+    gone = [rows[request_id] for request_id in todo.preempt]
+    stay = [row for row in rows if row not in gone]
     assert stay
     held = [charged_bytes(row, memory.row_bytes) for row in stay]
     fits = sum(held) + pinned <= budget
     assert fits or len(stay) == 1 or all(row.preemptions >= 3 for row in stay)
-    if todo.preempt:
-        last = todo.preempt[-1]
+    if gone:
+        last = gone[-1]
         assert sum(held) + charged_bytes(last, memory.row_bytes) + pinned > budget, "one too many"
-        assert all(row.preemptions < 3 for row in todo.preempt)
+        assert all(row.preemptions < 3 for row in gone)
         movable = [row.generated_tokens for row in stay if row.preemptions < 3]
         assert last.generated_tokens <= min(movable, default=last.generated_tokens)
 

@@ -62,8 +62,8 @@ def test_a_limit_without_another_engine_changes_nothing() -> None:
     """One model has all of it: the message that says so evicts nothing and lowers no budget."""
     engine = Engine(_backend(6000))
     engine.answer([request(n, prompt_of(200, n), 5) for n in range(6)])
-    before, held = engine.backend.prefixes, engine.counters.cache.held_bytes
-    assert before is not None
+    assert engine.backend.cache is not None
+    before, held = engine.backend.cache.prefixes, engine.counters.cache.held_bytes
     budget_bytes = before.budget_bytes
     limit = limit_of(KV_BYTES_PER_TOKEN, 6000)
     engine.turn(SetMemoryLimit(limit.limit_bytes, 1, limit.limit_bytes))

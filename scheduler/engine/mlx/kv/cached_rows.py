@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import mlx.core as mx
 
-from scheduler.engine.asked_holds import take_holds
+from scheduler.engine.cache_changes import take_holds
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling

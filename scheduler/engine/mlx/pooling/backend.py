@@ -18,32 +18,35 @@ from __future__ import annotations
 
 import time
 from collections import abc
-from collections.abc import Container
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.adapter_files import AdapterRefused, named
-from scheduler.engine.backend import StepResult
+from scheduler.engine.backend import BackendFacts, StepResult, refused_adapters
+from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Device
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.pooling.pooled_row import PooledRow, PoolingHead, body_of, groups_of
 from scheduler.engine.mlx.single_rows import cache_bytes
 from scheduler.engine.mlx.upstream.layer_slices import slices
-from scheduler.engine.plan import Restorable
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import AdapterSource, Load, PrefillOut, Ready, Retired
+from scheduler.link.messages import Load, PrefillOut, Ready, Retired
 from scheduler.link.pooling import Pooler
 from scheduler.token_ids import largest
 
 _LONG_PROMPTS = 2
 """Prompts that are read in chunks at a time: each is a model call of its own. What ends within a step may
 join in any number (`prefill.py`)."""
+
+
+_NO_ADAPTERS = "a model that makes vectors takes no adapters"
 
 
 class PoolingBackend:
@@ -67,7 +70,13 @@ class PoolingBackend:
         self._head = head
         self._memory_limit = memory_limit
         self._most_tokens = load.prefill_chunk_tokens
-        self._limits = PrefillLimits(min(_LONG_PROMPTS, load.max_slots), load.prefill_chunk_tokens)
+        self._facts = BackendFacts(
+            row_bytes,
+            PrefillLimits(min(_LONG_PROMPTS, load.max_slots), load.prefill_chunk_tokens),
+            "never",
+            memory_limit,
+            device().traits,
+        )
         self._rows: dict[int, PooledRow] = {}
         self._dimensions = head.size(self._body(mx.array([[0]])).shape[-1])
         self._token_seconds: float | None = None
@@ -77,28 +86,12 @@ class PoolingBackend:
         return self._description
 
     @property
-    def row_bytes(self) -> RowBytes:
-        return self._row_bytes
+    def facts(self) -> BackendFacts:
+        return self._facts
 
     @property
-    def limits(self) -> PrefillLimits:
-        return self._limits
-
-    @property
-    def prefixes(self) -> None:
-        return None
-
-    @property
-    def restorable(self) -> Restorable:
-        return "never"
-
-    @property
-    def begun(self) -> Container[int]:
-        return {number for number, row in self._rows.items() if row.sequence.computed_tokens}
-
-    @property
-    def has_pending(self) -> bool:
-        return False
+    def cache(self) -> None:
+        """There is none."""
 
     def check(self, sequence: Sequence) -> None:
         """Refuses ids that would index outside an array on the device, and a KV cache that never fits."""
@@ -120,32 +113,25 @@ class PoolingBackend:
     def preparing(self, sequence: Sequence) -> bool:
         return False
 
-    def load_adapter(self, source: AdapterSource) -> None:
-        with named(source.name):
-            raise AdapterRefused("a model that makes vectors takes no adapters")
+    def execute(self, plan: StepPlan) -> StepResult:
+        leaving = [self._rows[request_id] for request_id in (*plan.release, *plan.preempt)]
+        for row in leaving:
+            del self._rows[row.sequence.request_id]
+        if plan.budget is not None:
+            keep_to(device(), plan.budget)
+        for admit in plan.admit:
+            self._rows[admit.sequence.request_id] = PooledRow(admit.sequence)
+        result = StepResult()
+        if plan.computes and self._rows:
+            result = self._step(plan.chunks, plan.predicted_seconds)
+        return replace(
+            result,
+            refused_adapters=refused_adapters(plan, _NO_ADAPTERS),
+            begun={number for number, row in self._rows.items() if row.sequence.computed_tokens},
+            kv_bytes=self.kv_bytes(),
+        )
 
-    def unload_adapter(self, key: str) -> None:
-        pass
-
-    def forget(self, sequence: Sequence) -> None:
-        pass
-
-    def admit(self, sequence: Sequence) -> None:
-        self._rows[sequence.request_id] = PooledRow(sequence)
-
-    def keep(self, request_id: int, tokens: int) -> None:
-        pass
-
-    def remove(self, request_id: int) -> None:
-        del self._rows[request_id]
-
-    def save_memory(self, saving: bool) -> bool:
-        return False
-
-    def emit_pending(self) -> StepResult:
-        return StepResult()
-
-    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+    def _step(self, chunks: abc.Sequence[Chunk], predicted_seconds: float | None) -> StepResult:
         sizes = {chunk.request_id: chunk.tokens for chunk in chunks}
         ends = {number: row for number, row in self._rows.items() if _ends(row, sizes.get(number, 0))}
         ending, going = list(ends.values()), [self._rows[number] for number in sizes if number not in ends]
@@ -230,20 +216,12 @@ class PoolingBackend:
     def background(self, idle: bool) -> bool:
         return False
 
-    @property
-    def disk(self) -> None:
-        return None
-
     def kv_bytes(self) -> int:
         return sum(cache_bytes(row.layers) for row in self._rows.values())
 
     @property
     def device(self) -> Device:
         return device()
-
-    @property
-    def memory_limit(self) -> MemoryLimit:
-        return self._memory_limit
 
 
 def _ends(row: PooledRow, tokens: int) -> bool:

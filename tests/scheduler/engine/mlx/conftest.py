@@ -53,7 +53,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny(tiny_folder: Path) -> Tiny:
     backend = model_loading.load(load_of(tiny_folder), lambda stage: None)
     model, _ = load_model(tiny_folder)
-    return Tiny(tiny_folder, model, backend.describe(), backend.row_bytes)
+    return Tiny(tiny_folder, model, backend.describe(), backend.facts.row_bytes)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 
-from scheduler.engine.adapter_files import fingerprint
+from scheduler.engine.adapter_files import AdapterRefused, fingerprint
+from scheduler.engine.plan import StepPlan
 from scheduler.link.messages import AdapterSource, Submit
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine
@@ -81,7 +82,8 @@ class AdaptedEngine(ReuseEngine):
             self._oracles[source.key] = load_adapters(make(family), source.folder)
 
     def load(self, source: AdapterSource) -> None:
-        self.backend.load_adapter(source)
+        for _, why in self.backend.execute(StepPlan(adapters=(source,))).refused_adapters:
+            raise AdapterRefused(why)
 
     def alone(self, submit: Submit) -> list[int]:
         if submit.sampling.temperature > 0:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.plan import StepPlan
 from scheduler.link.messages import Cancel, Sampling, Submit
 from tests.contracts.journal import GREEDY
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, write_adapter
@@ -124,7 +125,8 @@ def test_preempted_rows_keep_their_adapters(tmp_path: Path) -> None:
     for turn in range(24):
         if turn % 6 == 5:
             for sequence in [one for one in engine.loop._slots if not one.prefilling][: turn // 5]:
-                engine.loop._preempt(sequence)  # As where memory runs out.
+                # As where memory runs out.
+                engine.loop._step(StepPlan(preempt=(sequence.request_id,)))
         engine.turn()
     assert engine.loop._meter.preemptions > 5
     engine.finish()
@@ -159,12 +161,12 @@ def test_an_adapter_comes_and_goes_while_others_run(tmp_path: Path) -> None:
     assert engine.backend.describe().weights_bytes > before
     for _ in range(5):
         engine.turn()
-    engine.backend.unload_adapter(red.key)
+    engine.backend.execute(StepPlan(adapters=(red.key,)))
     engine.finish()
     for submit in running:
         engine.check(submit)
-    engine.backend.unload_adapter(green.key)
-    engine.backend.unload_adapter(blue.key)
+    engine.backend.execute(StepPlan(adapters=(green.key,)))
+    engine.backend.execute(StepPlan(adapters=(blue.key,)))
     assert engine.backend.describe().weights_bytes == 0
     (heard,) = engine.ask(engine.submit(words(20, 9)))
     assert len(heard.tokens) == 7

@@ -64,7 +64,7 @@ def _kept(engine: ReuseEngine) -> Iterator[tuple[list[int], int, list[tuple[mx.a
 def test_what_is_kept_is_what_would_be_computed(family: str, budget_tokens: int) -> None:
     """Keys and values of every edge, after rows that came, ended, were cancelled or preempted."""
     engine = engine_of(family)
-    budget_bytes = engine.backend.row_bytes.held(budget_tokens) + 4 * budget_tokens
+    budget_bytes = engine.backend.facts.row_bytes.held(budget_tokens) + 4 * budget_tokens
     engine = engine_of(family, budget_bytes=budget_bytes)
     edges = 0
     for seed in (2, 5, 6):  # With the small budget, the rows of most others evict all of it by the end.
@@ -119,7 +119,7 @@ def test_a_pinned_prompt_is_pinned_once_and_whole(family: str) -> None:
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
 def test_a_pin_that_has_no_room_is_refused_with_the_answer(family: str) -> None:
     """The answer is the same; nothing is pinned, and the retired request says why not."""
-    tokens, prompt = engine_of(family).backend.row_bytes.token_bytes, words(50, 3)
+    tokens, prompt = engine_of(family).backend.facts.row_bytes.token_bytes, words(50, 3)
     for budget_tokens, said in ((0, "no prefix cache"), (90, "cached"), (200, "")):
         engine = engine_of(family, budget_bytes=budget_tokens * (tokens + 4))
         (heard,) = engine.ask(engine.submit(prompt, holds=((50, inf),)))

@@ -160,7 +160,7 @@ def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
     within."""
     for budget_tokens in (90, 120, 300, 900):
         engine = engine_of(family)
-        budget_bytes = engine.backend.row_bytes.held(budget_tokens) + 4 * budget_tokens
+        budget_bytes = engine.backend.facts.row_bytes.held(budget_tokens) + 4 * budget_tokens
         engine = engine_of(family, budget_bytes=budget_bytes)
         prefixes = engine.backend.prefixes
         assert prefixes is not None

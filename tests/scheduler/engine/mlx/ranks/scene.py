@@ -20,10 +20,12 @@ from llguidance import LLMatcher
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.budget.changes import BudgetChange
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
+from scheduler.engine.plan import StepPlan
+from scheduler.engine.ranks.all_ranks import AllRanks
 from scheduler.engine.ranks.group import lead
-from scheduler.engine.ranks.leader import Leader
 from scheduler.link.messages import (
     Cancel,
     Inspect,
@@ -130,8 +132,8 @@ class _Run:
             self.turn()
 
     def seen(self, agreed: int) -> Seen:
-        prefixes = self._backend.prefixes
-        assert prefixes is not None
+        assert self._backend.cache is not None
+        prefixes = self._backend.cache.prefixes
         return Seen(
             self._tokens,
             self._retired,
@@ -140,18 +142,18 @@ class _Run:
             sum(prefixes.evicted_tokens.values()),
             prefixes.hit_tokens,
             self._freed,
-            self._backend.row_bytes.token_bytes,
+            self._backend.facts.row_bytes.token_bytes,
             agreed,
             sorted(self._seconds)[len(self._seconds) // 2],
         )
 
 
-def _compare(leader: Leader) -> None:
+def _compare(ranks: AllRanks) -> None:
     """Wait for the others' states: raises where one is another."""
-    leader.compare()
-    before, deadline = leader.agreed, time.monotonic() + _SECONDS
-    while leader.agreed is before:
-        leader.check_states()
+    ranks.compare()
+    before, deadline = ranks.agreed, time.monotonic() + _SECONDS
+    while ranks.agreed is before:
+        ranks.check_states()
         assert time.monotonic() < deadline, "a rank does not answer"
         time.sleep(0.001)
 
@@ -165,16 +167,16 @@ def run(folder: Path, ranks: int, roomy: int, tight: int, count: int, most: int)
     else:
         backend = lead(msgspec.structs.replace(load, ranks=RankGroup(ranks, "ring", ())), _silent, _lost)
     end = int(json.loads((folder / "config.json").read_text())["eos_token_id"])
-    played, prefixes = _Run(backend), backend.prefixes
-    assert prefixes is not None
+    played = _Run(backend)
     for tokens, first_id in ((roomy, 0), (tight, 2000)):
-        prefixes.set_budget(tokens * (backend.row_bytes.token_bytes + 4))
+        kv_bytes = tokens * (backend.facts.row_bytes.token_bytes + 4)
+        backend.execute(StepPlan(budget=BudgetChange(kv_bytes=kv_bytes)))
         first = [_moved(one, first_id) for one in submits(count, most, end)]
         played.play(first, [_moved(one, 1000) for one in first[: count // 2]])
-        if isinstance(backend, Leader):
+        if isinstance(backend, AllRanks):
             _compare(backend)
         played.turn(Inspect(1, clear=True))
-    if not isinstance(backend, Leader):
+    if not isinstance(backend, AllRanks):
         return played.seen(0)
     _compare(backend)
     assert backend.agreed is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.engine.mlx.batching import Batching
+from scheduler.engine.plan import StepPlan
 from scheduler.link.messages import Retired
 from tests.contracts.journal import Journal, alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
@@ -18,7 +19,7 @@ def test_it_is_retired_with_the_reason_and_no_other_row_notices(tiny: Tiny, batc
     stays, ends = (journal.admit(request(number, prompt_of(9, number), 12)) for number in (1, 2))
     journal.step_until(lambda: len(ends.tokens) == 3)
     assert backend.slow_rows() == {}
-    backend.end_row(2, "too slow")
+    backend.execute(StepPlan(end=((2, "too slow"),)))
     journal.step()
     assert ends.retired == Retired(2, "failed", "too slow")
     assert len(ends.tokens) == 3

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from scheduler.engine.mlx import backend
+from scheduler.engine.plan import StepPlan
 from scheduler.link.messages import LogprobsOut, StepOutput, Submit
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words
 
@@ -84,7 +85,7 @@ def run_preempted(engine: ReuseEngine, submit: Submit, after_steps: int) -> None
     for _ in range(after_steps):
         engine.turn()
     (sequence,) = list(engine.loop._slots)
-    engine.loop._preempt(sequence)
+    engine.loop._step(StepPlan(preempt=(sequence.request_id,)))
     engine.finish()
 
 

@@ -1,10 +1,11 @@
-"""A leader is a back end like any other, and what it tells the other ranks keeps them equal to it."""
+"""Several ranks are a back end like any other, and the plans that rank 0 sends keep them equal."""
 
 from __future__ import annotations
 
 import math
 from collections import abc
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -12,19 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.budget.changes import BudgetChange, Evict
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
+from scheduler.engine.plan import Admit, Keep, StepPlan, with_changes
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.prefix.pins import pin_name
 from scheduler.engine.prefix.prefixes import Prefixes
-from scheduler.engine.ranks.calls import Admit, Call, Compare, Prepare, Refused, Step
-from scheduler.engine.ranks.replay import RanksDisagree, ToldClock
+from scheduler.engine.ranks.messages import Prepare
+from scheduler.engine.ranks.other_rank import PlanClock, RanksDisagree
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import AdapterSource, Cancel, Inspect, ScriptedPlan, ToEngine
+from scheduler.link.messages import AdapterSource, Cancel, Inspect, ScriptedPlan, ToEngine, TurnEnded
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.journal import Journal, prompt_of, request
@@ -33,7 +35,7 @@ from tests.fakes.memory_followers import Ranks
 _PLAN = ScriptedPlan(prefill_tokens_per_step=CHUNK)
 
 
-def _scripted(clock: ToldClock, kv_cache_bytes: int = 0, plan: ScriptedPlan = _PLAN) -> ScriptedBackend:
+def _scripted(clock: PlanClock, kv_cache_bytes: int = 0, plan: ScriptedPlan = _PLAN) -> ScriptedBackend:
     return ScriptedBackend(plan, sleep=lambda seconds: None, kv_cache_bytes=kv_cache_bytes, clock=clock)
 
 
@@ -44,19 +46,19 @@ def test_contract(check: Callable[[MakeBackend], None]) -> None:
 
     def make() -> Backend:
         made.append(Ranks(_scripted, 3, compared_steps=1))
-        return made[-1].leader
+        return made[-1].together
 
     check(make)
     for ranks in made:
-        ranks.leader.compare()
-        ranks.leader.step()
+        ranks.together.compare()
+        ranks.together.check_states()
 
 
 def test_it_says_how_many_ranks_there_are() -> None:
-    assert Ranks(_scripted, 3).leader.describe().ranks == 3
+    assert Ranks(_scripted, 3).together.describe().ranks == 3
 
 
-def test_a_call_is_sent_before_it_is_made() -> None:
+def test_a_plan_is_sent_before_it_is_carried_out() -> None:
     """A rank that hears of it too late comes late to a collective, for which rank 0 would wait."""
     order: list[str] = []
 
@@ -68,13 +70,14 @@ def test_a_call_is_sent_before_it_is_made() -> None:
             return super().step(chunks, predicted_seconds)
 
     ranks = Ranks(lambda clock: Noted(_PLAN, clock=clock))
-    Journal(ranks.leader).admit(request(1, [1], 2))
-    ranks.leader.step()
+    journal = Journal(ranks.together)
+    journal.admit(request(1, [1], 2))
+    journal.step()
     assert order == ["rank 1", "rank 0"]
 
 
 def test_what_is_refused_at_admission_is_refused_everywhere() -> None:
-    """The other ranks refuse it as well, and rank 0 says so: nothing is left of it anywhere."""
+    """The other ranks refuse it as well, and the next plan says that rank 0 did: nothing is left of it."""
 
     class Choosy(ScriptedBackend):
         def admit(self, sequence: Sequence) -> None:
@@ -83,16 +86,16 @@ def test_what_is_refused_at_admission_is_refused_everywhere() -> None:
             super().admit(sequence)
 
     ranks = Ranks(lambda clock: Choosy(_PLAN, clock=clock), compared_steps=1)
-    journal = Journal(ranks.leader)
-    with pytest.raises(RequestRefused, match="not this one"):
-        journal.admit(request(1, [7], 2))
-    assert [type(call) for call in ranks.followers.calls] == [Admit, Refused]
-    journal.admit(request(2, [8], 2))
-    journal.finish()
-
-
-def _lost(kind: type) -> Callable[[Call], Call | None]:
-    return lambda call: None if isinstance(call, kind) else call
+    refused, taken = (Sequence.of(request(number, [token], 2)) for number, token in ((1, 7), (2, 8)))
+    plan = StepPlan(admit=(Admit(refused), Admit(taken)), decode=(1, 2))
+    result = ranks.together.execute(plan)
+    assert result.refused == ((1, "not this one"),)
+    assert [out.request_id for out in result.tokens] == [2]
+    sent = [one for one in ranks.followers.sent if isinstance(one, StepPlan)]
+    assert [(len(one.admit), one.computes, one.refused) for one in sent] == [
+        (2, False, ()),
+        (0, True, (1,)),
+    ], "no collective before all ranks have the same rows"
 
 
 def test_another_result_is_a_fault_with_both_hashes() -> None:
@@ -109,7 +112,7 @@ def test_another_result_is_a_fault_with_both_hashes() -> None:
             return StepResult(tokens, result.retired, result.prefills)
 
     ranks = Ranks(lambda clock: Other(_PLAN, clock=clock), compared_steps=4)
-    journal = Journal(ranks.leader)
+    journal = Journal(ranks.together)
     course = journal.admit(request(1, [1], 9))
     with pytest.raises(
         RanksDisagree, match=r"rank 1 has computed .*digest='\w{16}'.*rank 0 .*digest='\w{16}'"
@@ -119,20 +122,27 @@ def test_another_result_is_a_fault_with_both_hashes() -> None:
 
 
 def test_a_refusal_of_one_rank_only_is_a_fault() -> None:
-    ranks = Ranks(_scripted)
-    ranks.followers.change = lambda call: Refused(call.submit.request_id) if isinstance(call, Admit) else call
-    with pytest.raises(RanksDisagree, match="request 1 was refused by rank 0 only"):
-        Journal(ranks.leader).admit(request(1, [1], 2))
+    class Moody(ScriptedBackend):
+        def admit(self, sequence: Sequence) -> None:
+            if (self is ranks.own) == (sequence.request_id == 1):
+                raise RequestRefused("not this one")
+            super().admit(sequence)
+
+    for number, who in ((1, "by rank 0 only"), (2, "here only: not this one")):
+        ranks = Ranks(lambda clock: Moody(_PLAN, clock=clock))
+        admitted = StepPlan(admit=(Admit(Sequence.of(request(number, [1], 2))),), decode=(number,))
+        with pytest.raises(RanksDisagree, match=f"request {number} was refused {who}"):
+            ranks.together.execute(admitted)
 
 
 def test_ranks_are_compared_every_64_steps() -> None:
     """Often enough to bound what a wrong rank spoils, and seldom enough to cost nothing."""
     ranks = Ranks(_scripted)
-    journal = Journal(ranks.leader)
+    journal = Journal(ranks.together)
     journal.admit(request(1, [1], 200))
     journal.finish()
-    kinds = [type(call) for call in ranks.followers.calls if isinstance(call, Step | Compare)]
-    assert [at for at, kind in enumerate(kinds) if kind is Compare] == [64, 129, 194]
+    steps = [one for one in ranks.followers.sent if isinstance(one, StepPlan) and one.computes]
+    assert [at for at, step in enumerate(steps, 1) if step.compare] == [64, 128, 192]
 
 
 def test_a_grammar_is_sent_once_when_it_is_to_be_compiled() -> None:
@@ -140,30 +150,28 @@ def test_a_grammar_is_sent_once_when_it_is_to_be_compiled() -> None:
     ranks = Ranks(_scripted)
     waiting = Sequence.of(msgspec.structs.replace(request(1, [1], 2), grammar="start: /a/"))
     for _ in range(3):
-        ranks.leader.preparing(waiting)
-    assert [type(call) for call in ranks.followers.calls] == [Prepare]
-    ranks.leader.forget(waiting)
-    ranks.leader.forget(waiting)
-    assert len(ranks.followers.calls) == 2
+        ranks.together.preparing(waiting)
+    assert [type(one) for one in ranks.followers.sent] == [Prepare]
+    ranks.together.execute(StepPlan(forget=(1,)))
+    ranks.together.execute(StepPlan())
+    assert len(ranks.followers.sent) == 2, "a plan of nothing is not sent"
 
 
 def test_a_row_that_is_slow_on_rank_0_ends_everywhere() -> None:
     """Times differ between processes, so what they mean is rank 0's word: in the same step for all."""
 
     class Slow(ScriptedBackend):
-        def slow_rows(self) -> dict[int, str]:
-            return {number: "too slow" for number in self._rows if number == 2} if self is ranks.own else {}
-
-        def end_row(self, request_id: int, reason: str) -> None:
-            self.remove(request_id)
-            ended.append((self is ranks.own, request_id, reason))
+        def execute(self, plan: StepPlan) -> StepResult:
+            ended.extend((self is ranks.own, *end) for end in plan.end)
+            result = super().execute(with_changes(plan, preempt=tuple(number for number, _ in plan.end)))
+            return replace(result, slow=((2, "too slow"),) if self is ranks.own and 2 in self._rows else ())
 
     ended: list[tuple[bool, int, str]] = []
     ranks = Ranks(lambda clock: Slow(_PLAN, clock=clock), compared_steps=1)
-    for number in (1, 2):
-        ranks.leader.admit(Sequence.of(request(number, [number], 9)))
+    rows = [Sequence.of(request(number, [number], 9)) for number in (1, 2)]
+    ranks.together.execute(StepPlan(admit=tuple(Admit(row) for row in rows), decode=(1, 2)))
     for _ in range(3):
-        ranks.leader.step()
+        ranks.together.execute(StepPlan(decode=(1, 2)))
     assert ended == [(False, 2, "too slow"), (True, 2, "too slow")]
 
 
@@ -175,15 +183,17 @@ def test_ranks_of_another_kind_are_refused_by_name() -> None:
 
 
 def test_adapters_are_refused_by_name() -> None:
-    with pytest.raises(AdapterRefused, match="ranks"):
-        Ranks(_scripted).leader.load_adapter(AdapterSource("tone", "/nowhere", "key"))
+    plan = StepPlan(adapters=(AdapterSource("tone", "/nowhere", "key"),))
+    ((key, why),) = Ranks(_scripted).together.execute(plan).refused_adapters
+    assert key == "key"
+    assert "ranks" in why
 
 
 def _used(budget_tokens: int = 400) -> tuple[Ranks, Journal]:
     """Two ranks with two cached prompts, and a row that has prefilled two chunks."""
     budget = budget_tokens * (KV_BYTES_PER_TOKEN + 4)
     ranks = Ranks(partial(_scripted, kv_cache_bytes=budget), compared_steps=1)
-    journal = Journal(ranks.leader)
+    journal = Journal(ranks.together)
     for number in (1, 2):
         journal.admit(request(number, prompt_of(50, number), 2))
         journal.finish()
@@ -194,26 +204,27 @@ def _used(budget_tokens: int = 400) -> tuple[Ranks, Journal]:
 
 
 def _prefixes(backend: Backend) -> Prefixes:
-    assert backend.prefixes is not None
-    return backend.prefixes
+    assert backend.cache is not None
+    return backend.cache.prefixes
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda leader: leader.keep(3, CHUNK),
-        lambda leader: leader.remove(3),
-        lambda leader: _prefixes(leader).evict(10 * KV_BYTES_PER_TOKEN),
-        lambda leader: _prefixes(leader).set_budget(60 * KV_BYTES_PER_TOKEN),
-        lambda leader: _prefixes(leader).clear(),
+        StepPlan(keep=(Keep(3, CHUNK),)),
+        StepPlan(release=(3,)),
+        StepPlan(preempt=(3,)),
+        StepPlan(evict=Evict(10 * KV_BYTES_PER_TOKEN)),
+        StepPlan(budget=BudgetChange(kv_bytes=60 * KV_BYTES_PER_TOKEN)),
+        StepPlan(clear=True),
     ],
-    ids=["keep", "remove", "evict", "set_budget", "clear"],
+    ids=["keep", "release", "preempt", "evict", "budget", "clear"],
 )
-def test_what_changes_rank_0s_prefixes_changes_all(change: Callable[[Backend], object]) -> None:
-    """Each of them changes them here, so that a call that is not sent shows."""
+def test_what_changes_rank_0s_prefixes_changes_all(change: StepPlan) -> None:
+    """Each of them changes them here, so that a field that is not sent shows."""
     ranks, _ = _used()
     before = _prefixes(ranks.own).statistics()
-    change(ranks.leader)
+    ranks.together.execute(change)
     assert _prefixes(ranks.own).statistics() != before
     assert _prefixes(ranks.followers.backends[0]).statistics() == _prefixes(ranks.own).statistics()
 
@@ -231,7 +242,7 @@ def test_prefixes_age_by_rank_0s_clock() -> None:
         ranks.now += 5
         journal.admit(request(number, prompt_of(50, 9), 1))
         journal.finish()
-    _prefixes(ranks.leader).evict(120 * KV_BYTES_PER_TOKEN)
+    ranks.together.execute(StepPlan(evict=Evict(120 * KV_BYTES_PER_TOKEN)))
     for backend in ranks.all:
         lengths = [_prefixes(backend).match_length([*prompt_of(50, number), 0], "") for number in (1, 9)]
         assert lengths == [0, 50]
@@ -241,7 +252,6 @@ def test_sessions_wait_on_every_rank() -> None:
     """Of two sessions that have just ended a turn the one that returns after an hour goes before the one that
     returns after five seconds. A rank that is not told would keep both alike, and evict the older one."""
     ranks, journal = _used(budget_tokens=2000)
-    prefixes = _prefixes(ranks.leader)
     seeds, lengths = {"slow": 7, "quick": 8}, {"slow": 40, "quick": 40}
     turns = [*[("slow", 3600.0)] * 8, *[("quick", 5.0)] * 8, ("quick", 1.0), ("slow", 1.0)]
     for number, (session, gap) in enumerate(turns, 10):
@@ -249,7 +259,7 @@ def test_sessions_wait_on_every_rank() -> None:
         asked = request(number, prompt_of(120, seeds[session])[: lengths[session]], 1)
         journal.admit(msgspec.structs.replace(asked, session=session))
         journal.finish()
-        prefixes.ended("", session, session)
+        ranks.together.execute(StepPlan(ended=(TurnEnded("", "", session, session),)))
         ranks.now += gap
 
     def kept(backend: Backend) -> set[str]:
@@ -259,7 +269,7 @@ def test_sessions_wait_on_every_rank() -> None:
         return {name for name, length in found.items() if length >= lengths[name]}
 
     while kept(ranks.own) == {"slow", "quick"}:
-        prefixes.evict(KV_BYTES_PER_TOKEN)
+        ranks.together.execute(StepPlan(evict=Evict(KV_BYTES_PER_TOKEN)))
     assert [kept(backend) for backend in ranks.all] == [{"quick"}] * len(ranks.all)
 
 
@@ -270,7 +280,8 @@ def test_pins_begin_and_end_on_every_rank() -> None:
     journal.finish()
     pins = [[pin.cached_tokens for pin in _prefixes(one).statistics().pins] for one in ranks.all]
     assert pins == [[50]] * len(ranks.all)
-    assert _prefixes(ranks.leader).unpin(pin_name(prompt_of(50, 7), ""))
+    name = pin_name(prompt_of(50, 7), "")
+    assert ranks.together.execute(StepPlan(unpin=(name, "another"))).unpinned == (name,)
     assert [_prefixes(one).statistics().held_bytes for one in ranks.all] == [0] * len(ranks.all)
 
 
@@ -287,11 +298,11 @@ _EVENT = st.one_of(
 @given(st.lists(_EVENT, max_size=40), st.integers(200, 900))
 @settings(deadline=None, derandomize=True, max_examples=60)
 def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget_tokens: int) -> None:
-    """Whatever the engine loop does over a leader (cancels, preemptions, evictions, a cleared cache, prefixes
-    that age): all ranks give equal tokens, and hold equal bytes and prefixes."""
+    """Whatever the engine loop does over several ranks (cancels, preemptions, evictions, a cleared cache,
+    prefixes that age): all ranks give equal tokens, and hold equal bytes and prefixes."""
     budget = budget_tokens * (KV_BYTES_PER_TOKEN + 4)
     ranks = Ranks(lambda clock: _scripted(clock, budget), compared_steps=1)
-    loop = EngineLoop(ranks.leader, 4, PrefillPace(64), clock=lambda: ranks.now)
+    loop = EngineLoop(ranks.together, 4, PrefillPace(64), clock=lambda: ranks.now)
     submitted = 0
     for event in events:
         commands: list[ToEngine] = []
@@ -314,5 +325,5 @@ def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget
     for backend in ranks.followers.backends:
         assert _prefixes(backend).statistics() == _prefixes(ranks.own).statistics()
         assert not _prefixes(backend).check_integrity()
-    ranks.leader.compare()
-    ranks.leader.step()
+    ranks.together.compare()
+    ranks.together.check_states()

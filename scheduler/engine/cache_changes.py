@@ -1,9 +1,11 @@
-"""Take the holds that a request asked for, once its tokens are in the prefix cache."""
+"""What plans and requests change of the prefix cache, beside what rows put into it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from scheduler.engine.adapter_files import salted
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefix.holds import NO_CACHE
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import Sequence
@@ -20,3 +22,14 @@ def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: Sequence, token
         elif length <= tokens:
             refusals.append(prefixes.hold(sequence.tokens[:length], sequence.submit.salt, seconds).refusal)
     sequence.hold_refusal = next(filter(None, refusals), "")
+
+
+def changed(prefixes: PrefixCache[Any, Any], plan: StepPlan) -> tuple[int, tuple[str, ...]]:
+    """Carry out what a plan says of the prefix cache, but for what rows put into it. Return the bytes freed
+    by `clear`, and the names in `unpin` that were pinned."""
+    if plan.budget is not None and plan.budget.kv_bytes is not None:
+        prefixes.set_budget(plan.budget.kv_bytes)
+    for turn in plan.ended:
+        prefixes.ended(salted(turn.adapter, turn.salt), turn.session, turn.kind)
+    freed = prefixes.clear() if plan.clear else 0
+    return freed, tuple(name for name in plan.unpin if prefixes.unpin(name))

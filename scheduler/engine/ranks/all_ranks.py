@@ -1,0 +1,200 @@
+"""The back end of several ranks: each plan is sent to the other ranks, and then carried out here.
+
+The engine loop, its plan, pace and memory watch run on rank 0 only, and call this back end as any other.
+Collectives are made by the model alone, while a plan is carried out; plans go over sockets: a collective of
+our own while a step was in flight came back full of that step's numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import abc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from scheduler.engine.backend import Backend, BackendFacts, Cache, StepResult, refused_adapters
+from scheduler.engine.device import Readings
+from scheduler.engine.load_failure import LoadRefused
+from scheduler.engine.plan import StepPlan, with_changes
+from scheduler.engine.ranks.messages import Joined, Prepare, State
+from scheduler.engine.ranks.other_rank import Digest, PlanClock, RanksDisagree, disagreement, joined
+from scheduler.engine.sequence import Sequence
+from scheduler.link.messages import Ready
+
+COMPARED_STEPS = 64
+"""Ranks that differ emit tokens of nothing until they are compared."""
+_NOTHING = StepPlan()
+_COMPUTED = ("emit_pending", "chunks", "decode", "end", "evict", "predicted_seconds")
+"""Fields of a plan that wait until all ranks have refused the same sequences."""
+
+
+class Followers(Protocol):
+    """The other ranks, in the order of their numbers, from 1 on."""
+
+    def send(self, message: Prepare | StepPlan) -> None:
+        """To each of them, in order."""
+        ...
+
+    def joined(self) -> abc.Sequence[Joined]:
+        """Wait until all have loaded the model."""
+        ...
+
+    def states(self) -> abc.Sequence[tuple[int, State]]:
+        """The states that have arrived since the last call, each with its rank."""
+        ...
+
+
+class AllRanks:
+    """A `Backend` of several ranks. Raises RanksDisagree where they do."""
+
+    def __init__(
+        self,
+        own: Backend,
+        followers: Followers,
+        clock: PlanClock,
+        time_of: Callable[[], float] = time.monotonic,
+        compared_steps: int = COMPARED_STEPS,
+    ) -> None:
+        """`own`: rank 0's, whose prefix cache reads `clock`. Waits until the others have loaded the model.
+        Raises LoadRefused where one has loaded something else."""
+        self._own = own
+        self._followers = followers
+        self._clock = clock
+        self._time_of = time_of
+        self._compared_steps = compared_steps
+        others = followers.joined()
+        self._ranks = 1 + len(others)
+        _check_equal(own, others)
+        self._rows: set[int] = set()
+        self._prepared: set[int] = set()
+        self._refused: tuple[int, ...] = ()
+        self._slow: tuple[tuple[int, str], ...] = ()
+        self._digest = Digest()
+        self._steps = 0
+        self._expected: dict[int, State] = {}
+        """By number: this rank's states until all others have sent theirs."""
+        self._missing: dict[int, int] = {}
+        self._comparisons = 0
+        self.agreed: State | None = None
+        """The last state that all ranks had."""
+
+    @property
+    def facts(self) -> BackendFacts:
+        return self._own.facts
+
+    @property
+    def cache(self) -> Cache | None:
+        """Rank 0's: the others hold the same."""
+        return self._own.cache
+
+    @property
+    def device(self) -> Readings:
+        return self._own.device
+
+    def describe(self) -> Ready:
+        described: Ready = msgspec.structs.replace(self._own.describe(), ranks=self._ranks)
+        return described
+
+    def check(self, sequence: Sequence) -> None:
+        self._own.check(sequence)
+
+    def preparing(self, sequence: Sequence) -> bool:
+        """Sent once, and only of what takes a while. The others need not be asked whether they are done: they
+        wait for themselves when it is admitted."""
+        request_id = sequence.request_id
+        if sequence.submit.grammar and request_id not in self._prepared:
+            self._prepared.add(request_id)
+            self._followers.send(Prepare(sequence.submit))
+        return self._own.preparing(sequence)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.check_states()
+        for request_id in plan.release:
+            if request_id not in self._rows:
+                raise KeyError(request_id)
+        refused = refused_adapters(
+            plan, f"an engine of {self._ranks} ranks has none: their layers are not sharded"
+        )
+        if plan.computes:
+            self._steps += 1
+            compare = self._steps % self._compared_steps == 0
+            # A time is one process's own: what it means is decided here, between two steps.
+            plan = with_changes(plan, end=self._slow, compare=self._next_number() if compare else 0)
+            self._slow = ()
+        plan = with_changes(plan, waits={}, adapters=())
+        self._prepared.difference_update(plan.forget)
+        if with_changes(plan, reason="idle") == _NOTHING:
+            return replace(self._own.execute(plan), refused_adapters=refused)
+        if not plan.admit:
+            return replace(self._execute(plan), refused_adapters=refused)
+        # A rank that refuses another sequence than rank 0 would meet the others in another collective.
+        defaults = {name: getattr(_NOTHING, name) for name in _COMPUTED}
+        first = self._execute(with_changes(plan, compare=0, **defaults))
+        computed = {name: getattr(plan, name) for name in _COMPUTED}
+        result = self._execute(StepPlan(**computed, compare=plan.compare))
+        return replace(
+            result,
+            refused=first.refused,
+            refused_adapters=refused,
+            freed_bytes=first.freed_bytes,
+            unpinned=first.unpinned,
+        )
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        """Send the plan, and carry it out."""
+        self._clock.now = self._time_of()
+        plan = with_changes(plan, now=self._clock.now, refused=self._refused)
+        self._followers.send(_for_others(plan))
+        result = self._own.execute(plan)
+        self._refused = tuple(request_id for request_id, _ in result.refused)
+        self._slow = result.slow
+        self._rows.difference_update(plan.release, plan.preempt)
+        admitted = {admit.sequence.request_id for admit in plan.admit}
+        self._prepared -= admitted
+        self._rows |= admitted.difference(self._refused)
+        self._rows.difference_update(retired.request_id for retired in result.retired)
+        self._digest.add(result)
+        if plan.compare:
+            self._expected[plan.compare] = self._digest.state(plan.compare, self._own, result)
+            self._missing[plan.compare] = self._ranks - 1
+        return result
+
+    def _next_number(self) -> int:
+        self._comparisons += 1
+        return self._comparisons
+
+    def compare(self) -> None:
+        """Ask the others for their states, for `check_states`."""
+        self._execute(StepPlan(compare=self._next_number()))
+
+    def check_states(self) -> None:
+        """Raises RanksDisagree if a state that has arrived is not this rank's. Each plan calls it."""
+        for rank, state in self._followers.states():
+            own = self._expected[state.number]
+            if state != own:
+                raise RanksDisagree(f"rank {rank} has computed {state}, rank 0 {own}")
+            self._missing[state.number] -= 1
+            if not self._missing[state.number]:
+                self.agreed = own
+                del self._missing[state.number], self._expected[state.number]
+
+    def background(self, idle: bool) -> bool:
+        return self._own.background(idle)
+
+
+def _for_others(plan: StepPlan) -> StepPlan:
+    """What stays resident is each rank's own matter: decided at its load, from its own limit."""
+    if plan.budget is None or plan.budget.wired_bytes is None:
+        return plan
+    return with_changes(plan, budget=msgspec.structs.replace(plan.budget, wired_bytes=None))
+
+
+def _check_equal(own: Backend, others: abc.Sequence[Joined]) -> None:
+    """Raises LoadRefused where another rank has loaded something else."""
+    mine = joined(own)
+    for rank, other in enumerate(others, 1):
+        if (found := disagreement(mine, other)) is not None:
+            raise LoadRefused(f"rank {rank} cannot belong to this engine: {found}")

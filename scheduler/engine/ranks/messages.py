@@ -1,0 +1,68 @@
+"""What rank 0 sends to the other ranks, and what they answer: frames over a socket, as on the link.
+
+A plan is sent before rank 0 carries it out itself, with what the other ranks cannot know: its clock, and what
+the engine loop wrote into a sequence. All else they compute from equal weights and equal plans.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from scheduler.engine.plan import StepPlan
+from scheduler.link.messages import Load, Submit
+from scheduler.link.wire_struct import WireStruct
+
+
+class Start(WireStruct, frozen=True, tag="start"):
+    """The first frame: load this, as this rank. Answered by Joined or Failed."""
+
+    load: Load
+    rank: int
+
+
+class Heard(WireStruct, frozen=True, tag="heard"):
+    """The answer to a Said of every rank: what each said, by rank."""
+
+    said: tuple[bytes, ...]
+
+
+class Prepare(WireStruct, frozen=True, tag="prepare"):
+    """A waiting request has a grammar to compile; without the ids of its prompt."""
+
+    submit: Submit
+
+
+ToRank: TypeAlias = Start | Heard | Prepare | StepPlan
+
+
+class Said(WireStruct, frozen=True, tag="said"):
+    """While the model is loaded: what this rank has found. Answered by Heard, once all ranks have said it."""
+
+    mine: bytes
+
+
+class Joined(WireStruct, frozen=True, tag="joined"):
+    """The model is loaded. `facts`: what must be the same on every rank, in words."""
+
+    facts: dict[str, str]
+
+
+class Failed(WireStruct, frozen=True, tag="failed"):
+    """This rank cannot go on, and is about to exit: one line, and a traceback."""
+
+    error: str
+    stack: str
+
+
+class State(WireStruct, frozen=True, tag="state"):
+    """After the plan that had this number in `compare`. `digest`: a hash of all tokens and ends of rows so
+    far, and of what was prefilled; then bytes held now."""
+
+    number: int
+    digest: str
+    prefix_bytes: int
+    budget_bytes: int
+    row_bytes: int
+
+
+Answer: TypeAlias = Said | Joined | Failed | State
