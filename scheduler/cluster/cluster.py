@@ -24,6 +24,7 @@ from scheduler.cluster.agent_messages import (
     server_inbound,
 )
 from scheduler.errors import LinkError
+from scheduler.link.backoff import Backoff
 from scheduler.link.channel import EngineGone, FrameChannel
 from scheduler.link.child_process import Child, ChildProcess, LaunchFailed
 from scheduler.telemetry.containment import Containment
@@ -83,17 +84,17 @@ class RayCluster:
     async def run(self, place: Place) -> None:
         """Never returns by itself; cancel it to end the agent. `place`: how engines join this server."""
         self._place = place
-        backoff = BACKOFF_FIRST_SECONDS
+        backoff = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_LIMIT_SECONDS)
         while True:
             try:
                 last_words = (await self._agent.run(self._talk)).last_words
             except LaunchFailed as error:
                 last_words = str(error)
             if self.state is ClusterState.CONNECTED:
-                backoff = BACKOFF_FIRST_SECONDS
-            self._lost(last_words or "the agent ended without a word", backoff)
-            await trio.sleep(backoff)
-            backoff = min(backoff * 2, BACKOFF_LIMIT_SECONDS)
+                backoff.lasted()
+            self._lost(last_words or "the agent ended without a word", backoff.seconds)
+            await trio.sleep(backoff.seconds)
+            backoff.waited()
 
     def _lost(self, last_words: str, backoff: float) -> None:
         reason = self._refusal or last_words

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
+from scheduler.link.backoff import Backoff
 from scheduler.own_path import with_own_path
 
 DEVICE_VARIABLE = "PENSTOCK_DEVICE"
@@ -48,16 +49,17 @@ class EngineActor:
         threading.Thread(target=self._keep, daemon=True).start()
 
     def _keep(self) -> None:
-        pause = _PAUSE_FIRST_SECONDS
+        backoff = Backoff(_PAUSE_FIRST_SECONDS, _PAUSE_LIMIT_SECONDS)
         while True:
             started_at = time.monotonic()
             last_words = self._engine()
             if last_words.startswith((GAVE_UP, REFUSED)):
                 # There is nothing to come back to, and the resource is wanted.
                 self._leave()
-            stable = time.monotonic() - started_at > _STABLE_SECONDS
-            pause = _PAUSE_FIRST_SECONDS if stable else min(2 * pause, _PAUSE_LIMIT_SECONDS)
-            time.sleep(pause)
+            if time.monotonic() - started_at > _STABLE_SECONDS:
+                backoff.lasted()
+            time.sleep(backoff.seconds)
+            backoff.waited()
 
     def _engine(self) -> str:
         """Start an engine, and return its last words when it has ended. It holds the other end of the

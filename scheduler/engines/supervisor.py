@@ -20,6 +20,7 @@ from scheduler.engines.condition import Event, State, condition_of, move
 from scheduler.engines.deadlines import load_limit_seconds
 from scheduler.engines.death import Death, conclude
 from scheduler.errors import LinkError, StartupError
+from scheduler.link.backoff import Backoff
 from scheduler.link.channel import Channel, EngineGone
 from scheduler.link.messages import (
     PROTOCOL_VERSION,
@@ -33,7 +34,7 @@ from scheduler.link.messages import (
     StepOutput,
     ToEngine,
 )
-from scheduler.link.process import EngineLauncher, Exit, LaunchFailed, LaunchRefused
+from scheduler.link.process import EngineLauncher, Exit, LaunchFailed
 from scheduler.statistics import DeathCause, EngineStatistics
 
 _log = structlog.get_logger("supervisor")
@@ -205,16 +206,13 @@ class Supervisor:
             self._move(Event.GONE)
 
     async def _keep_alive(self) -> None:
-        backoff = self._config.backoff_first_seconds
+        backoff = Backoff(self._config.backoff_first_seconds, self._config.backoff_limit_seconds)
         while True:
             attempt = Attempt()
             try:
                 exit_ = await self._launcher.run(partial(self._session, attempt))
             except LaunchFailed as error:
                 exit_ = self._not_launched(attempt, str(error))
-            except LaunchRefused as error:
-                self._not_launched(attempt, str(error))
-                raise self._never_ready(str(error)) from error
             # Its Fault counts as the last line of stderr: the same text, and never cut off.
             last_words = (*exit_.last_stderr, *attempt.stack.splitlines(), attempt.cause)
             death = conclude(attempt.death, last_words, exit_)
@@ -232,7 +230,7 @@ class Supervisor:
                     attempt.cause if attempt.reported_fault else self._last_death + _hint(exit_)
                 )
             if attempt.lasted(self._config.stable_seconds):
-                backoff = self._config.backoff_first_seconds
+                backoff.lasted()
             self._restarts += 1
             _log.error(
                 "engine_died",
@@ -241,11 +239,11 @@ class Supervisor:
                 detail=death.detail,
                 exit=str(exit_),
                 restarts=self._restarts,
-                restart_in_seconds=backoff,
+                restart_in_seconds=backoff.seconds,
                 last_stderr=exit_.last_stderr[-_LOGGED_LINES:],
             )
-            await trio.sleep(backoff)
-            backoff = min(backoff * 2, self._config.backoff_limit_seconds)
+            await trio.sleep(backoff.seconds)
+            backoff.waited()
             self._move(Event.RETRY)
 
     def _move(self, event: Event) -> None:

@@ -15,10 +15,6 @@ from scheduler.link.child_process import LaunchFailed as LaunchFailed
 Session = Callable[[Channel], Awaitable[None]]
 
 
-class LaunchRefused(Exception):
-    """No engine can be started, and none is tried again: a sentence for the operator."""
-
-
 class EngineLauncher(Protocol):
     """Starts an engine: a process here, or one that dials; in tests the engine's loop over memory."""
 

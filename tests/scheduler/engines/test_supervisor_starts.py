@@ -23,7 +23,7 @@ from scheduler.link.messages import (
     Ready,
     StepOutput,
 )
-from scheduler.link.process import Exit, LaunchFailed, LaunchRefused, Session
+from scheduler.link.process import Exit, LaunchFailed, Session
 from scheduler.statistics import DeathCause, EngineCondition
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.scheduler.engines.engine_lives import (
@@ -299,27 +299,4 @@ async def test_an_engine_that_is_refused_is_not_tried_again(earlier: int, autoju
     with pytest.raises(EngineNeverReady, match=r"^it is another model$"):
         await Supervisor(launcher, heard, CONFIG, refusal).run()
     assert asked == [READY] * (earlier + 1)
-    assert heard.calls == [*["ready", "lost"] * earlier, "lost"]
-
-
-@pytest.mark.parametrize("earlier", [0, 1], ids=["the first", "a later one"])
-@trio_test
-async def test_a_machine_that_is_refused_is_not_tried_again(earlier: int, autojump_clock: MockClock) -> None:
-    """It was updated, say, and speaks another protocol."""
-
-    class Refused:
-        def __init__(self) -> None:
-            self.attempts = 0
-
-        async def run(self, session: Session) -> Exit:
-            self.attempts += 1
-            if self.attempts <= earlier:
-                return await LivesLauncher(says(READY, then_lives=5)).run(session)
-            raise LaunchRefused("host mac-2 speaks protocol 99")
-
-    launcher = Refused()
-    supervisor, heard = supervise(launcher)
-    with pytest.raises(EngineNeverReady, match=r"^host mac-2 speaks protocol 99$"):
-        await supervisor.run()
-    assert launcher.attempts == earlier + 1
     assert heard.calls == [*["ready", "lost"] * earlier, "lost"]
