@@ -167,20 +167,24 @@ _TEXT_BYTES, _LOGPROBS_BYTES, _LOGPROB_BYTES = 4, 320, 12
 
 
 def held_bytes(request: GenerationRequest, context_tokens: int) -> int:
-    """Return the most that is held of the answer."""
-    longest = context_tokens if request.max_tokens is None else min(request.max_tokens, context_tokens)
-    tokens = request.choices * longest
+    """Return the most that is held of the answer; 0 for one whose length is left to the model, which is seldom
+    as long as the context: it is counted as it grows."""
+    if request.max_tokens is None:
+        return 0
+    tokens = request.choices * min(request.max_tokens, context_tokens)
     if request.top_logprobs is None:
         return tokens * _TEXT_BYTES
-    return tokens * (_TEXT_BYTES + _LOGPROBS_BYTES + (1 + request.top_logprobs) * _LOGPROB_BYTES)
+    return tokens * (_TEXT_BYTES + _entry_bytes(request.top_logprobs))
 
 
-def check_size(requests: Sequence[GenerationRequest], context_tokens: int, lowered_by: Sequence[str]) -> None:
-    """Raise InvalidRequest for a whole answer that can become too large."""
-    most = sum(held_bytes(request, context_tokens) for request in requests)
-    if most > MAX_HELD_BYTES:
+def _entry_bytes(alternatives: int) -> int:
+    return _LOGPROBS_BYTES + (1 + alternatives) * _LOGPROB_BYTES
+
+
+def _check_size(held: int, lowered_by: Sequence[str]) -> None:
+    if held > MAX_HELD_BYTES:
         raise InvalidRequest(
-            f"the whole answer can take {most >> 20} MiB, of all choices, tokens and log-probabilities; at"
+            f"the whole answer can take {held >> 20} MiB, of all choices, tokens and log-probabilities; at"
             f" most {MAX_HELD_BYTES >> 20} MiB are held: lower {' or '.join(lowered_by)}, or set stream",
             param=lowered_by[0],
         )
@@ -192,8 +196,9 @@ async def whole_answer(
     lowered_by: Sequence[str] = ("top_logprobs", "n", "max_tokens"),
 ) -> WholeAnswer:
     """Follow `requests` to their ends. Raise SchedulerError if a choice failed, and InvalidRequest for an
-    answer that can become too large. `lowered_by`: the dialect's fields that make it smaller."""
-    check_size(requests, scheduler.context_tokens, lowered_by)
+    answer that can become too large, or has. `lowered_by`: the dialect's fields that make it smaller."""
+    _check_size(sum(held_bytes(request, scheduler.context_tokens) for request in requests), lowered_by)
+    held = 0
     choices = tuple(WholeChoice() for request in requests for _ in range(request.choices))
     async with scheduler.stream(*requests) as stream:
         while True:
@@ -209,4 +214,7 @@ async def whole_answer(
                 case Failed(error=error):
                     raise error
                 case _:
+                    if isinstance(event, TextDelta) and event.logprobs:
+                        held += sum(_entry_bytes(len(entry.ids) - 1) for entry in event.logprobs)
+                        _check_size(held, lowered_by)
                     choices[index].add(event)

@@ -182,6 +182,17 @@ class Pool:
         """Whether a process of its engines may be left."""
         return any(engine.running for engine in self)
 
+    @property
+    def failure(self) -> str | None:
+        """Why none of its engines can be started; None also where that ends `run`, which says why."""
+        if self._ends_with_first_engines or not all(engine.failed for engine in self):
+            return None
+        return next((engine.failure for engine in self), None)
+
+    @property
+    def _ends_with_first_engines(self) -> bool:
+        return self._config.must_start and not any(one.supervisor.was_ready for one in self)
+
     def forgive(self) -> None:
         """Count on engines again that could not be started."""
         for engine in self:
@@ -208,7 +219,7 @@ class Pool:
 
     def _cannot_start(self, engine: Engine, error: EngineNeverReady) -> None:
         assert self._nursery is not None
-        if self._config.must_start and not any(one.supervisor.was_ready for one in self):
+        if self._ends_with_first_engines:
             self._never_ready = error
             self._nursery.cancel_scope.cancel()
             return

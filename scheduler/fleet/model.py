@@ -235,9 +235,8 @@ class Model:
         if self.scheduler.pool.nodes_decide:
             # A machine that can may join at any time.
             return None
-        members = list(self.scheduler.pool)
-        if all(one.failed for one in members):
-            return members[0].failure
+        if (failure := self.scheduler.pool.failure) is not None:
+            return failure
         life = self.scheduler.pool.statistics()
         if life.condition is EngineCondition.READY or life.failed_starts < _FAILED_STARTS:
             return None

@@ -137,7 +137,11 @@ def test_what_an_answer_holds_is_within_what_it_is_charged() -> None:
 
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}]}
 TOO_LARGE = [
-    ("/v1/chat/completions", {**ASK, "n": 128, "logprobs": True, "top_logprobs": 20}, "top_logprobs"),
+    (
+        "/v1/chat/completions",
+        {**ASK, "n": 128, "logprobs": True, "top_logprobs": 20, "max_tokens": 4000},
+        "top_logprobs",
+    ),
     ("/v1/completions", {"prompt": ["x"] * 40, "n": 128, "logprobs": 5, "max_tokens": 1000}, "logprobs"),
 ]
 
@@ -156,3 +160,18 @@ async def test_an_answer_that_can_become_too_large_is_refused_by_name(
     assert error["param"] == param
     for word in (param, "max_tokens", "stream", f"{MAX_HELD_BYTES >> 20} MiB"):
         assert word in error["message"]
+
+
+@pytest.mark.parametrize("most", [MAX_HELD_BYTES, 2000], ids=["short", "grown too large"])
+@trio_test
+async def test_an_answer_whose_length_is_left_to_the_model_is_counted_as_it_grows(
+    autojump_clock: trio.testing.MockClock, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A context of a million tokens is no reason to refuse a client that sends no `max_tokens`."""
+    monkeypatch.setattr("api.whole_answer.MAX_HELD_BYTES", most)
+    scheduler = make_scheduler(Playback("a stork " * 10), folder=replace(FOLDER, context_tokens=1 << 20))
+    async with running(scheduler), client_of(scheduler) as client:
+        answer = await client.post("/v1/chat/completions", json={**ASK, "logprobs": True, "top_logprobs": 2})
+    assert answer.status_code == (200 if most == MAX_HELD_BYTES else 400)
+    if answer.status_code == 400:
+        assert answer.json()["error"]["param"] == "top_logprobs"

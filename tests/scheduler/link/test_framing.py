@@ -65,7 +65,7 @@ token_ids = st.lists(st.integers(0, 2**32 - 1), max_size=9).map(compact)
 plans = st.builds(ScriptedPlan, floats, numbers, numbers, numbers)
 samplings = st.builds(
     Sampling,
-    *(floats, floats, numbers, floats, numbers, floats, floats, floats),
+    *(floats, floats, numbers, floats, numbers, floats, numbers, floats, floats),
     st.lists(st.tuples(numbers, floats), max_size=3).map(tuple),
 )
 adapters = st.builds(AdapterSource, words, words, words)
