@@ -18,6 +18,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.mlx.load_check import ModelUnusable
+from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend
 from scheduler.engine.pace import PrefillBudget, PrefillPace
 from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit
@@ -29,6 +30,9 @@ from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference, roun
 from tests.scheduler.engine.mlx.zoo.faults import PIECES
 from tests.scheduler.engine.mlx.zoo.rounding import Rule
 from tests.scheduler.engine.mlx.zoo.tiny import VOCABULARY
+
+apply()
+"""As `load` does: models are built here, in tests and in programs, without it."""
 
 CHUNK = 24
 """Prompt tokens of one row in a step, at most."""
