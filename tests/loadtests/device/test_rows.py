@@ -17,7 +17,6 @@ from scheduler.engine.row_bytes import RowBytes
 )
 def test_measurements_take_a_quarter_of_the_budget_at_most(rows: int, token_bytes: int, tokens: int) -> None:
     """Here of 10 MB; a model without keys and values has any number of tokens."""
-    backend: Any = SimpleNamespace(
-        memory_limit=MemoryLimit(0, kv_bytes=10_000_000), row_bytes=RowBytes(token_bytes)
-    )
+    limit, row_bytes = MemoryLimit(0, kv_bytes=10_000_000), RowBytes(token_bytes)
+    backend: Any = SimpleNamespace(facts=SimpleNamespace(memory_limit=limit, row_bytes=row_bytes))
     assert fitting_tokens(backend, rows) == tokens
