@@ -167,8 +167,8 @@ _TEXT_BYTES, _LOGPROBS_BYTES, _LOGPROB_BYTES = 4, 320, 12
 
 
 def held_bytes(request: GenerationRequest, context_tokens: int) -> int:
-    """Return the most that is held of the answer; 0 for one whose length is left to the model, which is seldom
-    as long as the context: it is counted as it grows."""
+    """Return the most that is held of the answer; 0 for one whose length is left to the model: seldom as long
+    as the context, it is counted as it grows."""
     if request.max_tokens is None:
         return 0
     tokens = request.choices * min(request.max_tokens, context_tokens)
