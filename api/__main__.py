@@ -1,5 +1,5 @@
 """`python -m api serve ...`: the command line without its installed name."""
 
-from api.command_line import main
+from api.cli.command_line import main
 
 main()

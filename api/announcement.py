@@ -10,7 +10,7 @@ from importlib.metadata import version
 import click
 
 from api.served_models import ServedModels
-from scheduler.link.messages import Ready
+from scheduler.shared.messages import Ready
 
 TASKS = {
     "embedding": "embedding: /v1/embeddings answers, and nothing else",

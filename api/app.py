@@ -19,35 +19,35 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
-from api import errors
-from api.adapters import adapter_routes
-from api.allowed_hosts import ANY_HOST, AllowedHosts
-from api.anthropic.routes import anthropic_routes
-from api.api_keys import ApiKeys
-from api.auth import Authentication, is_open
-from api.cache import cache_routes
-from api.completions.routes import completions_routes
-from api.embeddings.routes import embedding_routes
-from api.engines import engine_routes
-from api.errors import ApiError, ApiFailure
-from api.exposition import metrics_routes
-from api.http_metrics import HttpMetrics, ServerMetrics
-from api.identity import Identity
-from api.live import live_routes
-from api.loading import loading_routes
-from api.media import Policy
-from api.openai.routes import openai_routes
-from api.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
-from api.operations import operations_routes, probe_routes
-from api.request_origin import OriginCheck
-from api.rerank.routes import rerank_routes
-from api.responses.response_ids import ResponseIds
-from api.responses.routes import responses_routes
-from api.responses.store import ResponseStore
+from api.access.allowed_hosts import ANY_HOST, AllowedHosts
+from api.access.api_keys import ApiKeys
+from api.access.auth import Authentication, is_open
+from api.access.identity import Identity
+from api.access.request_origin import OriginCheck
+from api.admin.adapters import adapter_routes
+from api.admin.cache import cache_routes
+from api.admin.engines import engine_routes
+from api.admin.exposition import metrics_routes
+from api.admin.http_metrics import HttpMetrics, ServerMetrics
+from api.admin.live import live_routes
+from api.admin.loading import loading_routes
+from api.admin.operations import operations_routes, probe_routes
+from api.answers import errors
+from api.answers.errors import ApiError, ApiFailure
+from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
+from api.bodies.media import Policy
+from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
+from api.dialects.anthropic.routes import anthropic_routes
+from api.dialects.completions.routes import completions_routes
+from api.dialects.embeddings.routes import embedding_routes
+from api.dialects.openai.routes import openai_routes
+from api.dialects.rerank.routes import rerank_routes
+from api.dialects.responses.response_ids import ResponseIds
+from api.dialects.responses.routes import responses_routes
+from api.dialects.responses.store import ResponseStore
+from api.dialects.tokenization import tokenization_routes
+from api.http.request_id import SCOPE_KEY, RequestIds, echoed
 from api.served_models import ServedModels
-from api.server.request_id import SCOPE_KEY, RequestIds, echoed
-from api.tokenization import tokenization_routes
-from api.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from scheduler.errors import SchedulerError
 
 _NO_KEYS = ApiKeys()

@@ -18,18 +18,17 @@ import click
 import msgspec
 import structlog
 
+from api.access.api_keys import ApiKeys
 from api.announcement import TASKS
-from api.api_keys import ApiKeys
-from api.back_end import check_back_end
-from api.model_defaults import DefaultSettings, from_file, resolve
-from api.model_list import ModelOptions, models_of
-from api.options import ENVIRONMENT_PREFIX
-from api.scheduler_settings import scheduler_config
-from api.served_model import ServedModel
-from api.served_models import ServedModels
-from api.settings import ServeSettings
+from api.bodies.worker_threads import WorkerThreads
+from api.options.back_end import check_back_end
+from api.options.model_defaults import DefaultSettings, from_file, resolve
+from api.options.model_list import ModelOptions, models_of
+from api.options.options import ENVIRONMENT_PREFIX
+from api.options.scheduler_settings import scheduler_config
+from api.options.settings import ServeSettings
+from api.served_models import ServedModel, ServedModels
 from api.version import own_version, release_of
-from api.worker_threads import WorkerThreads
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import Unheld
@@ -44,16 +43,16 @@ from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.fleet.shared_memory import SharedMemory
-from scheduler.link.process import ProcessLauncher
+from scheduler.intake.system_sleep import continuous_seconds
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
+from scheduler.processes.process import ProcessLauncher
 from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
-from scheduler.system_sleep import continuous_seconds
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
 

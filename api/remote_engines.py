@@ -15,17 +15,17 @@ from typing import Any
 import click
 import trio
 
-from api.engines import rounded
-from api.settings import ServeSettings
+from api.admin.engines import rounded
+from api.options.settings import ServeSettings
 from scheduler.cluster.agent_messages import Place
 from scheduler.cluster.cluster import RayCluster, agent_process
 from scheduler.cluster.joined import JoinedEngines
 from scheduler.engines.pool import Pool
 from scheduler.errors import OptionError, StartupError
-from scheduler.link.hello import new_token
-from scheduler.link.listener import Listener
+from scheduler.processes.listener import Listener
+from scheduler.shared.hello import new_token
+from scheduler.shared.user_cache import user_cache_folder
 from scheduler.telemetry.metrics import Metrics
-from scheduler.user_cache import user_cache_folder
 
 _ALL_ADDRESSES = "0.0.0.0"
 _PLAIN_TEXT = (

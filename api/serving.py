@@ -13,21 +13,21 @@ import click
 import structlog
 import trio
 
-from api import freed_memory
-from api.allowed_hosts import ANY_HOST, AllowedHosts
+from api.access.allowed_hosts import ANY_HOST, AllowedHosts
+from api.access.auth import account_of
+from api.access.identity import Identity
+from api.admin.exposition import make_metrics_app
+from api.admin.http_metrics import ServerMetrics
 from api.announcement import announce
 from api.app import make_app
 from api.assembly import assemble
-from api.auth import account_of
-from api.exposition import make_metrics_app
-from api.http_metrics import ServerMetrics
-from api.identity import Identity
-from api.inherited_sockets import inherited_listeners
-from api.responses.store import ResponseStore
-from api.server.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
-from api.server.server import Server
+from api.bodies import freed_memory
+from api.dialects.responses.store import ResponseStore
+from api.http.inherited_sockets import inherited_listeners
+from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
+from api.http.server import Server
+from api.options.settings import ServeSettings
 from api.service_notice import ServiceNotice
-from api.settings import ServeSettings
 from api.version import own_version
 from scheduler.errors import StartupError
 from scheduler.fleet.fleet import Fleet

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from api.command_line import CONTEXT, Entry, LazyGroup
+from api.cli.command_line import CONTEXT, Entry, LazyGroup
 
 
 class _Bench(LazyGroup):
@@ -20,7 +20,7 @@ class _Bench(LazyGroup):
     ) -> click.Context:
         words = [argument for argument in args if not argument.startswith("-")]
         if words and words[0] not in self.entries:
-            from api.operator.models.bench import self_test
+            from api.cli.models.bench import self_test
 
             return self_test.make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)

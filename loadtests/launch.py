@@ -30,8 +30,8 @@ from loadtests.record import Outcome
 from loadtests.targets import Launch, Target, build_body
 from loadtests.workload import Ask
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, default_threads
-from scheduler.link.process import Exit
 from scheduler.models.kept_folder import MANIFEST
+from scheduler.processes.process import Exit
 
 T = TypeVar("T")
 Note = Callable[[str], None]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from api.operator.process_table import ps
+from api.cli.process_table import ps
 
 _PROC = Path("/proc")
 

@@ -19,11 +19,11 @@ from scheduler.config import EngineConfig, load_message
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import StepOutput, Submit
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling, Tool, ToolChoice
+from scheduler.shared.messages import StepOutput, Submit
 from scheduler.structure import JsonText
 
 Feature = Literal["logprobs", "grammar", "calls"]

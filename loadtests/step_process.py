@@ -27,8 +27,8 @@ from scheduler.engine.backend import Backend
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import share
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import Load, Sampling, ScriptedPlan, Submit
-from scheduler.token_ids import compact
+from scheduler.shared.messages import Load, Sampling, ScriptedPlan, Submit
+from scheduler.shared.token_ids import compact
 
 _VOCABULARY = 8192
 _MOST_ROWS = 64

@@ -1,6 +1,6 @@
 """The configuration of each stage: frozen, complete, read once at start.
 
-`api/settings.py` has checked the values; the scheduler neither checks them again nor reads environment
+`options/settings.py` has checked the values; the scheduler neither checks them again nor reads environment
 variables.
 """
 
@@ -14,8 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from scheduler.engine_bounds import EngineBounds
-from scheduler.link.messages import AdapterSource, Load, SetMemoryLimit
-from scheduler.link.messages import EngineConfig as EngineConfig
+from scheduler.shared.messages import AdapterSource, Load, SetMemoryLimit
+from scheduler.shared.messages import EngineConfig as EngineConfig
 
 
 def load_message(

@@ -1,7 +1,7 @@
 """The one error tree of the scheduler.
 
 An error's class is its kind. It has a stable `code`, a message for the client and, where waiting helps,
-`retry_after_seconds`. Nothing here knows HTTP: only `api/errors.py` maps these classes to statuses.
+`retry_after_seconds`. Nothing here knows HTTP: only `api/answers/errors.py` maps these classes to statuses.
 """
 
 from __future__ import annotations
@@ -196,6 +196,10 @@ class RequestFailed(EngineFailure):
     """Only this request failed in the engine: its own sampler, its own row."""
 
     code = "request_failed"
+
+
+class RequestRefused(Exception):
+    """Inside the engine: this request can never run here; the message is for the client."""
 
 
 class StartupError(Exception):

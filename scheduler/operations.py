@@ -15,9 +15,9 @@ from scheduler.engines.together import last_step_seconds, stalled_seconds, toget
 from scheduler.errors import Unavailable, UnknownPin, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
-from scheduler.link.messages import Inspect, Inspection
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.time_line import RequestStory
+from scheduler.shared.messages import Inspect, Inspection
 from scheduler.statistics import (
     MemberStatistics,
     PieceStatistics,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from scheduler.link.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
-from scheduler.link.messages import Sampling as Sampling
-from scheduler.link.pooling import ModelKind as ModelKind
+from scheduler.shared.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
+from scheduler.shared.messages import Sampling as Sampling
+from scheduler.shared.pooling import ModelKind as ModelKind
 from scheduler.structure import Structure
 
 Message: TypeAlias = dict[str, Any]

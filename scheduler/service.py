@@ -17,8 +17,6 @@ from typing import Protocol
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.engine.adapter_files import AdapterRefused, salted
-from scheduler.engine.prefix.pins import pin_name
 from scheduler.engines.adapters import source_of
 from scheduler.engines.boundary import EngineTraits, Launchers
 from scheduler.engines.engine import Engine
@@ -31,7 +29,7 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.fair_queue import Charge
 from scheduler.intake.queue import IntakeQueue
-from scheduler.link.messages import Ready
+from scheduler.intake.system_sleep import SleepTime, SleepWatch
 from scheduler.operations import Operations
 from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
@@ -40,13 +38,15 @@ from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord, deadline_of, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
-from scheduler.system_sleep import SleepTime, SleepWatch
+from scheduler.shared.adapter_files import AdapterRefused, salted
+from scheduler.shared.messages import Ready
+from scheduler.shared.pins import pin_name
+from scheduler.shared.token_ids import TokenIds
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.history import HistoryWatch, Work
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
-from scheduler.token_ids import TokenIds
 
 
 class Keeper(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scheduler.link.messages import Ready
+from scheduler.shared.messages import Ready
 
 
 class DeathCause(StrEnum):

@@ -24,9 +24,9 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, device, forced
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.row_bytes import RowBytes
-from scheduler.link.messages import Load, Ready, Sampling, StepOutput, Submit, TokenOut
-from scheduler.token_ids import compact
+from scheduler.shared.messages import Load, Ready, Sampling, StepOutput, Submit, TokenOut
+from scheduler.shared.row_bytes import RowBytes
+from scheduler.shared.token_ids import compact
 
 BRANCHES: Mapping[str, Traits] = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86": X86}
 """By the device for which they are made; all of them run on any."""

@@ -14,8 +14,8 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.sequence import Sequence as Row
-from scheduler.link.messages import Sampling, Submit
-from scheduler.token_ids import compact
+from scheduler.shared.messages import Sampling, Submit
+from scheduler.shared.token_ids import compact
 
 _LEARNING_CHUNKS = 6
 """Until then the guard has its first guess, or one size of chunk."""

@@ -11,8 +11,8 @@ from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.prefill import Chunk, share
 from scheduler.engine.sequence import Sequence as Row
-from scheduler.link.messages import Sampling, Submit
-from scheduler.token_ids import compact
+from scheduler.shared.messages import Sampling, Submit
+from scheduler.shared.token_ids import compact
 
 MOST_ROWS = 32
 _CHUNK_TOKENS = 512

@@ -15,8 +15,8 @@ from scheduler.engine.mlx.group_cost import ROWS, agreed_cost, cost_in_tokens, s
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import Sequence as Row
-from scheduler.link.messages import Sampling, Submit
-from scheduler.token_ids import compact
+from scheduler.shared.messages import Sampling, Submit
+from scheduler.shared.token_ids import compact
 
 _PROMPT_TOKENS = 64
 _STEPS_A_TURN = 8

@@ -28,16 +28,16 @@ from loadtests.pool.simulation import prepared
 from scheduler.cluster.joined import JoinedLauncher
 from scheduler.config import EngineConfig, SchedulerConfig
 from scheduler.events import Failed
-from scheduler.link.hello import new_token
-from scheduler.link.listener import Dialed, Listener
-from scheduler.link.messages import ScriptedPlan
-from scheduler.link.process import EngineLauncher, ProcessLauncher
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.processes.listener import Dialed, Listener
+from scheduler.processes.process import EngineLauncher, ProcessLauncher
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import GenerationRequest, TokenPrompt
 from scheduler.service import Scheduler
+from scheduler.shared.hello import new_token
+from scheduler.shared.messages import ScriptedPlan
 
 _T = TypeVar("_T")
 SOCKET_PAIR = -1.0

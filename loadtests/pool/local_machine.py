@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 
 from scheduler.engine.joining import TOKEN_VARIABLE
-from scheduler.own_path import with_own_path
+from scheduler.shared.own_path import with_own_path
 
 LOOPBACK = "127.0.0.1"
 _END_SECONDS = 5.0

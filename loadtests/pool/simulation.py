@@ -25,16 +25,16 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engines.placement import Place, least_seconds
-from scheduler.link.channel import Channel
-from scheduler.link.framing import encode, engine_inbound
-from scheduler.link.messages import Load, PrefillOut, ScriptedPlan, StepOutput, ToEngine
-from scheduler.link.process import Exit, Session
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.processes.channel import Channel
+from scheduler.processes.process import Exit, Session
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
+from scheduler.shared.framing import encode, engine_inbound
+from scheduler.shared.messages import Load, PrefillOut, ScriptedPlan, StepOutput, ToEngine
 
 _T = TypeVar("_T")
 _START_SECONDS = 1.0

@@ -16,7 +16,7 @@ from scheduler.engine.prefix.eviction_rule import ByReturn, EvictionRule
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
-from scheduler.token_ids import KEY_BYTES
+from scheduler.shared.token_ids import KEY_BYTES
 
 _PLENTY = 1 << 60
 _STREAM_IDS = 400_000

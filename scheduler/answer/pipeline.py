@@ -14,9 +14,9 @@ from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.prompt_logprobs import PromptLogprobs
 from scheduler.answer.stop_strings import StopStrings, WantedStrings
 from scheduler.answer.token_spans import TokenSpans
-from scheduler.engine.thinking import ThinkingLimit
 from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
-from scheduler.link.messages import LogprobsOut
+from scheduler.shared.messages import LogprobsOut
+from scheduler.shared.thinking import ThinkingLimit
 
 
 class AnswerPipeline:

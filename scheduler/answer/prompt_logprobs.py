@@ -14,7 +14,7 @@ from itertools import zip_longest
 
 from scheduler.errors import LinkError
 from scheduler.events import PromptScores, PromptToken, TokenLogprobs
-from scheduler.link.messages import LogprobsOut
+from scheduler.shared.messages import LogprobsOut
 
 _utf8 = getincrementaldecoder("utf-8")
 

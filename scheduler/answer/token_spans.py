@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from scheduler.events import TokenLogprobs
-from scheduler.link.messages import LogprobsOut
+from scheduler.shared.messages import LogprobsOut
 
 
 class TokenSpans:

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Node, Nodes, Place, agent_inbound
 from scheduler.cluster.engine_actor import EngineActor
-from scheduler.link.framing import encode
+from scheduler.shared.framing import encode
 
 RESOURCE = "mlx"
 _POLL_SECONDS = 1.0

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from scheduler.link.framing import FrameReader
-from scheduler.link.wire_struct import WireStruct
+from scheduler.shared.framing import FrameReader
+from scheduler.shared.wire_struct import WireStruct
 
 
 class Node(WireStruct, frozen=True):

@@ -24,9 +24,9 @@ from scheduler.cluster.agent_messages import (
     server_inbound,
 )
 from scheduler.errors import LinkError
-from scheduler.link.backoff import Backoff
-from scheduler.link.channel import EngineGone, FrameChannel
-from scheduler.link.child_process import Child, ChildProcess, LaunchFailed
+from scheduler.processes.backoff import Backoff
+from scheduler.processes.channel import EngineGone, FrameChannel
+from scheduler.processes.child_process import Child, ChildProcess, LaunchFailed
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 

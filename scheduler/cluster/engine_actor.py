@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
-from scheduler.link.backoff import Backoff
-from scheduler.own_path import with_own_path
+from scheduler.processes.backoff import Backoff
+from scheduler.shared.own_path import with_own_path
 
 DEVICE_VARIABLE = "PENSTOCK_DEVICE"
 """What a node's own environment calls its device; by default its unit's number."""

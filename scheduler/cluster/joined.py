@@ -16,10 +16,10 @@ import trio
 
 from scheduler.cluster.rank_hosts import RankHosts
 from scheduler.errors import TooManyEngines
-from scheduler.link.channel import Channel, EngineGone
-from scheduler.link.listener import Dialed
-from scheduler.link.messages import Follow, RankGroup
-from scheduler.link.process import EngineLauncher, Exit, Session
+from scheduler.processes.channel import Channel, EngineGone
+from scheduler.processes.listener import Dialed
+from scheduler.processes.process import EngineLauncher, Exit, Session
+from scheduler.shared.messages import Follow, RankGroup
 
 _log = structlog.get_logger("cluster")
 AWAY_SECONDS = 30.0

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from scheduler.errors import OptionError
-from scheduler.link.messages import MOST_RANKS, RankGroup
+from scheduler.shared.messages import MOST_RANKS, RankGroup
 
 RING_PORT = 32320
 """Rank r listens on this port plus r for its neighbour."""

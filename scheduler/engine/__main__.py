@@ -28,8 +28,8 @@ from scheduler.engine.model_source import located
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.ranks.follower import follow
 from scheduler.engine.ranks.group import lead
-from scheduler.link.framing import engine_inbound
-from scheduler.link.messages import PROTOCOL_VERSION, Fault, Follow, Load, Loading, ToEngine
+from scheduler.shared.framing import engine_inbound
+from scheduler.shared.messages import PROTOCOL_VERSION, Fault, Follow, Load, Loading, ToEngine
 
 
 def main() -> NoReturn:

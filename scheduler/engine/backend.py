@@ -20,9 +20,9 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.prefix.prefixes import Prefixes
-from scheduler.engine.row_bytes import RowBytes
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import (
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import (
     MAX_TOP_LOGPROBS,
     Load,
     PrefillOut,
@@ -32,6 +32,7 @@ from scheduler.link.messages import (
     Submit,
     TokenOut,
 )
+from scheduler.shared.row_bytes import RowBytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from scheduler.engine.backend import Backend
 from scheduler.engine.file_limits import file_limits_kept
 from scheduler.engine.scripted_backend import ScriptedBackend
-from scheduler.link.messages import Load
+from scheduler.shared.messages import Load
 
 
 def make_backend(

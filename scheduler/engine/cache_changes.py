@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.engine.adapter_files import salted
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefix.holds import NO_CACHE
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import Sequence
+from scheduler.shared.adapter_files import salted
 
 
 def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: Sequence, tokens: int) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Container
 
 from scheduler.engine.backend import Cache, DiskWatch
 from scheduler.engine.prefix.cache_statistics import CacheStatistics
-from scheduler.link.messages import CacheCounters, Inspect, Inspection
-from scheduler.link.reports import CacheReport, DiskReport, PinReport, PrefixReport
+from scheduler.shared.messages import CacheCounters, Inspect, Inspection
+from scheduler.shared.reports import CacheReport, DiskReport, PinReport, PrefixReport
 
 _CHECK_SECONDS = 30.0
 """The interval of integrity checks, which walk all nodes; only an idle engine runs them."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduler.engine.prefill import PrefillLimits
-from scheduler.link.messages import Load
+from scheduler.shared.messages import Load
 
 _FULL_PART = 7 / 8
 """Rows of equal chunks leave less than a token each of the ceiling, and have at least eight (`prefill`)."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, Protocol, TypeAlias
 
-from scheduler.link.messages import DeviceMemory
+from scheduler.shared.messages import DeviceMemory
 
 DeviceKind: TypeAlias = Literal["cpu", "metal", "cuda"]
 

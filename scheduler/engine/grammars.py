@@ -13,9 +13,10 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer
 
 from scheduler.engine.constraint import Constraint
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.grammar_limits import parser_limits
-from scheduler.link.messages import Submit
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.grammar_limits import parser_limits
+from scheduler.shared.messages import Submit
 
 KEPT = 64
 """Compiled grammars kept (LRU). About 1 MB each for a large schema."""

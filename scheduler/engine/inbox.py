@@ -18,8 +18,8 @@ import traceback
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from scheduler.link.framing import FrameReader, encode
-from scheduler.link.wire_struct import WireStruct
+from scheduler.shared.framing import FrameReader, encode
+from scheduler.shared.wire_struct import WireStruct
 
 _READ_BYTES = 1 << 18
 _SILENCE_SECONDS = 0.002

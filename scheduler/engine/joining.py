@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from scheduler.engine.device_lock import DeviceBusy, lock_device
+from scheduler.engine.dial import DialFailed, dial
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
-from scheduler.link.dial import DialFailed, dial
-from scheduler.link.hello import ENGINE_ROLE, HelloRefused
-from scheduler.own_path import with_own_path
-from scheduler.user_cache import user_cache_folder
+from scheduler.shared.hello import ENGINE_ROLE, HelloRefused
+from scheduler.shared.own_path import with_own_path
+from scheduler.shared.user_cache import user_cache_folder
 
 TOKEN_VARIABLE = "PENSTOCK_JOIN_TOKEN"
 """The server's token. Never an argument, which other users of the machine can read."""

@@ -21,10 +21,10 @@ from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import EngineState, StepPlan, plan, with_changes
-from scheduler.engine.sequence import RequestRefused, Sequence, Slots
+from scheduler.engine.sequence import Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
-from scheduler.errors import LinkError
-from scheduler.link.messages import (
+from scheduler.errors import LinkError, RequestRefused
+from scheduler.shared.messages import (
     AdapterLoaded,
     Cancel,
     Counters,
@@ -42,8 +42,8 @@ from scheduler.link.messages import (
     UnloadAdapter,
     WaitReason,
 )
-from scheduler.link.reports import EngineReport, PlanReport, SlotReport
-from scheduler.link.waits import Waits
+from scheduler.shared.reports import EngineReport, PlanReport, SlotReport
+from scheduler.shared.waits import Waits
 
 Outgoing: TypeAlias = StepOutput | Inspection | AdapterLoaded
 

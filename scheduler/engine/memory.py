@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
-from scheduler.token_ids import KEY_BYTES
+from scheduler.shared.row_bytes import RowBytes
+from scheduler.shared.token_ids import KEY_BYTES
 
 GROWTH_TOKENS = 512
 """Reserved for a row's remaining answer; SGLang clips at 4096, on devices with ten times the memory."""

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from msgspec import structs
 
-from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.load_failure import LoadRefused
-from scheduler.link.messages import Load
-from scheduler.user_cache import user_cache_folder
+from scheduler.shared.messages import Load
+from scheduler.shared.model_fingerprint import fingerprint
+from scheduler.shared.user_cache import user_cache_folder
 
 EMBEDDED = "penstock-embedded"
 """What the operator has named who has named none: it comes with this package."""

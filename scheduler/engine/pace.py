@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from scheduler.engine.fitted_line import FittedLine
-from scheduler.link.messages import StepCosts
+from scheduler.shared.messages import StepCosts
 
 LEAST_TOKENS = 8
 """The floor, whatever the target: a prefill that never ends is worse than a late token."""

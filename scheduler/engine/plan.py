@@ -22,8 +22,8 @@ from scheduler.engine.memory import Memory, left_in_place
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import AdapterSource, TurnEnded, WaitReason
-from scheduler.link.wire_struct import WireStruct
+from scheduler.shared.messages import AdapterSource, TurnEnded, WaitReason
+from scheduler.shared.wire_struct import WireStruct
 
 Restorable: TypeAlias = Literal["anywhere", "at_checkpoints", "never"]
 """Where a cached prefix can be continued: after any token, at a checkpoint, or nowhere (no prefix cache)."""

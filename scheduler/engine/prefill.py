@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from scheduler.engine.sequence import Sequence
-from scheduler.link.wire_struct import WireStruct
+from scheduler.shared.wire_struct import WireStruct
 
 LEAST_CHUNK_TOKENS = 8
 """The least progress of one row, however many share a step."""

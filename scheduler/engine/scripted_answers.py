@@ -11,7 +11,7 @@ import zlib
 from array import array
 from collections import abc
 
-from scheduler.link.messages import LogprobsOut
+from scheduler.shared.messages import LogprobsOut
 
 _FIRST_TOKEN = 256
 """Ids below are single bytes in our tokenizers; above them any sequence is readable text."""

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from scheduler.engine.adapter_files import AdapterRefused, check_unchanged, named, read_config
 from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
@@ -24,13 +23,13 @@ from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
 from scheduler.engine.scripted_segments import KV_BYTES_PER_TOKEN as KV_BYTES_PER_TOKEN
 from scheduler.engine.scripted_segments import ScriptedRun
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.engine.thinking import ThinkingLimit, check_marks
-from scheduler.link.messages import (
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.adapter_files import AdapterRefused, check_unchanged, named, read_config
+from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     AdapterSource,
     DeviceMemory,
@@ -42,6 +41,8 @@ from scheduler.link.messages import (
     ScriptedPlan,
     TokenOut,
 )
+from scheduler.shared.row_bytes import RowBytes
+from scheduler.shared.thinking import ThinkingLimit, check_marks
 
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20

@@ -7,13 +7,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from scheduler.engine.adapter_files import salted
-from scheduler.link.messages import Submit
-from scheduler.token_ids import TokenIds, common_run
-
-
-class RequestRefused(Exception):
-    """This request can never run here; the message is for the client."""
+from scheduler.shared.adapter_files import salted
+from scheduler.shared.messages import Submit
+from scheduler.shared.token_ids import TokenIds, common_run
 
 
 class Sequence(msgspec.Struct, eq=False, array_like=True):

@@ -17,11 +17,11 @@ from pathlib import Path
 import structlog
 import trio
 
-from scheduler.engine.adapter_files import AdapterRefused, fingerprint, named, read_config
 from scheduler.engines.life import Life
 from scheduler.errors import AdapterUnusable, ModelNotFound, Unavailable
-from scheduler.link.messages import AdapterLoaded, AdapterSource, LoadAdapter, ToEngine, UnloadAdapter
 from scheduler.request import GenerationRequest
+from scheduler.shared.adapter_files import AdapterRefused, fingerprint, named, read_config
+from scheduler.shared.messages import AdapterLoaded, AdapterSource, LoadAdapter, ToEngine, UnloadAdapter
 
 _log = structlog.get_logger("scheduler")
 _REPLY_SECONDS = 120.0

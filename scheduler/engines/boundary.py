@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import trio
 
 from scheduler.engines.memory_share import MemoryShare, WholeMemory
-from scheduler.link.process import EngineLauncher
+from scheduler.processes.process import EngineLauncher
 from scheduler.requests.multiplexer import RequestObserver
 
 MOST_ENGINES = 64

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.config import RecoveryConfig
-from scheduler.link.process import Exit
+from scheduler.processes.process import Exit
 from scheduler.statistics import DeathCause
 
 

@@ -7,17 +7,17 @@ others, or the queue, its observer hears.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import structlog
 import trio
 
 from scheduler.config import SchedulerConfig, load_message
-from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine_bounds import EngineBounds
 from scheduler.engines.adapters import Adapters
 from scheduler.engines.condition import State
@@ -26,14 +26,20 @@ from scheduler.engines.death import CrashLoopBreaker, Death
 from scheduler.engines.kinship import Kinship
 from scheduler.engines.life import Life
 from scheduler.engines.memory_share import MemoryShare
-from scheduler.engines.observer import EngineObserver
 from scheduler.engines.placement import Candidate
 from scheduler.engines.poison import count_death, culprit_of, judge, poison, takes_suspect
 from scheduler.engines.speeds import Speeds
 from scheduler.engines.stall_watch import StallWatch
 from scheduler.engines.supervisor import EngineNeverReady, Supervisor
 from scheduler.errors import EngineLost
-from scheduler.link.messages import (
+from scheduler.processes.process import EngineLauncher
+from scheduler.prompt.prefix_estimate import PrefixEstimate
+from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.lifecycle import State as RequestState
+from scheduler.requests.multiplexer import Multiplexer, RequestObserver
+from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
+from scheduler.shared.messages import (
     AdapterLoaded,
     Counters,
     FromEngine,
@@ -43,13 +49,7 @@ from scheduler.link.messages import (
     StepOutput,
     ToEngine,
 )
-from scheduler.link.process import EngineLauncher
-from scheduler.prompt.prefix_estimate import PrefixEstimate
-from scheduler.requests.awaiting import Awaiting
-from scheduler.requests.lifecycle import State as RequestState
-from scheduler.requests.multiplexer import Multiplexer, RequestObserver
-from scheduler.requests.record import StreamRecord
-from scheduler.requests.turns import Turns
+from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
@@ -59,6 +59,25 @@ from scheduler.telemetry.metrics import ModelMetrics
 _log = structlog.get_logger("scheduler")
 STARTS_UNTIL_BLOCKED = 2
 """After this many failed starts in a row it takes nothing more."""
+
+
+class EngineObserver(Protocol):
+    """Called in the task that reads a link: nothing here may wait."""
+
+    def engine_ready(self, engine: Engine) -> None:
+        """It may take a request that it could not take before."""
+        ...
+
+    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
+        """A step computed something for these requests."""
+        ...
+
+    def engine_lost(self, engine: Engine) -> None:
+        """It takes no more requests for now: its process has ended, it drains, or has left. Also when the
+        cause of an end becomes known: what died with it may go on elsewhere."""
+        ...
+
+    def retired(self, record: StreamRecord) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ A file of its own because nothing else here knows what makes two engines the sam
 
 from __future__ import annotations
 
-from scheduler.link.messages import Ready
+from scheduler.shared.messages import Ready
 
 _ALIKE = {
     "fingerprint": "model",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from scheduler.link.messages import Counters, Ready, SetMemoryLimit
+from scheduler.shared.messages import Counters, Ready, SetMemoryLimit
 
 
 class MemoryShare(Protocol):

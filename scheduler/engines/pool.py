@@ -12,10 +12,9 @@ from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import Adapters
 from scheduler.engines.boundary import MOST_ENGINES, EngineTraits, Launchers
 from scheduler.engines.dispatcher import Dispatcher
-from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, Shared
+from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, EngineObserver, Shared
 from scheduler.engines.kinship import Kinship
 from scheduler.engines.life import Life
-from scheduler.engines.observer import EngineObserver
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.engines.together import life_of_all
@@ -31,13 +30,13 @@ from scheduler.errors import (
 )
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
-from scheduler.link.messages import Ready
-from scheduler.link.process import EngineLauncher
+from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.offload import Offload
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.turns import Turns
+from scheduler.shared.messages import Ready
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics

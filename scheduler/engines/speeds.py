@@ -3,7 +3,7 @@ takes. Pure."""
 
 from __future__ import annotations
 
-from scheduler.link.messages import Counters, StepCosts
+from scheduler.shared.messages import Counters, StepCosts
 
 _DECAY = 0.99
 """Weight of the past at each step: the last hundred count."""

@@ -11,8 +11,8 @@ from typing import Protocol
 import trio
 
 from scheduler.engines.deadlines import Step, StepDeadlines, Work, next_step
-from scheduler.link.messages import Inspect, Inspection, StepOutput, ToEngine
 from scheduler.requests.record import StreamRecord
+from scheduler.shared.messages import Inspect, Inspection, StepOutput, ToEngine
 
 _LOOK_SECONDS = 1.0
 """Longest pause between two looks: the limit may shrink meanwhile, as steps are observed."""

@@ -20,9 +20,10 @@ from scheduler.engines.condition import Event, State, condition_of, move
 from scheduler.engines.deadlines import load_limit_seconds
 from scheduler.engines.death import Death, conclude
 from scheduler.errors import LinkError, StartupError
-from scheduler.link.backoff import Backoff
-from scheduler.link.channel import Channel, EngineGone
-from scheduler.link.messages import (
+from scheduler.processes.backoff import Backoff
+from scheduler.processes.channel import Channel, EngineGone
+from scheduler.processes.process import EngineLauncher, Exit, LaunchFailed
+from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     AdapterLoaded,
     Fault,
@@ -34,7 +35,6 @@ from scheduler.link.messages import (
     StepOutput,
     ToEngine,
 )
-from scheduler.link.process import EngineLauncher, Exit, LaunchFailed
 from scheduler.statistics import DeathCause, EngineStatistics
 
 _log = structlog.get_logger("supervisor")

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from scheduler.engines.engine import Engine
-from scheduler.link.messages import Inspection
-from scheduler.link.reports import CacheReport, DiskReport
+from scheduler.shared.messages import Inspection
+from scheduler.shared.reports import CacheReport, DiskReport
 from scheduler.statistics import EngineCondition, EngineStatistics
 
 _R = TypeVar("_R", CacheReport, DiskReport)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from scheduler.fleet.memory_shares import EngineMemory, granted, shares
-from scheduler.link.messages import Counters, Ready, SetMemoryLimit
+from scheduler.shared.messages import Counters, Ready, SetMemoryLimit
 
 _ACTIVITY_SECONDS = 30.0
 """Time over which an engine's activity is averaged: the seconds that it computes, of those that pass."""

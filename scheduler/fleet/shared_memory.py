@@ -12,7 +12,7 @@ import structlog
 
 from scheduler.engines.pool import Pool
 from scheduler.fleet.memory_budget import MemoryBudget
-from scheduler.link.messages import Counters, Ready, SetMemoryLimit
+from scheduler.shared.messages import Counters, Ready, SetMemoryLimit
 
 _log = structlog.get_logger("fleet")
 

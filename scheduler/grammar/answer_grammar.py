@@ -26,8 +26,8 @@ from scheduler.grammar.schema_forms import Inexpressible
 from scheduler.grammar.verdicts import UnknownVerdict, Verdicts
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.grammar.white_space import json_options
-from scheduler.link.messages import MAX_GRAMMAR_BYTES
 from scheduler.request import ChatPrompt, GenerationRequest, Tool, ToolChoice
+from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import ANY_OBJECT, JsonText
 
 HoldCalls: TypeAlias = Literal["auto", "strict", "off"]

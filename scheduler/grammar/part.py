@@ -14,7 +14,7 @@ from scheduler.errors import InvalidRequest
 from scheduler.grammar.schema_fault import schema_fault
 from scheduler.grammar.vocabulary import quoted
 from scheduler.grammar.white_space import json_options, white_space_fault
-from scheduler.link.messages import MAX_GRAMMAR_BYTES
+from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 
 _LONGEST_COMPLAINT = 400

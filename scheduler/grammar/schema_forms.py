@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from scheduler.answer.dialects.parameter_kind import JSON_TYPES, json_types
-from scheduler.answer.tool_calls.schema_check import SchemaCheck, StepBudget, StepsExhausted
+from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
 
 MOST_STEPS = 20_000
 """Of one tool's schema: 64 tools of agents take 50 to 300 each."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLTokenizer
 
-from scheduler.link.grammar_limits import parser_limits
+from scheduler.shared.grammar_limits import parser_limits
 
 
 class GrammarVocabulary:

@@ -1,7 +1,7 @@
 """The deadline of each request: the earliest limit that applies to its state.
 
 Pure: `now` is an argument. `expiry.py` waits for the next one. The time that the machine sleeps counts: the
-heap is in continuous time (`scheduler/system_sleep.py`), all times outside are trio's clock.
+heap is in continuous time (`scheduler/intake/system_sleep.py`), all times outside are trio's clock.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import math
 from enum import Enum, auto
 
 from scheduler.config import IntakeConfig
+from scheduler.intake.system_sleep import SleepTime
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
-from scheduler.system_sleep import SleepTime
 
 
 class Limit(Enum):

@@ -9,8 +9,8 @@ import trio
 from scheduler.config import IntakeConfig
 from scheduler.errors import DeadlineExceeded, QueueTimeout
 from scheduler.intake.deadlines import Deadlines, Limit
+from scheduler.intake.system_sleep import SleepTime
 from scheduler.requests.record import StreamRecord
-from scheduler.system_sleep import SleepTime
 
 
 class Expiry:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from scheduler.models.kept_folder import ensure_folder, kept_folder, write_folder, write_json
-from scheduler.user_cache import user_cache_folder as user_cache_folder
+from scheduler.shared.user_cache import user_cache_folder as user_cache_folder
 
 Weights = dict[str, npt.NDArray[np.float32]]
 

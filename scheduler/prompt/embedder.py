@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from scheduler.errors import StartupError
-from scheduler.link.pooling import ModelKind, PooledTokens, Pooler
+from scheduler.shared.pooling import ModelKind, PooledTokens, Pooler
 
 Task: TypeAlias = Literal["auto", "chat", "embedding", "rerank"]
 """What the operator says of a model; auto: what its folder says."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.errors import StartupError
-from scheduler.link.pooling import ModelKind
 from scheduler.prompt.embedder import Embedder, Task, read_embedder
+from scheduler.shared.pooling import ModelKind
 
 FILES = (
     "*.json",

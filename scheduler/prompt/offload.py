@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, assert_never
 
 from scheduler.prompt.preparation import NewGrammar, Preparation, PreparedRequest
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
-from scheduler.token_ids import TokenIds
+from scheduler.shared.token_ids import TokenIds
 
 _T = TypeVar("_T")
 

@@ -5,7 +5,7 @@ Computed once per request, in the worker thread that prepares it. The queue's `P
 
 from __future__ import annotations
 
-from scheduler.token_ids import TokenIds
+from scheduler.shared.token_ids import TokenIds
 
 BLOCK_TOKENS = 256
 """A shorter shared prefix is no reason to reorder requests."""

@@ -18,12 +18,9 @@ from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import call_id
 from scheduler.config import ThinkingConfig
-from scheduler.engine.adapter_files import salted
-from scheduler.engine.thinking import ThinkingLimit
 from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars, HoldCalls
 from scheduler.grammar.verdicts import UnknownVerdict
-from scheduler.link.messages import ThinkingBudget
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
@@ -46,7 +43,10 @@ from scheduler.request import (
     Tool,
     ToolChoice,
 )
-from scheduler.token_ids import TokenIds, common_run, compact
+from scheduler.shared.adapter_files import salted
+from scheduler.shared.messages import ThinkingBudget
+from scheduler.shared.thinking import ThinkingLimit
+from scheduler.shared.token_ids import TokenIds, common_run, compact
 
 
 @dataclass(frozen=True, slots=True)

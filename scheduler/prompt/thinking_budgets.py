@@ -16,8 +16,8 @@ import msgspec
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
 from scheduler.config import ThinkingConfig
-from scheduler.link.messages import ThinkingBudget
 from scheduler.request import UNLIMITED_THINKING, ChatPrompt, GenerationRequest, Prompt, Reasoning
+from scheduler.shared.messages import ThinkingBudget
 
 _CONTEXTS = (
     ("", ""),

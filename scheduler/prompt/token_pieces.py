@@ -15,8 +15,8 @@ from itertools import chain, product
 from threading import Lock
 from typing import Protocol
 
+from scheduler.shared.token_ids import KEY_BYTES, TokenIds, compact
 from scheduler.statistics import PieceStatistics
-from scheduler.token_ids import KEY_BYTES, TokenIds, compact
 
 _ENTRY_BYTES = 256
 """Of an entry beside its ids: key, array, links."""

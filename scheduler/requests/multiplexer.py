@@ -18,7 +18,10 @@ from scheduler.errors import (
     SchedulerError,
 )
 from scheduler.events import FinishReason
-from scheduler.link.messages import (
+from scheduler.requests.lifecycle import Event, State
+from scheduler.requests.record import End, EndToken, StreamRecord
+from scheduler.requests.turns import Turns
+from scheduler.shared.messages import (
     Cancel,
     PrefillOut,
     PromptLogprobsOut,
@@ -28,9 +31,6 @@ from scheduler.link.messages import (
     TokenOut,
     WaitOut,
 )
-from scheduler.requests.lifecycle import Event, State
-from scheduler.requests.record import End, EndToken, StreamRecord
-from scheduler.requests.turns import Turns
 
 _log = structlog.get_logger("multiplexer")
 _ENGINE_LOST = "the engine died"

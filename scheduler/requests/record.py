@@ -23,7 +23,12 @@ from scheduler.events import (
     ToolCallStarted,
     Usage,
 )
-from scheduler.link.messages import (
+from scheduler.prompt.preparation import PreparedRequest
+from scheduler.request import GenerationRequest
+from scheduler.requests.lifecycle import IN_ENGINE, Event, State, move
+from scheduler.requests.mailbox import Doorbell, Mailbox
+from scheduler.requests.time_line import RequestStory, TimeLine
+from scheduler.shared.messages import (
     MAX_KIND_CHARACTERS,
     Sampling,
     Submit,
@@ -31,11 +36,6 @@ from scheduler.link.messages import (
     TokenOut,
     TurnEnded,
 )
-from scheduler.prompt.preparation import PreparedRequest
-from scheduler.request import GenerationRequest
-from scheduler.requests.lifecycle import IN_ENGINE, Event, State, move
-from scheduler.requests.mailbox import Doorbell, Mailbox
-from scheduler.requests.time_line import RequestStory, TimeLine
 from scheduler.statistics import RunningStatistics
 
 _TRUSTED_TOKENS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from scheduler.link.messages import CacheCounters, Counters, DeviceMemory, MemoryState
+from scheduler.shared.messages import CacheCounters, Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
 

@@ -16,8 +16,8 @@ from scheduler.errors import (
     TenantLimit,
 )
 from scheduler.events import FinishReason
-from scheduler.link.messages import Inspection, Ready
 from scheduler.requests.record import StreamRecord
+from scheduler.shared.messages import Inspection, Ready
 from scheduler.statistics import DeathCause, FlowStatistics, PieceStatistics
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_metrics import EngineMetrics

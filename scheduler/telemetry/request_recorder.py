@@ -59,7 +59,7 @@ def log_request(model: str, record: StreamRecord, now: float) -> None:
     from arrival to the engine, so it includes tokenizing.
     """
     malformed = record.pipeline.malformed_calls
-    # One of a batch's thousands of texts; the batch has a line of its own (`api/waves.py`).
+    # One of a batch's thousands of texts; the batch has a line of its own (`api/answers/waves.py`).
     level = logging.INFO if record.prepared.request.kind == "chat" else logging.DEBUG
     _log.log(
         level,

@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from api.operator.launch import shell
-from api.operator.launch.agent import NO_KEY, Agent, Target
-from api.operator.launch.agents import AGENTS
-from api.operator.running_server import DEFAULT_URL, ListedModel
+from api.cli.launch import shell
+from api.cli.launch.agent import NO_KEY, Agent, Target
+from api.cli.launch.agents import AGENTS
+from api.cli.running_server import DEFAULT_URL, ListedModel
 
 PAGE = Path(__file__).parents[2] / "api" / "AGENTS.md"
 _MODEL = ListedModel("tiny", 131_072)

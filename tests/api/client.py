@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 
 from api.app import make_app
-from api.served_model import ServedModel
-from api.served_models import ServedModels
+from api.served_models import ServedModel, ServedModels
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
 from scheduler.service import Scheduler

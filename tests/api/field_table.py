@@ -18,14 +18,14 @@ from openai.types import chat, responses
 from openai.types.embedding_create_params import EmbeddingCreateParams
 from pydantic import BaseModel
 
-from api.anthropic.schema import MessagesRequest
-from api.completions.schema import CompletionRequest
-from api.embeddings.schema import EmbeddingRequest
-from api.fields import Partly, Refused, WithoutEffect
-from api.openai.schema import ChatCompletionRequest
-from api.rerank.schema import RerankRequest
-from api.responses.schema import CreateResponse
-from api.tokenization import DetokenizeRequest, TokenizeRequest
+from api.bodies.fields import Partly, Refused, WithoutEffect
+from api.dialects.anthropic.schema import MessagesRequest
+from api.dialects.completions.schema import CompletionRequest
+from api.dialects.embeddings.schema import EmbeddingRequest
+from api.dialects.openai.schema import ChatCompletionRequest
+from api.dialects.rerank.schema import RerankRequest
+from api.dialects.responses.schema import CreateResponse
+from api.dialects.tokenization import DetokenizeRequest, TokenizeRequest
 
 README = Path(__file__).parents[2] / "api" / "README.md"
 

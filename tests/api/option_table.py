@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from api.options import Option, flag, options
+from api.options.options import Option, flag, options
 from tests.api.field_table import README, replace_table
 
 HEADING = "## Options"

@@ -18,7 +18,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from tests.api.client import client_of, events
-from tests.api.test_chat_tools import HERMES
+from tests.api.dialects.test_chat_tools import HERMES
 from tests.api.transcripts import message_of, named_events, response_of
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from api.operator.launch.agents import AGENTS
+from api.cli.launch.agents import AGENTS
+
 from tests.api import test_agents
 from tests.api.agents_page import PAGE, page
 

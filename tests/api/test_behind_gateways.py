@@ -9,7 +9,7 @@ import pytest
 from trio.testing import trio_test
 
 from tests.api.client import client_of
-from tests.api.test_chat_tools import HERMES
+from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 

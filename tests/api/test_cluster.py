@@ -8,15 +8,15 @@ import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
-from api.api_keys import ApiKeys
+from api.access.api_keys import ApiKeys
+from api.admin.live import snapshot
 from api.assembly import assemble
-from api.live import snapshot
-from api.options import load
+from api.options.options import load
+from api.options.scheduler_settings import scheduler_config
 from api.remote_engines import join_token
-from api.scheduler_settings import scheduler_config
 from scheduler.errors import OptionError
-from scheduler.link.messages import ScriptedPlan
-from scheduler.link.process import EngineLauncher
+from scheduler.processes.process import EngineLauncher
+from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import chat, client_of
 from tests.fakes.scheduling import make_scheduler
 from tests.scheduler.cluster.dialing import Farm, Machine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from api.fields import UNSUPPORTED, Refused
+from api.bodies.fields import UNSUPPORTED, Refused
 from tests.api.field_table import DIALECTS, README, Dialect, Row, fields, rewrite
 
 

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock, trio_test
 
-from api.api_keys import load_keys
-from scheduler.link.messages import ScriptedPlan
+from api.access.api_keys import load_keys
+from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.request_recorder import KEPT
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher

@@ -12,14 +12,14 @@ import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
-from api.api_keys import load_keys
+from api.access.api_keys import load_keys
+from api.admin.loading import keep_seconds
 from api.app import make_app
-from api.loading import keep_seconds
 from api.served_models import ServedModels
 from scheduler.errors import InvalidRequest
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model, ModelTraits
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.metrics import Metrics
 from tests.api.client import MODEL, chat, comments
 from tests.fakes.loopback_engine import LoopbackLauncher

@@ -15,9 +15,9 @@ from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.prefill import Chunk
 from scheduler.errors import SchedulerError
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta, TokenLogprobs
-from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
+from scheduler.shared.messages import Load, ScriptedPlan
 from scheduler.telemetry.labels import OUTCOMES
 from tests.contracts.journal import kv_bytes
 from tests.fakes.faulty_backend import HEALTHY, EngineDeath, Faults, FaultyBackend

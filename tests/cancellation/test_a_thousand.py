@@ -11,7 +11,7 @@ from trio.testing import trio_test
 
 from api.app import make_app
 from api.served_models import ServedModels
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import MODEL
 from tests.contracts.journal import kv_bytes
 from tests.end_to_end.raw_client import request_bytes

@@ -14,7 +14,7 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.errors import DeadlineExceeded, DeadlineUnmeetable, QueueTimeout
 from scheduler.events import Failed, Finished, Prefilling, TextDelta
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.cancellation.test_places import check_nothing_left
 from tests.fakes.faulty_backend import Faults

@@ -9,7 +9,7 @@ import pytest
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.link.messages import Cancel, Retired, ScriptedPlan, StepOutput, ToEngine
+from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, ToEngine
 from tests.contracts.journal import alone, prompt_of, request
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=20)

@@ -14,10 +14,10 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.config import EngineConfig, SchedulerConfig
 from scheduler.events import Finished, FinishReason, Prefilling, Queued, TextDelta
-from scheduler.link.messages import ScriptedPlan
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
+from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.scheduling import FOLDER, answer, ask, running

@@ -3,7 +3,7 @@
     python -m tests.clients.agents [claude codex opencode qwen aider] [--keep FOLDER]
 
 Each runs in a HOME that has only settings of the user's own, for another server: they must not be heard, and
-must be there unchanged when the agent is over. `api/operator/launch/` has what came of it: version and date.
+must be there unchanged when the agent is over. `api/cli/launch/` has what came of it: version and date.
 Exits 1 where an agent did not show what the file in its folder says.
 """
 
@@ -20,10 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from api.operator.launch.agent import Agent
-from api.operator.launch.agents import AGENTS
+from api.cli.launch.agent import Agent
+from api.cli.launch.agents import AGENTS
+
 from tests.api import client
-from tests.api.test_chat_tools import HERMES
+from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.played_server import PlayedServer, playing
 
 FILE = "note.txt"

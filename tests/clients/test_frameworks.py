@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_chat_tools import HERMES, SAID
+from tests.api.dialects.test_chat_tools import HERMES, SAID
 from tests.fakes.played_server import PlayedServer, playing
 
 PROGRAMS = Path(__file__).parent / "programs"

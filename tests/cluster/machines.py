@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from api.operator.process_table import processes
+from api.cli.process_table import processes
+
 from tests.end_to_end.serving import Served, eventually
 
 

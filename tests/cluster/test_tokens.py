@@ -11,7 +11,7 @@ import trio
 
 from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Nodes, Place, server_inbound
 from scheduler.cluster.cluster import agent_process
-from scheduler.link.framing import encode
+from scheduler.shared.framing import encode
 from tests.cluster.machines import Machines, machines
 
 pytestmark = [

@@ -15,9 +15,10 @@ import pytest
 from scheduler.engine.backend import Backend
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, Retired
-from scheduler.token_ids import compact
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import MAX_TOP_LOGPROBS, LogprobsOut, Retired
+from scheduler.shared.token_ids import compact
 from tests.contracts.journal import (
     GREEDY,
     SEEDED,

@@ -14,8 +14,8 @@ from scheduler.engine.backend import Backend
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import Counters, Retired, SetMemoryLimit, StepOutput, Submit, ToEngine
-from scheduler.token_ids import KEY_BYTES
+from scheduler.shared.messages import Counters, Retired, SetMemoryLimit, StepOutput, Submit, ToEngine
+from scheduler.shared.token_ids import KEY_BYTES
 from tests.contracts.journal import prompt_of, request
 
 CHUNK = 64

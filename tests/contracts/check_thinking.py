@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import Submit, ThinkingBudget
-from scheduler.token_ids import compact
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import Submit, ThinkingBudget
+from scheduler.shared.token_ids import compact
 from tests.contracts.check_backend import MakeBackend
 from tests.contracts.journal import GREEDY, SEEDED, alone, answers, prompt_of, request
 

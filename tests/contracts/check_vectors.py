@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from scheduler.engine.backend import Backend
-from scheduler.link.messages import Submit
+from scheduler.shared.messages import Submit
 from tests.contracts.check_backend import CHUNK, MakeBackend
 from tests.contracts.journal import Journal, answers, kv_bytes, prompt_of, request
 

@@ -12,9 +12,10 @@ import msgspec
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import Chunk, share
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import LogprobsOut, Retired, Sampling, Submit
-from scheduler.token_ids import compact
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import LogprobsOut, Retired, Sampling, Submit
+from scheduler.shared.token_ids import compact
 
 VOCABULARY = 512
 """Prompts are made of ids below this; the back ends' vocabularies are at least as large."""

@@ -1,5 +1,5 @@
 """Takes the README's picture of the live page: `python -m tests.end_to_end.live_picture` writes
-`api/live.png`.
+`api/admin/live.png`.
 
 A real `penstock serve` with the embedded model, sixteen agents of three tenants on eight slots, and the page
 in a headless Chromium. Run it again when the page changes. Nothing is drawn by hand; the picture is only
@@ -24,7 +24,7 @@ from tests.end_to_end.agent_threads import agent_threads
 from tests.end_to_end.chromium import Tab, tab
 from tests.end_to_end.serving import serving
 
-PICTURE = Path(__file__).parents[2] / "api" / "live.png"
+PICTURE = Path(__file__).parents[2] / "api" / "admin" / "live.png"
 MAX_PICTURE_BYTES = 200_000
 TENANTS = {"acme": "The project is a warehouse.", "globex": "The project is an airport.", "initech": "Hello."}
 AGENTS = 16

@@ -18,8 +18,8 @@ from fastapi import FastAPI
 from fastapi import Request as Asked
 from fastapi.responses import PlainTextResponse
 
-from api.live import live_routes
-from api.server.server import Server
+from api.admin.live import live_routes
+from api.http.server import Server
 from scheduler.errors import ModelNotFound
 from tests.api.client import several
 from tests.end_to_end.agent_threads import agent_threads
@@ -294,7 +294,7 @@ def test_the_page_asks_for_an_operators_key(tmp_path: Path) -> None:
 
 def test_the_page_is_one_file_that_asks_nobody_else() -> None:
     """It works where there is no network; and it is small."""
-    text = (Path(__file__).parents[2] / "api" / "live.html").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "api" / "admin" / "live.html").read_text("utf-8")
     assert "http://" not in text
     assert "https://" not in text
     assert "innerHTML" not in text

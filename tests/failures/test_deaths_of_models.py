@@ -15,11 +15,11 @@ import trio
 import scheduler
 from scheduler.config import EngineConfig
 from scheduler.events import Finished
-from scheduler.link import messages
-from scheduler.link.process import ProcessLauncher
+from scheduler.processes.process import ProcessLauncher
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import GenerationRequest, Sampling, TokenPrompt
+from scheduler.shared import messages
 from tests.cancellation.bench import Client
 from tests.contracts.journal import GREEDY, request
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer

@@ -14,7 +14,7 @@ from scheduler.engines import engine
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import EngineLost, RequestFailed, Unavailable
 from scheduler.events import Failed, Finished
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from scheduler.statistics import EngineCondition
 from tests.cancellation.bench import Bench, Client
 from tests.failures.undisturbed import check_undisturbed

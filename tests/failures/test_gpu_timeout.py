@@ -15,8 +15,8 @@ from trio.testing import MockClock, trio_test
 from scheduler.engine.backend import Backend
 from scheduler.engine_bounds import LEAST_CEILING_TOKENS
 from scheduler.events import Failed
-from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.service import Scheduler
+from scheduler.shared.messages import Load, ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.failures.test_poison import check_poisonous
 from tests.failures.undisturbed import check_undisturbed
@@ -24,7 +24,7 @@ from tests.fakes.faulty_backend import HEALTHY, METAL_TIMEOUT, Faults, in_engine
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import ask, make_scheduler, running
-from tests.scheduler.link.real_engine import RealEngine
+from tests.scheduler.processes.real_engine import RealEngine
 
 PLAN = ScriptedPlan(step_seconds=0.01)
 WHOLE = 512

@@ -13,7 +13,7 @@ from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engine_bounds import lowered_share
-from scheduler.link.messages import Load, ScriptedPlan
+from scheduler.shared.messages import Load, ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted

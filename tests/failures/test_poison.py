@@ -9,11 +9,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock, trio_test
 
-from api.errors import from_scheduler
+from api.answers.errors import from_scheduler
 from scheduler.config import RecoveryConfig
 from scheduler.errors import PoisonousRequest, Unavailable
 from scheduler.events import Failed
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.faulty_backend import EngineDeath, Faults

@@ -16,8 +16,8 @@ from scheduler.engine.backend import Backend
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import NodesDecide, PoisonousRequest, Unavailable
 from scheduler.events import Failed, Finished
-from scheduler.link.messages import Load, ScriptedPlan
-from scheduler.link.process import Exit, Session
+from scheduler.processes.process import Exit, Session
+from scheduler.shared.messages import Load, ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.faulty_backend import HEALTHY, Faults

@@ -16,11 +16,11 @@ import trio
 from loadtests.pool.local_machine import LOOPBACK, LocalMachine
 from loadtests.pool.relay import Relay
 from scheduler.cluster.joined import JoinedEngines
-from scheduler.link.hello import new_token
-from scheduler.link.listener import Listener
-from scheduler.link.messages import ScriptedPlan
-from scheduler.link.process import EngineLauncher
+from scheduler.processes.listener import Listener
+from scheduler.processes.process import EngineLauncher
 from scheduler.service import Scheduler
+from scheduler.shared.hello import new_token
+from scheduler.shared.messages import ScriptedPlan
 from scheduler.statistics import DeathCause, EngineCondition
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed

@@ -15,8 +15,8 @@ from trio.testing import MockClock, trio_test
 from scheduler.config import RecoveryConfig
 from scheduler.errors import DeadlineExceeded, Draining
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, PromptToken, TextDelta
-from scheduler.link.messages import ScriptedPlan
 from scheduler.requests.record import StreamRecord
+from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.examples import examples
 from tests.failures.undisturbed import check_undisturbed, undisturbed

@@ -7,8 +7,8 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, Queued
-from scheduler.link.messages import ScriptedPlan
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
+from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.failures.repeated_deaths import STEP_SECONDS, follow_through_deaths
 from tests.fakes.playback import Playback

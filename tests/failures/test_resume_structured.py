@@ -12,8 +12,8 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.config import RecoveryConfig
 from scheduler.events import Finished, FinishReason, TextDelta, ToolCallArguments, ToolCallStarted
-from scheduler.link.messages import ScriptedPlan
 from scheduler.request import GenerationRequest, Sampling, Tool, ToolChoice
+from scheduler.shared.messages import ScriptedPlan
 from scheduler.structure import JsonText
 from tests.cancellation.bench import Client
 from tests.failures.repeated_deaths import STEP_SECONDS, follow_through_deaths

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scheduler.events import Finished
-from scheduler.link.messages import ScriptedPlan
 from scheduler.request import GenerationRequest
+from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scheduler.engine.device import Pressure, SystemMemory, Traits
-from scheduler.link.messages import DeviceMemory
+from scheduler.shared.messages import DeviceMemory
 
 
 @dataclass(slots=True)

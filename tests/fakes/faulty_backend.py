@@ -22,7 +22,7 @@ from scheduler.engine.backend import StepResult
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
-from scheduler.link.messages import Retired, ScriptedPlan
+from scheduler.shared.messages import Retired, ScriptedPlan
 
 _FAIL_AT_TOKEN = 3
 _THREADS = 16

@@ -1,5 +1,5 @@
 """The engine's own loop in this process, over memory streams: same messages, same frames, and the test's
-clock. Only the process is missing; `tests/scheduler/link/test_process.py` tests that."""
+clock. Only the process is missing; `tests/scheduler/processes/test_process.py` tests that."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from scheduler.engine.backend import Backend, started
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.channel import Channel
-from scheduler.link.framing import encode, engine_inbound
-from scheduler.link.messages import Fault, Follow, Load, ToEngine
-from scheduler.link.process import Exit, Session
+from scheduler.processes.channel import Channel
+from scheduler.processes.process import Exit, Session
+from scheduler.shared.framing import encode, engine_inbound
+from scheduler.shared.messages import Fault, Follow, Load, ToEngine
 from tests.fakes.faulty_backend import (
     HEALTHY,
     METAL_TIMEOUT,

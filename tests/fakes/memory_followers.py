@@ -10,7 +10,7 @@ from scheduler.engine.plan import StepPlan
 from scheduler.engine.ranks.all_ranks import COMPARED_STEPS, AllRanks
 from scheduler.engine.ranks.messages import Joined, Prepare, State, ToRank
 from scheduler.engine.ranks.other_rank import OtherRank, PlanClock, joined
-from scheduler.link.framing import FrameReader, encode, message_decoder
+from scheduler.shared.framing import FrameReader, encode, message_decoder
 
 Sent = Prepare | StepPlan
 MakeRank = Callable[[PlanClock], Backend]

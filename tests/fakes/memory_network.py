@@ -14,10 +14,10 @@ import httpcore
 import httpx
 import trio
 import trio.testing
+from api.http.asgi import Application
+from api.http.limits import Limits
 
-from api.server.asgi import Application
-from api.server.limits import Limits
-from api.server.server import Server
+from api.http.server import Server
 
 
 class _Stream(httpcore.AsyncNetworkStream):

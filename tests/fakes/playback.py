@@ -14,7 +14,7 @@ import trio
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
-from scheduler.link.messages import Load, ScriptedPlan, Submit
+from scheduler.shared.messages import Load, ScriptedPlan, Submit
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
 

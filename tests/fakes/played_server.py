@@ -17,11 +17,10 @@ import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.app import make_app
-from api.served_model import ServedModel
-from api.served_models import ServedModels
-from api.server.server import Server
+from api.http.server import Server
+from api.served_models import ServedModel, ServedModels
 from scheduler.answer.answer_format import AnswerFormat
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import MODEL
 from tests.fakes.playback import Chooser, Playback
 from tests.fakes.scheduling import FOLDER, make_scheduler, running

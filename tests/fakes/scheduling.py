@@ -14,13 +14,13 @@ from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, Schedul
 from scheduler.engines.boundary import Launchers
 from scheduler.engines.memory_share import MemoryShare, WholeMemory
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
-from scheduler.link.messages import ScriptedPlan
-from scheduler.link.process import EngineLauncher
+from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
+from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.request_recorder import Tracer
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer

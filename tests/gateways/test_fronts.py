@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.identity import SESSION_HEADERS, TIMEOUT_HEADER, Identity
-from tests.api.test_chat_tools import HERMES
+from api.access.identity import SESSION_HEADERS, TIMEOUT_HEADER, Identity
+from tests.api.dialects.test_chat_tools import HERMES
 from tests.end_to_end.serving import Served, eventually, start, stop
 from tests.fakes.played_server import playing
 from tests.gateways.gateways import Command, gateway, haproxy, nginx, require, smg

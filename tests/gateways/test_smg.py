@@ -17,11 +17,11 @@ import httpx
 import msgspec
 import pytest
 
-from api.api_keys import load_keys
-from scheduler.link.messages import Submit
+from api.access.api_keys import load_keys
+from scheduler.shared.messages import Submit
 from tests.api.client import events
+from tests.api.dialects.test_chat_tools import HERMES, joined
 from tests.api.test_agents import AGENTS, captured
-from tests.api.test_chat_tools import HERMES, joined
 from tests.api.transcripts import message_of, named_events, response_of
 from tests.clients.test_frameworks import choose
 from tests.end_to_end.serving import eventually

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trio
-
-from api.server.asgi import Message, Receive, Scope, Send
+from api.http.asgi import Message, Receive, Scope, Send
 
 
 @dataclass(frozen=True)

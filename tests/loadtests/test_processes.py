@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.operator import process_table
+from api.cli import process_table
 from loadtests import processes
 from tests.end_to_end.serving import eventually
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from api.openai.schema import ChatCompletionRequest
+from api.dialects.openai.schema import ChatCompletionRequest
 from loadtests.presets import EVERYTHING, OPENAI, PRESETS
 from loadtests.targets import Launch, Target, TargetError, build_body, exactness, left_out, parse
 from loadtests.workload import Ask

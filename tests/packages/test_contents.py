@@ -59,7 +59,7 @@ def test_the_wheel_has_the_commands_that_it_registers(wheel: set[str]) -> None:
         "scheduler/models/embedded/chat_template.jinja",
         "scheduler/models/embedded/config.json",
         "scheduler/models/tokenizer/tokenizer.json",
-        "api/live.html",
+        "api/admin/live.html",
         "loadtests/scenarios/agents.toml",
         "loadtests/templates/report.html.j2",
     ],
@@ -78,7 +78,7 @@ def test_the_source_distribution_has_what_a_packager_builds_and_tests_with() -> 
         "Makefile",
         "constraints.txt",
     } <= names
-    assert {"api/live.html", "grafana/build.py", "tests/conftest.py"} <= names
+    assert {"api/admin/live.html", "grafana/build.py", "tests/conftest.py"} <= names
     assert not [name for name in names if name.startswith((".ci", "dist", ".venv"))]
 
 

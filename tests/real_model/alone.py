@@ -19,9 +19,9 @@ import mlx.core as mx
 from mlx_lm.utils import dequantize_model, load_model
 
 from scheduler.engine.mlx.cpu.fast_blas import prepare
-from scheduler.link.messages import Sampling, Submit
-from scheduler.token_ids import compact
-from scheduler.user_cache import user_cache_folder
+from scheduler.shared.messages import Sampling, Submit
+from scheduler.shared.token_ids import compact
+from scheduler.shared.user_cache import user_cache_folder
 from tests.repo.tree import ROOT
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from scheduler.models.kept_folder import is_whole, kept_folder
-from scheduler.user_cache import user_cache_folder
+from scheduler.shared.user_cache import user_cache_folder
 
 REQUIREMENTS: Final = Path(__file__).parent / "requirements.txt"
 SERVED_NAME: Final = "smollm2"

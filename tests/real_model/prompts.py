@@ -18,7 +18,12 @@ _OTHER_SCRIPTS = (
     "물은 백 도에서 끓습니다.",
     "L'eau bout à cent degrés, et la glace fond à zéro 🙂.",
 )
-_CODE = ("scheduler/engine/plan.py", "scheduler/intake/fair_queue.py", "api/errors.py", "scheduler/config.py")
+_CODE = (
+    "scheduler/engine/plan.py",
+    "scheduler/intake/fair_queue.py",
+    "api/answers/errors.py",
+    "scheduler/config.py",
+)
 Encode = Callable[[str], Sequence[int]]
 
 

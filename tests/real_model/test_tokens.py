@@ -21,14 +21,14 @@ import trio
 from scheduler.config import EngineConfig
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.events import Finished
-from scheduler.link import messages
-from scheduler.link.messages import RankGroup, Submit
-from scheduler.link.process import ProcessLauncher
+from scheduler.processes.process import ProcessLauncher
 from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import GenerationRequest, Sampling, TokenPrompt
-from scheduler.user_cache import user_cache_folder
+from scheduler.shared import messages
+from scheduler.shared.messages import RankGroup, Submit
+from scheduler.shared.user_cache import user_cache_folder
 from tests.cancellation.bench import Client
 from tests.contracts.journal import GREEDY, request
 from tests.end_to_end.serving import Served

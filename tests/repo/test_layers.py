@@ -12,24 +12,16 @@ import pytest
 
 from tests.repo.tree import ROOT, imports, modules, name_of
 
-ENGINE_MAY_SEE = {
-    "scheduler.errors",
-    "scheduler.link.messages",
-    "scheduler.link.pooling",
-    "scheduler.link.reports",
-    "scheduler.link.waits",
-    "scheduler.link.framing",
-    "scheduler.link.grammar_limits",
-    "scheduler.link.wire_struct",
-    "scheduler.link.hello",
-    "scheduler.link.keep_alive",
-    "scheduler.link.dial",
-    "scheduler.own_path",
-    "scheduler.user_cache",
-    "scheduler.token_ids",
-    "scheduler.engine",
-}
+ENGINE_MAY_SEE = ("scheduler.errors", "scheduler.shared", "scheduler.engine")
 """What the engine process may import from this project."""
+
+MAY_SEE_THE_ENGINE = {
+    "scheduler.engine.joining": ("api/cli/", "scheduler/cluster/engine_actor.py"),  # these start an engine
+    "scheduler.engine.mlx.cpu.fast_blas": ("api/assembly.py", "api/cli/"),  # before MLX is loaded
+    "scheduler.engine.budget": ("api/cli/", "scheduler/fleet/memory_need.py"),  # how much fits
+    "scheduler.engine": ("api/cli/machine.py", "api/cli/models/"),  # run as programs of their own
+}
+"""What the server's process may import of the engine, and where."""
 
 
 MAY_IMPORT_MLX = (
@@ -84,9 +76,35 @@ def test_only_the_agent_and_its_actor_touch_ray(path: Path) -> None:
         assert not [imported for imported in imports(path) if imported.split(".")[0] == "ray"]
 
 
-@pytest.mark.parametrize("folder", ["scheduler", "scheduler/engine"])
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules("scheduler") + modules("api") if not {"engine", "training"} & {*path.parts}],
+    ids=name_of,
+)
+def test_the_server_sees_little_of_the_engine(path: Path) -> None:
+    for imported in imports(path):
+        if (imported + ".").startswith("scheduler.engine."):
+            rule = max((name for name in MAY_SEE_THE_ENGINE if imported.startswith(name)), key=len)
+            assert name_of(path).startswith(MAY_SEE_THE_ENGINE[rule]), imported
+
+
+@pytest.mark.parametrize("path", modules("scheduler/shared"), ids=name_of)
+def test_what_both_share_needs_neither(path: Path) -> None:
+    for imported in imports(path):
+        if imported.startswith("scheduler"):
+            assert imported == "scheduler.errors" or imported.startswith("scheduler.shared.")
+
+
+def _folders() -> list[str]:
+    roots = [ROOT / "scheduler", ROOT / "api"]
+    folders = {path.parent for root in roots for path in root.rglob("*.py")}
+    return sorted(str(path.relative_to(ROOT)) for path in folders if "training" not in path.parts)
+
+
+@pytest.mark.parametrize("folder", _folders())
 def test_packages_form_no_cycle(folder: str) -> None:
-    """Each file and each sub-package of a folder is a node; the imports between them are acyclic."""
+    """Each file and each sub-package of a folder is a node; the imports between them are acyclic, at every
+    depth."""
     root = ROOT / folder
     files = [path for path in root.rglob("*.py") if "training" not in path.parts]
     arrows: dict[str, set[str]] = {}
@@ -159,7 +177,7 @@ def test_the_command_line_imports_no_command() -> None:
     """`--help` and each key press that completes wait for it: a tenth of a second, and not one."""
     program = """
 import contextlib, io, sys
-from api.command_line import penstock
+from api.cli.command_line import penstock
 with contextlib.redirect_stdout(io.StringIO()) as shown:
     penstock(["--help"], standalone_mode=False)
 assert "bench" in shown.getvalue()

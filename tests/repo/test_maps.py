@@ -45,11 +45,11 @@ QUESTIONS = {
     ),
     "What happens when the engine dies?": ("scheduler/engines/supervisor.py", "Supervisor"),
     "When is an engine hung?": ("scheduler/engines/stall_watch.py", "StallWatch"),
-    "What crosses between the processes?": ("scheduler/link/messages.py", "Submit"),
+    "What crosses between the processes?": ("scheduler/shared/messages.py", "Submit"),
     "Which Prometheus metrics are there?": ("scheduler/telemetry/metrics.py", "Metrics"),
-    "Which options does `serve` take?": ("api/settings.py", "ServeSettings"),
-    "Which fields has a chat completion's body?": ("api/openai/schema.py", "ChatCompletionRequest"),
-    "Which status has which error?": ("api/errors.py", "from_scheduler"),
+    "Which options does `serve` take?": ("api/options/settings.py", "ServeSettings"),
+    "Which fields has a chat completion's body?": ("api/dialects/openai/schema.py", "ChatCompletionRequest"),
+    "Which status has which error?": ("api/answers/errors.py", "from_scheduler"),
 }
 
 

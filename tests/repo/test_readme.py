@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-from api import options
-from api.command_line import penstock
-from api.serve_command import serve
+from api.cli.command_line import penstock
+from api.cli.serve_command import serve
+from api.options import options
 from loadtests.bench import bench
 from tests.end_to_end.live_picture import MAX_PICTURE_BYTES
 
@@ -120,7 +120,7 @@ def test_the_ten_options_exist() -> None:
 
 
 def test_the_picture_is_small_and_shown() -> None:
-    picture = ROOT / "api" / "live.png"
-    assert "](api/live.png)" in (ROOT / "README.md").read_text()
+    picture = ROOT / "api" / "admin" / "live.png"
+    assert "](api/admin/live.png)" in (ROOT / "README.md").read_text()
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size < MAX_PICTURE_BYTES

@@ -11,11 +11,11 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.events import Failed, Finished
 from scheduler.intake import queue
-from scheduler.link.messages import Submit, ToEngine
 from scheduler.prompt import prefix_blocks, preparation
 from scheduler.prompt.offload import Lane
 from scheduler.service import Scheduler
-from scheduler.token_ids import TokenIds
+from scheduler.shared.messages import Submit, ToEngine
+from scheduler.shared.token_ids import TokenIds
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 

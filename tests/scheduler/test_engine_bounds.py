@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from scheduler.config import EngineConfig, load_message
 from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine_bounds import LEAST_CEILING_TOKENS, EngineBounds
-from scheduler.link.messages import SetMemoryLimit
+from scheduler.shared.messages import SetMemoryLimit
 from scheduler.statistics import DeathCause
 
 BOUNDED = (DeathCause.OUT_OF_MEMORY, DeathCause.GPU_TIMEOUT)

@@ -14,9 +14,9 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.errors import DeadlineUnmeetable
 from scheduler.events import Finished
-from scheduler.link.messages import ScriptedPlan
-from scheduler.link.process import Exit, Session
+from scheduler.processes.process import Exit, Session
 from scheduler.service import Scheduler
+from scheduler.shared.messages import ScriptedPlan
 from tests.examples import examples
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running

@@ -27,10 +27,10 @@ from scheduler.errors import (
     TemplateFailed,
 )
 from scheduler.events import Failed, Finished, FinishReason
-from scheduler.link.messages import ScriptedPlan
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
+from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import ByteTokenizer

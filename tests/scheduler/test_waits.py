@@ -7,10 +7,10 @@ from typing import get_args
 import trio
 from trio.testing import MockClock, trio_test
 
-from scheduler.link.messages import Counters, ScriptedPlan, StepOutput, WaitOut, WaitReason
-from scheduler.link.waits import REASONS
 from scheduler.operations import waits_of
 from scheduler.service import Scheduler
+from scheduler.shared.messages import Counters, ScriptedPlan, StepOutput, WaitOut, WaitReason
+from scheduler.shared.waits import REASONS
 from scheduler.statistics import WaitStatistics
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import ask, make_scheduler, running

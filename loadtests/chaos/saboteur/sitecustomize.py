@@ -24,7 +24,7 @@ def install() -> None:
     from scheduler.engine.backend import StepResult
     from scheduler.engine.loop import EngineLoop
     from scheduler.engine.plan import StepPlan
-    from scheduler.link.messages import Submit
+    from scheduler.shared.messages import Submit
 
     wanted: list[int] = []
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
-from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
+from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
 
 JSON_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 MOST_STEPS = 2000

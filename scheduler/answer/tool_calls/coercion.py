@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from math import isinf
 from typing import Any
 
-from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted, is_of
+from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted, is_of
 
 _INTEGER = re.compile(r"-?\d{1,4000}")
 _WORDS = {"true": True, "True": True, "false": False, "False": False}

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
+from scheduler.answer.schema_check import Schema, StepBudget
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
-from scheduler.answer.tool_calls.schema_check import Schema, StepBudget
 
 _SPACE = " \t\r\n"
 _ESCAPES = frozenset('"\\/bfnrtu')

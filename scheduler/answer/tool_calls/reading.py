@@ -19,10 +19,10 @@ from scheduler.answer.answer_format import ToolSyntax
 from scheduler.answer.bounded_regex import time_limit
 from scheduler.answer.dialects.catalog import writes_bare_text
 from scheduler.answer.dialects.parameter_kind import read_bare
+from scheduler.answer.schema_check import StepBudget
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
 from scheduler.answer.tool_calls.json_arguments import JsonArguments, MalformedArguments, json_text
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.schema_check import StepBudget
 from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
 
 _MATCHING_SECONDS = 0.25

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
 from scheduler.answer.tool_calls.json_arguments import json_text
-from scheduler.answer.tool_calls.schema_check import Schema, SchemaCheck, StepBudget, StepsExhausted
 from scheduler.events import ToolCallArguments, ToolCallStarted
 
 

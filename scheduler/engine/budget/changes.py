@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.engine.device import Device
-from scheduler.link.wire_struct import WireStruct
+from scheduler.shared.wire_struct import WireStruct
 
 
 class BudgetChange(WireStruct, frozen=True):

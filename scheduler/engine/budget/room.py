@@ -16,9 +16,9 @@ from collections.abc import Collection, Container
 from dataclasses import dataclass
 
 from scheduler.engine.budget.learned import ChunkPeak
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
-from scheduler.token_ids import KEY_BYTES
+from scheduler.shared.row_bytes import RowBytes
+from scheduler.shared.token_ids import KEY_BYTES
 
 
 @dataclass(frozen=True, slots=True)

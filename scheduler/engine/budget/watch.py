@@ -26,8 +26,8 @@ from scheduler.engine.budget.policy import (
 from scheduler.engine.budget.room import StepRoom
 from scheduler.engine.device import Readings
 from scheduler.engine.prefix.prefixes import Prefixes
-from scheduler.engine.row_bytes import RowBytes
-from scheduler.link.messages import DeviceMemory, MemoryState, SetMemoryLimit
+from scheduler.shared.messages import DeviceMemory, MemoryState, SetMemoryLimit
+from scheduler.shared.row_bytes import RowBytes
 
 _READING_SECONDS = 0.25
 """Between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's

@@ -7,14 +7,17 @@ on the chain up to the block boundary before it. This module knows only the form
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Literal, TypeAlias, cast
 
-from scheduler.token_ids import KEY_BYTES as TOKEN_BYTES
-from scheduler.token_ids import compact
+import msgspec
+
+from scheduler.shared.token_ids import KEY_BYTES as TOKEN_BYTES
+from scheduler.shared.token_ids import compact
 
 BLOCK_TOKENS: Final = 256
 FORMAT_VERSION: Final = 1
@@ -121,3 +124,11 @@ def _digest(kind: str, *parts: bytes) -> Key:
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.digest()
+
+
+def states_fingerprint(model: str, weights_dtype: str, software: str) -> str:
+    """Return 64 hex digits for the states that this process computes with a model. `model`: its fingerprint;
+    `weights_dtype`: the type that load converts weights to, resolved (never "auto"); `software`: versions of
+    mlx-lm and of everything else that computes, and the device."""
+    parts = (f"blocks of {BLOCK_TOKENS}", model, weights_dtype, software)
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from scheduler.engine.adapter_files import AdapterRefused, named
 from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
@@ -38,18 +37,20 @@ from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import BufferBound
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.engine.thinking import ThinkingLimit, check_marks
-from scheduler.link.messages import (
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.adapter_files import AdapterRefused, named
+from scheduler.shared.messages import (
     Load,
     PrefillOut,
     Ready,
     Retired,
     TokenOut,
 )
-from scheduler.token_ids import largest
+from scheduler.shared.row_bytes import RowBytes
+from scheduler.shared.thinking import ThinkingLimit, check_marks
+from scheduler.shared.token_ids import largest
 
 _ALL = Batching()
 

@@ -33,7 +33,7 @@ from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.engine.mlx.upstream.batch_generator import OpenGenerator, as_generation, order_ring
 from scheduler.engine.prefix.nodes import Lease
-from scheduler.link.messages import PromptLogprobsOut
+from scheduler.shared.messages import PromptLogprobsOut
 
 _CLEARED_STEPS = 512
 """Decode steps between two calls of mx.clear_cache(), as upstream."""

@@ -28,7 +28,7 @@ from scheduler.engine.budget.readings import (
     system_reader,
 )
 from scheduler.engine.device import SystemMemory, Traits
-from scheduler.link.messages import DeviceMemory, Load
+from scheduler.shared.messages import DeviceMemory, Load
 
 X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)
 """Score pieces close to the sizes of caches, because several operations pass over them."""

@@ -19,7 +19,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.prefix.nodes import Lease
-from scheduler.engine.row_bytes import RowBytes
+from scheduler.shared.row_bytes import RowBytes
 
 ROWS = 4
 SHORT_TOKENS, LONG_TOKENS = 16, 1024

@@ -38,8 +38,8 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import LogprobsOut, Retired, Sampling, StepOutput, Submit, TokenOut
-from scheduler.token_ids import compact
+from scheduler.shared.messages import LogprobsOut, Retired, Sampling, StepOutput, Submit, TokenOut
+from scheduler.shared.token_ids import compact
 
 CHECK_ROWS = 5
 CHECK_CHUNK_TOKENS = 16

@@ -25,11 +25,10 @@ from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
-from scheduler.engine.adapter_files import weights_bytes
 from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.disk.block_chain import states_fingerprint
 from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
-from scheduler.engine.disk.model_fingerprint import fingerprint, states_fingerprint
 from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
@@ -43,9 +42,11 @@ from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.engine.mlx.sharding.split import split, way_of
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import bounded_cost
-from scheduler.link.messages import PROTOCOL_VERSION, Load, Ready
+from scheduler.shared.adapter_files import weights_bytes
+from scheduler.shared.messages import PROTOCOL_VERSION, Load, Ready
+from scheduler.shared.model_fingerprint import fingerprint
+from scheduler.shared.row_bytes import RowBytes
 
 _T = TypeVar("_T")
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}

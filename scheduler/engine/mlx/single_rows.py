@@ -23,7 +23,7 @@ from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.engine.prefix.nodes import Lease
-from scheduler.link.messages import PromptLogprobsOut
+from scheduler.shared.messages import PromptLogprobsOut
 
 
 class SingleRows:

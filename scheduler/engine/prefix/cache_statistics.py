@@ -8,9 +8,9 @@ from heapq import nlargest
 from typing import Literal, TypeAlias
 
 from scheduler.engine.prefix.nodes import Node, SegmentT, SnapshotT
-from scheduler.engine.prefix.pins import PinnedPrefix
 from scheduler.engine.prefix.radix_tree import CacheSize, RadixTree
 from scheduler.engine.prefix.retention import Mark
+from scheduler.shared.pins import PinnedPrefix
 
 Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
 """Why an entry was evicted."""

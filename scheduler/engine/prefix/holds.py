@@ -12,9 +12,9 @@ from math import inf
 from typing import Generic
 
 from scheduler.engine.prefix.nodes import Node, SegmentT, SnapshotT
-from scheduler.engine.prefix.pins import MOST_PINS, Pin, PinnedPrefix, pin_name
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import Mark
+from scheduler.shared.pins import MOST_PINS, Pin, PinnedPrefix, pin_name
 
 NO_CACHE = "this engine has no prefix cache"
 _NOTHING = "nothing of it is cached: the prefix cache has no room for it"

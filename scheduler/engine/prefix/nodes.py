@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
-from scheduler.token_ids import KEY_BYTES
+from scheduler.shared.token_ids import KEY_BYTES
 
 
 class Segment(Protocol):

@@ -24,7 +24,7 @@ from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
 from scheduler.engine.prefix.session_turns import SessionTurns
 from scheduler.engine.prefix.snapshots import least_needed
-from scheduler.token_ids import KEY_BYTES, compact
+from scheduler.shared.token_ids import KEY_BYTES, compact
 
 Tokens: TypeAlias = Sequence[int]
 

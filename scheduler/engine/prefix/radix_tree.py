@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, SnapshotT
-from scheduler.token_ids import KEY_BYTES, common_run, compact
+from scheduler.shared.token_ids import KEY_BYTES, common_run, compact
 
 
 @dataclass(frozen=True, slots=True)

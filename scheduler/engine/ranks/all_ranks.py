@@ -22,7 +22,7 @@ from scheduler.engine.plan import StepPlan, with_changes
 from scheduler.engine.ranks.messages import Joined, Prepare, State
 from scheduler.engine.ranks.other_rank import Digest, PlanClock, RanksDisagree, disagreement, joined
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import Ready
+from scheduler.shared.messages import Ready
 
 COMPARED_STEPS = 64
 """Ranks that differ emit tokens of nothing until they are compared."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.errors import LinkError
-from scheduler.link.framing import LENGTH_BYTES, encode
-from scheduler.link.hello import (
+from scheduler.shared.framing import LENGTH_BYTES, encode
+from scheduler.shared.hello import (
     MOST_HELLO_BYTES,
     HelloRefused,
     HelloReply,
@@ -25,8 +25,8 @@ from scheduler.link.hello import (
     rank_role,
     read_hello,
 )
-from scheduler.link.keep_alive import keep_alive
-from scheduler.link.messages import PROTOCOL_VERSION, RankGroup
+from scheduler.shared.keep_alive import keep_alive
+from scheduler.shared.messages import PROTOCOL_VERSION, RankGroup
 
 ARRIVAL_SECONDS = 120.0
 """Until all ranks are there: a machine may have to wait for its device."""

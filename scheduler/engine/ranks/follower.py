@@ -21,15 +21,15 @@ from typing import NoReturn
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.backend_choice import make_backend
+from scheduler.engine.dial import DialFailed, dial
 from scheduler.engine.inbox import Inbox, inherited_link
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.model_source import located
 from scheduler.engine.ranks.messages import Failed, Heard, Said, Start, ToRank
 from scheduler.engine.ranks.other_rank import OtherRank, PlanClock, RanksDisagree, joined
-from scheduler.link.dial import DialFailed, dial
-from scheduler.link.framing import FrameReader, message_decoder
-from scheduler.link.hello import HelloRefused, rank_role
-from scheduler.link.messages import Follow
+from scheduler.shared.framing import FrameReader, message_decoder
+from scheduler.shared.hello import HelloRefused, rank_role
+from scheduler.shared.messages import Follow
 
 RANK_SECONDS = 120.0
 """For rank 0, which may have to wait for the other machines."""

@@ -25,8 +25,8 @@ from scheduler.engine.ranks.messages import (
     Start,
     State,
 )
-from scheduler.link.framing import FrameReader, encode, message_decoder
-from scheduler.link.messages import Load
+from scheduler.shared.framing import FrameReader, encode, message_decoder
+from scheduler.shared.messages import Load
 
 _READ_BYTES = 1 << 16
 STATUS_SECONDS = 2.0

@@ -20,7 +20,7 @@ from scheduler.engine.ranks.all_ranks import AllRanks
 from scheduler.engine.ranks.arrivals import Arrived, arrivals
 from scheduler.engine.ranks.followers import STATUS_SECONDS, LinkedFollowers, Lost
 from scheduler.engine.ranks.other_rank import PlanClock
-from scheduler.link.messages import Load, RankGroup
+from scheduler.shared.messages import Load, RankGroup
 
 
 def lead(load: Load, report: Callable[[str], None], lost: Lost) -> AllRanks:

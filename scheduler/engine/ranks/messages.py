@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from scheduler.engine.plan import StepPlan
-from scheduler.link.messages import Load, Submit
-from scheduler.link.wire_struct import WireStruct
+from scheduler.shared.messages import Load, Submit
+from scheduler.shared.wire_struct import WireStruct
 
 
 class Start(WireStruct, frozen=True, tag="start"):

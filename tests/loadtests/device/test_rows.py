@@ -9,7 +9,7 @@ import pytest
 
 from loadtests.device.rows import fitting_tokens
 from scheduler.engine.budget.limits import MemoryLimit
-from scheduler.engine.row_bytes import RowBytes
+from scheduler.shared.row_bytes import RowBytes
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from scheduler.answer.schema_check import ANSWER_STEPS, SchemaCheck, StepBudget
 from scheduler.answer.tool_calls.coercion import coerce
-from scheduler.answer.tool_calls.schema_check import ANSWER_STEPS, SchemaCheck, StepBudget
 
 INTEGER = {"type": "integer"}
 LOOP = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}

@@ -14,7 +14,7 @@ from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
-from scheduler.link.messages import LogprobsOut
+from scheduler.shared.messages import LogprobsOut
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Written
 

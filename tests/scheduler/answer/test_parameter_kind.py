@@ -15,9 +15,9 @@ from scheduler.answer.dialects.parameter_kind import (
     property_types,
     read_bare,
 )
+from scheduler.answer.schema_check import StepBudget
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import Calls, read_block
-from scheduler.answer.tool_calls.schema_check import StepBudget
 from scheduler.request import Tool
 
 _TEXT = {"type": "string"}

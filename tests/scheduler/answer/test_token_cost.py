@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from api.whole_answer import WholeChoice
+from api.answers.whole_answer import WholeChoice
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.events import AnswerPiece, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStarted
 from tests.scheduler.answer.dialects import HARMONY, KIMI_K3, MUSE, form, pipeline

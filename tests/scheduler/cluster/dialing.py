@@ -10,8 +10,8 @@ import trio.testing
 
 from scheduler.cluster.joined import JoinedEngines
 from scheduler.cluster.rank_hosts import RankHosts
-from scheduler.link.listener import Dialed
-from scheduler.link.messages import ScriptedPlan
+from scheduler.processes.listener import Dialed
+from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Client
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.samples import sample

@@ -6,8 +6,8 @@ import trio
 import trio.testing
 
 from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Node, Nodes, Place, agent_inbound
-from scheduler.link.child_process import Exit, LaunchFailed, Talk
-from scheduler.link.framing import encode
+from scheduler.processes.child_process import Exit, LaunchFailed, Talk
+from scheduler.shared.framing import encode
 
 ADDRESS = "10.0.0.1"
 SIGN_OF_LIFE_SECONDS = 5.0

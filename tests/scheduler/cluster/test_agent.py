@@ -26,7 +26,7 @@ from scheduler.cluster.agent_messages import (
 )
 from scheduler.cluster.cluster import agent_process
 from scheduler.cluster.engine_actor import engine_environment
-from scheduler.link.framing import encode
+from scheduler.shared.framing import encode
 
 _SECONDS = 60
 PLACE = Place(("10.0.0.1",), 7000, "0" * 64, "off")

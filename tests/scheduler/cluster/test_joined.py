@@ -20,7 +20,7 @@ from scheduler.cluster.joined import (
 from scheduler.cluster.rank_hosts import RankHosts, read_rank_hosts
 from scheduler.engine.backend import Backend
 from scheduler.engine.load_failure import LoadRefused
-from scheduler.link.messages import Load
+from scheduler.shared.messages import Load
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.loopback_engine import LoopbackLauncher

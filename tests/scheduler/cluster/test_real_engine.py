@@ -9,10 +9,11 @@ from pathlib import Path
 
 import trio
 
-from scheduler.engine.disk.model_fingerprint import fingerprint as fingerprint_of
 from scheduler.engine.model_source import EMBEDDED
-from scheduler.link.channel import Channel
-from scheduler.link.messages import (
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.processes.channel import Channel
+from scheduler.processes.process import EngineLauncher, ProcessLauncher
+from scheduler.shared.messages import (
     Fault,
     Load,
     Loading,
@@ -20,11 +21,10 @@ from scheduler.link.messages import (
     ScriptedPlan,
     StepOutput,
 )
-from scheduler.link.process import EngineLauncher, ProcessLauncher
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.shared.model_fingerprint import fingerprint as fingerprint_of
 from tests.contracts.journal import request
 from tests.fakes.joined_machine import OverTcp
-from tests.scheduler.link.real_engine import until_gone
+from tests.scheduler.processes.real_engine import until_gone
 
 PROMPT = list(range(300, 340))
 TOKENS = 12

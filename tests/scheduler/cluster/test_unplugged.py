@@ -18,14 +18,14 @@ import trio
 
 from loadtests.pool.local_machine import joining
 from scheduler.cluster.joined import JoinedLauncher
-from scheduler.link.channel import Channel
-from scheduler.link.hello import new_token
-from scheduler.link.keep_alive import SILENCE_SECONDS
-from scheduler.link.listener import Dialed, Listener
-from scheduler.link.messages import ScriptedPlan
-from scheduler.link.process import Exit
+from scheduler.processes.channel import Channel
+from scheduler.processes.listener import Dialed, Listener
+from scheduler.processes.process import Exit
+from scheduler.shared.hello import new_token
+from scheduler.shared.keep_alive import SILENCE_SECONDS
+from scheduler.shared.messages import ScriptedPlan
 from tests.contracts.journal import request
-from tests.scheduler.link.real_engine import started, until_gone
+from tests.scheduler.processes.real_engine import started, until_gone
 
 _NETWORK = f"10.213.{os.getpid() % 250}"
 _FRONT, _OTHER = f"{_NETWORK}.1", f"{_NETWORK}.2"

@@ -13,7 +13,7 @@ from scheduler.engine.inbox import PARENT_GONE
 _PROGRAM = """
 import socket, sys
 from scheduler.engine.inbox import Inbox
-from scheduler.link.framing import engine_inbound
+from scheduler.shared.framing import engine_inbound
 inbox = Inbox(socket.socket(fileno=int(sys.argv[1])), engine_inbound())
 inbox.start()
 inbox.wait()

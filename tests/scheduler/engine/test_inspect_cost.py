@@ -11,7 +11,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.scripted_backend import ScriptedBackend
-from scheduler.link.messages import Inspect, Inspection, ScriptedPlan, StepOutput
+from scheduler.shared.messages import Inspect, Inspection, ScriptedPlan, StepOutput
 from tests.contracts.journal import request
 
 LONG_IDLE_SECONDS = 3600.0

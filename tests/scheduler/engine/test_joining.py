@@ -1,6 +1,6 @@
 """Real processes that join: who waits for the device, what an operator reads, and that nothing is left.
 
-What holds for every engine process is in `tests/scheduler/link/test_process.py`, which runs these, too.
+What holds for every engine process is in `tests/scheduler/processes/test_process.py`, which runs these, too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from loadtests.pool.local_machine import LOOPBACK, LocalMachine, joining
 from scheduler.cluster.joined import JoinedLauncher
 from scheduler.engine.device_lock import lock_device
 from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
-from scheduler.link.channel import Channel
-from scheduler.link.framing import encode
-from scheduler.link.hello import HelloReply, new_token
-from scheduler.link.listener import Dialed, Listener
-from scheduler.link.messages import PROTOCOL_VERSION, ScriptedPlan
+from scheduler.processes.channel import Channel
+from scheduler.processes.listener import Dialed, Listener
+from scheduler.shared.framing import encode
+from scheduler.shared.hello import HelloReply, new_token
+from scheduler.shared.messages import PROTOCOL_VERSION, ScriptedPlan
 from tests.contracts.journal import request
-from tests.scheduler.link.real_engine import started
+from tests.scheduler.processes.real_engine import started
 
 _SECONDS = 60
 TOKEN = new_token()

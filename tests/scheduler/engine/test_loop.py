@@ -16,10 +16,10 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import RequestRefused, Slots
 from scheduler.engine.sequence import Sequence as EngineSequence
-from scheduler.errors import LinkError
-from scheduler.link.messages import (
+from scheduler.engine.sequence import Slots
+from scheduler.errors import LinkError, RequestRefused
+from scheduler.shared.messages import (
     Cancel,
     Counters,
     Load,

@@ -18,10 +18,10 @@ from scheduler.engine.memory import (
 )
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, StepPlan, plan
-from scheduler.engine.row_bytes import RowBytes, Window
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import Retired, ScriptedPlan, StepOutput, Submit
+from scheduler.shared.messages import Retired, ScriptedPlan, StepOutput, Submit
+from scheduler.shared.row_bytes import RowBytes, Window
 from tests.contracts.journal import alone, prompt_of, request
 from tests.examples import examples
 from tests.scheduler.engine.test_plan import state_of

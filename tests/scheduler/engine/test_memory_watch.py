@@ -19,9 +19,9 @@ from scheduler.engine.device import Pressure
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.link.messages import Retired, ScriptedPlan, SetMemoryLimit, StepOutput, Submit
+from scheduler.shared.messages import Retired, ScriptedPlan, SetMemoryLimit, StepOutput, Submit
+from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import alone, prompt_of, request
 from tests.examples import examples
 from tests.fakes.fake_device import FakeDevice

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.disk.model_fingerprint import fingerprint as fingerprint_of
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.model_source import EMBEDDED, located
-from scheduler.link.messages import Load, ScriptedPlan
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.shared.messages import Load, ScriptedPlan
+from scheduler.shared.model_fingerprint import fingerprint as fingerprint_of
 
 HOST = socket.gethostname()
 HUB_ID = "owner/name"

@@ -10,7 +10,7 @@ from scheduler.engine.backend import StepResult
 from scheduler.engine.pace import AUTOMATIC_RATIO, LEAST_TOKENS, PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.step_meter import StepMeter
-from scheduler.link.messages import TokenOut
+from scheduler.shared.messages import TokenOut
 
 
 def _decode_seconds(rows: int) -> float:

@@ -24,8 +24,8 @@ from scheduler.engine.plan import (
     plan,
 )
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
+from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
 
 SHARED_PREFIX = prompt_of(100, 1)

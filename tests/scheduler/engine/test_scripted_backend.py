@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import Retired, ScriptedPlan
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import Retired, ScriptedPlan
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.check_vectors import VECTOR_CHECKS

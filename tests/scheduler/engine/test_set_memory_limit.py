@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.link.messages import ScriptedPlan, SetMemoryLimit
+from scheduler.shared.messages import ScriptedPlan, SetMemoryLimit
 from tests.contracts.check_memory_limit import (
     CHUNK,
     MACHINE_TOKENS,

@@ -13,8 +13,8 @@ from scheduler.engine.budget.room import StepRoom
 from scheduler.engine.memory import Memory
 from scheduler.engine.plan import StepPlan, plan
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, padded_tokens
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.sequence import Sequence
+from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.test_plan import state_of
 

@@ -13,11 +13,11 @@ from scheduler.engine.memory import Memory
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, EngineState, plan
 from scheduler.engine.prefill import PrefillLimits
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import Cancel, ScriptedPlan, StepOutput, ToEngine, WaitOut, WaitReason
-from scheduler.link.waits import Waits
+from scheduler.shared.messages import Cancel, ScriptedPlan, StepOutput, ToEngine, WaitOut, WaitReason
+from scheduler.shared.row_bytes import RowBytes
+from scheduler.shared.waits import Waits
 from tests.contracts.journal import prompt_of, request
 
 

@@ -13,7 +13,10 @@ from scheduler.engines.engine import Engine
 from scheduler.engines.pool import Pool
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
-from scheduler.link.messages import (
+from scheduler.processes.process import Exit, Session
+from scheduler.requests.lifecycle import Event, State
+from scheduler.requests.record import StreamRecord
+from scheduler.shared.messages import (
     Counters,
     FromEngine,
     Ready,
@@ -23,9 +26,6 @@ from scheduler.link.messages import (
     ToEngine,
     TokenOut,
 )
-from scheduler.link.process import Exit, Session
-from scheduler.requests.lifecycle import Event, State
-from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.observation import RequestSamples

@@ -11,9 +11,10 @@ import trio.testing
 from scheduler.config import SupervisionConfig
 from scheduler.engines.death import Death
 from scheduler.engines.supervisor import Supervisor
-from scheduler.link.channel import Channel
-from scheduler.link.framing import encode
-from scheduler.link.messages import (
+from scheduler.processes.channel import Channel
+from scheduler.processes.process import EngineLauncher, Exit, Session
+from scheduler.shared.framing import encode
+from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     FromEngine,
     Load,
@@ -21,7 +22,6 @@ from scheduler.link.messages import (
     ScriptedPlan,
     ToEngine,
 )
-from scheduler.link.process import EngineLauncher, Exit, Session
 
 LOAD = Load("scripted", "none", 4, 512, 8, "auto", ScriptedPlan())
 

@@ -12,15 +12,15 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.config import EngineConfig
-from scheduler.engine.adapter_files import AdapterRefused, fingerprint
 from scheduler.engine.backend import Backend
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engines.adapters import source_of
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import AdapterUnusable, ModelNotFound, Unavailable
 from scheduler.events import Failed, Finished
-from scheduler.link.messages import AdapterSource, Load, ScriptedPlan
 from scheduler.service import Scheduler
+from scheduler.shared.adapter_files import AdapterRefused, fingerprint
+from scheduler.shared.messages import AdapterSource, Load, ScriptedPlan
 from tests.fakes.adapter_folders import adapter_folder
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted
 from tests.fakes.scheduling import answer, ask, make_scheduler, running

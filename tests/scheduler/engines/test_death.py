@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.engines.death import Death, conclude, read_stderr
-from scheduler.link.process import Exit
+from scheduler.processes.process import Exit
 from scheduler.statistics import DeathCause
 
 ABORT = "libc++abi: terminating due to uncaught exception of type std::runtime_error: "

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from scheduler.engines.kinship import Kinship, refusal
-from scheduler.link.messages import PROTOCOL_VERSION, Ready
+from scheduler.shared.messages import PROTOCOL_VERSION, Ready
 
 FIRST = Ready(
     PROTOCOL_VERSION, "Metal", "qwen3", 8192, 64, 0, "bfloat16", fingerprint="ab" * 32, host="mac-1"

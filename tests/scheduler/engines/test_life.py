@@ -8,9 +8,16 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.errors import Unavailable
-from scheduler.link.calls import Calls
-from scheduler.link.messages import AdapterLoaded, AdapterSource, Counters, LoadAdapter, StepOutput, ToEngine
+from scheduler.processes.calls import Calls
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
+from scheduler.shared.messages import (
+    AdapterLoaded,
+    AdapterSource,
+    Counters,
+    LoadAdapter,
+    StepOutput,
+    ToEngine,
+)
 from tests.scheduler.engines.bench import PoolBench
 
 RED = AdapterSource("red", "somewhere", "key")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler.engines.placement import Candidate, estimated_seconds, least_seconds
 from scheduler.engines.speeds import Speeds
-from scheduler.link.messages import StepCosts
+from scheduler.shared.messages import StepCosts
 
 CHUNK_TOKENS = 512
 

@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from trio.testing import trio_test
 
 from scheduler.config import EngineConfig, load_message
-from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engines.engine import Engine
 from scheduler.errors import Draining, LastEngine, LinkError
-from scheduler.link.messages import Counters, Retired, StepOutput, Submit, ToEngine
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
+from scheduler.shared.messages import Counters, Retired, StepOutput, Submit, ToEngine
+from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause
 from tests.scheduler.engines.bench import READY, PoolBench
 from tests.scheduler.requests.records import events_of, finals_of

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.pace import PrefillPace
 from scheduler.engines.speeds import Speeds
-from scheduler.link.messages import Counters, StepCosts
+from scheduler.shared.messages import Counters, StepCosts
 
 durations = st.just(0.0) | st.floats(1e-6, 5.0)
 

@@ -8,7 +8,9 @@ import pytest
 
 from scheduler.engines.deadlines import FLOOR_SECONDS, StepDeadlines
 from scheduler.engines.stall_watch import StallWatch
-from scheduler.link.messages import (
+from scheduler.requests.lifecycle import Event
+from scheduler.requests.record import StreamRecord
+from scheduler.shared.messages import (
     CacheCounters,
     Counters,
     Inspect,
@@ -19,9 +21,7 @@ from scheduler.link.messages import (
     ToEngine,
     TokenOut,
 )
-from scheduler.link.reports import DiskReport, EngineReport
-from scheduler.requests.lifecycle import Event
-from scheduler.requests.record import StreamRecord
+from scheduler.shared.reports import DiskReport, EngineReport
 from tests.scheduler.requests.records import make_record
 
 CEILING = 120.0

@@ -9,9 +9,10 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.engine.backend import Backend
 from scheduler.engines.death import Death
-from scheduler.link.channel import Channel
-from scheduler.link.framing import encode
-from scheduler.link.messages import (
+from scheduler.processes.channel import Channel
+from scheduler.processes.process import Exit, Session
+from scheduler.shared.framing import encode
+from scheduler.shared.messages import (
     Cancel,
     Counters,
     Fault,
@@ -19,7 +20,6 @@ from scheduler.link.messages import (
     Loading,
     StepOutput,
 )
-from scheduler.link.process import Exit, Session
 from scheduler.statistics import DeathCause, EngineCondition
 from tests.fakes.faulty_backend import EngineDeath
 from tests.fakes.loopback_engine import LoopbackLauncher, scripted

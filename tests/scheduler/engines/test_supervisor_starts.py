@@ -13,8 +13,9 @@ from scheduler.config import SupervisionConfig
 from scheduler.engine.backend import Backend
 from scheduler.engines.death import Death
 from scheduler.engines.supervisor import EngineNeverReady, Supervisor
-from scheduler.link.framing import encode
-from scheduler.link.messages import (
+from scheduler.processes.process import Exit, LaunchFailed, Session
+from scheduler.shared.framing import encode
+from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     Counters,
     Fault,
@@ -23,7 +24,6 @@ from scheduler.link.messages import (
     Ready,
     StepOutput,
 )
-from scheduler.link.process import Exit, LaunchFailed, Session
 from scheduler.statistics import DeathCause, EngineCondition
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.scheduler.engines.engine_lives import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from scheduler.engines.together import together
-from scheduler.link.messages import Inspection
-from scheduler.link.reports import CacheReport, DiskReport, PrefixReport
+from scheduler.shared.messages import Inspection
+from scheduler.shared.reports import CacheReport, DiskReport, PrefixReport
 
 CACHE = CacheReport(
     *(100, 10, 3, 50, 1, 40, 20, 5, 0, 2, 90, 60, 70),

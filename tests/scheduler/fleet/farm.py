@@ -15,7 +15,7 @@ from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.fleet.residency import ModelState
 from scheduler.fleet.shared_memory import SharedMemory
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler
 

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from scheduler.fleet.memory_budget import MemoryBudget
-from scheduler.link.messages import Counters, MemoryState, Ready, SetMemoryLimit
+from scheduler.shared.messages import Counters, MemoryState, Ready, SetMemoryLimit
 
 BUDGET = 10_000
 NAMES = ("a", "b", "c", "d")

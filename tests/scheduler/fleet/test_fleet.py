@@ -11,7 +11,7 @@ from scheduler.errors import ModelNotFound, StartupError, Unavailable
 from scheduler.events import Failed, Finished, Queued
 from scheduler.fleet.model import RETRY_SECONDS
 from scheduler.fleet.residency import ModelState
-from scheduler.link.messages import Load
+from scheduler.shared.messages import Load
 from tests.fakes.loopback_engine import scripted
 from tests.fakes.scheduling import answer, ask
 from tests.scheduler.fleet.farm import Farm, OneFits, running

@@ -10,11 +10,11 @@ from trio.testing import MockClock, trio_test
 
 from scheduler.config import EngineConfig
 from scheduler.events import Finished
-from scheduler.link.channel import Channel
-from scheduler.link.messages import Ready, ScriptedPlan, SetMemoryLimit, StepOutput
+from scheduler.processes.channel import Channel
+from scheduler.shared.messages import Ready, ScriptedPlan, SetMemoryLimit, StepOutput
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
-from tests.scheduler.link.real_engine import RealEngine, load
+from tests.scheduler.processes.real_engine import RealEngine, load
 
 _LIMIT = 1_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.fleet.memory_budget import MemoryBudget
-from scheduler.link.messages import CacheCounters, Counters, MemoryState
+from scheduler.shared.messages import CacheCounters, Counters, MemoryState
 from tests.scheduler.fleet.simulated_engines import BUDGET, FLOORS, World, ready_of
 
 

@@ -23,9 +23,9 @@ from scheduler.events import (
     ToolCallArguments,
     ToolCallStarted,
 )
-from scheduler.link.messages import MAX_GRAMMAR_BYTES
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, TextPrompt, Tool, ToolChoice
+from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.dialect_tokenizer import DialectTokenizer

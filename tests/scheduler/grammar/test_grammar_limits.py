@@ -14,8 +14,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-from scheduler.link import grammar_limits
-from scheduler.link.grammar_limits import parser_limits
+from scheduler.shared import grammar_limits
+from scheduler.shared.grammar_limits import parser_limits
 
 _SIZE = 150_000
 _TEXT: dict[str, Any] = {"type": "string"}

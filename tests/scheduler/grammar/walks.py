@@ -31,9 +31,9 @@ from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import Calls, read_block
 from scheduler.events import FinishReason
 from scheduler.grammar.answer_grammar import HoldCalls
-from scheduler.link.grammar_limits import parser_limits
 from scheduler.prompt.preparation import Preparation, PreparedRequest
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Tool, ToolChoice
+from scheduler.shared.grammar_limits import parser_limits
 from tests.fakes.byte_tokenizer import EOS, VOCABULARY
 from tests.fakes.dialect_tokenizer import DialectTokenizer
 from tests.fakes.scheduling import FOLDER

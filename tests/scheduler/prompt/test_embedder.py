@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from scheduler.errors import StartupError
-from scheduler.link.pooling import Pooler
 from scheduler.prompt.embedder import Embedder, Task
 from scheduler.prompt.model_folder import inspect
+from scheduler.shared.pooling import Pooler
 from tests.fakes.embedder_folder import (
     SHAPE,
     modes,

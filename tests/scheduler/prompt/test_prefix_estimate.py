@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scheduler.prompt import prefix_estimate
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS, block_hashes
 from scheduler.prompt.prefix_estimate import PrefixEstimate
-from scheduler.token_ids import compact
+from scheduler.shared.token_ids import compact
 
 
 def estimate_of(*prompts: list[int], salt: str = "") -> PrefixEstimate:

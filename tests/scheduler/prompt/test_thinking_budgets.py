@@ -8,7 +8,6 @@ import pytest
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.config import ThinkingConfig
-from scheduler.link.messages import ThinkingBudget
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.thinking_budgets import ThinkingBudgets
@@ -20,6 +19,7 @@ from scheduler.request import (
     Reasoning,
     TextPrompt,
 )
+from scheduler.shared.messages import ThinkingBudget
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.scheduling import FOLDER
 from tests.scheduler.answer.dialects import KIMI_K3, MUSE, TOOLS, form

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler.link.framing import encode
-from scheduler.link.messages import (
+from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.lifecycle import State
+from scheduler.requests.multiplexer import Multiplexer
+from scheduler.requests.record import StreamRecord
+from scheduler.requests.turns import Turns
+from scheduler.shared.framing import encode
+from scheduler.shared.messages import (
     Counters,
     PrefillOut,
     Retired,
@@ -15,11 +20,6 @@ from scheduler.link.messages import (
     ToEngine,
     TokenOut,
 )
-from scheduler.requests.awaiting import Awaiting
-from scheduler.requests.lifecycle import State
-from scheduler.requests.multiplexer import Multiplexer
-from scheduler.requests.record import StreamRecord
-from scheduler.requests.turns import Turns
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.observation import RequestSamples
 from tests.fakes.samples import sample

@@ -8,7 +8,7 @@ from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.preparation import PreparedRequest
 from scheduler.requests.record import StreamRecord
-from scheduler.token_ids import compact
+from scheduler.shared.token_ids import compact
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.scheduling import ask
 

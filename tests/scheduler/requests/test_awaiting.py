@@ -9,11 +9,11 @@ import pytest
 
 from scheduler.errors import Draining, LinkError
 from scheduler.events import Finished, FinishReason, TextDelta, Usage
-from scheduler.link.messages import (
+from scheduler.requests.lifecycle import State
+from scheduler.shared.messages import (
     Submit,
 )
-from scheduler.requests.lifecycle import State
-from scheduler.token_ids import compact
+from scheduler.shared.token_ids import compact
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.board import Board, letters, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from scheduler.errors import Draining, EngineLost, InvalidRequest, LinkError, RequestFailed
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta, ToolCallStarted, Usage
-from scheduler.link.messages import (
+from scheduler.requests.lifecycle import State
+from scheduler.requests.time_line import TimeLine
+from scheduler.shared.messages import (
     Cancel,
     Counters,
     LogprobsOut,
@@ -22,8 +24,6 @@ from scheduler.link.messages import (
     TurnEnded,
     WaitOut,
 )
-from scheduler.requests.lifecycle import State
-from scheduler.requests.time_line import TimeLine
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.board import Board, letters, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of

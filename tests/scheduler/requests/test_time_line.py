@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.link.messages import Counters, PrefillOut, Retired, StepOutput, WaitOut
 from scheduler.requests.lifecycle import IN_ENGINE, State
 from scheduler.requests.time_line import MOST_SPANS, TimeLine, phases
+from scheduler.shared.messages import Counters, PrefillOut, Retired, StepOutput, WaitOut
 from tests.scheduler.requests.board import Board, step
 from tests.scheduler.requests.records import make_record
 

@@ -18,11 +18,11 @@ from scheduler.answer.assembly import HEAVY, Heavy
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import DeadlineExceeded
 from scheduler.events import AnswerPiece, Failed, Finished, FinishReason, StreamEvent
-from scheduler.link.messages import LogprobsOut
 from scheduler.prompt.offload import Lane
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.turns import STEP_SECONDS, Turns
+from scheduler.shared.messages import LogprobsOut
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.scheduler.requests.board import Board, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of

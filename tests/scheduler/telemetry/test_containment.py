@@ -12,10 +12,10 @@ from prometheus_client import Counter, Gauge, Histogram
 from trio.testing import MockClock, trio_test
 
 from scheduler.engines.life import Life
-from scheduler.link.messages import Counters, ScriptedPlan
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.time_line import TimeLine
 from scheduler.service import Scheduler
+from scheduler.shared.messages import Counters, ScriptedPlan
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.metrics import Metrics

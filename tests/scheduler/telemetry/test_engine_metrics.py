@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.metrics import MetricWrapperBase
 
-from scheduler.link.messages import CacheCounters, Counters, DeviceMemory, MemoryState
+from scheduler.shared.messages import CacheCounters, Counters, DeviceMemory, MemoryState
 from scheduler.statistics import DeathCause, EngineCondition
 from scheduler.telemetry import observation
 from scheduler.telemetry.engine_metrics import EngineMetrics

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.budget.policy import Relief
-from scheduler.link.messages import Counters, DeviceMemory, MemoryState
+from scheduler.shared.messages import Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
 from scheduler.telemetry.metrics import Metrics, ModelMetrics

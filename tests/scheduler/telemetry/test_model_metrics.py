@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from scheduler.link.messages import Counters
+from scheduler.shared.messages import Counters
 from scheduler.telemetry.engine_totals import EngineTotals
 from scheduler.telemetry.labels import BANDS, CONDITIONS, OTHER, OUTCOMES, REJECTIONS, STARTS
 from scheduler.telemetry.metrics import Metrics

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from trio.testing import MockClock, trio_test
 
 from scheduler.events import TextDelta
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from scheduler.statistics import FlowStatistics
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.observation import band_of, observe_flows

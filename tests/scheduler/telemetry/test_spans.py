@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from trio.testing import MockClock, trio_test
 
-from scheduler.link.messages import ScriptedPlan
 from scheduler.request import GenerationRequest, Origin, TextPrompt
+from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.spans import RequestSpans
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running

@@ -9,13 +9,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from scheduler.engine.adapter_files import AdapterRefused, check_unchanged, named
+from scheduler.engine.mlx.adapters.adapted_layers import adapt, adapt_sorting
 from scheduler.engine.mlx.adapters.layers import Factors
 from scheduler.engine.mlx.adapters.probe import probe
 from scheduler.engine.mlx.adapters.selection import Current, Selection
 from scheduler.engine.mlx.adapters.weights import AdapterWeights, read_weights
-from scheduler.engine.mlx.upstream.adapted_layers import adapt, adapt_sorting
-from scheduler.link.messages import AdapterSource
+from scheduler.shared.adapter_files import AdapterRefused, check_unchanged, named
+from scheduler.shared.messages import AdapterSource
 
 _MOST_SELECTIONS = 64
 """Kept, by the rows' adapters: they change only when rows join and leave."""

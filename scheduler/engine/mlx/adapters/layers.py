@@ -15,8 +15,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.engine.mlx.adapters.selection import Current, Selection
+from scheduler.shared.adapter_files import AdapterRefused
 
 _MOST_DENSE = 256
 """Ranks of all slots together, up to which a decode step computes all of them: with 32 rows at 768 inputs

@@ -15,7 +15,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.adapter_files import AdapterRefused
+from scheduler.shared.adapter_files import AdapterRefused
 
 _ROWS = (True, False, False)
 """Not the same from behind: a module may turn them round."""

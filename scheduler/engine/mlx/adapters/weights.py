@@ -10,9 +10,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from scheduler.engine.adapter_files import WEIGHTS_FILE, AdapterConfig, AdapterRefused, read_config
+from scheduler.engine.mlx.adapters.adapted_layers import kind_of
 from scheduler.engine.mlx.adapters.layers import Layer
-from scheduler.engine.mlx.upstream.adapted_layers import kind_of
+from scheduler.shared.adapter_files import WEIGHTS_FILE, AdapterConfig, AdapterRefused, read_config
 
 _FACTORS = ("lora_a", "lora_b")
 

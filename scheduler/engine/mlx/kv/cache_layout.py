@@ -18,7 +18,7 @@ from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, Run
 from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart, RowView
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.prefix.nodes import Lease
-from scheduler.engine.row_bytes import RowBytes, Window
+from scheduler.shared.row_bytes import RowBytes, Window
 
 
 class RowState:

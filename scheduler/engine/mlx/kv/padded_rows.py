@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from scheduler.engine.row_bytes import roomy, spare_places
+from scheduler.shared.row_bytes import roomy, spare_places
 
 
 class PaddedRows:

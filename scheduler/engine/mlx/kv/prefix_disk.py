@@ -21,7 +21,7 @@ from scheduler.engine.mlx.kv.content_codec import layers_of, span_content, state
 from scheduler.engine.mlx.kv.kv_segment import KeysValues, KvSegment
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import Sequence
-from scheduler.token_ids import common_run
+from scheduler.shared.token_ids import common_run
 
 _SLICE_TOKENS = 16 * BLOCK_TOKENS
 """The size of one read, which is in host memory beside the arrays made from it."""

@@ -30,16 +30,18 @@ from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Device
 from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.pooling.pooled_row import PooledRow, PoolingHead, body_of, groups_of
+from scheduler.engine.mlx.pooling.pooled_row import PooledRow, PoolingHead, groups_of
 from scheduler.engine.mlx.single_rows import cache_bytes
 from scheduler.engine.mlx.upstream.layer_slices import slices
+from scheduler.engine.mlx.upstream.two_way import body_of
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
-from scheduler.engine.row_bytes import RowBytes
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import Load, PrefillOut, Ready, Retired
-from scheduler.link.pooling import Pooler
-from scheduler.token_ids import largest
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import Load, PrefillOut, Ready, Retired
+from scheduler.shared.pooling import Pooler
+from scheduler.shared.row_bytes import RowBytes
+from scheduler.shared.token_ids import largest
 
 _LONG_PROMPTS = 2
 """Prompts that are read in chunks at a time: each is a model call of its own. What ends within a step may

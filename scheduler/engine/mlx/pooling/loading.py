@@ -13,10 +13,10 @@ from mlx_lm.utils import _get_classes, load_model
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.mlx.loading import load_weights
 from scheduler.engine.mlx.pooling.backend import PoolingBackend
-from scheduler.engine.mlx.pooling.pooled_row import Dense, PoolingHead, body_of
-from scheduler.engine.mlx.upstream.two_way import attend_both_ways
-from scheduler.link.messages import Load
-from scheduler.link.pooling import Pooler
+from scheduler.engine.mlx.pooling.pooled_row import Dense, PoolingHead
+from scheduler.engine.mlx.upstream.two_way import attend_both_ways, body_of
+from scheduler.shared.messages import Load
+from scheduler.shared.pooling import Pooler
 
 _Weights: TypeAlias = dict[str, mx.array]
 _BODY = "model."

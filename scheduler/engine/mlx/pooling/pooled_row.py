@@ -10,9 +10,9 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from scheduler.engine.load_failure import LoadRefused
+from scheduler.engine.mlx.upstream.two_way import body_of
 from scheduler.engine.sequence import Sequence as Request
-from scheduler.link.pooling import PooledTokens, Pooler
+from scheduler.shared.pooling import PooledTokens, Pooler
 
 Vector = npt.NDArray[np.float32]
 _LEAST_LENGTH = 1e-12
@@ -107,17 +107,6 @@ class PoolingHead:
             return vector
         length = float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
         return (vector / max(length, _LEAST_LENGTH)).astype(np.float32)
-
-
-def body_of(model: Any) -> Any:
-    """The part of mlx-lm's `model` that gives final hidden states. Raises LoadRefused if there is none."""
-    body = getattr(getattr(model, "language_model", model), "model", None)
-    if body is None or not hasattr(body, "embed_tokens"):
-        raise LoadRefused(
-            f"mlx-lm's {type(model).__module__} gives no hidden states, which --task embedding and rerank"
-            " need: serve another model"
-        )
-    return body
 
 
 def groups_of(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:

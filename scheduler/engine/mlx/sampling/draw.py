@@ -19,7 +19,7 @@ import mlx.core as mx
 from scheduler.engine.mlx.cpu.softmax import weight
 from scheduler.engine.mlx.sampling.row_arrays import column, put
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
-from scheduler.link.messages import Sampling
+from scheduler.shared.messages import Sampling
 
 _MASK_64 = (1 << 64) - 1
 _MASK_32 = (1 << 32) - 1

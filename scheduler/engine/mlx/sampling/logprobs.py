@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from scheduler.engine.mlx.cpu.softmax import weight
 from scheduler.engine.sequence import Sequence
-from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, PromptLogprobsOut
+from scheduler.shared.messages import MAX_TOP_LOGPROBS, LogprobsOut, PromptLogprobsOut
 
 _LEAST = -9999.0
 """Replaces minus infinity, which JSON cannot express, as in OpenAI's API and in vLLM."""

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler.engine.mlx.sampling.row_arrays import column, put
-from scheduler.link.messages import Sampling
+from scheduler.shared.messages import Sampling
 
 
 def penalises(params: Sampling) -> bool:

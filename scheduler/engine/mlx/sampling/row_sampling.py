@@ -11,8 +11,8 @@ import numpy as np
 from scheduler.engine.constraint import Constraint
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.sampling.penalties import HostCounts, TokenCounts, penalises
-from scheduler.engine.thinking import ThinkingLimit
-from scheduler.link.messages import Sampling
+from scheduler.shared.messages import Sampling
+from scheduler.shared.thinking import ThinkingLimit
 
 LEAST_TEMPERATURE = 1e-5
 """Below it a row is greedy, as in vLLM: 1 / temperature could overflow, and only the best token would ever be

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from scheduler.engine.constraint import allowed_tokens, mask_stops
-from scheduler.engine.mlx.cpu.host_chooser import HostChooser, host_gumbel
 from scheduler.engine.mlx.sampling.chooser import Chooser, Chosen
 from scheduler.engine.mlx.sampling.draw import gumbel
 from scheduler.engine.mlx.sampling.graph_chooser import GraphChooser
+from scheduler.engine.mlx.sampling.host_chooser import HostChooser, host_gumbel
 from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.engine.mlx.sampling.row_arrays import put
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling

@@ -17,7 +17,7 @@ import mlx.core as mx
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.row_arrays import put
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
-from scheduler.engine.thinking import ThinkingLimit
+from scheduler.shared.thinking import ThinkingLimit
 
 _NEVER = -math.inf
 _ANY = -1

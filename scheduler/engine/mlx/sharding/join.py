@@ -26,7 +26,7 @@ from hashlib import blake2b
 import mlx.core as mx
 
 from scheduler.engine.mlx.sharding.rank import RanksUnusable
-from scheduler.link.messages import RankGroup
+from scheduler.shared.messages import RankGroup
 
 JOIN_SECONDS = 60.0
 """Until all ranks are there: each has been started, and has imported MLX."""

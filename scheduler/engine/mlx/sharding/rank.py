@@ -18,7 +18,7 @@ import msgspec
 
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.load_failure import LoadRefused
-from scheduler.link.messages import RankGroup
+from scheduler.shared.messages import RankGroup
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
 """Tells all ranks these bytes, and returns what each said, by rank. Each rank calls it the same number of

@@ -12,7 +12,6 @@ import mlx.core as mx
 from mlx_lm.models.gemma3_text import Gemma3Model
 
 from scheduler.engine.load_failure import LoadRefused
-from scheduler.engine.mlx.pooling.pooled_row import body_of
 
 
 class TwoWayGemma3(Gemma3Model):  # type: ignore[misc]  # mlx-lm has no types
@@ -56,3 +55,14 @@ def attend_both_ways(model: Any) -> None:
             " serve another model"
         )
     body.__class__ = TwoWayGemma3
+
+
+def body_of(model: Any) -> Any:
+    """The part of mlx-lm's `model` that gives final hidden states. Raises LoadRefused if there is none."""
+    body = getattr(getattr(model, "language_model", model), "model", None)
+    if body is None or not hasattr(body, "embed_tokens"):
+        raise LoadRefused(
+            f"mlx-lm's {type(model).__module__} gives no hidden states, which --task embedding and rerank"
+            " need: serve another model"
+        )
+    return body

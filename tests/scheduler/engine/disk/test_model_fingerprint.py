@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.disk import model_fingerprint
-from scheduler.engine.disk.model_fingerprint import fingerprint, states_fingerprint
+from scheduler.engine.disk.block_chain import states_fingerprint
+from scheduler.shared import model_fingerprint
+from scheduler.shared.model_fingerprint import fingerprint
 
 WEIGHTS = "model-00001-of-00002.safetensors"
 LARGE_BYTES = 40 << 20

@@ -15,9 +15,9 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import METAL, forced
 from scheduler.engine.mlx.upstream.apply import apply
-from scheduler.engine.row_bytes import RowBytes
-from scheduler.link.messages import Ready
 from scheduler.models.random_qwen3 import Shape, write_model
+from scheduler.shared.messages import Ready
+from scheduler.shared.row_bytes import RowBytes
 from tests.scheduler.engine.mlx.grammar_engine import GrammarModel
 from tests.scheduler.engine.mlx.loads import load_of
 

@@ -17,7 +17,12 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
-from scheduler.link.messages import (
+from scheduler.models.random_qwen3 import Shape, write_model
+from scheduler.prompt.model_folder import inspect
+from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
+from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     Load,
     LogprobsOut,
@@ -27,13 +32,8 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
 )
-from scheduler.models.random_qwen3 import Shape, write_model
-from scheduler.prompt.model_folder import inspect
-from scheduler.prompt.preparation import Preparation, PreparedRequest
-from scheduler.prompt.tokenizer import HubTokenizer
-from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
+from scheduler.shared.token_ids import compact
 from scheduler.structure import JsonText, Structure
-from scheduler.token_ids import compact
 from tests.scheduler.engine.mlx.loads import load_of
 
 SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forward=64, vocabulary=8192, seed=1)

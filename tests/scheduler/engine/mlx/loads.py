@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scheduler.link.messages import Load, ScriptedPlan
+from scheduler.shared.messages import Load, ScriptedPlan
 
 
 def load_of(folder: Path, **changes: Any) -> Load:

@@ -24,7 +24,7 @@ from scheduler.engine.mlx.batch import Batch
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import (
+from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     Inspection,
     LogprobsOut,

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from scheduler.engine.mlx.batching import ONE_ROW
-from scheduler.engine.sequence import RequestRefused, Sequence
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
 from tests.contracts.check_backend import CHECKS, CHUNK, MAX_ROWS, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.journal import GREEDY, Journal, request

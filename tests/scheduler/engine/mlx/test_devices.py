@@ -19,8 +19,8 @@ import pytest
 
 from scheduler.engine.device import Traits
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, MlxDevice, device, forced
-from scheduler.engine.sequence import RequestRefused
-from scheduler.link.messages import Submit
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import Submit
 from tests.contracts.journal import GREEDY
 from tests.repo.tree import ROOT, modules
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words

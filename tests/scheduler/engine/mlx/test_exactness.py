@@ -16,7 +16,7 @@ from mlx_lm.generate import generate_step
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import Cancel, Sampling, StepOutput, Submit, ToEngine
+from scheduler.shared.messages import Cancel, Sampling, StepOutput, Submit, ToEngine
 from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
 from tests.scheduler.engine.mlx.sampling.row_sampler import LogitsAdjustment, RowSampler

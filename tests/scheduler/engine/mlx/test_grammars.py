@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from scheduler.engine import memory
-from scheduler.link.messages import Cancel
 from scheduler.request import Sampling
+from scheduler.shared.messages import Cancel
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked, stopped
 from tests.scheduler.engine.mlx.random_schemas import random_schema

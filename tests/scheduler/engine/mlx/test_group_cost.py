@@ -19,8 +19,8 @@ from scheduler.engine.mlx.group_cost import (
     cost_in_tokens,
     group_cost_tokens,
 )
-from scheduler.engine.row_bytes import RowBytes
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
+from scheduler.shared.row_bytes import RowBytes
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.loads import load_of

@@ -18,15 +18,15 @@ from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from scheduler.engine.budget.limits import PROCESS_BYTES
 from scheduler.engine.device import Traits
-from scheduler.engine.disk.model_fingerprint import fingerprint
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
 from scheduler.engine.pace import PrefillPace
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
-from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
+from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
+from scheduler.shared.model_fingerprint import fingerprint
 from tests.contracts.check_backend import CHUNK
 from tests.contracts.journal import Rows, alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny

@@ -16,7 +16,7 @@ from scheduler.engine import sequence as engine
 from scheduler.engine.constraint import MAX_SLOW_MASKS, SLOW_MASK_SECONDS, Constraint, allowed_tokens
 from scheduler.engine.grammars import Grammars
 from scheduler.grammar.vocabulary import GrammarVocabulary
-from scheduler.link import grammar_limits
+from scheduler.shared import grammar_limits
 from scheduler.structure import Pattern, Rules
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, SHAPE, GrammarModel, asked
 

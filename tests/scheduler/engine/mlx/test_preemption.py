@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import Sampling, StepOutput, Submit
+from scheduler.shared.messages import Sampling, StepOutput, Submit
 from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 

@@ -16,7 +16,7 @@ from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
 from scheduler.engine.mlx.sharing_check import sharing_fault
-from scheduler.link.messages import Cancel, Submit
+from scheduler.shared.messages import Cancel, Submit
 from tests.contracts.journal import prompt_of
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of

@@ -9,8 +9,8 @@ import pytest
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import Sampling, StepOutput, Submit, ThinkingBudget
-from scheduler.token_ids import compact
+from scheduler.shared.messages import Sampling, StepOutput, Submit, ThinkingBudget
+from scheduler.shared.token_ids import compact
 from tests.contracts.journal import GREEDY, alone, answers, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 

@@ -14,10 +14,10 @@ from llguidance import LLMatcher
 from llguidance.numpy import allocate_token_bitmask
 
 from scheduler.engine.constraint import Constraint
-from scheduler.engine.thinking import ThinkingLimit
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import GenerationRequest, Reasoning, Sampling, Tool, ToolChoice
+from scheduler.shared.thinking import ThinkingLimit
 from scheduler.structure import JsonText
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, Answer, GrammarModel, asked, stopped
 from tests.scheduler.grammar.test_answer_grammar import DIALECTS, preparation

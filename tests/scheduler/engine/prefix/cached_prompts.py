@@ -10,7 +10,7 @@ from itertools import count
 
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import BufferBound, Retention
-from scheduler.token_ids import KEY_BYTES
+from scheduler.shared.token_ids import KEY_BYTES
 from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, cut_of
 
 TOKEN_BYTES = RUN_BYTES + KEY_BYTES

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
-from scheduler.token_ids import KEY_BYTES
+from scheduler.shared.token_ids import KEY_BYTES
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES
 from tests.scheduler.engine.prefix.test_radix_tree import (
     RUN_BYTES,

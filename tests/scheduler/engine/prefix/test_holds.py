@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduler.engine.prefix.pins import MOST_PINS, PinnedPrefix, pin_name
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
+from scheduler.shared.pins import MOST_PINS, PinnedPrefix, pin_name
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, keep, words
 from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State
 

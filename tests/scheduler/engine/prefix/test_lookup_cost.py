@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.engine.prefix import radix_tree
 from scheduler.engine.prefix.radix_tree import RadixTree
-from scheduler.token_ids import common_run
+from scheduler.shared.token_ids import common_run
 from tests.scheduler.engine.prefix.test_radix_tree import Run, State, cut_of, python_lines
 
 

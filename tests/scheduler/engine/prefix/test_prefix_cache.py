@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.engine.prefix.cache_statistics import SharedPrefix
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.token_ids import KEY_BYTES
+from scheduler.shared.token_ids import KEY_BYTES
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES, cache_of, keep, serve, words
 from tests.scheduler.engine.prefix.test_radix_tree import (
     RUN_BYTES,

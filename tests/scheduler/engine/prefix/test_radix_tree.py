@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scheduler.engine.prefix.nodes import Lease, Match, Node
 from scheduler.engine.prefix.radix_tree import RadixTree
-from scheduler.token_ids import KEY_BYTES, compact
+from scheduler.shared.token_ids import KEY_BYTES, compact
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from loadtests.processes import children
-from scheduler.link.framing import encode, parent_inbound
-from scheduler.link.messages import (
+from scheduler.shared.framing import encode, parent_inbound
+from scheduler.shared.messages import (
     Fault,
     FromEngine,
     Load,

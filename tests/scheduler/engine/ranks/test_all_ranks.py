@@ -20,13 +20,14 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, Keep, StepPlan, with_changes
 from scheduler.engine.prefill import Chunk
-from scheduler.engine.prefix.pins import pin_name
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.ranks.messages import Prepare
 from scheduler.engine.ranks.other_rank import PlanClock, RanksDisagree
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import AdapterSource, Cancel, Inspect, ScriptedPlan, ToEngine, TurnEnded
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import AdapterSource, Cancel, Inspect, ScriptedPlan, ToEngine, TurnEnded
+from scheduler.shared.pins import pin_name
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.journal import Journal, prompt_of, request

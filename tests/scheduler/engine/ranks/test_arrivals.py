@@ -10,13 +10,13 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from scheduler.engine.dial import dial
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.ranks import arrivals as module
 from scheduler.engine.ranks.arrivals import Arrived, arrivals
-from scheduler.link.dial import dial
-from scheduler.link.framing import encode
-from scheduler.link.hello import Hello, HelloRefused, rank_role
-from scheduler.link.messages import PROTOCOL_VERSION, RankGroup
+from scheduler.shared.framing import encode
+from scheduler.shared.hello import Hello, HelloRefused, rank_role
+from scheduler.shared.messages import PROTOCOL_VERSION, RankGroup
 
 _TOKEN = "ab" * 32
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from scheduler.engine.ranks.followers import LinkedFollowers
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from tests.scheduler.engine.ranks.engine_of_ranks import load
 
 _SECONDS = 20

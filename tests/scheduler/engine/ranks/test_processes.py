@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.engine.inbox import PARENT_GONE
-from scheduler.link.messages import ScriptedPlan
+from scheduler.shared.messages import ScriptedPlan
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.ranks.engine_of_ranks import Engine, engine, gone, load, replaced, started_with
 

@@ -14,9 +14,9 @@ from mlx.utils import tree_flatten
 from mlx_lm.generate import generate_step
 from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 
-from scheduler.engine.adapter_files import AdapterRefused, fingerprint
 from scheduler.engine.plan import StepPlan
-from scheduler.link.messages import AdapterSource, Submit
+from scheduler.shared.adapter_files import AdapterRefused, fingerprint
+from scheduler.shared.messages import AdapterSource, Submit
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine
 

@@ -24,9 +24,9 @@ from mlx_lm.utils import load_model
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.backend import MlxBackend  # noqa: F401 (replaces mlx-lm's attention and gate)
 from scheduler.engine.mlx.cpu.fast_blas import prepare
-from scheduler.link.messages import AdapterSource
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, Shape, user_cache_folder, write_model
+from scheduler.shared.messages import AdapterSource
 from tests.scheduler.engine.mlx.adapters.adapted import write_adapter
 
 ROWS, ADAPTERS, RANK = 32, 4, 8

@@ -14,7 +14,7 @@ from scheduler.engine.mlx.adapters import layers
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.device import METAL, forced
 from scheduler.engine.mlx.upstream.layer_slices import slices
-from scheduler.link.messages import AdapterSource
+from scheduler.shared.messages import AdapterSource
 from tests.scheduler.engine.mlx.adapters.adapted import write_adapter
 from tests.scheduler.engine.mlx.families import random_model
 

@@ -11,9 +11,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from scheduler.engine.adapter_files import AdapterRefused
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.adapters.layers import Factors
+from scheduler.shared.adapter_files import AdapterRefused
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, source_of, write_adapter
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import words

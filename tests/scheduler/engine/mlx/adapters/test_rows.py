@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.link.messages import Cancel
+from scheduler.shared.messages import Cancel
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, quantised, write_adapter
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.reuse import words

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.plan import StepPlan
-from scheduler.link.messages import Cancel, Sampling, Submit
+from scheduler.shared.messages import Cancel, Sampling, Submit
 from tests.contracts.journal import GREEDY
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, write_adapter
 from tests.scheduler.engine.mlx.families import random_model

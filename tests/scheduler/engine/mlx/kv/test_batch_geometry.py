@@ -12,7 +12,7 @@ from scheduler.engine.mlx.kv import batch_geometry
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Run
 from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
-from scheduler.link.messages import Cancel
+from scheduler.shared.messages import Cancel
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, words
 

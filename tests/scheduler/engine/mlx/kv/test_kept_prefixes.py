@@ -15,8 +15,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from scheduler.engine.prefix.pins import PinnedPrefix, pin_name
-from scheduler.link.messages import Cancel, Submit
+from scheduler.shared.messages import Cancel, Submit
+from scheduler.shared.pins import PinnedPrefix, pin_name
 from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
-from scheduler.engine.row_bytes import RowBytes
+from scheduler.shared.row_bytes import RowBytes
 
 _HEADS, _SIZE = 2, 3
 _TOKEN_BYTES = 2 * _HEADS * _SIZE * 4

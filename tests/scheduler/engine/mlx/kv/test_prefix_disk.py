@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout
-from scheduler.link.messages import Cancel, Inspect
+from scheduler.shared.messages import Cancel, Inspect
 from tests.contracts.journal import prompt_of
 from tests.scheduler.engine.mlx.families import FAMILIES
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words

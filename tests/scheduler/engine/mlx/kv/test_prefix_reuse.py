@@ -15,7 +15,7 @@ import pytest
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import Cancel, Inspect, ToEngine
+from scheduler.shared.messages import Cancel, Inspect, ToEngine
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES

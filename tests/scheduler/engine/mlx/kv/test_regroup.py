@@ -10,8 +10,8 @@ import pytest
 
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.prefix import radix_tree
-from scheduler.link.messages import Cancel
-from scheduler.token_ids import common_run
+from scheduler.shared.messages import Cancel
+from scheduler.shared.token_ids import common_run
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
 PROMPT_TOKENS = 40

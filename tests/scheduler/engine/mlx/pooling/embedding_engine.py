@@ -12,9 +12,9 @@ import numpy.typing as npt
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.pooling import loading as model_loading
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import Retired, StepOutput, Submit
-from scheduler.link.pooling import Pooler
-from scheduler.token_ids import compact
+from scheduler.shared.messages import Retired, StepOutput, Submit
+from scheduler.shared.pooling import Pooler
+from scheduler.shared.token_ids import compact
 from tests.contracts.journal import GREEDY
 from tests.scheduler.engine.mlx.loads import load_of
 

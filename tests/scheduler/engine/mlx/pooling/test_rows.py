@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.pooling.pooled_row import groups_of
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import Cancel, StepOutput, Submit
-from scheduler.link.pooling import PooledTokens, Pooler
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import Cancel, StepOutput, Submit
+from scheduler.shared.pooling import PooledTokens, Pooler
 from tests.contracts.check_backend import CHUNK, MakeBackend
 from tests.contracts.check_vectors import VECTOR_CHECKS
 from tests.contracts.journal import prompt_of, request

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.device import X86, forced
-from scheduler.link.pooling import PooledTokens, Pooler
+from scheduler.shared.pooling import PooledTokens, Pooler
 from tests.contracts.journal import prompt_of
 from tests.fakes.embedder_folder import SHAPE, write_embedder, write_reranker
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine

@@ -26,7 +26,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.ranks.all_ranks import AllRanks
 from scheduler.engine.ranks.group import lead
-from scheduler.link.messages import (
+from scheduler.shared.messages import (
     Cancel,
     Inspect,
     Inspection,
@@ -37,7 +37,7 @@ from scheduler.link.messages import (
     Submit,
     ToEngine,
 )
-from scheduler.token_ids import compact
+from scheduler.shared.token_ids import compact
 from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.scheduler.engine.mlx.loads import load_of
 

@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.plan import StepPlan
-from scheduler.link.messages import Retired
+from scheduler.shared.messages import Retired
 from tests.contracts.journal import Journal, alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 

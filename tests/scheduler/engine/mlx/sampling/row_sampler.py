@@ -9,10 +9,10 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
-from scheduler.engine.mlx.cpu.host_chooser import host_gumbel
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.sampling.draw import Noise, gumbel, position_key
-from scheduler.link.messages import Sampling
+from scheduler.engine.mlx.sampling.host_chooser import host_gumbel
+from scheduler.shared.messages import Sampling
 
 
 def greedy(logprobs: mx.array) -> mx.array:

@@ -21,13 +21,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.mlx.cpu.host_chooser import HostChooser, host_gumbel
 from scheduler.engine.mlx.sampling.chooser import NOT_FINITE, Chooser
 from scheduler.engine.mlx.sampling.graph_chooser import GraphChooser
+from scheduler.engine.mlx.sampling.host_chooser import HostChooser, host_gumbel
 from scheduler.engine.mlx.sampling.penalties import HostCounts, TokenCounts
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.link.messages import Sampling
+from scheduler.shared.messages import Sampling
 from tests.contracts.journal import GREEDY
 
 VOCABULARY = 24

@@ -22,9 +22,10 @@ from mlx_lm.generate import StopSequences
 from scheduler.engine.mlx.device import METAL, X86, forced
 from scheduler.engine.mlx.sampling.chooser import NOT_FINITE
 from scheduler.engine.mlx.sampling.row_sampling import LEAST_FACTOR
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import Sampling, Submit
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
 from scheduler.request import Sampling as AskedSampling
+from scheduler.shared.messages import Sampling, Submit
 from scheduler.structure import Pattern
 from tests.contracts.journal import GREEDY, Journal, Rows, alone, answers, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny

@@ -16,7 +16,7 @@ from mlx_lm.generate import generate_step
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import MAX_TOP_LOGPROBS, LogprobsOut, Sampling, StepOutput, Submit
+from scheduler.shared.messages import MAX_TOP_LOGPROBS, LogprobsOut, Sampling, StepOutput, Submit
 from tests.contracts.journal import Course, answers, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.reuse import engine_of, model_of, words

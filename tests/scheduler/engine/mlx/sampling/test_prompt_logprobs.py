@@ -10,7 +10,7 @@ import pytest
 
 from scheduler.engine.mlx import backend
 from scheduler.engine.plan import StepPlan
-from scheduler.link.messages import LogprobsOut, StepOutput, Submit
+from scheduler.shared.messages import LogprobsOut, StepOutput, Submit
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words
 
 FAMILIES = ["llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3"]

@@ -14,13 +14,13 @@ from mlx_lm.sample_utils import make_logits_processors, make_repetition_penalty
 
 from scheduler.engine import memory
 from scheduler.engine.loop import EngineLoop
-from scheduler.engine.mlx.cpu.host_chooser import HostChooser
 from scheduler.engine.mlx.device import METAL, X86, forced
 from scheduler.engine.mlx.sampling.draw import gumbel
 from scheduler.engine.mlx.sampling.graph_chooser import GraphChooser
+from scheduler.engine.mlx.sampling.host_chooser import HostChooser
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import Sampling, StepOutput, Submit
+from scheduler.shared.messages import Sampling, StepOutput, Submit
 from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 

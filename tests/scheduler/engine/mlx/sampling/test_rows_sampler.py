@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.sample_utils import make_sampler
 
-from scheduler.engine.mlx.cpu.host_chooser import host_gumbel
 from scheduler.engine.mlx.sampling.draw import Noise, gumbel, position_key
+from scheduler.engine.mlx.sampling.host_chooser import host_gumbel
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.engine.sequence import RequestRefused, Sequence
-from scheduler.link.messages import Sampling
+from scheduler.engine.sequence import Sequence
+from scheduler.errors import RequestRefused
+from scheduler.shared.messages import Sampling
 from tests.contracts.journal import GREEDY, Journal, alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.sampling.row_sampler import LogitsAdjustment, RowSampler

@@ -14,8 +14,8 @@ from scheduler.engine.mlx.sampling.chooser import NOT_FINITE
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.engine.mlx.sampling.thinking_rows import ThinkingRows
-from scheduler.engine.thinking import ThinkingLimit
-from scheduler.link.messages import Sampling, ThinkingBudget
+from scheduler.shared.messages import Sampling, ThinkingBudget
+from scheduler.shared.thinking import ThinkingLimit
 from tests.contracts.journal import GREEDY
 
 VOCABULARY = 24

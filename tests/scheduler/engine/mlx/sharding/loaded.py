@@ -19,7 +19,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.engine.pace import PrefillPace
-from scheduler.link.messages import AdapterSource, StepOutput
+from scheduler.shared.messages import AdapterSource, StepOutput
 from tests.contracts.journal import GREEDY, SEEDED, prompt_of, request
 from tests.scheduler.engine.mlx.loads import load_of
 

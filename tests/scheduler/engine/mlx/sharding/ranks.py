@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from scheduler.engine.mlx.sharding.rank import Exchange, Rank
-from scheduler.link.messages import RankGroup
+from scheduler.shared.messages import RankGroup
 
 _LENGTH = struct.Struct("<I")
 

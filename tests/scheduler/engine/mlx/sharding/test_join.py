@@ -103,7 +103,7 @@ def test_too_few_addresses_are_refused() -> None:
 _LOST = """
 import sys, msgspec
 from scheduler.engine.mlx.sharding import join
-from scheduler.link.messages import RankGroup
+from scheduler.shared.messages import RankGroup
 join._INIT_SECONDS = 0.5
 join.join(msgspec.json.decode(sys.argv[1], type=RankGroup), 0, 60.0)
 """

@@ -11,9 +11,9 @@ import pytest
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from scheduler.engine.mlx.pooling import loading as pooling_loading
-from scheduler.link.messages import RankGroup
-from scheduler.link.pooling import Pooler
 from scheduler.models.random_qwen3 import Shape, write_model
+from scheduler.shared.messages import RankGroup
+from scheduler.shared.pooling import Pooler
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.sharding.loaded import load_over
 from tests.scheduler.engine.mlx.sharding.ranks import Ranks

@@ -12,7 +12,7 @@ from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kept_verdicts import Kept
 from scheduler.engine.mlx.load_check import Verdict
 from scheduler.engine.mlx.sharding.rank import Rank, RanksUnusable
-from scheduler.link.messages import RankGroup
+from scheduler.shared.messages import RankGroup
 
 _GROUP = RankGroup(3, "ring", ("a:1", "b:1", "c:1"))
 _LIMIT = MemoryLimit(8 << 30, weights_bytes=2 << 30, pool_bytes=1 << 28)

@@ -15,7 +15,7 @@ import pytest
 
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.link.messages import Sampling
+from scheduler.shared.messages import Sampling
 from tests.contracts.journal import GREEDY
 
 _VOCABULARY = 64

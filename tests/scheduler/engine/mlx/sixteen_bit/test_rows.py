@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from scheduler.link.messages import Submit
+from scheduler.shared.messages import Submit
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, model_of, words
 from tests.scheduler.engine.mlx.sixteen_bit.conftest import SIXTEEN_BIT

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from scheduler.engine.load_failure import LoadRefused
-from scheduler.link.pooling import Pooler
+from scheduler.shared.pooling import Pooler
 from tests.contracts.journal import prompt_of
 from tests.fakes.embedder_folder import write_embedder
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine

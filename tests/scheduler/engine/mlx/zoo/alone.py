@@ -14,10 +14,10 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.generate import generate_step
 
-from scheduler.engine.mlx.cpu.host_chooser import host_gumbel
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.sampling.draw import gumbel
-from scheduler.link.messages import Sampling, Submit
+from scheduler.engine.mlx.sampling.host_chooser import host_gumbel
+from scheduler.shared.messages import Sampling, Submit
 from tests.scheduler.engine.mlx.sampling.row_sampler import RowSampler, greedy
 
 TIE = 1e-3

@@ -21,8 +21,8 @@ from scheduler.engine.mlx.load_check import ModelUnusable
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend
 from scheduler.engine.pace import PrefillBudget, PrefillPace
-from scheduler.link.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit
-from scheduler.token_ids import compact
+from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit
+from scheduler.shared.token_ids import compact
 from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked

@@ -26,10 +26,10 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.mlx.cpu.host_chooser import host_gumbel
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.sampling.draw import gumbel, position_key
-from scheduler.link.messages import Submit
+from scheduler.engine.mlx.sampling.host_chooser import host_gumbel
+from scheduler.shared.messages import Submit
 from tests.contracts.journal import prompt_of
 from tests.scheduler.engine.mlx.zoo.alone import Answer
 from tests.scheduler.engine.mlx.zoo.tiny import VOCABULARY

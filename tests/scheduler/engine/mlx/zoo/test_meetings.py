@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.batching import Batching
-from scheduler.link.messages import Sampling, Submit
+from scheduler.shared.messages import Sampling, Submit
 from tests.contracts.journal import GREEDY, request
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference

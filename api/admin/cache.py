@@ -1,0 +1,180 @@
+"""`/v1/cache`: what the prefix caches hold; warm, pin and clear them.
+
+Only operators may: a report says how often which prompts are asked, and what is held is taken from others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import JSONResponse
+from pydantic import Field, StrictInt, model_validator
+
+from api.access.auth import CallerOf, operator
+from api.access.identity import Caller
+from api.admin.engines import ModelName
+from api.admin.loading import keep_seconds
+from api.answers.whole_answer import whole_answer
+from api.bodies.fields import Listed
+from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
+from api.dialects.openai.decode import generation_request
+from api.dialects.openai.messages import ChatMessage
+from api.dialects.openai.schema import ChatCompletionRequest
+from api.served_models import Served, ServedModels
+from scheduler.engines.together import together
+from scheduler.errors import HoldRefused, InvalidRequest
+from scheduler.request import PRIORITIES, GenerationRequest, Hold, TextPrompt, TokenPrompt
+from scheduler.service import Scheduler
+from scheduler.shared.messages import Inspection
+
+MAX_HOLD_SECONDS = 7 * 86_400.0
+MAX_PROMPT_TOKENS = 1 << 20
+_DEFAULT_HOLD_SECONDS = 300.0
+KeepAlive = Annotated[str | None, Query()]
+_Ids = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
+
+
+class PrefixRequest(ChatCompletionRequest):
+    """A prompt: messages as in chat completions, or the text or the ids as they are."""
+
+    messages: Listed[ChatMessage] = Field(default_factory=list)
+    prompt: str | _Ids | None = None
+
+    @model_validator(mode="after")
+    def _is_one_prompt(self) -> PrefixRequest:
+        if (self.prompt is None) == (not self.messages):
+            raise ValueError("send either prompt or messages")
+        return self
+
+
+def cache_routes(models: ServedModels) -> APIRouter:
+    router = APIRouter(tags=["operations"], route_class=JsonRoute, dependencies=[Depends(operator)])
+
+    @router.get("/v1/cache")
+    async def cache(
+        model: ModelName = None,
+        top: Annotated[int, Query(ge=0, le=1000)] = 10,
+        text_tokens: Annotated[int, Query(ge=0, le=4096)] = 0,
+    ) -> JSONResponse:
+        """The contents of a model's prefix caches, all engines together and, if there are several, each by
+        its name in `engines`. `text_tokens`: how many tokens of each shared prefix to return as text; the
+        text is part of clients' prompts."""
+        scheduler = models.model(model).scheduler
+        found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
+        inspection = together(found.values(), top)
+        prefixes = inspection.cache.trunks if inspection.cache and text_tokens else ()
+        texts = [await scheduler.detokenize(prefix.head, "text_tokens") for prefix in prefixes]
+        body = cache_object(inspection, texts)
+        if len(scheduler.pool.names) > 1:
+            body["engines"] = {name: cache_object(one) for name, one in found.items()}
+        return JSONResponse(body)
+
+    @router.post("/v1/cache")
+    async def warm(
+        body: Validated[PrefixRequest],
+        caller: CallerOf,
+        work: BodyWorkOf,
+        keep_alive: KeepAlive = None,
+    ) -> dict[str, Any]:
+        """Prefill a prompt at the lowest priority, and hold it for `keep_alive` ("10m", or seconds). A
+        negative `keep_alive` pins it: until `DELETE /v1/cache?pin=` with the answer's `pin`, for as long as
+        the engine lives that computed it. 409 where the prefix cache has no room to hold it for the time
+        that you ask for; if you ask for none, it is held for five minutes where there is room, and
+        `keep_seconds` says 0 where there is not. Fields that are about the answer have no effect."""
+        hold = _Hold.of(keep_alive)
+        served = models.check(body.model)
+        request = await prompt_of(body, served, caller, work)
+        answer = await whole_answer(served.scheduler, replace(request, holds=(Hold(None, hold.seconds),)))
+        hold.check(refusal := answer.choices[0].end.hold_refusal)
+        return {
+            "prompt_tokens": answer.usage.prompt_tokens,
+            "cached_tokens": answer.usage.cached_tokens,
+            **await _held(served.scheduler, request, 0.0 if refusal else hold.seconds),
+        }
+
+    @router.delete("/v1/cache")
+    async def clear_cache(
+        model: ModelName = None, pin: Annotated[str | None, Query(pattern="^[0-9a-f]{16}$")] = None
+    ) -> JSONResponse:
+        """Evict every prefix of a model that no running request uses, in all its engines, and end all pins.
+        With `pin`, release only what is pinned by that name: it is evicted when its turn comes."""
+        operations = models.model(model).scheduler.operations
+        if pin is not None:
+            return JSONResponse(cache_object(await operations.unpin(pin)))
+        inspection = await operations.inspect_cache(clear=True)
+        return JSONResponse({"freed_bytes": inspection.freed_bytes, **cache_object(inspection)})
+
+    return router
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """`seconds`: infinite to pin. `asked`: the operator named the time, so anything less is an error."""
+
+    seconds: float
+    asked: bool
+
+    @classmethod
+    def of(cls, keep_alive: str | None) -> _Hold:
+        """Raise InvalidRequest."""
+        if keep_alive is None:
+            return cls(_DEFAULT_HOLD_SECONDS, asked=False)
+        seconds = keep_seconds(keep_alive)
+        if seconds < 0:
+            return cls(math.inf, asked=True)
+        if not 0 < seconds <= MAX_HOLD_SECONDS:
+            raise InvalidRequest(
+                f"keep_alive must be more than 0 and at most {MAX_HOLD_SECONDS:g} seconds, or negative: until"
+                " it is released",
+                param="keep_alive",
+            )
+        return cls(seconds, asked=True)
+
+    def check(self, refusal: str) -> None:
+        """Raise HoldRefused for a refusal of what was asked for."""
+        if refusal and self.asked:
+            done = "pinned" if self.seconds == math.inf else "held"
+            raise HoldRefused(f"the prompt is not {done}: {refusal}", param="keep_alive")
+
+
+async def _held(scheduler: Scheduler, request: GenerationRequest, seconds: float) -> dict[str, Any]:
+    if seconds < math.inf:
+        return {"keep_seconds": seconds, "pin": None}
+    return {"keep_seconds": None, "pin": await scheduler.pin_name(request)}
+
+
+async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:
+    """Return a request that reads the prompt of `body`, at the lowest priority, and answers nothing."""
+    given = None if body.prompt is None else _prompt(body.prompt)
+    decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
+    # The grammar, the choices and the like are the answer's, and there is none.
+    asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
+    asked = replace(asked, prompt_logprobs=None, priority=PRIORITIES.stop - 1)
+    return caller.asks(asked if given is None else replace(asked, prompt=given), served.adapter)
+
+
+def _prompt(given: str | list[int]) -> TextPrompt | TokenPrompt:
+    return TextPrompt(given) if isinstance(given, str) else TokenPrompt(tuple(given))
+
+
+def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the cache report. `texts` are the first tokens of each shared prefix as text, if requested."""
+    report = inspection.cache
+    if report is None:
+        return {"enabled": False}
+    prefixes: list[dict[str, Any]] = [
+        {"tokens": prefix.tokens, "references": prefix.references, "hits": prefix.hits}
+        for prefix in report.trunks
+    ]
+    for prefix, text in zip(prefixes, texts, strict=False):
+        prefix["text"] = text
+    plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
+    plain["pins"] = [msgspec.structs.asdict(pin) for pin in report.pins]
+    disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
+    return {"enabled": True, **plain, "trunks": prefixes, "disk": disk}

@@ -1,0 +1,90 @@
+"""Endpoints for operators of several engines: who they are, one more, one less."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import JSONResponse
+
+from api.access.auth import operator
+from api.served_models import ServedModels
+from scheduler.engines.engine import Engine
+from scheduler.errors import TooManyEngines, Unavailable
+from scheduler.service import Scheduler
+from scheduler.shared.messages import Inspection
+from scheduler.shared.reports import EngineReport
+
+ModelName = Annotated[str | None, Query()]
+"""One of several models; the first if it is not given."""
+
+
+def engine_routes(models: ServedModels) -> APIRouter:
+    router = APIRouter(tags=["operations"], dependencies=[Depends(operator)])
+
+    @router.get("/v1/engines")
+    async def engines(model: ModelName = None) -> dict[str, Any]:
+        """Each engine's state and speeds, of one model; `report` has its slots and the plan of its last step,
+        null if it does not answer."""
+        return {"engines": await engine_objects(models.model(model).scheduler)}
+
+    @router.post("/v1/engines", status_code=202)
+    async def add(model: ModelName = None) -> JSONResponse:
+        """Start one more engine of a model, as the others were started. It takes requests when it has loaded.
+        409 at 64, and where several models share the memory."""
+        if len(models.fleet) > 1:
+            raise TooManyEngines("several models share the memory: name their engines in the file (--models)")
+        scheduler = models.model(model).scheduler
+        return JSONResponse(_state(scheduler, scheduler.pool.add()), status_code=202)
+
+    @router.delete("/v1/engines/{name}", status_code=202)
+    async def drain(name: str, model: ModelName = None) -> JSONResponse:
+        """Give an engine no new requests, and stop it at the end of those that it has. 404 for an unknown
+        name, 409 for the last engine."""
+        scheduler = models.model(model).scheduler
+        return JSONResponse(_state(scheduler, scheduler.pool.drain(name)), status_code=202)
+
+    return router
+
+
+async def engine_objects(scheduler: Scheduler) -> list[dict[str, Any]]:
+    """Return the engines in the order of their numbers."""
+    found: dict[str, Inspection] = {}
+    with suppress(Unavailable):
+        found = await scheduler.operations.inspect_engines(top=0)
+    bodies = []
+    for statistics in scheduler.operations.report().engines:
+        inspection = found.get(statistics.engine)
+        report = None if inspection is None or inspection.engine is None else _report(inspection.engine)
+        bodies.append(rounded({**asdict(statistics), "report": report}))
+    return bodies
+
+
+def _state(scheduler: Scheduler, engine: Engine) -> dict[str, Any]:
+    state: dict[str, Any] = rounded(asdict(scheduler.operations.engine(engine)))
+    return state
+
+
+def _report(engine: EngineReport) -> dict[str, Any]:
+    """Add field names, which messages on the link do not carry."""
+    fields = msgspec.structs.asdict(engine)
+    slots = [msgspec.structs.asdict(slot) for slot in engine.slots]
+    plan = None if engine.plan is None else msgspec.structs.asdict(engine.plan)
+    return fields | {"slots": slots, "plan": plan}
+
+
+def rounded(value: Any) -> Any:
+    """Round floats to the thousandth, or below 1 to three digits (a step may take less than a
+    millisecond)."""
+    match value:
+        case float():
+            return round(value, 3) if abs(value) >= 1 else float(f"{value:.3g}")
+        case dict():
+            return {key: rounded(item) for key, item in value.items()}
+        case list() | tuple():
+            return [rounded(item) for item in value]
+        case _:
+            return value

@@ -1,0 +1,326 @@
+"""`GET /`: the live page, and `/live`: the stream of snapshots that feeds it.
+
+The page is one file that sends requests only to this server. It contains no secret and needs no key; the
+stream does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+from fastapi import APIRouter, Depends
+from fastapi.responses import HTMLResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from api.access.auth import operator
+from api.admin.cache import cache_object
+from api.admin.engines import rounded
+from api.answers import sse
+from api.answers.openapi import LIVE
+from api.served_models import ServedModels
+from scheduler.errors import SchedulerError
+from scheduler.fleet.fleet import Fleet
+from scheduler.fleet.model import Model
+from scheduler.service import Scheduler
+from scheduler.statistics import FlowStatistics, MemberStatistics
+from scheduler.telemetry.engine_metrics import EngineMetrics
+from scheduler.telemetry.readings import buckets_of, value_of
+
+PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
+SNAPSHOT_SECONDS = 0.5
+CACHE_SECONDS = 3.0
+"""An inspection of the cache costs the engine a turn."""
+TENANTS_SHOWN = 50
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
+    " connect-src 'self'; img-src data:; frame-ancestors 'none'"
+)
+_FRAMES_KEPT = 16
+_GOLDEN = 0.6180339887
+_encoder = msgspec.json.Encoder()
+
+
+def live_routes(models: ServedModels) -> APIRouter:
+    router = APIRouter(tags=["operations"])
+
+    # HEAD as well: Claude Code uses it to test whether a server is there.
+    @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    async def page() -> HTMLResponse:
+        return HTMLResponse(
+            PAGE, headers={"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
+        )
+
+    feeds: dict[str, LiveFeed] = {}
+
+    @router.get("/live", dependencies=[Depends(operator)], responses=LIVE, response_class=EventStreamResponse)
+    async def live(model: str | None = None) -> Response:
+        """Stream server-sent events of a model, or of the first one: `snapshot` twice a second, `cache` every
+        few. `history` of the first snapshot has the last five minutes, of each other the samples since."""
+        found = models.model(model)
+        return LiveStream(feeds.setdefault(found.name, LiveFeed(models.fleet, found)))
+
+    return router
+
+
+class EventStreamResponse(Response):
+    """For the API's description."""
+
+    media_type = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A snapshot, encoded for all viewers that have seen the one before."""
+
+    number: int
+    recent: int
+    sampled: int
+    """The last request and the last sample of which viewers know now."""
+    body: dict[str, Any]
+    event: bytes
+
+
+_NO_FRAME = _Frame(0, 0, 0, {}, b"")
+
+
+class LiveFeed:
+    """What the viewers of one model get: each snapshot is made and encoded once, by the first that asks for
+    it, and each inspection of the cache is asked for once."""
+
+    def __init__(self, fleet: Fleet, model: Model) -> None:
+        self._fleet = fleet
+        self._scheduler = model.scheduler
+        self._model = model
+        self._frames: deque[_Frame] = deque(maxlen=_FRAMES_KEPT)
+        self._made_at = self._inspected_at = -math.inf
+        self._cache = b""
+        self._is_new = False
+        """Whether no frame has had it."""
+        self._over = False
+        self._first: tuple[int, bytes] = (0, b"")
+        """The frame's number, and the event for new viewers."""
+        self._viewers = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether a draining server has no more requests, or another process takes them."""
+        return self._over
+
+    def delay(self) -> float:
+        """Return how long a new viewer waits before its second snapshot, for viewers that come at once not
+        to be served at once for ever."""
+        self._viewers += 1
+        return SNAPSHOT_SECONDS * (self._viewers * _GOLDEN % 1)
+
+    def first(self, now: float) -> tuple[int, bytes]:
+        """Return a frame's number, and the events for a new viewer."""
+        if self._is_due(now) or self._knows_more():
+            self._make(now)
+        last = self._frames[-1]
+        if self._first[0] != last.number:
+            self._first = last.number, self._event(last.body, 0, 0)
+        is_fresh = now - self._inspected_at < 2 * CACHE_SECONDS
+        return last.number, self._first[1] + (self._cache if is_fresh else b"")
+
+    def after(self, seen: int, now: float) -> tuple[int, bytes] | None:
+        """Return the last frame's number and the events since frame `seen`; None: that is too long ago."""
+        if self._is_due(now):
+            self._make(now)
+        last = self._frames[-1].number
+        missed = [frame.event for frame in self._frames if frame.number > seen]
+        return (last, b"".join(missed)) if len(missed) == last - seen else None
+
+    async def inspect(self) -> None:
+        """Inspect the cache, unless that was done a moment ago."""
+        now = trio.current_time()
+        if now - self._inspected_at < CACHE_SECONDS:
+            return
+        self._inspected_at = now
+        # No engine, or one that does not answer: the snapshots show it.
+        with suppress(SchedulerError):
+            inspection = await self._scheduler.operations.inspect_cache(top=12)
+            self._cache = sse.named(b"cache", _encoder.encode(cache_object(inspection)))
+            self._is_new = True
+
+    def _make(self, now: float) -> None:
+        before = self._frames[-1] if self._frames else _NO_FRAME
+        body = {**snapshot(self._scheduler), "model": self._model.name}
+        body["models"] = [_model_line(model) for model in self._fleet]
+        recent = self._scheduler.recent.since(before.recent)
+        event = self._event(body, before.recent, before.sampled)
+        if self._is_new:
+            event += self._cache
+            self._is_new = False
+        frame = _Frame(
+            before.number + 1,
+            recent[-1].number if recent else before.recent,
+            self._scheduler.history.number,
+            body,
+            event,
+        )
+        self._frames.append(frame)
+        self._made_at = now
+        self._over = self._is_over()
+
+    def _is_due(self, now: float) -> bool:
+        # A viewer's sleep may end a little early.
+        return now - self._made_at >= 0.9 * SNAPSHOT_SECONDS
+
+    def _knows_more(self) -> bool:
+        """Whether a new viewer would get something that the next frame has again."""
+        last = self._frames[-1]
+        return self._scheduler.history.number != last.sampled or self._scheduler.recent.number != last.recent
+
+    def _event(self, body: dict[str, Any], recent: int, sampled: int) -> bytes:
+        more = {
+            "recent": rounded([asdict(one) for one in self._scheduler.recent.since(recent)]),
+            "history": rounded(self._scheduler.history.since(sampled)),
+        }
+        return sse.named(b"snapshot", _encoder.encode({**body, **more}))
+
+    def _is_over(self) -> bool:
+        if self._fleet.retiring:
+            return True
+        each = [model.scheduler.operations.statistics() for model in self._fleet]
+        return all(now.draining and not now.queued and not now.in_engine for now in each)
+
+
+class LiveStream(Response):
+    """Streams a feed until the reader leaves or falls behind, or the feed is over: the page connects
+    again."""
+
+    def __init__(self, feed: LiveFeed) -> None:
+        super().__init__(headers=sse.HEADERS)
+        del self.headers["content-length"]
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with trio.open_nursery() as nursery:
+            # In a task of its own: a hung engine does not answer, and then the snapshots matter most.
+            nursery.start_soon(self._inspect_forever)
+            await self._send_snapshots(send)
+            nursery.cancel_scope.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_snapshots(self, send: Send) -> None:
+        seen, events = self._feed.first(trio.current_time())
+        delay = self._feed.delay()
+        while not self._feed.over:
+            if events:
+                await send({"type": "http.response.body", "body": events, "more_body": True})
+            await trio.sleep(delay)
+            delay = SNAPSHOT_SECONDS
+            if (found := self._feed.after(seen, trio.current_time())) is None:
+                return
+            seen, events = found
+
+    async def _inspect_forever(self) -> None:
+        while True:
+            await self._feed.inspect()
+            await trio.sleep(CACHE_SECONDS)
+
+
+def snapshot(scheduler: Scheduler) -> dict[str, Any]:
+    """Return a model's current state for the page: of all its engines together, and of each. Buckets are
+    totals by upper edge; the page computes differences."""
+    operations, metrics = scheduler.operations, scheduler.metrics
+    statistics, report = operations.statistics(), operations.report()
+    queue = asdict(report.queue)
+    queue["tenants"] = _tenants(report.queue.flows)
+    del queue["flows"]
+    engines = [_engine_line(metrics.of_engine(engine.engine), engine) for engine in report.engines]
+    body = {
+        "time": trio.current_time(),
+        "engine": {
+            "condition": statistics.engine.condition.value,
+            "restarts": statistics.engine.restarts,
+            "last_death": statistics.engine.last_death,
+            "stalled_seconds": statistics.stalled_seconds,
+            "draining": statistics.draining,
+            "blocked": statistics.blocked,
+        },
+        "engines": engines,
+        "slots": sum(line["slots"] for line in engines),
+        "queue": queue,
+        "running": [asdict(one) for one in report.running],
+        "waits": [asdict(one) for one in report.waits[:TENANTS_SHOWN]],
+        "generated_tokens": sum(value_of(engine.generated_tokens) for engine in metrics.engines),
+        "prefilled_tokens": sum(value_of(engine.prefilled_tokens) for engine in metrics.engines),
+        "cached_tokens": sum(value_of(engine.prefix_hit_tokens) for engine in metrics.engines),
+        "memory": {name: sum(line[name] for line in engines) for name in _MEMORY},
+    }
+    histograms = {
+        name: list(buckets_of(*series)[0].items())
+        for name, series in (("ttft", metrics.ttft.values()), ("itl", [metrics.itl]))
+    }
+    result: dict[str, Any] = rounded(body) | histograms
+    return result
+
+
+_MEMORY = ("running_bytes", "prefix_bytes", "budget_bytes", "weights_bytes")
+
+
+def _engine_line(engine: EngineMetrics, statistics: MemberStatistics) -> dict[str, Any]:
+    """Return what the page shows of one engine."""
+    return {
+        "engine": engine.engine,
+        "condition": statistics.condition.value,
+        "draining": statistics.draining,
+        "quarantined": statistics.quarantined,
+        "restarts": statistics.restarts,
+        "last_death": statistics.last_death,
+        "stalled_seconds": statistics.stalled_seconds,
+        "slots": value_of(engine.slots),
+        "running_slots": value_of(engine.running),
+        "waiting_requests": value_of(engine.waiting),
+        "running_bytes": value_of(engine.kv_bytes),
+        "prefix_bytes": value_of(engine.prefix_bytes),
+        "budget_bytes": value_of(engine.kv_budget),
+        "weights_bytes": value_of(engine.weights_bytes),
+    }
+
+
+def _model_line(model: Model) -> dict[str, Any]:
+    """Return what the page shows of a model beside the others."""
+    now = model.scheduler.operations.statistics()
+    return {
+        "model": model.name,
+        "condition": model.condition,
+        "queued": now.queued,
+        "in_engine": now.in_engine,
+        "held_bytes": sum(
+            value_of(part)
+            for engine in model.scheduler.metrics.engines
+            for part in (engine.weights_bytes, engine.kv_bytes, engine.prefix_bytes)
+        ),
+    }
+
+
+def _tenants(flows: Iterable[FlowStatistics]) -> list[dict[str, Any]]:
+    """Return the tenants with the longest queues; the page has room for a few."""
+    requests, sessions = Counter[str](), Counter[str]()
+    oldest, service = defaultdict[str, float](float), dict[str, float]()
+    for flow in flows:
+        requests[flow.tenant] += flow.requests
+        sessions[flow.tenant] += 1
+        oldest[flow.tenant] = max(oldest[flow.tenant], flow.oldest_seconds)
+        service[flow.tenant] = flow.tenant_service_tokens
+    return [
+        {
+            "tenant": tenant,
+            "requests": count,
+            "sessions": sessions[tenant],
+            "oldest_seconds": oldest[tenant],
+            "service_tokens": service[tenant],
+        }
+        for tenant, count in requests.most_common(TENANTS_SHOWN)
+    ]

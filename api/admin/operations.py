@@ -1,0 +1,118 @@
+"""Endpoints for operators and load balancers: health, readiness, and the scheduler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse
+
+from api.access.auth import operator, trusted
+from api.admin.engines import ModelName, engine_objects, rounded
+from api.served_models import ServedModels
+from scheduler.fleet.model import Model
+from scheduler.fleet.residency import ModelState
+from scheduler.service import Scheduler
+from scheduler.statistics import SchedulerStatistics
+
+
+def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
+    """Return the routes for load balancers and supervisors."""
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/health")
+    async def health() -> JSONResponse:
+        """Alive and progressing: 503 if the engines of every model that has work have finished no step for
+        too long."""
+        each = [model.scheduler.operations.statistics() for model, _ in models]
+        stalled_seconds = min((one.stalled_seconds for one in each if one.in_engine), default=0.0)
+        progressing = stalled_seconds < stall_seconds
+        body: dict[str, Any] = {
+            "status": "ok" if progressing else "stalled",
+            "stalled_seconds": round(stalled_seconds, 3),
+            "queued": sum(one.queued for one in each),
+            "in_engine": sum(one.in_engine for one in each),
+        }
+        return JSONResponse(body, status_code=200 if progressing else 503)
+
+    @router.get("/ready")
+    async def ready(is_trusted: Annotated[bool, Depends(trusted)]) -> JSONResponse:
+        """Whether a request sent now would be accepted: 503 while the engine loads or restarts, while a crash
+        loop blocks admission (`reason`), and while the server drains; of several models one is enough, and a
+        model that is unloaded is loaded by its next request. If the server has keys, only requests with a key
+        get `last_death` and `reason`, which quote the engine's errors."""
+        model, statistics = _readiest(models)
+        engine = statistics.engine
+        up = _accepts(model, statistics)
+        body: dict[str, Any] = {
+            "status": _status(statistics),
+            "restarts": engine.restarts,
+            "last_death": engine.last_death if is_trusted else None,
+            "reason": statistics.blocked if is_trusted else None,
+        }
+        wait = str(max(1, math.ceil(statistics.blocked_seconds)))
+        return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": wait})
+
+    return router
+
+
+def _readiest(models: ServedModels) -> tuple[Model, SchedulerStatistics]:
+    """Return the first model that accepts requests, or the first one."""
+    each = [(model, model.scheduler.operations.statistics()) for model, _ in models]
+    return next((one for one in each if _accepts(*one)), each[0])
+
+
+def _accepts(model: Model, statistics: SchedulerStatistics) -> bool:
+    if statistics.draining or statistics.blocked is not None:
+        return False
+    loadable = (ModelState.UNLOADED, ModelState.UNLOADING, ModelState.DRAINING)
+    return statistics.engine.ready is not None or model.state in loadable
+
+
+def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], dict[str, Any]]]) -> APIRouter:
+    router = APIRouter(tags=["operations"])
+
+    @router.get("/v1/scheduler", dependencies=[Depends(operator)])
+    async def report() -> dict[str, Any]:
+        """The queue by tenant and session, the requests in the engines, the bounds, the rate of finished
+        requests and the last cause of death; and of each engine its state, its slots, its measured speeds and
+        the plan of its last step (`report`; null if it does not answer). `engine` is the first one's report.
+        Of several models that is the first; `models` has each by its name. With engines on other machines
+        `cluster` says which there are, and whether new ones can be started."""
+        bodies = {model.name: await scheduler_object(model.scheduler) for model, _ in models}
+        first, *others = bodies.values()
+        body = {**first, "models": bodies} if others else first
+        return {**body, **{name: report() for name, report in reports.items()}}
+
+    @router.get("/v1/scheduler/requests/{request_id}", dependencies=[Depends(operator)])
+    async def request(request_id: str, model: ModelName = None) -> dict[str, Any]:
+        """What happened to a request of a model, by the id of its answer: each of its choices from its
+        arrival on, in spans of seconds. It may wait, run, or be among the last 64 that ended. No text of it
+        is kept."""
+        named = models.model(model)
+        stories = named.scheduler.operations.stories(request_id)
+        choices = [rounded(asdict(story)) for story in stories]
+        return {"id": request_id, "model": named.name, "choices": choices}
+
+    return router
+
+
+async def scheduler_object(scheduler: Scheduler) -> dict[str, Any]:
+    """Return the report of one model's scheduler."""
+    body: dict[str, Any] = rounded(asdict(scheduler.operations.report()))
+    life = scheduler.operations.statistics().engine
+    body["restarts"], body["last_death"] = life.restarts, life.last_death
+    body["last_death_cause"] = life.death_cause
+    body["engines"] = await engine_objects(scheduler)
+    body["engine"] = body["engines"][0]["report"] if body["engines"] else None
+    return body
+
+
+def _status(statistics: SchedulerStatistics) -> str:
+    if statistics.draining:
+        return "draining"
+    ready = statistics.engine.ready is not None
+    return "unstable" if ready and statistics.blocked is not None else statistics.engine.condition.value

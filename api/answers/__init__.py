@@ -1,0 +1,1 @@
+"""Events out: streams, whole answers, errors."""

@@ -1,0 +1,135 @@
+"""A streamed answer: one request's events to one connection, with SSE comments while it waits.
+
+The server cancels this task when the client disconnects. Leaving `scheduler.stream` then cancels the request
+in the engine; no other code here cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import trio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from api.answers import sse
+from api.answers.errors import ApiError, from_scheduler
+from scheduler.events import (
+    AnswerPiece,
+    Failed,
+    Finished,
+    Prefilling,
+    Progress,
+    Queued,
+    StreamEvent,
+    Usage,
+    total_usage,
+    usage_of_all,
+)
+from scheduler.request import GenerationRequest
+from scheduler.service import RequestStream, Scheduler
+
+
+class Encoder(Protocol):
+    """Encodes one stream's events in a client's dialect: each call returns the bytes to append to the body.
+
+    Called in this order: `start`, then `event` and `progress`, then `finish` or `error`, once.
+    """
+
+    def start(self, prompt_tokens: int) -> bytes:
+        """The request is accepted; no token is generated yet."""
+        ...
+
+    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+        """A piece of a choice's answer, or that choice's end."""
+        ...
+
+    def progress(self, progress: Progress) -> bytes:
+        """Nothing else has happened for a while, or the prefill progresses. Return at least a comment, to
+        keep the connection alive."""
+        ...
+
+    def finish(self, usage: Usage) -> bytes:
+        """Every choice has ended; `usage` is the sum over all."""
+        ...
+
+    def error(self, error: ApiError) -> bytes:
+        """The answer ends here, incomplete."""
+        ...
+
+
+class EventStream(Response):
+    """Streams one answer. Admission happens when the response starts, so a refusal still gets its own
+    status."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        request: GenerationRequest | Sequence[GenerationRequest],
+        encoder: Encoder,
+        keep_alive_seconds: float,
+    ) -> None:
+        """Take several requests, if the body has several prompts; all have the same number of choices."""
+        super().__init__(headers=sse.HEADERS)
+        # The body's length is unknown.
+        del self.headers["content-length"]
+        self._scheduler = scheduler
+        self._requests = (request,) if isinstance(request, GenerationRequest) else tuple(request)
+        self._encoder = encoder
+        self._keep_alive_seconds = keep_alive_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._scheduler.stream(*self._requests) as stream:
+            encoder = self._encoder
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            first = encoder.start(stream.prompt_tokens) + encoder.progress(stream.progress)
+            await send({"type": "http.response.body", "body": first, "more_body": True})
+            usages: dict[int, Usage] = {}
+            choices = sum(request.choices for request in self._requests)
+            more = True
+            while more:
+                choice, event = await self._next(stream)
+                frame = self._encode(choice, event)
+                if isinstance(event, Finished):
+                    usages[choice] = event.usage
+                    if len(usages) == choices:
+                        frame += encoder.finish(self._usage(usages))
+                        more = False
+                elif isinstance(event, Failed):
+                    # One choice failed, so the answer as requested is impossible, and the other choices end
+                    # too.
+                    more = False
+                if frame or not more:
+                    await send({"type": "http.response.body", "body": frame, "more_body": more})
+
+    def _usage(self, usages: Mapping[int, Usage]) -> Usage:
+        """Sum the usage: choices share their prompt, requests do not."""
+        each = self._requests[0].choices
+        starts = range(0, len(usages), each)
+        return usage_of_all(
+            [total_usage([usages[start + choice] for choice in range(each)]) for start in starts]
+        )
+
+    async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
+        """Return the next event, or the request's progress if nothing happens for a while."""
+        if (found := stream.take_choice_nowait()) is not None:
+            # Without a wait, this loop would never let another task run.
+            await trio.lowlevel.checkpoint()
+            return found
+        with trio.move_on_after(self._keep_alive_seconds):
+            return await stream.receive_choice()
+        return 0, stream.progress
+
+    def _encode(self, choice: int, event: StreamEvent) -> bytes:
+        match event:
+            case Queued() | Prefilling():
+                return self._encoder.progress(event)
+            case Failed(error=error):
+                origin = self._requests[0].origin
+                return self._encoder.error(
+                    replace(from_scheduler(error), request_id=origin.request_id or None)
+                )
+            case _:
+                return self._encoder.event(choice, event)

@@ -1,0 +1,1 @@
+"""JSON in: bounds, fields, what nothing here knows, media."""

@@ -1,0 +1,73 @@
+"""The conversation of `penstock chat`: what was said, and the body of the request that asks for more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from api.cli.answer import Answer
+
+NOT_RUN = "This tool was not run: the user's client runs no tools."
+"""The result of each call: a call without one is refused by many templates."""
+
+
+@dataclass(slots=True)
+class Conversation:
+    model: str
+    system: str = ""
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """As OpenAI's API has them, without the system's, and without thinking: chat templates drop that of
+    earlier turns."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Fields of the body that the user has set: the server knows which there are, and their bounds."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Offered to the model, as OpenAI's API has them."""
+
+    def ask(self, question: str) -> dict[str, Any]:
+        """Add a question, and return the body of the request for its answer."""
+        self.messages.append({"role": "user", "content": question})
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return {
+            "model": self.model,
+            "messages": [*system, *self.messages],
+            **self.settings,
+            **({"tools": list(self.tools)} if self.tools else {}),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+    def keep(self, answer: Answer) -> None:
+        """Add what has come of the answer; without anything, take its question back."""
+        text = "".join(answer.text)
+        # Arguments of a call that was cut are no JSON.
+        calls = list(answer.calls.values()) if answer.is_whole else []
+        if not (text or calls):
+            self.messages.pop()
+            return
+        # Ids tell results apart; some servers leave them out.
+        ids = [call.call_id or f"call_{number}" for number, call in enumerate(calls)]
+        message: dict[str, Any] = {"role": "assistant", "content": text or None}
+        if calls:
+            message["tool_calls"] = [
+                {"id": one, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for one, call in zip(ids, calls, strict=True)
+            ]
+        results = [{"role": "tool", "tool_call_id": one, "content": NOT_RUN} for one in ids]
+        self.messages += [message, *results]
+
+
+def read_tools(text: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the tools of a JSON list, whose entries are as in OpenAI's API. Raise ValueError."""
+    try:
+        tools = json.loads(text)
+        if not isinstance(tools, list) or not all(
+            isinstance(tool["function"]["name"], str) for tool in tools
+        ):
+            raise TypeError
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError(
+            'is no JSON list of tools: [{"type": "function", "function": {"name": ..., "parameters": ...}}]'
+        ) from error
+    return tuple(tools)

@@ -1,0 +1,82 @@
+"""`penstock chat` in a pipe: one question, and nothing but its answer on standard output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, TextIO
+
+import click
+import httpx
+import trio
+
+from api.cli.answer import Answer
+from api.cli.asking import ask_until_interrupt
+from api.cli.errors import OperatorError
+from api.cli.running_server import Address
+from api.cli.terminal import exit_code, printable
+
+MOST_CHARACTERS = 16 << 20
+"""Of standard input: the longest body that a server takes by default."""
+
+
+def question(words: str, stdin: TextIO) -> str:
+    """Return what is asked: the argument, or standard input, or the argument about standard input. Raise
+    click's UsageError."""
+    piped = ""
+    if not stdin.isatty():
+        try:
+            piped = stdin.read(MOST_CHARACTERS + 1)
+        except UnicodeDecodeError as error:
+            raise click.UsageError("standard input is not text (UTF-8)") from error
+        if len(piped) > MOST_CHARACTERS:
+            raise click.UsageError(f"standard input is longer than {MOST_CHARACTERS >> 20} MiB")
+    asked = "\n\n".join(part for part in (words.strip(), piped.strip()) if part)
+    if not asked:
+        raise click.UsageError("there is no question: give one as an argument or on standard input")
+    return asked
+
+
+def answer_once(
+    where: Address,
+    body: dict[str, Any],
+    output: TextIO,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> None:
+    """Write the answer while it comes. Raise OperatorError if it fails, SystemExit on Ctrl-C or if nobody
+    reads it."""
+    # What a terminal shows must not steer it; a file gets what the model wrote.
+    shown = printable if output.isatty() else str
+    answer = Answer(0.0)
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        for piece in answer.text[written:]:
+            output.write(shown(piece))
+        if len(answer.text) > written:
+            output.flush()
+        written = len(answer.text)
+
+    is_read = True
+    try:
+        trio.run(ask_until_interrupt, where, body, answer, write, transport)
+        if written and not answer.text[-1].endswith("\n"):
+            output.write("\n")
+            output.flush()
+    except* BrokenPipeError:
+        is_read = False
+    if not is_read:
+        # The interpreter flushes once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        sys.exit(1)
+    if answer.stopped_by is not None:
+        sys.exit(exit_code(answer.stopped_by))
+    for call in answer.calls.values():
+        click.echo(
+            f"penstock: tool call (not run): {printable(call.name)} {printable(call.arguments)}", err=True
+        )
+    if answer.failure is not None:
+        raise OperatorError(answer.failure)
+    if answer.ended == "length":
+        click.echo("penstock: the answer is cut: it has as many tokens as allowed", err=True)

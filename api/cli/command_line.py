@@ -1,0 +1,159 @@
+"""The command line: the table of commands, each in a file of its own that is imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoints, entry_points
+from typing import Any, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+from api.cli.terminal import exit_code, is_interrupt
+from scheduler.errors import OptionError, StartupError
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+_ENTRY_POINTS = "penstock.commands"
+"""Commands of other packages: what one names is a LazyGroup, or else is quick to import, since `--help` shows
+its first line."""
+
+
+class Entry(NamedTuple):
+    """One command of a LazyGroup."""
+
+    place: str
+    """`module:attribute`."""
+    help: str
+    """Its line in the group's `--help`."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called: together they take seconds, which neither
+    `--help` nor a key press that completes needs."""
+
+    def __init__(self, *arguments: Any, entries: Mapping[str, Entry], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.entries = entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._lines())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if (entry := self.entries.get(cmd_name)) is None:
+            return None
+        module, attribute = entry.place.split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(self._lines().items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As click's, which would import every command for its line."""
+        found = [
+            CompletionItem(name, help=line)
+            for name, line in sorted(self._lines().items())
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def _lines(self) -> dict[str, str]:
+        """Return the line of each command."""
+        return {name: entry.help for name, entry in self.entries.items()}
+
+
+class _Penstock(LazyGroup):
+    """Our own commands, and those that other packages register."""
+
+    @cached_property
+    def _registered(self) -> EntryPoints:
+        return entry_points(group=_ENTRY_POINTS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        for entry in self._registered.select(name=cmd_name):
+            command = entry.load()
+            assert isinstance(command, click.Command), cmd_name
+            return command
+        return None
+
+    def _lines(self) -> dict[str, str]:
+        loaded = {entry.name: entry.load() for entry in self._registered}
+        registered = {name: command.get_short_help_str(100) for name, command in loaded.items()}
+        return {**registered, **super()._lines()}
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C ends every command here: without a word, and not with click's "Aborted!" and 1."""
+        try:
+            return super().invoke(ctx)
+        except BaseException as error:
+            if not is_interrupt(error):
+                raise
+            sys.exit(exit_code(signal.SIGINT))
+
+
+_COMMANDS = {
+    "chat": Entry("api.cli.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
+    "convert": Entry("api.cli.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
+    "doctor": Entry(
+        "api.cli.doctor.command:doctor",
+        "Say what this machine can serve, and what stands in the way.",
+    ),
+    "engine": Entry("api.cli.join:engine", "Compute for a server on another machine."),
+    "launch": Entry("api.cli.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
+    "models": Entry("api.cli.models.listing:models", "List the models on this machine."),
+    "pull": Entry("api.cli.models.pull:pull", "Download a model from the Hugging Face hub."),
+    "rm": Entry("api.cli.models.remove:rm", "Delete a model from this machine."),
+    "serve": Entry("api.cli.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."),
+    "service": Entry(
+        "api.cli.service.commands:service",
+        "Run the server under launchd or systemd.",
+    ),
+    "show": Entry("api.cli.models.show:show", "Show a model: files, dialects, and the memory it takes."),
+    "top": Entry("api.cli.top.command:top", "Show what a server does now."),
+}
+
+
+def _show_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from api.version import own_version
+
+        click.echo(f"penstock {own_version()}")
+        ctx.exit()
+
+
+@click.group(cls=_Penstock, entries=_COMMANDS, context_settings=CONTEXT)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show release and commit, and exit.",
+)
+def penstock() -> None:
+    """Continuous batching for language models on Apple MLX."""
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 served and drained, 1 could not start or failed, 2 an option was
+    refused, 130 Ctrl-C."""
+    try:
+        penstock()
+    except OptionError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        sys.exit(2)
+    except StartupError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

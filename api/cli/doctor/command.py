@@ -1,0 +1,151 @@
+"""`penstock doctor`: what this machine is, and what stands in the way of serving on it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from api.cli.doctor.facts import Facts, ModelOnDisk
+from api.cli.doctor.findings import Finding, findings, gigabytes, serves
+from api.cli.doctor.gathering import gather
+
+_COLUMNS = 80
+_PORT = 8000
+"""`serve`'s."""
+_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
+
+
+@click.command()
+@click.option(
+    "--port",
+    "ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    envvar="PENSTOCK_PORT",
+    metavar="PORT",
+    help="To serve on; may be repeated.  [default: 8000, or PENSTOCK_PORT]",
+)
+@click.option(
+    "--folder",
+    "folders",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="With models, beside the hub's; may be repeated.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(1),
+    default=32_768,
+    show_default=True,
+    metavar="N",
+    help="Of an agent's prompt and answer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="For a machine to read.")
+def doctor(ports: Sequence[int], folders: Sequence[Path], tokens: int, as_json: bool) -> None:
+    """Say what this machine can serve, and what stands in the way.
+
+    Each finding says what to do. The models on disk are listed with how many agents of N tokens each
+    could serve at a time, if they shared nothing. Exit code 1 if `penstock serve` would not serve.
+    """
+    facts = gather(ports or (_PORT,), folders, tokens)
+    found = findings(facts)
+    if as_json:
+        click.echo(json.dumps(as_object(facts, found), indent=2))
+    else:
+        width = min(_COLUMNS, Console().width)
+        show(facts, found, Console(highlight=False, width=width))
+    sys.exit(0 if serves(found) else 1)
+
+
+def show(facts: Facts, found: Sequence[Finding], console: Console) -> None:
+    system = {"darwin": "macOS", "linux": "Linux"}.get(facts.platform, facts.platform)
+    console.print(f"penstock {facts.version} on {system} {facts.architecture}, Python {facts.python}\n")
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(max_width=16, overflow="fold")
+    table.add_column(overflow="fold")
+    for one in found:
+        told = Text(one.what)
+        if one.todo:
+            told.append(f"\n→ {one.todo}", style="dim" if one.level == "ok" else "")
+        table.add_row(Text(one.level, style=_STYLES[one.level]), Text(one.topic), told)
+    console.print(table)
+    served = [one for one in facts.models if not one.reason]
+    if served:
+        console.print()
+        console.print(_model_table(served, facts.tokens))
+    console.print(f"\n{_verdict(found)}")
+
+
+def _model_table(served: Sequence[ModelOnDisk], tokens: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("model", overflow="fold")
+    for heading in ("weights", "KV cache", "a token", f"agents of {tokens:,} tokens"):
+        table.add_column(heading, justify="right", max_width=16)
+    for one in served:
+        if (plan := one.plan) is None:
+            continue
+        token_bytes = plan.kv_bytes_per_token
+        agents = "?" if one.agents is None else str(one.agents)
+        if one.agent_tokens < tokens:
+            agents += f" of {one.agent_tokens:,}"
+        table.add_row(
+            Text(one.model.name),
+            gigabytes(plan.weights_bytes),
+            gigabytes(plan.kv_bytes),
+            "?" if token_bytes is None else f"{token_bytes / 1024:g} KiB",
+            agents,
+        )
+    return table
+
+
+def _verdict(found: Sequence[Finding]) -> str:
+    if problems := sum(one.level == "problem" for one in found):
+        return f"penstock serve would fail: {problems} {'problem' if problems == 1 else 'problems'}"
+    return "penstock serve can serve"
+
+
+def as_object(facts: Facts, found: Sequence[Finding]) -> dict[str, Any]:
+    """Return what `--json` prints. Sizes are in bytes."""
+    machine = facts.machine
+    return {
+        **facts.version.listing(),
+        "serves": serves(found),
+        "platform": facts.platform,
+        "python": facts.python,
+        "device": None if machine is None else {"name": machine.device, "kind": machine.kind},
+        "memory": {
+            "physical_bytes": facts.physical_bytes,
+            "allowed_bytes": None if machine is None else machine.machine_bytes,
+            "available_bytes": facts.available_bytes,
+            "engine_bytes": facts.limit_bytes or None,
+        },
+        "findings": [
+            {"level": one.level, "topic": one.topic, "what": one.what, "todo": one.todo or None}
+            for one in found
+        ],
+        "models": [_model_object(one) for one in facts.models],
+    }
+
+
+def _model_object(one: ModelOnDisk) -> dict[str, Any]:
+    plan = one.plan
+    return {
+        "name": one.model.name,
+        "folder": str(one.model.folder),
+        "fits": not one.reason,
+        "reason": one.reason or None,
+        "weights_bytes": None if plan is None else plan.weights_bytes,
+        "kv_bytes": None if plan is None else plan.kv_bytes,
+        "kv_bytes_per_token": None if plan is None else plan.kv_bytes_per_token,
+        "agents": one.agents,
+        "agent_tokens": one.agent_tokens or None,
+    }

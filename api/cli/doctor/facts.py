@@ -1,0 +1,116 @@
+"""What `penstock doctor` has found out about this machine: plain values, which findings are computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from api.cli.machine import Machine
+from api.cli.models.disk_models import DiskModel
+from api.cli.models.memory_plan import MemoryPlan
+from api.version import Version
+
+PortState: TypeAlias = Literal["free", "penstock", "taken", "refused"]
+"""`refused`: nobody listens there, and `serve` could not: ports below 1024 need root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    number: int
+    state: PortState
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A folder that serving writes to. `free_bytes` -1: not known."""
+
+    what: str
+    folder: Path
+    free_bytes: int
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A package that our own metadata asks for."""
+
+    package: str
+    wanted: str
+    """As the metadata has it, `>=5,<6`; empty: any."""
+    found: str
+    """Empty: it is not installed."""
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Blas:
+    """Of the engine's matrix products, as `serve --blas auto` chooses it."""
+
+    name: str
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """An engine process whose server is gone."""
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOnDisk:
+    model: DiskModel
+    plan: MemoryPlan | None
+    """None: it is no model, or MLX does not work here."""
+    agents: int | None = None
+    """How many sequences of `agent_tokens` run at a time; None: not known."""
+    agent_tokens: int = 0
+    """As asked for, or the model's context, if that is less."""
+    reason: str = ""
+    """Why it cannot be served here; empty: it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """`*_bytes` None: the system does not say."""
+
+    version: Version
+    platform: str
+    """sys.platform."""
+    architecture: str
+    """platform.machine()."""
+    python: str
+    back_ends: tuple[str, ...] = ()
+    """Packages that bring MLX's compiled library."""
+    cards: int = 0
+    """NVIDIA's, that the driver shows and CUDA_VISIBLE_DEVICES allows."""
+    machine: Machine | None = None
+    """None: MLX does not work."""
+    machine_error: str = ""
+    limit_bytes: int = 0
+    """All that an engine may use by default; 0: not known."""
+    physical_bytes: int = 0
+    available_bytes: int | None = None
+    cores: int = 1
+    """That this process may run on."""
+    quota_cores: float | None = None
+    """Of its control group; None: no quota."""
+    blas: Blas | None = None
+    pins: tuple[Pin, ...] = ()
+    ports: tuple[Port, ...] = ()
+    disks: tuple[Disk, ...] = ()
+    open_files: int = 0
+    """The hard limit."""
+    wanted_files: int = 0
+    """For `serve`'s default bound on connections."""
+    connections: int = 0
+    """What that bound becomes within the limit."""
+    leftovers: tuple[Leftover, ...] = ()
+    variable_error: str = ""
+    """What `serve` would say of the PENSTOCK_ variables; empty: nothing."""
+    tokens: int = 0
+    """Of an agent, as asked for."""
+    models: tuple[ModelOnDisk, ...] = ()

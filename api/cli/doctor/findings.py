@@ -1,0 +1,274 @@
+"""What the facts mean, and what to do: pure. A problem is what stops `penstock serve` from serving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from api.cli.doctor.facts import Disk, Facts, ModelOnDisk, Pin, Port
+from api.options.back_end import missing_back_end
+from scheduler.engine.budget.limits import recommended_bytes
+
+Level: TypeAlias = Literal["ok", "note", "problem"]
+_LITTLE_DISK_BYTES = 2_000_000_000
+"""Less holds no model of any use."""
+_SMALL_WORKING_SET = 0.7
+"""Metal recommends two thirds of a small Mac's memory and three quarters of a large one's."""
+_LARGE_MAC_BYTES = 32_000_000_000
+_MOST_UNFIT = 8
+"""Models that cannot be served, of which each is a finding."""
+_LEFT_FOR_SYSTEM = 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    topic: str
+    what: str
+    todo: str = ""
+    """A command, or what to change; empty: nothing is to be done."""
+
+
+def findings(facts: Facts) -> tuple[Finding, ...]:
+    """Return all findings, in the order in which they are shown."""
+    return tuple(one for part in _PARTS for one in part(facts))
+
+
+def serves(found: Iterable[Finding]) -> bool:
+    return all(one.level != "problem" for one in found)
+
+
+def gigabytes(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def _back_end(facts: Facts) -> Iterator[Finding]:
+    if missing := missing_back_end(facts.platform, facts.back_ends):
+        what, _, todo = missing.partition(": ")
+        yield Finding("problem", "mlx", what, todo)
+    elif len(facts.back_ends) > 1:
+        both = " and ".join(facts.back_ends)
+        yield Finding(
+            "note",
+            "mlx",
+            f"{both} are installed; both bring libmlx.so, and the later one has overwritten the other's",
+            "make a new environment with one of penstock[cpu] and penstock[cuda13]",
+        )
+    elif facts.machine is None:
+        todo = "install it again: pip install --force-reinstall --no-deps mlx " + " ".join(facts.back_ends)
+        if any(name.startswith("mlx-cuda") for name in facts.back_ends):
+            todo = "nvidia-smi must show the card: install NVIDIA's driver, or penstock[cpu]"
+        yield Finding("problem", "mlx", facts.machine_error or "MLX does not work here", todo)
+
+
+def _device(facts: Facts) -> Iterator[Finding]:
+    machine = facts.machine
+    if machine is None:
+        return
+    cores = f"{facts.cores} {'core' if facts.cores == 1 else 'cores'}"
+    what = f"{machine.device}, {cores}" if machine.kind == "cpu" else f"{machine.device} ({machine.kind})"
+    if machine.wide_weights:
+        what += (
+            "; it computes in float32, so 16-bit and quantised weights grow: it is many times slower with"
+            " quantised ones as they are, which --weights-dtype packed leaves for where memory is short"
+        )
+    if machine.kind == "cpu" and facts.platform == "darwin":
+        todo = "run on the Mac itself, not in a virtual machine"
+        if facts.architecture == "x86_64":
+            todo = "install Penstock with a Python for Apple silicon: this one runs under Rosetta"
+        yield Finding("note", "device", f"{what}; Metal is not there", todo)
+    elif machine.kind == "cpu" and facts.cards:
+        yield Finding(
+            "note",
+            "device",
+            f"{what}; {facts.cards} NVIDIA {'card is' if facts.cards == 1 else 'cards are'} not used",
+            "install 'penstock[cuda13]' in a new environment",
+        )
+    else:
+        yield Finding("ok", "device", what)
+
+
+def _memory(facts: Facts) -> Iterator[Finding]:
+    machine = facts.machine
+    have = gigabytes(facts.physical_bytes)
+    if facts.available_bytes is not None:
+        have += f", {gigabytes(facts.available_bytes)} of it available"
+    limit = f"; an engine takes up to {gigabytes(facts.limit_bytes)}" if facts.limit_bytes else ""
+    if facts.limit_bytes and facts.available_bytes is not None and facts.available_bytes < facts.limit_bytes:
+        yield Finding(
+            "note",
+            "memory",
+            f"{have}{limit}, which is more",
+            f"end other programs, or serve --memory-limit {facts.available_bytes // 10**6}MB",
+        )
+    else:
+        yield Finding("ok", "memory", have + limit)
+    if machine is not None and machine.machine_bytes < facts.physical_bytes:
+        yield Finding(
+            "note",
+            "limits",
+            f"a control group allows {gigabytes(machine.machine_bytes)} of {have.split(',')[0]}",
+            "raise MemoryMax= of the unit, or --memory of the container",
+        )
+    if facts.quota_cores is not None and facts.quota_cores < facts.cores:
+        yield Finding(
+            "note",
+            "limits",
+            f"a control group allows {facts.quota_cores:g} of {facts.cores} cores",
+            "raise CPUQuota= of the unit, or --cpus of the container",
+        )
+
+
+def _working_set(facts: Facts) -> Iterator[Finding]:
+    machine = facts.machine
+    if machine is None or machine.kind == "cpu" or not (limit := recommended_bytes(machine.info)):
+        return
+    if machine.kind == "cuda":
+        free = machine.info.get("free_memory")
+        rest = f", {gigabytes(int(free))} of it free" if free is not None else ""
+        yield Finding("ok", "working set", f"{gigabytes(limit)} on the card{rest}")
+        return
+    what = f"Metal may keep {gigabytes(limit)} of {gigabytes(facts.physical_bytes)} resident"
+    if facts.physical_bytes >= _LARGE_MAC_BYTES and limit < _LEFT_FOR_SYSTEM * facts.physical_bytes:
+        more = int(facts.physical_bytes * _LEFT_FOR_SYSTEM) >> 20
+        yield Finding(
+            "ok" if limit > _SMALL_WORKING_SET * facts.physical_bytes else "note",
+            "working set",
+            what,
+            f"for a larger model, until the next restart: sudo sysctl iogpu.wired_limit_mb={more}",
+        )
+    else:
+        yield Finding("ok", "working set", what)
+
+
+def _blas(facts: Facts) -> Iterator[Finding]:
+    if facts.blas is None:
+        return
+    if facts.blas.warning:
+        # It is many times slower, and serves.
+        what, _, todo = facts.blas.warning.partition(" (`")
+        todo = f"{todo.split('`')[0]}" if todo else "the engine would use the slow reference BLAS"
+        yield Finding("note", "blas", what.removesuffix("; --blas off disables it and this warning"), todo)
+    else:
+        yield Finding("ok", "blas", facts.blas.name)
+
+
+def _packages(facts: Facts) -> Iterator[Finding]:
+    missing = [pin for pin in facts.pins if not pin.found]
+    other = [pin for pin in facts.pins if pin.found and not pin.accepted]
+    for pin in missing:
+        again = f"pip install '{pin.package}{pin.wanted}'"
+        yield Finding("problem", "packages", f"{pin.package} is not installed", again)
+    if other:
+        said = ", ".join(map(_pinned, other))
+        again = " ".join(f"'{pin.package}{pin.wanted}'" for pin in other)
+        yield Finding("note", "packages", f"not as Penstock asks: {said}", f"pip install {again}")
+    if not missing and not other:
+        yield Finding("ok", "packages", f"{len(facts.pins)} as Penstock asks for them")
+
+
+def _pinned(pin: Pin) -> str:
+    return f"{pin.package} {pin.found} ({pin.wanted})"
+
+
+def _ports(facts: Facts) -> Iterator[Finding]:
+    for port in facts.ports:
+        yield _port(port)
+
+
+def _port(port: Port) -> Finding:
+    topic = f"port {port.number}"
+    match port.state:
+        case "free":
+            return Finding("ok", topic, "free")
+        case "penstock":
+            return Finding("note", topic, "a Penstock serves there", "for a second one: serve --port N")
+        case "taken":
+            todo = f"lsof -i :{port.number} shows which; or serve --port N"
+            return Finding("problem", topic, "another program listens there", todo)
+        case "refused":
+            return Finding("problem", topic, f"cannot be listened on: {port.error}", "serve --port N")
+
+
+def _disks(facts: Facts) -> Iterator[Finding]:
+    for disk in facts.disks:
+        yield _disk(disk)
+
+
+def _disk(disk: Disk) -> Finding:
+    where = f"{disk.what} in {disk.folder}"
+    if not disk.writable:
+        variable = {"models": "HF_HOME"}.get(disk.what, "XDG_CACHE_HOME")
+        return Finding("note", "disk", f"{where}: not writable", f"chown it, or set {variable} to another")
+    if disk.free_bytes < 0:
+        return Finding("note", "disk", f"{where}: nobody knows how much is free")
+    free = f"{where}: {gigabytes(disk.free_bytes)} free"
+    if disk.free_bytes < _LITTLE_DISK_BYTES:
+        return Finding("note", "disk", free, "penstock rm MODEL, or other files")
+    return Finding("ok", "disk", free)
+
+
+def _open_files(facts: Facts) -> Iterator[Finding]:
+    if facts.open_files < facts.wanted_files:
+        yield Finding(
+            "note",
+            "open files",
+            f"at most {facts.open_files}, so {facts.connections} connections at a time",
+            f"raise the hard limit to {facts.wanted_files}: ulimit -Hn, LimitNOFILE= of a unit",
+        )
+    else:
+        yield Finding("ok", "open files", f"{facts.wanted_files} are wanted and allowed")
+
+
+def _leftovers(facts: Facts) -> Iterator[Finding]:
+    for one in facts.leftovers:
+        yield Finding(
+            "note", "leftover", f"process {one.pid} is an engine without its server", f"kill {one.pid}"
+        )
+
+
+def _variables(facts: Facts) -> Iterator[Finding]:
+    if facts.variable_error:
+        yield Finding("problem", "variables", facts.variable_error, "unset it, or correct it")
+
+
+def _models(facts: Facts) -> Iterator[Finding]:
+    if not facts.models or facts.machine is None:
+        return
+    fit = [one for one in facts.models if not one.reason]
+    yield Finding(
+        "ok" if fit else "problem",
+        "models",
+        f"{len(fit)} of {len(facts.models)} on disk can be served here",
+        "" if fit else "see each model's reason",
+    )
+    unfit = [one for one in facts.models if one.reason]
+    for one in unfit[:_MOST_UNFIT]:
+        yield Finding("note", one.model.name, one.reason, _remedy(one))
+    if len(unfit) > _MOST_UNFIT:
+        yield Finding("note", "models", f"{len(unfit) - _MOST_UNFIT} more cannot be", "see --json")
+
+
+def _remedy(one: ModelOnDisk) -> str:
+    if one.model.is_model and one.plan is not None and not one.plan.fits:
+        return "a smaller or quantised one: penstock convert --q-bits 4"
+    if one.model.source == "hub":
+        return f"penstock pull {one.model.name.split('@')[0]}, or penstock rm {one.model.name}"
+    return ""
+
+
+_PARTS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    _back_end,
+    _device,
+    _memory,
+    _working_set,
+    _blas,
+    _packages,
+    _ports,
+    _disks,
+    _open_files,
+    _leftovers,
+    _variables,
+    _models,
+)

@@ -1,0 +1,214 @@
+"""Asks this machine for the facts: child processes, sockets, folders, package metadata. All with timeouts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion
+
+from api.cli.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Pin, Port
+from api.cli.errors import OperatorError
+from api.cli.machine import Answers, ask
+from api.cli.models import disk_models
+from api.cli.models.disk_models import DiskModel
+from api.cli.models.memory_plan import memory_plan
+from api.cli.process_table import processes
+from api.http.limits import Limits, fit_descriptors, wanted_descriptors
+from api.options.back_end import installed_back_ends
+from api.options.options import refuse_unknown_variables
+from api.version import PACKAGE, own_version
+from scheduler.engine.budget.readings import system_reader
+from scheduler.engine.mlx.cpu.fast_blas import prepare
+from scheduler.engines.machine_share import cores_of_process, gpus_of
+from scheduler.errors import OptionError
+from scheduler.shared.user_cache import user_cache_folder
+
+_HOST = "127.0.0.1"
+_ASK_SECONDS = 1.0
+_ENGINE = "-m scheduler.engine "
+_EXTRAS = {"mlx-cpu": "cpu", "mlx-cuda-13": "cuda13"}
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def gather(ports: Sequence[int], folders: Sequence[Path], tokens: int) -> Facts:
+    """Return the facts. Takes some seconds, and more on a machine with many models."""
+    back_ends = installed_back_ends()
+    found = disk_models.find(folders, dialects=False)
+    answers, error = _ask([one.folder for one in found if one.is_model])
+    models = tuple(_on_disk(one, answers, tokens) for one in found)
+    machine = None if answers is None else answers.machine
+    open_files = _open_files()
+    wanted = Limits()
+    return Facts(
+        version=own_version(),
+        platform=sys.platform,
+        architecture=platform.machine(),
+        python=platform.python_version(),
+        back_ends=back_ends,
+        cards=len(gpus_of(os.environ)),
+        machine=machine,
+        machine_error=error,
+        limit_bytes=next((one.plan.limit_bytes for one in models if one.plan is not None), 0),
+        physical_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        available_bytes=system_reader()().available_bytes,
+        cores=len(cores_of_process()),
+        quota_cores=_quota_cores(),
+        blas=_blas() if back_ends else None,
+        pins=pins(back_ends),
+        ports=tuple(port_fact(number) for number in ports),
+        disks=tuple(_disks()),
+        open_files=open_files,
+        wanted_files=wanted_descriptors(wanted),
+        connections=fit_descriptors(wanted, open_files).connections,
+        leftovers=_leftovers(),
+        variable_error=_variable_error(os.environ),
+        tokens=tokens,
+        models=models,
+    )
+
+
+def _ask(folders: Sequence[Path]) -> tuple[Answers | None, str]:
+    try:
+        return ask(folders), ""
+    except OperatorError as error:
+        first, *others = str(error).splitlines()
+        return None, " ".join([first, *others[-1:]])
+
+
+def _on_disk(model: DiskModel, answers: Answers | None, tokens: int) -> ModelOnDisk:
+    if not model.is_model or answers is None:
+        return ModelOnDisk(model, None, reason=model.reason or "MLX does not work here")
+    if (reason := answers.reasons.get(model.folder)) is not None:
+        return ModelOnDisk(model, None, reason=" ".join(reason.split()))
+    plan = memory_plan(model, answers.machine, answers.models.get(model.folder))
+    agent_tokens = min(tokens, model.context_tokens or tokens)
+    agents = plan.agents(agent_tokens) if plan.fits else 0
+    return ModelOnDisk(model, plan, agents, agent_tokens, plan.reason)
+
+
+def _blas() -> Blas:
+    choice = prepare("auto", user_cache_folder(os.environ))
+    return Blas(choice.name, choice.warning or "")
+
+
+def _open_files() -> int:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+def _quota_cores() -> float | None:
+    try:
+        quota, period = _QUOTA.read_text(encoding="ascii").split()
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None  # Not Linux, an older kernel's groups, or the word `max`.
+
+
+def pins(back_ends: Sequence[str], package: str = PACKAGE) -> tuple[Pin, ...]:
+    """Return what our metadata asks for on this platform, with the extra that brought the back end. Empty
+    where Penstock runs without being installed."""
+    extras = ["", *(_EXTRAS[name] for name in back_ends if name in _EXTRAS)]
+    try:
+        texts = requires(package) or []
+    except PackageNotFoundError:
+        return ()
+    return tuple(pin for text in texts if (pin := _pin(text, extras)) is not None)
+
+
+def _pin(text: str, extras: Sequence[str]) -> Pin | None:
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement:
+        return None
+    if wanted.marker and not any(wanted.marker.evaluate({"extra": extra}) for extra in extras):
+        return None
+    found, accepted = "", False
+    with suppress(PackageNotFoundError, InvalidVersion):
+        found = installed_version(wanted.name)
+        accepted = wanted.specifier.contains(found, prereleases=True)
+    return Pin(wanted.name, str(wanted.specifier), found, accepted)
+
+
+def port_fact(number: int) -> Port:
+    """As `serve` would listen, on the loopback address."""
+    with closing(socket.socket()) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((_HOST, number))
+            trial.listen(1)
+        except OSError as error:
+            reason = error.strerror or str(error)
+        else:
+            return Port(number, "free")
+    try:
+        socket.create_connection((_HOST, number), _ASK_SECONDS).close()
+    except OSError:
+        return Port(number, "refused", reason)
+    return Port(number, "penstock" if _is_penstock(number) else "taken")
+
+
+def _is_penstock(number: int) -> bool:
+    with (
+        suppress(OSError, HTTPException),
+        closing(HTTPConnection(_HOST, number, timeout=_ASK_SECONDS)) as one,
+    ):
+        one.request("GET", "/health")
+        return one.getresponse().getheader("server", "") == PACKAGE
+    return False
+
+
+def _disks() -> Iterator[Disk]:
+    yield _disk("models", disk_models.hub_cache())
+    yield _disk("caches", user_cache_folder(os.environ))
+
+
+def _disk(what: str, folder: Path) -> Disk:
+    """Creates nothing: where the folder is not there, the nearest one above it answers."""
+    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    try:
+        free_bytes = shutil.disk_usage(there).free
+    except OSError:
+        free_bytes = -1
+    return Disk(what, folder, free_bytes, there.is_dir() and os.access(there, os.W_OK | os.X_OK))
+
+
+def _leftovers() -> tuple[Leftover, ...]:
+    with suppress(OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return leftovers([(one.pid, one.parent, one.command) for one in processes()])
+    return ()  # There is no `ps`.
+
+
+def leftovers(found: Sequence[tuple[int, int, str]]) -> tuple[Leftover, ...]:
+    """Return the engines of `(pid, parent, command)` whose parent is no Python: init has taken them."""
+    commands = {pid: command for pid, _, command in found}
+    return tuple(
+        Leftover(pid, command)
+        for pid, parent, command in found
+        if _ENGINE in f"{command} " and not _may_own(commands.get(parent, ""))
+    )
+
+
+def _may_own(command: str) -> bool:
+    words = command.split()[:2]
+    return any("python" in Path(word).name.lower() or "penstock" in Path(word).name for word in words)
+
+
+def _variable_error(environment: Mapping[str, str]) -> str:
+    try:
+        refuse_unknown_variables(environment)
+    except OptionError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,44 @@
+"""`penstock engine --join`: offer this machine's device to a server on another one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from scheduler.engine.joining import TOKEN_VARIABLE
+from scheduler.errors import OptionError
+from scheduler.shared.own_path import with_own_path
+
+
+@click.command()
+@click.option("--join", "address", metavar="HOST:PORT", required=True, help="The server's port for engines.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="File with the server's token, a copy of the one that it names at its start."
+    f"  [env var: {TOKEN_VARIABLE}]",
+)
+@click.option("--device", default="0", show_default=True, help="Which of this machine's devices.")
+@click.option("--name", default="", help="The engine's name at the server.  [default: this machine's]")
+@click.option("--blas", default="auto", show_default=True, help="The fast BLAS on a plain Linux CPU, or off.")
+def engine(address: str, token_file: Path | None, device: str, name: str, blas: str) -> None:
+    """Compute for a server on another machine, which has started with --engines join.
+
+    Loads the model that the server names, found here by its fingerprint, and ends with its connection.
+    Keep it alive with `penstock service install --engine`, or run it again.
+    """
+    environment = with_own_path(os.environ)
+    if token_file is not None:
+        try:
+            environment[TOKEN_VARIABLE] = token_file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeError) as error:
+            raise OptionError(f"--token-file: {token_file}: {error}") from error
+    if not environment.get(TOKEN_VARIABLE):
+        raise OptionError(f"the server's token is needed: --token-file FILE or {TOKEN_VARIABLE}")
+    command = [sys.executable, "-m", "scheduler.engine", "--join", address, "--device", device]
+    command += ["--name", name, "--blas", blas]
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment)

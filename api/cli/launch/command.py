@@ -1,0 +1,122 @@
+"""`penstock launch`: start an agent's command line at a running server, or at one started for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+import click
+import httpx
+from rich.console import Console
+
+from api.cli.errors import OperatorError
+from api.cli.launch import foreground, shell
+from api.cli.launch.agent import Agent, Setup, target_of
+from api.cli.launch.agents import AGENTS
+from api.cli.running_server import ListedModel, NoServer, RunningServer, address, find, server_options
+from api.cli.started_server import found_or_started
+
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+
+
+def setup_of(
+    agent: Agent,
+    server: RunningServer,
+    model: str | None,
+    small_model: str | None,
+    environment: Mapping[str, str],
+) -> Setup:
+    """Return what the agent gets. Raise OperatorError if the server has no such model."""
+    setup = agent.setup(target_of(server, model, small_model))
+    return replace(setup, environment={**setup.environment, **_past_proxies(server, environment)})
+
+
+def _past_proxies(server: RunningServer, environment: Mapping[str, str]) -> dict[str, str]:
+    """A proxy cannot reach this machine's loopback, and agents ask it for every host."""
+    if server.address.trust_env or not any(environment.get(name) for name in _PROXIES):
+        return {}
+    host = httpx.URL(server.url).host
+    named = [part.strip() for part in environment.get("NO_PROXY", environment.get("no_proxy", "")).split(",")]
+    excepted = ",".join(dict.fromkeys([*filter(None, named), host]))
+    return {"NO_PROXY": excepted, "no_proxy": excepted}
+
+
+def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
+    found = shutil.which(agent.executable, path=environment.get("PATH"))
+    if found is None:
+        raise OperatorError(
+            f"{agent.title} is not installed: no {agent.executable} on PATH. Install it: {agent.install}"
+        )
+    return found
+
+
+def warning(agent: Agent, model: ListedModel) -> str | None:
+    """Return what to say where the agent's own prompt leaves little or nothing of the context."""
+    context, own = model.context_tokens, agent.tried.first_tokens
+    if context is None or context >= own * 3 // 2:
+        return None
+    return f"{agent.title}'s own prompt is about {own:,} tokens; the context of {model.name} has {context:,}"
+
+
+@click.command(
+    epilog="Arguments of the agent come after `--`: penstock launch claude -- -p 'What does this do?'"
+)
+@server_options
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="One of the served models; of a server that is started for it, the model's folder or hub id."
+    "  [default: the first]",
+)
+@click.option(
+    "--small-model",
+    metavar="NAME",
+    help="For titles, summaries and the like.  [default: the second served model, or --model]",
+)
+@click.option("--print", "printed", is_flag=True, help="Show what would be run, as a shell command.")
+@click.argument("agent", type=click.Choice(list(AGENTS)))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def launch(
+    url: str | None,
+    api_key: str | None,
+    model: str | None,
+    small_model: str | None,
+    printed: bool,
+    agent: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Start an agent that works with this server.
+
+    It gets the server's address, its models and their limits from its environment and its arguments; your own
+    configuration stays as it is. Without a running server, one is started, and ends with the agent.
+    """
+    chosen, environment = AGENTS[agent], dict(os.environ)
+    where = address(url, api_key, environment)
+    if printed:
+        try:
+            server = find(where)
+        except NoServer as error:
+            raise OperatorError(f"{error}; `penstock serve` starts one, --print does not") from error
+        server.need_penstock("launch")
+        setup = setup_of(chosen, server, model, small_model, environment)
+        command = (chosen.executable, *setup.arguments, *arguments)
+        click.echo(shell.text(setup, command, environment))
+        return
+    executable, console = _executable(chosen, environment), Console(stderr=True)
+    serve = () if model is None else ("--model", model)
+    with found_or_started(where, serve, console, environment) as server:
+        server.need_penstock("launch")
+        is_own = server.url != where.url
+        # A server started here may serve the model by a shorter name.
+        wanted = None if is_own else model
+        setup = setup_of(chosen, server, wanted, small_model, environment)
+        served = server.model(wanted)
+        if is_own:
+            click.echo(f"penstock: no server at {where.url}; started one with {served.name}", err=True)
+        if said := warning(chosen, served):
+            click.echo(f"penstock: {said}", err=True)
+        code = foreground.run(setup, (executable, *setup.arguments, *arguments), environment)
+    sys.exit(code)

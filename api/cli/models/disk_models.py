@@ -1,0 +1,321 @@
+"""The models on this machine's disk, as files say them: nothing here imports MLX, or reads weights.
+
+A place that holds no model, or half of one, is listed with the reason, in the words of `serve`. The dialects
+are found by what `serve` uses for `auto`, which loads a tokenizer and takes a second for a large one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from scheduler.errors import StartupError
+from scheduler.fleet.memory_need import weights_bytes
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.prompt import model_folder, model_types, weight_files
+from scheduler.shared.pooling import ModelKind
+from scheduler.shared.user_cache import user_cache_folder
+
+EMBEDDED = "embedded"
+Source: TypeAlias = Literal["hub", "folder", "embedded"]
+_REPO_PREFIX = "models--"
+_MAIN = "main"
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """As config.json has it."""
+
+    bits: int
+    """The fewest of any packed layer."""
+    group_size: int
+    mode: str
+    most_bits: int = 0
+    """0: all layers have the same."""
+
+    def __str__(self) -> str:
+        if self.mode != "affine":
+            return self.mode
+        return f"{self.bits}-{self.most_bits} bit" if self.most_bits else f"{self.bits}-bit"
+
+
+@dataclass(frozen=True, slots=True)
+class DiskModel:
+    """One model, or what looks like the place of one."""
+
+    name: str
+    """The hub's id, `ID@REVISION` of another revision than main, a folder's name, or `embedded`."""
+    folder: Path
+    """What `serve --model` takes."""
+    source: Source
+    disk_bytes: int = 0
+    """Of its files; two revisions may share some."""
+    partial_bytes: int = 0
+    """Of downloads that were cut, which `pull` resumes."""
+    revision: str = ""
+    """The hub's commit."""
+    reason: str = ""
+    """Why it cannot be served; empty: nothing that its files say is against it."""
+    model_type: str = ""
+    task: ModelKind = "chat"
+    weights_bytes: int = 0
+    """In memory, of the type that is stored."""
+    wide_weights_bytes: int = 0
+    """In memory, in float32: what a CPU computes with (`Traits.wide_weights`)."""
+    packed_weights_bytes: int = 0
+    """In memory, quantised weights as they are and all else in float32: `--weights-dtype packed`."""
+    dtype: str = ""
+    """Of most of its numbers that are not packed."""
+    quantization: Quantization | None = None
+    context_tokens: int = 0
+    chat_template: bool = False
+    tool_dialect: str = ""
+    """As `--tool-parser auto` finds it: none, generic, or a parser's name; empty: not read."""
+    reasoning_dialect: str = ""
+    """As `--reasoning-parser auto` finds it."""
+
+    @property
+    def is_model(self) -> bool:
+        return not self.reason
+
+
+def hub_cache() -> Path:
+    """Return the hub's folder of this user, as HF_HUB_CACHE and HF_HOME say."""
+    # Imported here: it takes a second, and neither wrong arguments nor --help need it.
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
+def made_models_folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return the folder in which `convert` puts its results."""
+    return user_cache_folder(os.environ if environment is None else environment) / "models"
+
+
+def find(
+    folders: Iterable[Path] = (),
+    *,
+    cache: Path | None = None,
+    made: Path | None = None,
+    dialects: bool = True,
+) -> list[DiskModel]:
+    """Return every model of the hub's cache, of Penstock's own folder and of `folders`, and the embedded one,
+    in order of their names. `cache`, `made`: other places than this user's. Not `dialects`: they stay empty,
+    as `chat_template` is, and nothing slow is loaded. Raises nothing for what a folder may hold."""
+    places = [
+        *_hub_places(hub_cache() if cache is None else cache),
+        *_folder_places([made_models_folder() if made is None else made], given=False),
+        *_folder_places(folders, given=True),
+    ]
+    places.sort(key=lambda place: place.name.lower())
+    embedded = DiskModel(EMBEDDED, EMBEDDED_FOLDER, "embedded")
+    models = [described(place) for place in _distinct([embedded, *places])]
+    return with_dialects(models) if dialects else models
+
+
+def named(
+    text: str, folders: Iterable[Path] = (), *, cache: Path | None = None, made: Path | None = None
+) -> DiskModel | None:
+    """Return the model of a name that `find` gives, or of a folder; None: there is none. Its dialects are
+    read."""
+    for model in find(folders, cache=cache, made=made, dialects=False):
+        if text == model.name:
+            return with_dialects([model])[0]
+    path = Path(text).expanduser()
+    if not path.is_dir():
+        return None
+    return with_dialects([described(DiskModel(path.resolve().name, path, "folder"))])[0]
+
+
+def described(place: DiskModel) -> DiskModel:
+    """Return the model with all that its files say, but the dialects; or with the reason why it is none."""
+    if place.source != "folder" or _is_candidate(place.folder):  # Else it may be a whole disk.
+        place = replace(place, disk_bytes=_disk_bytes(place.folder))
+    if place.reason:
+        return place
+    try:
+        return _read(place)
+    except (StartupError, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        reason = str(error).removeprefix("--model: ").replace(f"{place.folder}{os.sep}", "")
+        return replace(place, reason=reason.replace(str(place.folder), "the folder"))
+
+
+def _read(place: DiskModel) -> DiskModel:
+    folder = place.folder
+    inspected = model_folder.inspect(folder)
+    if not inspected.brings_code:
+        model_types.check(inspected.model_type)
+    weight_files.check(folder)
+    stored = weight_files.tensors(folder)
+    return replace(
+        place,
+        model_type=inspected.model_type,
+        task=inspected.kind,
+        weights_bytes=weights_bytes(folder, "stored", None),
+        wide_weights_bytes=weights_bytes(folder, "float32", None),
+        packed_weights_bytes=weights_bytes(folder, "packed", None),
+        dtype=_dtype(stored.values()),
+        quantization=quantization(
+            json.loads((folder / "config.json").read_text("utf-8")),
+            sum(name.endswith(".scales") for name in stored),
+        ),
+        context_tokens=inspected.context_tokens,
+    )
+
+
+def with_dialects(models: Sequence[DiskModel]) -> list[DiskModel]:
+    """Return the models with what their tokenizers say; where one cannot be loaded, with the reason."""
+    # One after another: transformers' lazy imports fail in threads.
+    return [_with_dialects(model) for model in models]
+
+
+def _with_dialects(model: DiskModel) -> DiskModel:
+    if not model.is_model:
+        return model
+    from scheduler.prompt.tokenizer import HubTokenizer
+
+    try:
+        tokenizer = HubTokenizer(model.folder, model_type=model.model_type)
+    except (StartupError, OSError) as error:
+        return replace(model, reason=str(error).removeprefix("--model: "))
+    form = tokenizer.answer_format
+    return replace(
+        model,
+        chat_template=tokenizer.has_chat_template,
+        tool_dialect=form.call_dialect if form.has_tool_calls else "none",
+        reasoning_dialect=form.reasoning_dialect,
+    )
+
+
+def _dtype(stored: Iterable[weight_files.StoredTensor]) -> str:
+    elements: Counter[str] = Counter()
+    for tensor in stored:
+        elements[tensor.dtype] += tensor.elements
+    floats = {name: count for name, count in elements.items() if name in _DTYPES}
+    if not floats:
+        return max(elements, key=elements.__getitem__, default="").lower()
+    return _DTYPES[max(floats, key=floats.__getitem__)]
+
+
+def quantization(config: Any, packed_layers: int) -> Quantization | None:
+    """Return what a config.json says of a model with this many packed layers; None: none is."""
+    found = config.get("quantization") or config.get("quantization_config")
+    if not isinstance(found, dict):
+        return None
+    bits, group, mode = found.get("bits"), found.get("group_size"), found.get("mode")
+    if not isinstance(bits, int):
+        return Quantization(0, 0, str(found.get("quant_method") or "unknown"))
+    own = [layer["bits"] for layer in found.values() if isinstance(layer, dict) and "bits" in layer]
+    # A recipe names every packed layer, and leaves a default there that none has.
+    used = {
+        one for one in (own if own and len(own) >= packed_layers else [bits, *own]) if isinstance(one, int)
+    }
+    most_bits = max(used) if len(used) > 1 else 0
+    fewest = min(used, default=bits)
+    return Quantization(fewest, group if isinstance(group, int) else 0, str(mode or "affine"), most_bits)
+
+
+def _hub_places(cache: Path) -> Iterator[DiskModel]:
+    """Each snapshot of each repository; of one without any, its folder. Read here and not by
+    `scan_cache_dir`, which leaves out a repository whole where one link is broken."""
+    for repository in _subfolders(cache):
+        if not repository.name.startswith(_REPO_PREFIX):
+            continue
+        name = repository.name.removeprefix(_REPO_PREFIX).replace("--", "/", 1)
+        partial = sum(map(_size, _children(repository / "blobs", ".incomplete")))
+        main = _text(repository / "refs" / _MAIN)
+        snapshots = list(_subfolders(repository / "snapshots"))
+        if not snapshots:
+            reason = "its download was cut" if partial else "it has no files"
+            yield DiskModel(name, repository, "hub", partial_bytes=partial, reason=reason)
+        for snapshot in snapshots:
+            # One without any reference is a download under way.
+            is_main = snapshot.name == main or (len(snapshots) == 1 and not _children(repository / "refs"))
+            own = name if is_main else f"{name}@{snapshot.name[:12]}"
+            yield DiskModel(own, snapshot, "hub", partial_bytes=partial, revision=snapshot.name)
+
+
+def _folder_places(folders: Iterable[Path], *, given: bool) -> Iterator[DiskModel]:
+    """A folder that is a model, or the models in it, at most two deep (`owner/name`). What an operator has
+    `given` and holds none is listed."""
+    for folder in folders:
+        folder = folder.expanduser()
+        if not folder.is_dir():
+            if given:
+                yield DiskModel(str(folder), folder, "folder", reason="there is no such folder")
+            continue
+        if _is_candidate(folder):
+            yield DiskModel(folder.resolve().name, folder, "folder")
+            continue
+        inside = list(_places_in(folder))
+        if given and not inside:
+            yield DiskModel(folder.resolve().name, folder, "folder", reason="it holds no config.json")
+        yield from inside
+
+
+def _places_in(folder: Path) -> Iterator[DiskModel]:
+    for child in _subfolders(folder):
+        if child.name.startswith((".", _REPO_PREFIX)):
+            continue
+        deeper = [one for one in _subfolders(child) if _is_candidate(one)]
+        if _is_candidate(child) or not deeper:
+            reason = "" if _is_candidate(child) else "it holds no config.json"
+            yield DiskModel(child.name, child, "folder", reason=reason)
+        else:
+            yield from (DiskModel(f"{child.name}/{one.name}", one, "folder") for one in deeper)
+
+
+def _is_candidate(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _distinct(places: Iterable[DiskModel]) -> list[DiskModel]:
+    """The first of those with one folder, which several options may name."""
+    found: dict[str, DiskModel] = {}
+    for place in places:
+        found.setdefault(os.path.realpath(place.folder), place)
+    return list(found.values())
+
+
+def _disk_bytes(folder: Path) -> int:
+    """The files below, links followed: a snapshot's are links to blobs, of which each counts once."""
+    sizes: dict[tuple[int, int], int] = {}
+    for base, _, names in os.walk(folder, onerror=None):
+        for name in names:
+            try:
+                status = os.stat(os.path.join(base, name))
+            except OSError:
+                continue  # A broken link, or one that is gone.
+            sizes[(status.st_dev, status.st_ino)] = status.st_size
+    return sum(sizes.values())
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return [path for path in _children(folder) if path.is_dir()]
+
+
+def _children(folder: Path, suffix: str = "") -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+    except OSError:
+        return []
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return ""

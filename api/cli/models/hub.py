@@ -1,0 +1,165 @@
+"""What the Hugging Face hub has under an id: files, sizes and checksums; and its refusals in our words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import TypeAlias
+
+from api.cli.errors import OperatorError
+from scheduler.prompt.model_folder import FILES
+
+_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_PATTERNS = (*FILES, "README.md", "LICENSE*")
+"""What a model is served from, and what says who made it and on which terms."""
+_WEIGHTS = "model*.safetensors"
+_SECONDS = 20.0
+_MESSAGE_CHARACTERS = 200
+Sha: TypeAlias = str
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """`etag`: the name of its blob in the cache: SHA-256 of a large file, git's SHA-1 of others."""
+
+    path: str
+    nbytes: int
+    etag: Sha
+
+    @property
+    def is_large(self) -> bool:
+        """Stored apart from git, with a SHA-256."""
+        return len(self.etag) == 64
+
+
+@dataclass(frozen=True, slots=True)
+class HubListing:
+    """One commit of a repository, and those of its files that a model is served from."""
+
+    model: str
+    revision: str
+    commit: str
+    files: tuple[HubFile, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in self.files)
+
+
+def check_id(model: str) -> None:
+    """Raise OperatorError for what no hub id looks like."""
+    if _ID.fullmatch(model) is None or ".." in model or "--" in model:
+        raise OperatorError(f"{model!r} is no hub id: write it as owner/name, as mlx-community/Qwen3-4B-4bit")
+
+
+def list_files(model: str, revision: str, endpoint: str | None = None) -> HubListing:
+    """Ask the hub for the files of a revision. `endpoint` None: as HF_ENDPOINT says. Raise OperatorError,
+    also where the repository holds no weights that can be served."""
+    check_id(model)
+    if not _is_safe(revision):
+        raise OperatorError(f"{revision!r} is no revision: it is a branch, a tag or a commit")
+    from huggingface_hub import HfApi
+
+    with refusals(model, revision):
+        info = HfApi(endpoint=endpoint).model_info(
+            model, revision=revision, files_metadata=True, timeout=_SECONDS
+        )
+    siblings = list(info.siblings or ())
+    found = []
+    for one in siblings:
+        if any(fnmatch(one.rfilename, pattern) for pattern in _PATTERNS):
+            etag = one.lfs.sha256 if one.lfs is not None else one.blob_id
+            nbytes = one.lfs.size if one.lfs is not None else one.size
+            if etag is None or nbytes is None or not _is_safe(one.rfilename) or not etag.isalnum():
+                raise OperatorError(f"the hub's answer about {one.rfilename!r} of {model} has no use")
+            found.append(HubFile(one.rfilename, int(nbytes), etag))
+    if info.sha is None or not info.sha.isalnum():
+        raise OperatorError(f"the hub names no commit for {model}: is HF_ENDPOINT a hub?")
+    if not any(fnmatch(file.path, _WEIGHTS) for file in found):
+        raise OperatorError(f"{model} holds no {_WEIGHTS}{_instead([one.rfilename for one in siblings])}")
+    if not any(file.path == "config.json" for file in found):
+        raise OperatorError(f"{model} holds no config.json, so it is not a model that mlx-lm can load")
+    # Small ones first: they may say that the rest is of no use.
+    return HubListing(model, revision, info.sha, tuple(sorted(found, key=lambda file: file.nbytes)))
+
+
+def _is_safe(path: str) -> bool:
+    """Whether a file stays in the folder that it is written to."""
+    return not path.startswith("/") and ".." not in path.split("/") and "\\" not in path and "\0" not in path
+
+
+def _instead(names: list[str]) -> str:
+    kinds = [
+        kind for kind in (".gguf", ".bin", ".pth", ".onnx") if any(name.endswith(kind) for name in names)
+    ]
+    return f", only {' and '.join(kinds)} files: take a version in safetensors" if kinds else ""
+
+
+@contextmanager
+def refusals(model: str, revision: str) -> Iterator[None]:
+    """Raise OperatorError for what huggingface_hub raises."""
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        yield
+    except GatedRepoError as error:
+        raise OperatorError(gated(model)) from error
+    except RevisionNotFoundError as error:
+        raise OperatorError(f"{model} has no revision {revision!r}: see {_page(model)}/commits") from error
+    except RepositoryNotFoundError as error:
+        raise OperatorError(unknown(model)) from error
+    except HFValidationError as error:
+        raise OperatorError(f"{model!r} is no hub id: {error}") from error
+    except OfflineModeIsEnabled as error:
+        raise OperatorError("the hub is off: HF_HUB_OFFLINE is set, unset it to download") from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        raise OperatorError(refused(model, status)) from error
+    except OperatorError:
+        raise
+    except Exception as error:  # The hub's HTTP library is its own choice, and so are its errors.
+        raise OperatorError(unreachable(error)) from error
+
+
+def unreachable(error: Exception) -> str:
+    text = " ".join(str(error).split())[:_MESSAGE_CHARACTERS] or type(error).__name__
+    return f"the hub cannot be reached ({text})\ncheck the network, HTTPS_PROXY and HF_ENDPOINT"
+
+
+def gated(model: str) -> str:
+    return (
+        f"{model} is gated: accept its terms at {_page(model)},\nand set HF_TOKEN to a token of that account"
+    )
+
+
+def unknown(model: str) -> str:
+    return (
+        f"the hub has no model {model!r}, or none that you may see:\n"
+        "check the spelling; for a private one set HF_TOKEN"
+    )
+
+
+def refused(model: str, status: int) -> str:
+    match status:
+        case 401:
+            return f"the hub does not accept the token for {model} (401): set HF_TOKEN anew"
+        case 403:
+            return gated(model)
+        case 429:
+            return "the hub has had too many requests from here (429): wait some minutes, or set HF_TOKEN"
+        case _:
+            return f"the hub answers {status} for {model}: try again later, or see status.huggingface.co"
+
+
+def _page(model: str) -> str:
+    return f"https://huggingface.co/{model}"

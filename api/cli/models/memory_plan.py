@@ -1,0 +1,77 @@
+"""Whether a model fits into this machine's memory, and for how many agents. Pure: the engine's arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from api.cli.machine import Machine, ModelMemory
+from api.cli.models.disk_models import DiskModel
+from scheduler.engine.budget.limits import MemoryLimit, MemoryTooSmall, memory_limit
+from scheduler.shared.row_bytes import RowBytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What one engine with this model would have, with `serve`'s default options and nothing else running."""
+
+    weights_bytes: int
+    limit_bytes: int
+    """All that the engine may use; 0: it does not fit."""
+    least_bytes: int
+    """The least limit that it runs within."""
+    kv_bytes: int = 0
+    """For running sequences and cached prefixes; 0: it does not fit."""
+    row: RowBytes | None = None
+    """None: not known, because mlx-lm could not build the model."""
+    reason: str = ""
+    """Why it does not fit, with figures; empty: it does."""
+
+    @property
+    def fits(self) -> bool:
+        return not self.reason
+
+    @property
+    def kv_bytes_per_token(self) -> int | None:
+        """Of a long sequence; None: not known."""
+        return None if self.row is None else self.row.token_bytes
+
+    def agents(self, tokens: int) -> int | None:
+        """Return how many sequences of `tokens` tokens run at a time that share nothing. What they share is
+        counted once by the engine, so more of them do. None: not known."""
+        if self.row is None:
+            return None
+        return self.kv_bytes // max(1, self.row.held(tokens))
+
+    def longest(self, context_tokens: int) -> int | None:
+        """Return the tokens of the longest sequence that runs alone. None: not known."""
+        if self.row is None:
+            return None
+        shortest, longest = 0, context_tokens
+        while shortest < longest:
+            middle = (shortest + longest + 1) // 2
+            if self.row.held(middle) <= self.kv_bytes:
+                shortest = middle
+            else:
+                longest = middle - 1
+        return shortest
+
+
+def memory_plan(
+    model: DiskModel, machine: Machine, measured: ModelMemory | None, memory_option: float = 0.0
+) -> MemoryPlan:
+    """Return the plan of `model`. `measured`: what a child process found; None: the weights are those of the
+    files, and rows are not known. `memory_option`: as `--memory-limit`, 0: the default."""
+    of_files = model.wide_weights_bytes if machine.wide_weights else model.weights_bytes
+    weights_bytes = of_files if measured is None else measured.weights_bytes
+    row = None if measured is None else measured.row
+    least_bytes = MemoryLimit(0, weights_bytes).least_bytes()
+    try:
+        limit = _limit(machine, weights_bytes, memory_option)
+    except MemoryTooSmall as error:
+        return MemoryPlan(weights_bytes, 0, least_bytes, row=row, reason=str(error))
+    kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
+    return MemoryPlan(weights_bytes, limit.limit_bytes, least_bytes, kv_bytes, row)
+
+
+def _limit(machine: Machine, weights_bytes: int, memory_option: float) -> MemoryLimit:
+    return memory_limit(memory_option, machine.info, machine.machine_bytes, weights_bytes, None, 1.0)

@@ -1,0 +1,106 @@
+"""`penstock show MODEL`: all facts of one model, and what it would do with this machine's memory."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from api.cli.models.download import gigabytes
+from api.cli.models.listing import weights_text
+from api.cli.models.memory_plan import MemoryPlan
+from api.cli.models.reading import PlannedModel, Reading, folders_option, read_one
+
+_WIDTH = 78
+_AGENT_TOKENS = (4096, 16384, 32768, 65536, 131072)
+
+
+@click.command()
+@click.argument("model")
+@folders_option
+@click.option(
+    "--tokens",
+    default=32768,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many agents with this many tokens each run at a time?",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(model: str, folders: tuple[Path, ...], tokens: int, as_json: bool) -> None:
+    """Show a model on this machine: its files, its dialects, and the memory it takes.
+
+    MODEL is a name that `penstock models` lists, or a folder.
+    """
+    planned, reading = read_one(model, folders)
+    if as_json:
+        click.echo(json.dumps(planned.as_json(tokens), indent=2))
+        return
+    for name, text in facts(planned, reading, tokens):
+        filled = textwrap.fill(text, _WIDTH, initial_indent=f"{name:<12}", subsequent_indent=" " * 12)
+        click.echo(filled if len(text.split()) > 1 else f"{name:<12}{text}")
+
+
+def facts(planned: PlannedModel, reading: Reading, tokens: int) -> Iterator[tuple[str, str]]:
+    """Return name and text of each line."""
+    model = planned.model
+    yield "model", model.name
+    yield "folder", str(model.folder)
+    if model.revision:
+        yield "revision", model.revision
+    if model.disk_bytes:
+        yield "on disk", gigabytes(model.disk_bytes)
+    if model.partial_bytes:
+        yield "", f"and {gigabytes(model.partial_bytes)} of a download that was cut: penstock pull goes on"
+    if not model.is_model:
+        yield "served", f"no: {model.reason}"
+        return
+    yield "type", f"{model.model_type}, for {'chats' if model.task == 'chat' else model.task}"
+    quantization = model.quantization
+    group = "" if quantization is None else f" in groups of {quantization.group_size}, rest {model.dtype}"
+    yield "weights", f"{weights_text(model)}{group}, {gigabytes(model.weights_bytes)} as stored"
+    yield "context", f"{model.context_tokens:,} tokens"
+    yield "template", "for chats" if model.chat_template else "none: it completes text, and does not chat"
+    yield "tools", model.tool_dialect
+    yield "reasoning", model.reasoning_dialect
+    yield from _memory(planned.plan, reading, model.context_tokens, tokens)
+    if quantization is not None and reading.machine is not None and reading.machine.wide_weights:
+        yield "packed", f"{gigabytes(model.packed_weights_bytes)} of weights with --weights-dtype packed"
+        yield "", "many times slower with several rows and long prompts: no BLAS reads quantised weights"
+    yield "serve it", f"penstock serve{_argument(planned)}"
+
+
+def _memory(
+    plan: MemoryPlan | None, reading: Reading, context_tokens: int, tokens: int
+) -> Iterator[tuple[str, str]]:
+    if plan is None or reading.machine is None:
+        yield "memory", f"not known: {reading.reason}"
+        return
+    wide = ", in float32 on processors" if reading.machine.wide_weights else ""
+    yield "memory", f"{gigabytes(plan.weights_bytes)} of weights{wide}"
+    if not plan.fits:
+        yield "", f"does not fit: {plan.reason}"
+        return
+    yield "", f"{gigabytes(plan.limit_bytes)} for an engine, of it {gigabytes(plan.kv_bytes)} of KV cache"
+    longest, agents = plan.longest(context_tokens), plan.agents(tokens)
+    if longest is None or agents is None:
+        yield "agents", "not known: mlx-lm did not say what a token takes"
+        return
+    yield "", f"{plan.kv_bytes_per_token:,} bytes of it a token"
+    if longest < context_tokens:
+        yield "", f"one sequence may have {longest:,} of the context's tokens"
+    counts = sorted({tokens, *(one for one in _AGENT_TOKENS if one <= context_tokens)})
+    for number, count in enumerate(counts):
+        yield (
+            "" if number else "agents",
+            f"{plan.agents(count):,} at a time with {count:,} tokens each that share nothing",
+        )
+
+
+def _argument(planned: PlannedModel) -> str:
+    model = planned.model
+    if model.source == "embedded":
+        return ""
+    return f" --model {model.name if model.source == 'hub' and '@' not in model.name else model.folder}"

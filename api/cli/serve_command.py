@@ -1,0 +1,117 @@
+"""`penstock serve`: its options on the command line and in the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from api.options import options
+from api.options.settings import ServeSettings
+
+_PATHS = frozenset(("model", "blas"))
+"""Options that take a path among other things."""
+
+
+class _GroupedHelp(click.Command):
+    """Shows options under their groups' headings, in the order of their declaration."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        known = {option.field: option for option in options.options()}
+        described = []
+        for parameter in self.get_params(ctx):
+            option = known.get(parameter.name or "")
+            if (record := parameter.get_help_record(ctx)) is None:
+                continue
+            names, text = record
+            if option is not None:
+                names = ", ".join([names.split()[0], *option.flags[1:]]) + f" {_metavar(option)}"
+            described.append(("Other" if option is None else option.group, (names, text)))
+        for group, records in groupby(described, key=lambda pair: pair[0]):
+            with formatter.section(group):
+                formatter.write_dl([record for _, record in records])
+
+
+def _click_options(option: options.Option) -> Iterator[click.Option]:
+    """Return one option for each name, so that two names with different values can be refused; help shows
+    them together.
+
+    Values stay text here: `options.load` checks them all, and names the option when it refuses one.
+    """
+    default = f"  [default: {option.default_text}]" if option.default_text else ""
+    for name in option.names:
+        yield click.Option(
+            [options.flag(name)],
+            metavar=_metavar(option),
+            help=f"{option.help}{default}",
+            envvar=options.variable(name),
+            show_envvar=True,
+            hidden=name != option.field,
+            type=_WithCommas() if option.repeated else None,
+            multiple=option.repeated,
+            shell_complete=partial(_completed, option),
+        )
+
+
+def _completed(
+    option: options.Option, _ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return what completes a value: the field knows more of it than click, for which it is text."""
+    annotation = ServeSettings.model_fields[option.field].annotation
+    if option.field in _PATHS or Path in (annotation, *get_args(annotation)):
+        return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(one) for one in option.choices if one.startswith(incomplete)]
+
+
+class _WithCommas(click.types.StringParamType):
+    """Of an option that may be given several times: its variable has the values with commas."""
+
+    envvar_list_splitter = ","
+
+
+def _metavar(option: options.Option) -> str:
+    return "|".join(option.choices) or "VALUE"
+
+
+def _settings(ctx: click.Context) -> ServeSettings:
+    """Return what `serve` was given on its command line and in the environment. Raise OptionError."""
+    options.refuse_unknown_variables(os.environ)
+
+    def values(source: ParameterSource) -> dict[str, str]:
+        return {
+            name: text if isinstance(text, str) else ",".join(text)
+            for name, text in ctx.params.items()
+            if ctx.get_parameter_source(name) is source
+        }
+
+    return options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
+
+
+def serve_settings(arguments: Sequence[str]) -> ServeSettings:
+    """Check a command line of `serve` without serving. Raise click.UsageError or OptionError."""
+    return _settings(serve.make_context("penstock serve", list(arguments)))
+
+
+@click.pass_context
+def _serve(ctx: click.Context, /, **given: Any) -> None:
+    """Serve a model to OpenAI's and Anthropic's clients."""
+    checked = _settings(ctx)
+    # Imported here, because `--help` and a refused option do not need it and it takes seconds.
+    from api import serving
+
+    serving.serve(checked)
+
+
+serve = _GroupedHelp(
+    "serve",
+    callback=_serve,
+    params=[one for option in options.options() for one in _click_options(option)],
+    help=_serve.__doc__,
+)

@@ -1,0 +1,88 @@
+"""The file of a service's variables: API keys, tokens of a hub, the device to use.
+
+Keys are in it and nowhere else: everybody on the machine can read a command line, and units are often
+readable, too. Lines are `NAME=value`; a value may stand in quotes, of which only the outermost go; `#` begins
+a comment line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from api.cli.errors import OperatorError
+from api.options.options import ENVIRONMENT_PREFIX
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MODE = 0o600
+_HEAD = """\
+# Variables of the Penstock service: keys belong here, not in the unit. A change applies to the processes
+# started after it: penstock service restart. For example:
+# PENSTOCK_API_KEY=a-long-random-text
+# HF_TOKEN=...
+"""
+KEPT = ("HF_TOKEN", "HF_HOME", "HF_ENDPOINT", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
+"""Variables that `install` takes over from its own environment, beside every option of `serve`."""
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a new file takes over: the service manager starts with another environment."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name in KEPT or name.startswith(ENVIRONMENT_PREFIX)
+    }
+
+
+def written(variables: Mapping[str, str]) -> str:
+    """Return the file's text. Raise OperatorError for a value that no line can hold."""
+    lines = []
+    for name, value in variables.items():
+        if "\n" in value or "\0" in value:
+            raise OperatorError(f"{name} has a line break, which the environment file cannot hold")
+        needs_quotes = value != value.strip() or value[:1] in ("'", '"')
+        lines.append(f'{name}="{value}"' if needs_quotes else f"{name}={value}")
+    return _HEAD + "".join(line + "\n" for line in lines)
+
+
+def parsed(text: str, where: str) -> dict[str, str]:
+    """Return the variables. Raise OperatorError naming the line, but not its value."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not (stripped := line.strip()) or stripped.startswith("#"):
+            continue
+        name, equals, value = stripped.partition("=")
+        if not equals or _NAME.fullmatch(name) is None:
+            raise OperatorError(f"{where}, line {number}: expected NAME=value")
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        found[name] = value
+    return found
+
+
+def read(path: Path) -> dict[str, str]:
+    """Return the variables; none if there is no file. Raise OperatorError for a file that cannot be used, or
+    that others can read."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise OperatorError(f"others can read {path}, which may hold keys: chmod 600 {path}")
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise OperatorError(f"cannot read {path}: {error}") from error
+    return parsed(text, str(path))
+
+
+def write_new(path: Path, text: str) -> bool:
+    """Write a file that only its owner reads, from its first byte on; False if there is one already. Raises
+    OSError."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return True

@@ -1,0 +1,247 @@
+"""The service managers' own commands: start, stop, what they know, and where the log is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from api.cli.errors import OperatorError
+from api.cli.service.service_options import Places, Platform, label
+
+_COMMAND_SECONDS = 60.0
+_STOP_SECONDS = 3700.0
+"""Longer than any drain: both managers kill what outlives its own."""
+_POLL_SECONDS = 0.2
+_BOOTSTRAP_SECONDS = 30.0
+_SHOWN = "ActiveState,SubState,NRestarts,LoadState,Job,MainPID,MemoryCurrent"
+_STILL_THERE = (5, 37)
+"""What `launchctl bootstrap` answers while the job of before has not quite gone: input/output error,
+operation already in progress."""
+_NO_DOMAIN = 125
+"""What it answers where the user has no desktop login."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerState:
+    """What the manager says of the service."""
+
+    text: str
+    """As `active (running)`."""
+    is_active: bool
+    """It runs or is being started; otherwise nothing will come of waiting."""
+    restarts: int | None
+    pid: int | None = None
+    memory_bytes: int | None = None
+    """Of all its processes, where the manager counts it."""
+
+
+class Manager(Protocol):
+    def start(self) -> None:
+        """Start what was written, now and at each login or boot, without waiting until it is ready. One that
+        runs is drained before."""
+        ...
+
+    def stop(self) -> None:
+        """Stop it, start it no more, and return when its drain has ended. Nothing happens if it is not
+        there."""
+        ...
+
+    def reread(self) -> None:
+        """Forget the unit, whose file is gone."""
+        ...
+
+    def state(self) -> ManagerState: ...
+
+    def log_command(self, lines: int, *, follow: bool) -> list[str]: ...
+
+    def hints(self) -> list[str]:
+        """Return what the operator should know after an installation."""
+        ...
+
+
+class Systemd:
+    def __init__(self, name: str, folder: Path, *, system: bool) -> None:
+        """`folder`: where its units are. An engine has no sockets."""
+        self._name = name
+        self._folder = folder
+        self._units = [f"{name}.socket", f"{name}.service"]
+        self._system = system
+        self._systemctl = ["systemctl"] if system else ["systemctl", "--user"]
+
+    def start(self) -> None:
+        self.reread()
+        units = [unit for unit in self._units if (self._folder / unit).exists()]
+        _run([*self._systemctl, "enable", *units])
+        _run([*self._systemctl, "reset-failed", *units], may_fail=True)
+        *sockets, service = units
+        if sockets:
+            _run([*self._systemctl, "start", *sockets])
+        _run([*self._systemctl, "restart", "--no-block", service])
+
+    def stop(self) -> None:
+        _run([*self._systemctl, "disable", "--now", *self._units], seconds=_STOP_SECONDS, may_fail=True)
+
+    def reread(self) -> None:
+        _run([*self._systemctl, "daemon-reload"])
+
+    def state(self) -> ManagerState:
+        text = _run([*self._systemctl, "show", f"{self._name}.service", "-p", _SHOWN], may_fail=True)
+        return systemd_state(text)
+
+    def log_command(self, lines: int, *, follow: bool) -> list[str]:
+        scope = ["--unit"] if self._system else ["--user-unit"]
+        return ["journalctl", *scope, self._name, "-n", str(lines), *(["-f"] if follow else ["--no-pager"])]
+
+    def hints(self) -> list[str]:
+        if self._system or shutil.which("loginctl") is None:
+            return []
+        user = str(os.getuid())
+        lingers = _run(["loginctl", "show-user", user, "-p", "Linger", "--value"], may_fail=True).strip()
+        if lingers == "yes":
+            return []
+        return ["it ends when you log out, and starts when you log in: loginctl enable-linger changes that"]
+
+
+def systemd_state(text: str) -> ManagerState:
+    """Read what `systemctl show` prints."""
+    shown = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    active, restarts = shown.get("ActiveState", "unknown"), shown.get("NRestarts", "")
+    if shown.get("LoadState") == "not-found":
+        return ManagerState("not installed", False, None)
+    return ManagerState(
+        f"{active} ({shown.get('SubState', '?')})",
+        # A start that waits for other units is a job of a unit that is still inactive.
+        active in ("active", "activating", "reloading") or shown.get("Job", "0") not in ("", "0"),
+        int(restarts) if restarts.isdigit() else None,
+        _number(shown.get("MainPID", "")) or None,
+        _number(shown.get("MemoryCurrent", "")),
+    )
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+class Launchd:
+    """The agent of a user, or a daemon of the machine. launchd gives it no socket: when one process has
+    ended, connections are refused until the next one listens."""
+
+    def __init__(self, name: str, places: Places, *, system: bool) -> None:
+        self._places = places
+        self._label = label(name)
+        # A user who is logged in at the screen has the first, one with only ssh or at boot the second.
+        self._domains = ("system",) if system else (f"gui/{os.getuid()}", f"user/{os.getuid()}")
+
+    def start(self) -> None:
+        self.stop()
+        for domain in self._domains:
+            _run(["launchctl", "enable", f"{domain}/{self._label}"], may_fail=True)
+            if self._bootstrap(domain):
+                return
+        raise OperatorError(
+            f"launchd has no domain of this user ({', '.join(self._domains)}): log in once at the screen, or"
+            " install with --system"
+        )
+
+    def _bootstrap(self, domain: str) -> bool:
+        """Return False where there is no such domain."""
+        command = ["launchctl", "bootstrap", domain, str(self._places.unit)]
+        end = time.monotonic() + _BOOTSTRAP_SECONDS
+        while (done := _done(command)).returncode:
+            if done.returncode == _NO_DOMAIN:
+                return False
+            if done.returncode not in _STILL_THERE or time.monotonic() > end:
+                raise _failed(command, done)
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def stop(self) -> None:
+        for domain in self._domains:
+            target = f"{domain}/{self._label}"
+            _run(["launchctl", "bootout", target], may_fail=True)
+            # It returns before the job has ended, which drains.
+            end = time.monotonic() + _STOP_SECONDS
+            while self._printed(target):
+                if time.monotonic() > end:
+                    raise OperatorError(f"{target} has not ended in {_STOP_SECONDS:g} s")
+                time.sleep(_POLL_SECONDS)
+
+    def reread(self) -> None:
+        """launchd has forgotten it already."""
+
+    def state(self) -> ManagerState:
+        printed = (self._printed(f"{domain}/{self._label}") for domain in self._domains)
+        return launchd_state(next(filter(None, printed), ""))
+
+    def log_command(self, lines: int, *, follow: bool) -> list[str]:
+        assert self._places.log is not None
+        # By name: the file is replaced when it has its size.
+        return ["tail", *(["-F"] if follow else []), "-n", str(lines), str(self._places.log)]
+
+    def hints(self) -> list[str]:
+        return []
+
+    def _printed(self, target: str) -> str:
+        """Return what launchd knows of it; empty: nothing."""
+        done = _done(["launchctl", "print", target])
+        return "" if done.returncode else done.stdout
+
+
+def launchd_state(text: str) -> ManagerState:
+    """Read what `launchctl print` prints: the lines of the outermost block, which have one tab. Blocks within
+    it have a state, too."""
+    lines = (line[1:] for line in text.splitlines() if line.startswith("\t") and not line.startswith("\t\t"))
+    shown = dict(line.split(" = ", 1) for line in lines if " = " in line)
+    if "state" not in shown:
+        return ManagerState("not installed", False, None)
+    runs = shown.get("runs", "")
+    restarts = max(0, int(runs) - 1) if runs.isdigit() else None
+    failed = shown.get("last exit code", "0").split(":")[0] not in ("0", "(never exited)")
+    is_coming = shown["state"] in ("running", "spawn scheduled")
+    said = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
+    return ManagerState(said, is_coming or not failed, restarts, _number(shown.get("pid", "")))
+
+
+def manager_of(platform: Platform, name: str, places: Places, *, system: bool) -> Manager:
+    """Raise OperatorError where there is no such manager."""
+    match platform:
+        case Platform.SYSTEMD:
+            if shutil.which("systemctl") is None or not Path("/run/systemd/system").exists():
+                raise OperatorError(
+                    "systemd does not run on this machine: start penstock serve from what does, which may\n"
+                    "hand its sockets over as systemd does (LISTEN_FDS)"
+                )
+            return Systemd(name, places.unit.parent, system=system)
+        case Platform.LAUNCHD:
+            if Platform.of(sys.platform) is not Platform.LAUNCHD:
+                raise OperatorError("launchd is there on macOS only")
+            return Launchd(name, places, system=system)
+
+
+def _run(command: Sequence[str], *, seconds: float = _COMMAND_SECONDS, may_fail: bool = False) -> str:
+    """Return what it printed. Raise OperatorError with what it said if it failed."""
+    done = _done(command, seconds)
+    if done.returncode and not may_fail:
+        raise _failed(command, done)
+    return done.stdout
+
+
+def _done(command: Sequence[str], seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OperatorError(f"{' '.join(command)}: {error}") from error
+
+
+def _failed(command: Sequence[str], done: subprocess.CompletedProcess[str]) -> OperatorError:
+    said = (done.stderr or done.stdout).strip().splitlines()[-2:]
+    return OperatorError(f"{' '.join(command)} failed: " + "\n".join(said or ["without a word"]))

@@ -1,0 +1,92 @@
+"""What a service may be given of `serve`'s options, checked before anything is written or started."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+
+from api.cli.errors import OperatorError
+from api.cli.join import engine
+from api.cli.serve_command import serve_settings
+from api.cli.service.environment_file import inherited
+from api.options import options
+from api.options.options import ENVIRONMENT_PREFIX
+from api.options.settings import ServeSettings
+from scheduler.engine.joining import TOKEN_VARIABLE
+
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def known_variables() -> frozenset[str]:
+    """Return the names of variables that are options of `serve`."""
+    return frozenset(options.variable(name) for option in options.options() for name in option.names)
+
+
+def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a new environment file takes over."""
+    known = known_variables()
+    return {
+        name: value
+        for name, value in inherited(environment).items()
+        if name in known or name == TOKEN_VARIABLE or not name.startswith(ENVIRONMENT_PREFIX)
+    }
+
+
+def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSettings:
+    """Return what `serve` would make of them. This process's own variables for `serve` are replaced by
+    `variables`, those of the service. Raise OperatorError, OptionError or click.UsageError."""
+    if any(one == "--api-key" or one.startswith("--api-key=") for one in arguments):
+        raise OperatorError(
+            "--api-key would be in the unit, which others can read: set PENSTOCK_API_KEY instead,\n"
+            "and install writes it to the environment file, which they cannot"
+        )
+    for name in known_variables():
+        os.environ.pop(name, None)
+    os.environ.update(
+        {name: value for name, value in variables.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    )
+    settings = serve_settings(arguments)
+    # Also the files that options name.
+    settings.keys()
+    return settings
+
+
+def check_engine(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Raise click.UsageError or OperatorError for what `penstock engine` would refuse."""
+    given = engine.make_context("penstock engine", list(arguments)).params
+    if given["token_file"] is None and TOKEN_VARIABLE not in variables:
+        raise OperatorError(f"the server's token is needed: --token-file FILE, or {TOKEN_VARIABLE}")
+
+
+def check_ports(settings: ServeSettings) -> None:
+    """Raise OperatorError for a port that changes with every start: clients could not find the service."""
+    if settings.port == 0:
+        raise OperatorError("--port 0 is another port at each start: a service needs one that stays")
+    if settings.metrics_port == 0:
+        raise OperatorError("--metrics-port 0 is another port at each start: a service needs one that stays")
+
+
+def addresses_of(settings: ServeSettings) -> tuple[str, ...]:
+    """Return every address that `serve` would listen on, its metrics' behind: systemd takes no host names.
+    Raise OperatorError."""
+    found = []
+    for port in (settings.port, settings.metrics_port):
+        if port is not None:
+            try:
+                each = socket.getaddrinfo(
+                    settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )
+            except OSError as error:
+                raise OperatorError(f"cannot find the address of {settings.host}: {error}") from error
+            found += [_with_port(str(address[0]), port) for *_, address in each]
+    return tuple(dict.fromkeys(found))
+
+
+def url_of(settings: ServeSettings) -> str:
+    """Return where this machine reaches the server."""
+    return f"http://{_with_port(_ANY.get(settings.host, settings.host), settings.port)}"
+
+
+def _with_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

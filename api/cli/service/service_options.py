@@ -1,0 +1,151 @@
+"""What a service is made of, and where its files are: both pure, for the texts of units and for `--print`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from api.cli.errors import OperatorError
+
+NAME = "penstock"
+_NAMES = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+
+
+class Platform(StrEnum):
+    SYSTEMD = "systemd"
+    LAUNCHD = "launchd"
+
+    @classmethod
+    def of(cls, system: str) -> Platform:
+        """`system`: as `sys.platform` has it."""
+        return cls.LAUNCHD if system == "darwin" else cls.SYSTEMD
+
+
+class Restart(StrEnum):
+    ON_FAILURE = "on-failure"
+    ALWAYS = "always"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceOptions:
+    """Raises OperatorError for what no service manager could run."""
+
+    name: str = NAME
+    program: tuple[str, ...]
+    """The command line of `penstock`, its first word an absolute path."""
+    engine: bool = False
+    """Whether it is an engine for a server on another machine, and not a server."""
+    arguments: tuple[str, ...] = ()
+    """Those of `serve`, or of `engine`, checked already."""
+    platform: Platform
+    system: bool = False
+    """For the machine, from its start; otherwise for the user."""
+    run_as: str | None = None
+    """The user of a system service."""
+    memory_max_bytes: int | None = None
+    """Of all processes together."""
+    restart: Restart = Restart.ON_FAILURE
+    restart_seconds: int = 5
+    addresses: tuple[str, ...] = ()
+    """Those that systemd listens on for it, as `127.0.0.1:8000` or `[::1]:8000`."""
+    drain_seconds: float = 30.0
+    """As `serve` has it."""
+    log_bytes: int = 10 << 20
+    """Size at which the log begins a new file, where the service manager keeps no log itself."""
+    log_files: int = 5
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not self.program or not Path(self.program[0]).is_absolute():
+            raise OperatorError(f"the program must be an absolute path, not {' '.join(self.program)!r}")
+        if self.system and not self.run_as:
+            raise OperatorError("a service of the system needs the user that it runs as: --run-as USER")
+        if self.run_as and not self.system:
+            raise OperatorError("--run-as is for --system: a user's service runs as that user")
+        if self.memory_max_bytes is not None and self.platform is Platform.LAUNCHD:
+            raise OperatorError(
+                "launchd keeps no bound on memory: give serve's own --memory-limit instead of --memory-max"
+            )
+        if any("\n" in text or "\0" in text for text in (*self.program, *self.arguments)):
+            raise OperatorError("an argument has a line break, which a unit cannot hold")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a service's files are."""
+
+    unit: Path
+    """systemd's, or launchd's plist."""
+    socket: Path | None
+    """systemd's unit of the sockets; None under launchd, which starts the server without any."""
+    folder: Path
+    """Made by `install`."""
+    log: Path | None
+    """None: the service manager keeps it."""
+
+    @property
+    def environment(self) -> Path:
+        """Keys, and other variables."""
+        return self.folder / "environment"
+
+    @property
+    def record(self) -> Path:
+        """What `install` was asked for."""
+        return self.folder / "service.json"
+
+
+def check_name(name: str) -> None:
+    """Raise OperatorError: it becomes the name of files and of the unit."""
+    if _NAMES.fullmatch(name) is None:
+        raise OperatorError(f"{name!r} is no name of a service: a letter, then letters, digits, - and _")
+
+
+def places_of(name: str, platform: Platform, *, system: bool, environment: Mapping[str, str]) -> Places:
+    """Raise OperatorError for what is no name."""
+    check_name(name)
+    home = Path(environment.get("HOME") or Path.home())
+    match platform:
+        case Platform.SYSTEMD:
+            config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+            units = Path("/etc/systemd/system") if system else config / "systemd" / "user"
+            folder = Path("/etc/penstock") if system else config / "penstock" / "services"
+            return Places(units / f"{name}.service", units / f"{name}.socket", folder / name, None)
+        case Platform.LAUNCHD:
+            library = Path("/Library") if system else home / "Library"
+            agents = "LaunchDaemons" if system else "LaunchAgents"
+            return Places(
+                library / agents / f"{label(name)}.plist",
+                None,
+                library / "Application Support" / "penstock" / "services" / name,
+                library / "Logs" / "penstock" / f"{name}.log",
+            )
+
+
+def label(name: str) -> str:
+    """launchd's name of the service."""
+    return f"penstock.{name}"
+
+
+def run_command(options: ServiceOptions, places: Places) -> list[str]:
+    """What the service manager starts."""
+    scope = ["--system"] if options.system else []
+    log = []
+    if places.log is not None:
+        log = ["--log-file", str(places.log), "--log-bytes", str(options.log_bytes)]
+        log += ["--log-files", str(options.log_files)]
+    return [
+        *options.program,
+        "service",
+        "run",
+        "--name",
+        options.name,
+        *(["--engine"] if options.engine else []),
+        *scope,
+        *log,
+        "--",
+        *options.arguments,
+    ]

@@ -1,0 +1,100 @@
+"""Whether the service runs, how long, and in how much memory."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from dataclasses import dataclass
+
+import httpx
+import msgspec
+
+from api.cli.errors import OperatorError
+from api.cli.process_table import ps
+from api.cli.service.managers import Manager, ManagerState
+from api.cli.service.service_options import ServiceOptions
+
+_PROBE_SECONDS = 5.0
+_POLL_SECONDS = 0.25
+_ERROR = "penstock: "
+"""Before what `serve` says when it cannot start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    name: str
+    manager: ManagerState
+    up: str
+    """How long its process has run, as `ps` writes it; empty: there is none."""
+    options: ServiceOptions
+    url: str | None
+    ready: str
+    """What `/ready` says; empty for an engine, whose server says it."""
+    is_ready: bool
+
+
+def described(
+    manager: Manager, options: ServiceOptions, url: str | None, *, as_json: bool
+) -> tuple[str, bool]:
+    """Return the text of `status`, and whether it is ready: an engine, which has no `url`, if it runs."""
+    state = manager.state()
+    ready, is_ready = ("", state.pid is not None) if url is None else probe(url)
+    up = "" if state.pid is None else ps("-p", str(state.pid), "-o", "etime=").strip()
+    found = ServiceStatus(options.name, state, up, options, url, ready, is_ready)
+    text = msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else "\n".join(lines(found))
+    return text, is_ready
+
+
+def probe(url: str) -> tuple[str, bool]:
+    """Ask `/ready`."""
+    try:
+        answer = httpx.get(f"{url}/ready", timeout=_PROBE_SECONDS, trust_env=False)
+        return str(answer.json().get("status", answer.status_code)), answer.status_code == 200
+    except (httpx.HTTPError, ValueError, AttributeError) as error:
+        return f"no answer ({type(error).__name__})", False
+
+
+def lines(found: ServiceStatus) -> list[str]:
+    """Return the status for a person."""
+    by = found.manager
+    said = [f"service    {found.name}: {by.text}"]
+    if by.restarts:
+        said.append(f"restarts   {by.restarts}")
+    said.append(f"process    {'none' if by.pid is None else f'{by.pid}, up {found.up}'}")
+    said.append(f"program    {' '.join(found.options.program)}")
+    said.append(f"arguments  {' '.join(found.options.arguments) or 'none'}")
+    if found.url is not None:
+        said.append(f"ready      {found.ready}, at {found.url}")
+    if by.memory_bytes is not None:
+        said.append(f"memory     {by.memory_bytes / (1 << 30):.2f} GiB, of all its processes")
+    return said
+
+
+def wait_started(manager: Manager, before: int | None, url: str | None, seconds: float) -> None:
+    """Wait until another process than `before` is ready, or runs, where there is no `url`. Raise
+    OperatorError if it ended, or is late."""
+    deadline = time.monotonic() + seconds
+    look = "look at penstock service logs; penstock service uninstall removes it"
+    while time.monotonic() < deadline:
+        state = manager.state()
+        if state.pid not in (None, before) and (url is None or probe(url)[1]):
+            return
+        if not state.is_active:
+            raise OperatorError(
+                f"the service did not start: it is {state.text}{_last_words(manager)}\n{look}"
+            )
+        time.sleep(_POLL_SECONDS)
+    raise OperatorError(f"the service is not ready after {seconds:g} s; it may still become so\n{look}")
+
+
+def _last_words(manager: Manager) -> str:
+    """Return what the log says of an end, as ` (penstock: ...)`."""
+    try:
+        command = manager.log_command(20, follow=False)
+        said = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = [line[line.index(_ERROR) :] for line in said.splitlines() if _ERROR in line]
+    return f" ({found[-1]})" if found else ""

@@ -1,0 +1,92 @@
+"""The texts of systemd's units, the service's and its sockets', as functions of its options alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from api.cli.service.service_options import Places, ServiceOptions, run_command
+
+_STOP_MARGIN_SECONDS = 15
+"""Beyond the drain, until systemd kills what is left."""
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$", "\t": "\\t"}
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,+@")
+
+
+def unit_text(options: ServiceOptions, places: Places) -> str:
+    """Return the unit. It has no key: the process reads them from the environment file."""
+    lines = [
+        "# Written by penstock service install, which writes it anew; your own settings go into",
+        f"# systemctl {'' if options.system else '--user '}edit {options.name}",
+        "[Unit]",
+        f"Description=Penstock, {'an engine' if options.engine else 'a server of language models'}",
+        # The sockets come first, and stay when the service ends.
+        *([] if options.engine else [f"Requires={options.name}.socket", f"After={options.name}.socket"]),
+        # A user's systemd has no such unit.
+        *(["Wants=network-online.target", "After=network-online.target"] if options.system else []),
+        # A model that cannot be loaded is not loaded without end. An engine is its server's to refuse.
+        f"StartLimitIntervalSec={0 if options.engine else 600}",
+        "StartLimitBurst=5",
+        "",
+        "[Service]",
+        # An engine is there when it has joined, which its server says.
+        *(["Type=exec"] if options.engine else ["Type=notify", "NotifyAccess=main"]),
+        f"ExecStart={_command(run_command(options, places))}",
+        f"Restart={options.restart}",
+        f"RestartSec={options.restart_seconds}",
+        # A refused option is refused again.
+        "RestartPreventExitStatus=2",
+        # Loading a model, or fetching it first, has its own limit: --ready-seconds.
+        "TimeoutStartSec=infinity",
+        f"TimeoutStopSec={int(options.drain_seconds) + _STOP_MARGIN_SECONDS}",
+        *([] if options.engine else ["WatchdogSec=120"]),
+        # The drain's signal goes to the main process, SIGKILL in the end to every one.
+        "KillMode=mixed",
+        "UMask=0077",
+        "NoNewPrivileges=yes",
+        # Connections and engines; the server lowers its limits to what it gets.
+        "LimitNOFILE=65536",
+    ]
+    if options.run_as is not None:
+        lines.append(f"User={options.run_as}")
+    if options.memory_max_bytes is not None:
+        # Slower before the end comes.
+        lines += [
+            f"MemoryHigh={options.memory_max_bytes * 95 // 100}",
+            f"MemoryMax={options.memory_max_bytes}",
+        ]
+    target = "multi-user.target" if options.system else "default.target"
+    lines += ["", "[Install]", f"WantedBy={target}"]
+    return "\n".join(lines) + "\n"
+
+
+def socket_text(options: ServiceOptions) -> str:
+    """Return the unit of the sockets. systemd keeps them open: what comes while no process serves waits in
+    their backlog."""
+    lines = [
+        "# Written by penstock service install, which writes it anew",
+        "[Unit]",
+        "Description=Connections of Penstock",
+        "",
+        "[Socket]",
+        *(f"ListenStream={address}" for address in options.addresses),
+        # Each address is given by itself, as the server would listen.
+        "BindIPv6Only=ipv6-only",
+        "Backlog=4096",
+        # At boot, before the machine has its address.
+        *(["FreeBind=yes"] if options.system else []),
+        "",
+        "[Install]",
+        "WantedBy=sockets.target",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _command(words: Sequence[str]) -> str:
+    return " ".join(map(quoted, words))
+
+
+def quoted(word: str) -> str:
+    """Return a word as systemd reads it back: no specifier (%), no variable ($), no split."""
+    if word and _PLAIN.issuperset(word):
+        return word
+    return '"' + "".join(_ESCAPES.get(letter, letter) for letter in word) + '"'

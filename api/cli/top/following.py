@@ -1,0 +1,162 @@
+"""Follow a server's `/live`, and follow it again when it is back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import cast
+
+import httpx
+import trio
+
+from api.cli.errors import OperatorError
+from api.cli.running_server import Address, reason, refusal
+from api.cli.top.figures import Window
+from api.cli.top.screen import View
+from api.cli.top.snapshots import Cache, LiveEvents, NotALiveStream, Snapshot
+
+_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+"""A snapshot comes twice a second."""
+RETRY_SECONDS = 2.0
+_ONCE_SECONDS = 1.5
+"""Snapshots that far apart make a rate."""
+
+
+class Lost(Exception):
+    """The stream is over: a line that says why."""
+
+
+class Following:
+    """`view` is what is known now."""
+
+    def __init__(
+        self, where: Address, model: str | None, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._where = where
+        self._transport = transport
+        self._model = model
+        self._window = Window()
+        self._scope = trio.CancelScope()
+        self.view = View(where.url)
+        self.changed = trio.Event()
+        """Set when there is something new to show; the reader makes the next one."""
+
+    def show_next_model(self) -> None:
+        """Go on with the model behind the one that is shown, if there are several."""
+        names = [] if self.view.snapshot is None else [one.model for one in self.view.snapshot.models]
+        if len(names) > 1 and self.view.snapshot is not None:
+            shown = self.view.snapshot.model
+            at = names.index(shown) if shown in names else -1
+            self._model = names[(at + 1) % len(names)]
+            self._scope.cancel()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            try:
+                with trio.CancelScope() as self._scope:
+                    async with aclosing(self._events()) as events:
+                        async for event in events:
+                            self._take(event)
+                if self._scope.cancelled_caught:
+                    continue
+            except Lost as lost:
+                self._show(View(
+                    self.view.url, self.view.snapshot, self.view.figures, self.view.cache,
+                    f"{lost}; trying again every {RETRY_SECONDS:g} s",
+                ))  # fmt: skip
+            await trio.sleep(RETRY_SECONDS)
+
+    async def once(self) -> View:
+        """Return what there is to see after a moment. Raise Lost."""
+        # Cancelled, not left: so every generator below ends where it waits.
+        with trio.CancelScope() as enough:
+            try:
+                await self._until(enough)
+            except Lost:
+                if not enough.cancel_called:
+                    raise
+        return self.view
+
+    async def _until(self, enough: trio.CancelScope) -> None:
+        begun: float | None = None
+        async with aclosing(self._events()) as events:
+            async for event in events:
+                self._take(event)
+                if isinstance(event, Snapshot):
+                    begun = event.time if begun is None else begun
+                    if event.time - begun >= _ONCE_SECONDS:
+                        enough.cancel()
+
+    def _take(self, event: Snapshot | Cache) -> None:
+        if isinstance(event, Snapshot):
+            self._window.add(event)
+            # What was shown last may be another model's, or of the server's last run.
+            before, cache = self.view.snapshot, self.view.cache
+            if self.view.trouble or (before is not None and before.model != event.model):
+                cache = None
+            self._show(View(self.view.url, event, self._window.figures(), cache))
+        else:
+            self._show(View(self.view.url, self.view.snapshot, self.view.figures, event))
+
+    def _show(self, view: View) -> None:
+        self.view = view
+        self.changed.set()
+
+    async def _events(self) -> AsyncGenerator[Snapshot | Cache, None]:
+        reader = LiveEvents()
+        try:
+            async with live(self._where, self._model, self._transport) as pieces:
+                async for data in pieces:
+                    for event in reader.feed(data):
+                        yield event
+        except NotALiveStream as error:
+            raise Lost(f"{self._where.url} sends something else than Penstock's events: {error}") from error
+        raise Lost(f"{self._where.url} has ended the stream")
+
+
+@asynccontextmanager
+async def live(
+    where: Address, model: str | None, transport: httpx.AsyncBaseTransport | None = None
+) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Open the stream. Raise Lost, also while it is read."""
+    try:
+        async with (
+            httpx.AsyncClient(timeout=_TIMEOUT, trust_env=where.trust_env, transport=transport) as http,
+            http.stream(
+                "GET", f"{where.url}/live", params={"model": model} if model else {}, headers=where.headers
+            ) as response,
+        ):
+            if response.status_code != 200:
+                raise Lost(
+                    f"{where.url}/live answered {refusal(response.status_code, await response.aread())}"
+                )
+            # httpx declares an iterator, but returns a generator that must be closed.
+            async with aclosing(cast(AsyncGenerator[bytes, None], response.aiter_bytes())) as pieces:
+                yield pieces
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise Lost(f"no server answers at {where.url}: {reason(error)}") from error
+    except httpx.TimeoutException as error:
+        raise Lost(f"{where.url} is silent") from error
+    except (httpx.HTTPError, UnicodeError) as error:
+        raise Lost(f"the connection to {where.url} was lost: {reason(error)}") from error
+
+
+async def first_snapshot(
+    where: Address, model: str | None, transport: httpx.AsyncBaseTransport | None = None
+) -> bytes:
+    """Return one snapshot as the server's own JSON. Raise OperatorError."""
+    reader, found = LiveEvents(), b""
+    try:
+        with trio.CancelScope() as enough:
+            async with live(where, model, transport) as pieces:
+                async for data in pieces:
+                    for name, body in reader.feed_raw(data):
+                        if name == "snapshot" and not found:
+                            found = body
+                            enough.cancel()
+    except (Lost, NotALiveStream) as error:
+        raise OperatorError(str(error)) from error
+    if not found:
+        raise OperatorError(f"{where.url} sends no snapshot")
+    return found

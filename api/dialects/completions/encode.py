@@ -1,0 +1,169 @@
+"""Encode stream events as OpenAI's completion chunks and objects. Completions contain text only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from api.answers import sse
+from api.answers.errors import ApiError
+from api.answers.whole_answer import WholeAnswer, WholeChoice
+from api.bodies.json_pieces import JsonList, json_text
+from api.dialects.openai.encode import prompt_logprobs_list, usage_object
+from scheduler.events import (
+    AnswerPiece,
+    Finished,
+    FinishReason,
+    Progress,
+    PromptScores,
+    PromptToken,
+    TextDelta,
+    TokenLogprobs,
+    Usage,
+)
+
+_json = msgspec.json.Encoder()
+
+
+def logprobs_object(entries: Sequence[TokenLogprobs], start: int = 0) -> dict[str, Any]:
+    """Return the logprobs in the completions API's shape: parallel lists. The top logprobs always include the
+    chosen token. `start`: where the answer begins in the text."""
+    return _parallel(lambda: (PromptToken(b"", start + entry.offset, entry) for entry in entries))
+
+
+def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str, top: int) -> dict[str, Any]:
+    """Of the prompt's tokens, where nothing is known of the first, and of the answer's, with the token that
+    ended it: evaluation harnesses drop as many last entries as they asked for tokens."""
+    answer = [*choice.logprobs, *([] if choice.end.end_token is None else [choice.end.end_token])]
+
+    def tokens() -> Iterator[PromptToken]:
+        yield from prompt.spelled()
+        for entry in answer:
+            yield PromptToken(b"", len(echo) + entry.offset, entry)
+
+    return _parallel(tokens, top)
+
+
+def _parallel(tokens: Callable[[], Iterable[PromptToken]], top: int | None = None) -> dict[str, Any]:
+    """`top`: how many alternatives of a prompt's token are said; of an answer's all are."""
+    each: dict[str, Callable[[PromptToken], Any]] = {
+        "tokens": lambda token: _name(token.data if token.logprobs is None else _own(token.logprobs)),
+        "token_logprobs": lambda token: None if token.logprobs is None else token.logprobs.values[0],
+        "top_logprobs": lambda token: None if token.logprobs is None else _likeliest(token.logprobs, top),
+        "text_offset": lambda token: token.offset,
+    }
+    return {name: JsonList(partial(_encoded, tokens, entry)) for name, entry in each.items()}
+
+
+def _encoded(
+    tokens: Callable[[], Iterable[PromptToken]], entry: Callable[[PromptToken], Any]
+) -> Iterator[bytes]:
+    return (_json.encode(entry(token)) for token in tokens())
+
+
+def _own(entry: TokenLogprobs) -> bytes:
+    return entry.spelling(entry.ids[0])
+
+
+def _likeliest(entry: TokenLogprobs, top: int | None) -> dict[str, float]:
+    last = len(entry.ids) if top is None else 1 + top
+    places = (*range(1, min(last, len(entry.ids))), 0)
+    return {_name(entry.spelling(entry.ids[place])): entry.values[place] for place in places}
+
+
+def _name(data: bytes) -> str:
+    """A token as a key: parts of characters, which all read the same, by their bytes, as OpenAI has them."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in data])
+
+
+def completion_object(
+    public_id: str,
+    created: int,
+    model: str,
+    answer: WholeAnswer,
+    echoes: Sequence[str],
+    *,
+    echo_logprobs: bool = False,
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
+) -> dict[str, Any]:
+    """The whole answer to a request that does not stream. `echoes`: what is said before each choice, with
+    `echo_logprobs` with its log-probabilities. `logprobs` and `prompt_logprobs`: alternatives asked for;
+    None: no log-probabilities."""
+    each = len(answer.choices) // answer.prompts
+    choices: list[dict[str, Any]] = []
+    for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True)):
+        scores = answer.choices[index - index % each].end.prompt
+        said: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
+        if logprobs is not None and echo_logprobs and scores is not None:
+            said["logprobs"] = echoed_logprobs(scores, choice, echo, logprobs)
+        elif logprobs is not None:
+            said["logprobs"] = logprobs_object(choice.logprobs)
+        said["finish_reason"] = choice.end.reason.value
+        if prompt_logprobs is not None and scores is not None:
+            said["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
+        choices.append(said)
+    return {
+        "id": public_id,
+        "object": "text_completion",
+        "created": created,
+        "model": model,
+        "choices": choices,
+        "usage": usage_object(answer.usage),
+    }
+
+
+class CompletionEncoder:
+    """Encodes one stream's chunks as bytes ready for the wire."""
+
+    def __init__(
+        self, public_id: str, created: int, model: str, echoes: Sequence[str], *, include_usage: bool
+    ) -> None:
+        head = {"id": public_id, "object": "text_completion", "created": created, "model": model}
+        self._head = b"data: " + _json.encode(head)[:-1] + b',"choices":['
+        self._tail = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._echoes = dict(enumerate(echoes))
+        self._include_usage = include_usage
+
+    def meter(self, usage: Usage) -> None:
+        self._tail = b',"usage":' + _json.encode(usage_object(usage)) + b"}\n\n"
+
+    def start(self, prompt_tokens: int) -> bytes:
+        return b""
+
+    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+        match event:
+            case TextDelta(text=text, logprobs=logprobs):
+                return self._chunk(choice, self._echoes.pop(choice, "") + text, None, logprobs)
+            case Finished(reason=reason):
+                return self._chunk(choice, self._echoes.pop(choice, ""), reason)
+            case _:
+                raise AssertionError(f"{event!r} in the answer to a text")
+
+    def _chunk(
+        self, choice: int, text: str, reason: FinishReason | None, logprobs: Sequence[TokenLogprobs] = ()
+    ) -> bytes:
+        entry = b'{"index":%d,"text":' % choice + _json.encode(text)
+        ended = b"null" if reason is None else _json.encode(reason.value)
+        encoded = json_text(logprobs_object(logprobs)) if logprobs else b"null"
+        return (
+            self._head + entry + b',"logprobs":' + encoded + b',"finish_reason":' + ended + b"}]" + self._tail
+        )
+
+    def progress(self, progress: Progress) -> bytes:
+        return sse.progress(progress)
+
+    def finish(self, usage: Usage) -> bytes:
+        """Return the usage, if requested, and the end mark."""
+        if not self._include_usage:
+            return sse.DONE
+        return self._head + b'],"usage":' + _json.encode(usage_object(usage)) + b"}\n\n" + sse.DONE
+
+    def error(self, error: ApiError) -> bytes:
+        return sse.data(_json.encode(error.openai_body())) + sse.DONE

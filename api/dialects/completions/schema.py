@@ -1,0 +1,87 @@
+"""The accepted body of OpenAI's completions API. Unsupported fields are refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator, model_validator
+
+from api.bodies.fields import Partly, Refused, WithoutEffect, unsupported
+from api.dialects.openai.schema import MAX_THINKING_TOKENS, SamplingFields
+
+MAX_PROMPTS = 256
+MAX_LOGPROBS = 5
+"""OpenAI's own bound in this API."""
+
+PromptItem: TypeAlias = str | list[int]
+
+
+def prompt_items(value: Any, most: int) -> list[PromptItem]:
+    """Validate a text, token ids, or a list of either, distinguished by the first item, as OpenAI does. Not a
+    pydantic union, whose errors would name every member that does not match."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise ValueError("send a text, a list of texts, a list of token ids or a list of such lists")
+    if all(_is_token(entry) for entry in value):
+        return [value]
+    if len(value) > most:
+        raise ValueError(f"send at most {most} prompts in one request")
+    for entry in value:
+        if not isinstance(entry, str) and not (
+            isinstance(entry, list) and all(_is_token(token) for token in entry)
+        ):
+            raise ValueError("each prompt must be a text or a list of token ids")
+    return value
+
+
+def _prompts(value: Any) -> list[PromptItem]:
+    return prompt_items(value, MAX_PROMPTS)
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+class CompletionRequest(SamplingFields):
+    """`POST /v1/completions`."""
+
+    prompt: Annotated[
+        list[PromptItem],
+        PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+    ]
+    # OpenAI's own default, which clients of this older API rely on.
+    max_tokens: Annotated[int | None, Partly("0 only with echo")] = Field(default=16, ge=0)
+    echo: StrictBool = False
+    logprobs: Annotated[int | None, Partly("not with echo: true and stream: true")] = Field(
+        default=None, ge=0, le=MAX_LOGPROBS
+    )
+
+    suffix: Annotated[str | None, Refused("the server does not fill in between two texts")] = None
+    best_of: Annotated[int | None, Refused("use n: the server returns every answer that it generates")] = None
+    add_special_tokens: Annotated[
+        StrictBool, Refused("the server tokenizes the prompt as it is", neutral=(False,))
+    ] = False
+    thinking_token_budget: Annotated[int | None, WithoutEffect("a completion has no reasoning section")] = (
+        Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
+    )
+    prompt_embeds: Annotated[Any, Refused("send text or token ids")] = None
+
+    @field_validator("logprobs")
+    @classmethod
+    def _of_whole_echoes(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("echo") and info.data.get("stream"):
+            raise unsupported("with echo: true it needs stream: false")
+        return value
+
+    @model_validator(mode="after")
+    def _says_something(self) -> CompletionRequest:
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens: 0 needs echo: true; without it the answer would be empty")
+        return self
+
+    @property
+    def wanted_prompt_logprobs(self) -> int | None:
+        """Alternatives for each token of the prompt; None: no log-probabilities of it."""
+        asked = (self.prompt_logprobs, self.logprobs if self.echo else None)
+        return max((top for top in asked if top is not None), default=None)

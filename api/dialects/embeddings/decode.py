@@ -1,0 +1,54 @@
+"""From an accepted body to the scheduler's requests: one for each text.
+
+A file of its own because every dialect has its decoder in one.
+"""
+
+from __future__ import annotations
+
+from api.dialects.completions.schema import PromptItem
+from api.dialects.embeddings.schema import EmbeddingRequest
+from scheduler.errors import InvalidRequest
+from scheduler.prompt.embedder import Embedder
+from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
+
+
+def embedding_requests(
+    body: EmbeddingRequest, embedder: Embedder | None, public_id: str, start: int, end: int
+) -> list[GenerationRequest]:
+    """One for each of these texts. `embedder` None: the model is none, which the scheduler says. Raise
+    InvalidRequest."""
+    before = _prompt(body.prompt_name, embedder)
+    return [
+        GenerationRequest(
+            public_id=public_id,
+            prompt=_text(item, before),
+            kind="embedding",
+            max_tokens=0,
+            dimensions=body.dimensions or 0,
+            truncate_tokens=_truncated(body.truncate_prompt_tokens),
+            priority=body.priority,
+            timeout_seconds=body.timeout,
+        )
+        for item in body.input[start:end]
+    ]
+
+
+def _text(item: PromptItem, before: str) -> TextPrompt | TokenPrompt:
+    """Token ids are taken as they are."""
+    return TextPrompt(before + item) if isinstance(item, str) else TokenPrompt(tuple(item))
+
+
+def _truncated(tokens: int | None) -> int | None:
+    return None if tokens is None else max(0, tokens)
+
+
+def _prompt(name: str | None, embedder: Embedder | None) -> str:
+    """The text before each input."""
+    if embedder is None:
+        return ""
+    if name is None:
+        return embedder.default_prompt
+    if name not in embedder.prompts:
+        known = ", ".join(map(repr, embedder.prompts)) or "none"
+        raise InvalidRequest(f"the model has no prompt {name!r}; it has {known}", param="prompt_name")
+    return embedder.prompts[name]

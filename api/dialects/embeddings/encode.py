@@ -1,0 +1,50 @@
+"""Vectors in OpenAI's form: numbers, or base64 of their bytes, which its own client asks for."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from api.bodies.json_pieces import JsonList
+from scheduler.events import Finished, usage_of_all
+
+Encoding: TypeAlias = Literal["float", "base64"]
+
+
+def embeddings_object(
+    public_id: str, created: int, model: str, ends: Sequence[Finished], encoding: Encoding
+) -> dict[str, Any]:
+    """`id` and `created` are vLLM's."""
+    return {
+        "id": public_id,
+        "object": "list",
+        "created": created,
+        "model": model,
+        "data": JsonList(lambda: _entries(ends, encoding)),
+        "usage": usage_object(ends),
+    }
+
+
+def usage_object(ends: Sequence[Finished]) -> dict[str, int]:
+    """Nothing is written, so all tokens are those of prompts."""
+    tokens = usage_of_all([end.usage for end in ends]).prompt_tokens
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def _entries(ends: Sequence[Finished], encoding: Encoding) -> Iterator[bytes]:
+    for index, end in enumerate(ends):
+        vector = base64.b64encode(end.vector).decode() if encoding == "base64" else numbers(end.vector)
+        yield msgspec.json.encode({"object": "embedding", "index": index, "embedding": vector})
+
+
+def numbers(vector: bytes) -> list[float]:
+    """Of little-endian float32. Each is exactly one of Python's."""
+    values = array("f", vector)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tolist()

@@ -1,0 +1,103 @@
+"""Decode an OpenAI body into a `GenerationRequest`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from api.dialects.openai.messages import ChatMessage
+from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields
+from api.dialects.openai.structured import structure
+from api.dialects.openai.tools import neutral_choice
+from api.options.model_defaults import NEUTRAL, Defaults
+from scheduler.prompt.volatile_headers import stable
+from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, Sampling
+
+_UNSIGNED_64 = (1 << 64) - 1
+
+
+def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL) -> GenerationRequest:
+    """`defaults`: of the model's name, for what the body omits. As many tokens as the context allows."""
+    choice, only_tool = neutral_choice(body.tool_choice)
+    return GenerationRequest(
+        public_id=f"chatcmpl-{secrets.token_hex(12)}",
+        prompt=ChatPrompt(
+            messages=tuple(_messages(body.messages)),
+            template_options=dict(body.chat_template_kwargs or {}),
+            tools=tuple(tool.neutral(f"tools.{i}") for i, tool in enumerate(body.tools or ())),
+            tool_choice=choice,
+            only_tool=only_tool,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            reasoning=defaults.reasoning_for(reasoning(body.reasoning_effort), body.chat_template_kwargs),
+            continue_final=body.continue_final_message,
+        ),
+        sampling=sampling(body, defaults),
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        stop=tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        includes_stop=body.include_stop_str_in_output,
+        ignore_eos=body.ignore_eos,
+        structure=structure(body),
+        choices=body.n or 1,
+        top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+        min_tokens=body.min_tokens,
+        thinking_tokens=body.thinking_token_budget,
+        priority=body.priority,
+        timeout_seconds=body.timeout,
+        cache_salt=body.cache_salt or "",
+    )
+
+
+def reasoning(effort: str | None) -> Reasoning:
+    match effort:
+        case None:
+            return Reasoning()
+        case "none":
+            return Reasoning(enabled=False)
+        case _:
+            return Reasoning(enabled=True, effort=effort)
+
+
+def sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
+    return defaults.sampling_for(
+        # A request without a seed gets one: its tokens can then be computed again after an engine's death.
+        seed=secrets.randbits(63) if body.seed is None else body.seed & _UNSIGNED_64,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        repetition_penalty=body.repetition_penalty,
+        repetition_context=body.repetition_context_size,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        logit_bias=tuple(sorted((body.logit_bias or {}).items())),
+    )
+
+
+def _messages(messages: Sequence[ChatMessage]) -> Iterator[Message]:
+    """Return messages as chat templates take them: absent fields absent, text parts joined, `developer` named
+    `system`."""
+    for message in messages:
+        is_system = message.role in ("system", "developer")
+        blocks = stable(message.blocks) if is_system else message.blocks
+        if is_system and not blocks and message.blocks:
+            continue
+        yield _message("system" if is_system else message.role, "".join(blocks), message)
+
+
+def _message(role: str, content: str, message: ChatMessage) -> Message:
+    # Templates write `message.content`; a message with only tool calls has none.
+    rendered: dict[str, Any] = {"role": role, "content": content}
+    if message.name is not None:
+        rendered["name"] = message.name
+    if message.tool_call_id is not None:
+        rendered["tool_call_id"] = message.tool_call_id
+    if message.thoughts:
+        rendered["reasoning_content"] = message.thoughts
+    if message.tool_calls:
+        rendered["tool_calls"] = [
+            call.model_dump(exclude_none=True, exclude={"index"}) for call in message.tool_calls
+        ]
+    return rendered

@@ -1,0 +1,70 @@
+"""`/v1/chat/completions` and `/v1/models`.
+
+A file of its own because every dialect's folder has the same four.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from api.access.auth import CallerOf
+from api.answers.event_stream import EventStream
+from api.answers.openapi import STREAMED
+from api.answers.whole_answer import whole_answer
+from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
+from api.dialects.openai.decode import generation_request
+from api.dialects.openai.encode import ChunkEncoder, completion_object
+from api.dialects.openai.metered_stream import MeteredStream
+from api.dialects.openai.schema import ChatCompletionRequest, StreamOptions
+from api.dialects.thinking_budget import name_unkept_budget
+from api.served_models import ServedModels
+
+
+def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
+    router = APIRouter(tags=["openai"], route_class=JsonRoute)
+
+    @router.post("/v1/chat/completions", response_model=None, responses=STREAMED)
+    async def chat_completions(
+        body: Validated[ChatCompletionRequest], caller: CallerOf, work: BodyWorkOf, http: Request
+    ) -> Response:
+        """A conversation's next turn, streamed as server-sent events where `stream` is true."""
+        served = models.check(body.model)
+        decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
+        request = caller.asks(decoded, served.adapter)
+        request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
+        created = int(time.time())
+        if not body.stream:
+            answer = await whole_answer(served.scheduler, request)
+            return work.response(
+                completion_object(
+                    request.public_id,
+                    created,
+                    served.name,
+                    answer,
+                    logprobs=bool(body.logprobs),
+                    prompt_logprobs=body.prompt_logprobs,
+                )
+            )
+        options = body.stream_options or StreamOptions()
+        include_usage = options.include_usage
+        encoder = ChunkEncoder(request.public_id, created, served.name, include_usage)
+        kind = MeteredStream if include_usage and options.continuous_usage_stats else EventStream
+        return kind(served.scheduler, request, encoder, keep_alive_seconds)
+
+    @router.get("/v1/models")
+    async def all_models() -> dict[str, Any]:
+        """Return the model names that requests may use, and whether each is loaded."""
+        return models.listings()
+
+    # `:path`, because hub ids contain a slash.
+    @router.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        """Return one model."""
+        return models.listing(name)
+
+    return router

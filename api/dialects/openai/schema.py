@@ -1,0 +1,273 @@
+"""The accepted bodies of the OpenAI API. Unsupported fields are refused by name; a field whose neutral value
+has no effect is accepted with that value only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, StrictBool, ValidationInfo, field_validator, model_validator
+
+from api.access.identity import MAX_TIMEOUT_SECONDS
+from api.bodies.body import Body
+from api.bodies.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect, unsupported
+from api.bodies.sampling_values import (
+    FrequencyPenalty,
+    MinP,
+    PresencePenalty,
+    RepetitionPenalty,
+    Temperature,
+    TopK,
+    TopP,
+)
+from api.dialects.openai.messages import ChatMessage
+from api.dialects.openai.structured import (
+    GrammarText,
+    ResponseFormat,
+    SchemaOrText,
+    StructuredOutputs,
+    Texts,
+    WhiteSpacePattern,
+    structure,
+)
+from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
+from scheduler.request import MAX_TOP_LOGPROBS, PRIORITIES
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+MAX_BIASES = 1024
+MAX_SEED = 2**64 - 1
+MAX_CHOICES = 128
+MAX_STOP_TOKENS = 256
+MAX_THINKING_TOKENS = 2**31 - 1
+
+_BOOKKEEPING = "used only for the provider's own accounting"
+_RETENTION = "the prefix cache keeps every prefix until it needs the memory"
+_WHOLE_CONTEXT = "the penalty always counts the whole context"
+_CONTEXT_SIZE = Partly(f"refused beside its penalty: {_WHOLE_CONTEXT}")
+MAX_SALT_CHARACTERS = 256
+
+
+_TEMPLATES_OWN = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "tokenizer_kwargs"),
+        *("processor_kwargs", "sanitize_control_tokens"),
+        *("raise_exception", "strftime_now", "namespace", "range", "dict", "lipsum", "cycler", "joiner"),
+        *("loop", "self", "caller", "varargs", "kwargs"),
+    )
+)
+"""Reserved names for `chat_template_kwargs`: what the body has fields for or refuses, parameters of
+transformers' `apply_chat_template`, and functions that templates call. Special tokens end in `_token`."""
+
+
+class StreamOptions(Body):
+    include_usage: StrictBool = False
+    include_obfuscation: Annotated[
+        StrictBool, Refused("the server does not pad stream events", neutral=(False,))
+    ] = False
+    # vLLM's: with `include_usage`, the usage so far on every chunk.
+    continuous_usage_stats: StrictBool = False
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Stop = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]],
+    Field(max_length=MAX_STOPS, fail_fast=True),
+    BeforeValidator(_listed),
+]
+
+
+class DecodingFields(Body):
+    """How tokens are chosen and where they end, the same in all of OpenAI's ways of asking: OpenAI's fields,
+    and vLLM's extra ones by vLLM's names."""
+
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), le=MAX_SEED)
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: PresencePenalty | None = None
+    frequency_penalty: FrequencyPenalty | None = None
+    logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], AtMost(MAX_BIASES)] | None = (
+        None
+    )
+    stop: Stop | None = None
+    stop_token_ids: Annotated[list[int], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
+    include_stop_str_in_output: StrictBool = False
+    ignore_eos: StrictBool = False
+    min_tokens: int = Field(default=0, ge=0)
+    # vLLM's name and values: -1 is no budget.
+    thinking_token_budget: int | None = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
+    # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
+    priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
+    timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
+
+    skip_special_tokens: Annotated[
+        StrictBool, Refused("the text never contains special tokens", neutral=(True,))
+    ] = True
+    spaces_between_special_tokens: Annotated[
+        StrictBool, Refused("the text never contains special tokens", neutral=(True,))
+    ] = True
+    return_token_ids: Annotated[
+        StrictBool | None, Refused("the server returns text only", neutral=(False,))
+    ] = None
+    return_tokens_as_token_ids: Annotated[
+        StrictBool | None, Refused("log-probabilities name tokens by text and bytes", neutral=(False,))
+    ] = None
+    use_beam_search: Annotated[
+        StrictBool | None, Refused("the server has no beam search", neutral=(False,))
+    ] = None
+    length_penalty: Annotated[float | None, Refused("the server has no beam search", neutral=(1, 1.0))] = None
+    bad_words: Annotated[Listed[str] | None, Refused("use logit_bias to exclude tokens", neutral=([],))] = (
+        None
+    )
+    allowed_token_ids: Annotated[Listed[int] | None, Refused("use a grammar to restrict the answer")] = None
+    truncate_prompt_tokens: Annotated[
+        int | None, Refused("the server refuses a prompt that is too long, and never cuts it")
+    ] = None
+    logits_processors: Annotated[Any, Refused("the server runs no code from requests")] = None
+    # mlx_lm.server's. Without the first the penalty counts the whole context, as vLLM's, and not 20 tokens.
+    repetition_context_size: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    presence_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
+    frequency_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
+    xtc_probability: Annotated[float | None, Refused("XTC sampling is not implemented", neutral=(0, 0.0))] = (
+        None
+    )
+    adapters: Annotated[str | None, Refused("the server loads no LoRA adapters")] = None
+    # SGLang's.
+    regex: Annotated[str | None, Refused("use guided_regex")] = None
+    ebnf: Annotated[str | None, Refused("use guided_grammar, in Lark's or llama.cpp's syntax")] = None
+
+    @field_validator("presence_context_size", "frequency_context_size")
+    @classmethod
+    def _of_no_penalty(cls, value: int | None, info: ValidationInfo) -> int | None:
+        penalty = str(info.field_name).replace("context_size", "penalty")
+        if value is not None and info.data.get(penalty) not in (None, 0.0):
+            raise unsupported(_WHOLE_CONTEXT)
+        return value
+
+
+class SamplingFields(DecodingFields):
+    """What chat completions and completions have in common."""
+
+    model: str | None = None
+    stream: StrictBool = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+
+    user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    prompt_logprobs: Annotated[int | None, Partly("not with stream: true")] = Field(
+        default=None, ge=0, le=MAX_TOP_LOGPROBS
+    )
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: SchemaOrText | None = None
+    guided_regex: GrammarText | None = None
+    guided_choice: Texts | None = None
+    guided_grammar: GrammarText | None = None
+    guided_whitespace_pattern: WhiteSpacePattern | None = None
+
+    @model_validator(mode="after")
+    def _is_held_to_one_thing(self) -> SamplingFields:
+        structure(self)
+        return self
+
+    @field_validator("prompt_logprobs")
+    @classmethod
+    def _beside_whole_answers(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("stream"):
+            raise unsupported("it needs stream: false")
+        return value
+
+    @model_validator(mode="after")
+    def _streams_what_has_options(self) -> SamplingFields:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options needs stream: true")
+        return self
+
+
+class ChatCompletionRequest(SamplingFields):
+    """`POST /v1/chat/completions`."""
+
+    bulk = ("messages", "tools")
+
+    messages: Listed[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: StrictBool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Annotated[Choice | None, CHOICE] = None
+    parallel_tool_calls: StrictBool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: JsonObject | None = None
+    continue_final_message: StrictBool = False
+    add_generation_prompt: StrictBool | None = None
+
+    store: Annotated[
+        StrictBool | None, Refused("the server does not store chat completions", neutral=(False,))
+    ] = None
+    modalities: Annotated[Listed[str] | None, Refused("the model writes text only", neutral=(["text"],))] = (
+        None
+    )
+    include_reasoning: Annotated[
+        StrictBool, Refused("the server always returns reasoning, in its own field", neutral=(True,))
+    ] = True
+    echo: Annotated[StrictBool, Refused("the answer never repeats the last message", neutral=(False,))] = (
+        False
+    )
+    add_special_tokens: Annotated[
+        StrictBool, Refused("the chat template adds the special tokens", neutral=(False,))
+    ] = False
+    chat_template: Annotated[Any, Refused("the server uses the model's own chat template")] = None
+    documents: Annotated[Any, Refused("put documents into messages")] = None
+
+    metadata: Annotated[JsonObject | None, WithoutEffect(_BOOKKEEPING)] = None
+    safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
+    service_tier: Annotated[
+        Literal["auto", "default"] | None, WithoutEffect("one engine has one service tier")
+    ] = None
+    prompt_cache_key: Annotated[
+        str | None, WithoutEffect("the prefix cache finds shared prefixes by their tokens")
+    ] = None
+    prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
+    prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION)] = None
+    prediction: Annotated[Any, WithoutEffect("a prediction does not change the answer")] = None
+    moderation: Annotated[Any, Refused("the server does not moderate content")] = None
+    verbosity: Annotated[str | None, Refused("the model has no verbosity setting", neutral=("medium",))] = (
+        None
+    )
+    web_search_options: Annotated[Any, Refused("the server has no web search")] = None
+    audio: Annotated[Any, Refused("the model writes text only")] = None
+    functions: Annotated[Any, Refused("deprecated: use tools")] = None
+    function_call: Annotated[Any, Refused("deprecated: use tool_choice")] = None
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _no_override(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name in value or {}:
+            if name in _TEMPLATES_OWN or name.startswith("return_") or name.endswith(("_token", "_tokens")):
+                raise ValueError(f"a request cannot set {name!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatCompletionRequest:
+        if None not in (self.max_tokens, self.max_completion_tokens) and (
+            self.max_tokens != self.max_completion_tokens
+        ):
+            raise ValueError("max_tokens and max_completion_tokens differ: send one of them")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        if self.continue_final_message:
+            if self.add_generation_prompt:
+                raise ValueError("continue_final_message needs add_generation_prompt: false")
+            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].tool_calls:
+                raise ValueError("continue_final_message needs a last message that is the assistant's text")
+        elif self.add_generation_prompt is False:
+            raise ValueError("add_generation_prompt: false needs continue_final_message")
+        return self

@@ -1,0 +1,87 @@
+"""`/v1/rerank`; also `/rerank` and `/v2/rerank`, as vLLM and Cohere's clients have it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+
+from api.access.auth import CallerOf
+from api.answers.waves import all_finished
+from api.dialects.embeddings.encode import numbers, usage_object
+from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
+from api.dialects.rerank.schema import RerankRequest
+from api.served_models import ServedModels
+from scheduler.events import Finished
+from scheduler.prompt.embedder import Embedder
+from scheduler.prompt.rerank_pair import rerank_pair
+from scheduler.request import GenerationRequest, TextPrompt
+
+
+def rerank_routes(models: ServedModels) -> APIRouter:
+    router = APIRouter(tags=["rerank"], route_class=JsonRoute)
+
+    @router.post("/v1/rerank", response_model=None)
+    @router.post("/v2/rerank", response_model=None)
+    @router.post("/rerank", response_model=None)
+    async def rerank(body: Validated[RerankRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
+        """The documents by their relevance to the query, the most relevant first."""
+        served = models.check(body.model)
+        public_id = f"rerank-{secrets.token_hex(12)}"
+
+        async def made(start: int, end: int) -> list[GenerationRequest]:
+            make = partial(rerank_requests, body, served.embedder, public_id, start, end)
+            return [caller.asks(request, served.adapter) for request in await work(make)]
+
+        ends = await all_finished(served.scheduler, len(body.documents), made)
+        return work.response(rerank_object(public_id, served.name, body, ends))
+
+    return router
+
+
+def rerank_requests(
+    body: RerankRequest, embedder: Embedder | None, public_id: str, start: int, end: int
+) -> list[GenerationRequest]:
+    """One for each of these documents, with its own copy of the query. `embedder` None: the model is no
+    reranker, which the scheduler says."""
+    return [
+        GenerationRequest(
+            public_id=public_id,
+            prompt=(
+                TextPrompt(document.text)
+                if embedder is None
+                else rerank_pair(embedder, body.query, document.text, body.instruction)
+            ),
+            kind="rerank",
+            max_tokens=0,
+            priority=body.priority,
+            timeout_seconds=body.timeout,
+        )
+        for document in body.documents[start:end]
+    ]
+
+
+def rerank_object(
+    public_id: str, model: str, body: RerankRequest, ends: Sequence[Finished]
+) -> dict[str, Any]:
+    """Equally relevant documents in the order in which they were sent."""
+    scores = [numbers(end.vector)[0] for end in ends]
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    texts = [{"document": {"text": document.text}} for document in body.documents]
+    return {
+        "id": public_id,
+        "model": model,
+        "results": [
+            {
+                "index": index,
+                "relevance_score": scores[index],
+                **(texts[index] if body.return_documents else {}),
+            }
+            for index in order[: body.top_n]
+        ],
+        "usage": usage_object(ends),
+    }

@@ -1,0 +1,53 @@
+"""The accepted body of a ranking, in Jina's, Cohere's and vLLM's form. Unsupported fields are refused by
+name.
+
+A file of its own because every dialect has its schema in one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, StrictBool
+
+from api.access.identity import MAX_TIMEOUT_SECONDS
+from api.bodies.body import Body
+from api.bodies.fields import Refused, WithoutEffect
+from scheduler.request import PRIORITIES
+
+MAX_DOCUMENTS = 2048
+MAX_QUERY_CHARACTERS = 1 << 15
+"""Each document's prompt has a copy of it, as long as it is under way."""
+_WHOLE = "a document that is cut may lose what it is asked for: send shorter ones"
+
+
+class Document(Body):
+    text: str
+
+
+def _as_object(value: Any) -> Any:
+    return {"text": value} if isinstance(value, str) else value
+
+
+DocumentItem = Annotated[Document, BeforeValidator(_as_object, json_schema_input_type=str | Document)]
+
+
+class RerankRequest(Body):
+    """`POST /v1/rerank`."""
+
+    model: str | None = None
+    query: str = Field(min_length=1, max_length=MAX_QUERY_CHARACTERS)
+    documents: Annotated[list[DocumentItem], Field(min_length=1, max_length=MAX_DOCUMENTS, fail_fast=True)]
+    top_n: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    return_documents: StrictBool = True
+    # How the documents relate to the query, in words, where the model takes them.
+    instruction: str | None = Field(default=None, max_length=MAX_QUERY_CHARACTERS)
+    user: Annotated[str | None, WithoutEffect("used only for the provider's own accounting")] = None
+
+    max_tokens_per_doc: Annotated[int | None, Refused(_WHOLE)] = None
+    max_chunks_per_doc: Annotated[int | None, Refused(_WHOLE)] = None
+    truncate_prompt_tokens: Annotated[int | None, Refused(_WHOLE)] = None
+    truncation: Annotated[StrictBool | None, Refused(_WHOLE, neutral=(False,))] = None
+    rank_fields: Annotated[Any, Refused("a document is one text: join its fields")] = None
+    priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
+    timeout: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)

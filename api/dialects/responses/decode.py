@@ -1,0 +1,55 @@
+"""Decode an OpenAI responses body into a `GenerationRequest`.
+
+A file of its own because every dialect's folder has the same four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from api.dialects.openai.decode import reasoning, sampling
+from api.dialects.openai.structured import flat_structure
+from api.dialects.openai.tools import neutral_choice
+from api.dialects.responses.conversation import with_instructions
+from api.dialects.responses.response_ids import ResponseIds
+from api.dialects.responses.schema import CreateResponse
+from api.options.model_defaults import NEUTRAL, Defaults
+from scheduler.request import ChatPrompt, GenerationRequest, Message
+
+
+def generation_request(
+    body: CreateResponse,
+    messages: Sequence[Message],
+    ids: ResponseIds,
+    tenant: str = "",
+    defaults: Defaults = NEUTRAL,
+) -> GenerationRequest:
+    """`messages`: the whole conversation. `defaults`: of the model's name, for what the body omits."""
+    choice, only_tool = neutral_choice(body.tool_choice)
+    return GenerationRequest(
+        public_id=ids.new(),
+        prompt=ChatPrompt(
+            messages=with_instructions(body.instructions, messages),
+            tools=tuple(body.offered),
+            tool_choice=choice,
+            only_tool=None if only_tool is None else body.chosen(only_tool),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            reasoning=defaults.reasoning_for(
+                reasoning(None if body.reasoning is None else body.reasoning.effort)
+            ),
+        ),
+        sampling=sampling(body, defaults),
+        max_tokens=body.max_output_tokens,
+        stop=tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        includes_stop=body.include_stop_str_in_output,
+        ignore_eos=body.ignore_eos,
+        structure=flat_structure(None if body.text is None else body.text.format),
+        top_logprobs=body.wanted_logprobs,
+        min_tokens=body.min_tokens,
+        thinking_tokens=body.thinking_token_budget,
+        priority=body.priority,
+        timeout_seconds=body.timeout,
+        cache_salt=body.cache_salt or "",
+        tenant=tenant,
+    )

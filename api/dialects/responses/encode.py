@@ -1,0 +1,159 @@
+"""Encode stream events as events of OpenAI's responses API: each item is added, grows and is completed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, assert_never
+
+import msgspec
+
+from api.answers import sse
+from api.answers.block_sequence import BlockSequence, Closed, Grown, Opened, Step
+from api.answers.errors import ApiError
+from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
+from api.bodies.json_pieces import json_text
+from api.dialects.openai.encode import logprobs_list, marked
+from api.dialects.responses.envelope import Envelope, ItemStatus, Status, part, status_of
+from scheduler.errors import SchedulerError
+from scheduler.events import (
+    AnswerPiece,
+    Finished,
+    FinishReason,
+    Progress,
+    TokenLogprobs,
+    Usage,
+)
+
+_json = msgspec.json.Encoder()
+
+Remember = Callable[[bytes, list[Block]], None]
+"""Called with the JSON text of the finished response, before its last event is sent."""
+
+
+class ResponseCancelled(SchedulerError):
+    """The client cancelled the response."""
+
+    code = "response_cancelled"
+
+
+class ResponseEncoder:
+    """Encodes one stream's events as bytes ready for the wire."""
+
+    def __init__(self, envelope: Envelope, remember: Remember) -> None:
+        self._envelope = envelope
+        self._remember = remember
+        self._sequence = BlockSequence()
+        self._number = -1
+        self._end: Finished | None = None
+        self._blocks: list[Block] = []
+        self._items: list[dict[str, Any]] = []
+        self._item_id = b""
+        self._logprobs: list[bytes] = []
+        """Of the block that is open: the JSON text of their entries."""
+        self.response = envelope.response("in_progress")
+        """The response as it was last sent."""
+
+    def start(self, prompt_tokens: int) -> bytes:
+        created = self._event("response.created", {"response": self.response})
+        return created + self._event("response.in_progress", {"response": self.response})
+
+    def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
+        if isinstance(event, Finished):
+            self._end = event
+            cut = event.reason is FinishReason.LENGTH
+            return self._close("incomplete" if cut else "completed")
+        return b"".join([self._step(step, "completed") for step in self._sequence.add(event)])
+
+    def _close(self, status: ItemStatus) -> bytes:
+        return b"".join([self._step(step, status) for step in self._sequence.end()])
+
+    def _step(self, step: Step, status: ItemStatus) -> bytes:
+        match step:
+            case Opened(index=index, block=block):
+                return self._opened(index, block)
+            case Grown(index=index, block=block, text=text, logprobs=logprobs):
+                return self._delta(index, block, text, logprobs)
+            case Closed(index=index, block=block):
+                return self._closed(index, block, status)
+            case _:
+                assert_never(step)
+
+    def _opened(self, index: int, block: Block) -> bytes:
+        item = self._envelope.item(index, block, "in_progress")
+        self._item_id = _json.encode(item["id"])
+        added = self._event("response.output_item.added", {"output_index": index, "item": item})
+        if isinstance(block, ToolCallBlock):
+            return added
+        fields = {**self._place(index, block), "part": part(block)}
+        return added + self._event("response.content_part.added", fields)
+
+    def _delta(self, index: int, block: Block, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
+        """Frame a delta from a template, because there is one for each piece."""
+        self._number += 1
+        match block:
+            case TextBlock():
+                encoded = b",".join(logprobs_list(logprobs).entries())
+                if encoded:
+                    self._logprobs.append(encoded)
+                name = b"response.output_text.delta"
+                rest = b',"content_index":0,"logprobs":[' + encoded + b'],"delta":'
+            case ReasoningBlock():
+                name, rest = b"response.reasoning_text.delta", b',"content_index":0,"delta":'
+            case ToolCallBlock():
+                name, rest = b"response.function_call_arguments.delta", b',"delta":'
+            case _:
+                assert_never(block)
+        head = b'{"type":"%b","sequence_number":%d,"output_index":%d,"item_id":' % (name, self._number, index)
+        return sse.named(name, head + self._item_id + rest + _json.encode(text) + b"}")
+
+    def _closed(self, index: int, block: Block, status: ItemStatus) -> bytes:
+        # The deltas' own text again: it is in four events more.
+        logprobs = msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
+        self._logprobs.clear()
+        item = self._envelope.item(index, block, status, logprobs)
+        self._blocks.append(block)
+        self._items.append(item)
+        place = self._place(index, block)
+        match block:
+            case TextBlock(text=text):
+                said = {**place, "text": text, "logprobs": logprobs}
+                done = self._event("response.output_text.done", said)
+                done += self._event("response.content_part.done", {**place, "part": part(block, logprobs)})
+            case ReasoningBlock(text=text):
+                done = self._event("response.reasoning_text.done", {**place, "text": text})
+                done += self._event("response.content_part.done", {**place, "part": part(block)})
+            case ToolCallBlock(name=name, arguments=arguments):
+                fields = {**place, **self._envelope.called(name), "arguments": arguments}
+                done = self._event("response.function_call_arguments.done", fields)
+            case _:
+                assert_never(block)
+        return done + self._event("response.output_item.done", {"output_index": index, "item": item})
+
+    def _place(self, index: int, block: Block) -> dict[str, Any]:
+        place: dict[str, Any] = {"item_id": self._envelope.item_id(index, block), "output_index": index}
+        return place if isinstance(block, ToolCallBlock) else {**place, "content_index": 0}
+
+    def progress(self, progress: Progress) -> bytes:
+        return sse.progress(progress)
+
+    def finish(self, usage: Usage) -> bytes:
+        assert self._end is not None, "the choice ends before the answer"
+        status = status_of(self._end.reason)
+        return self._last(f"response.{status}", status, usage)
+
+    def error(self, error: ApiError) -> bytes:
+        """Store a cancelled response with its output so far; drop a failed one."""
+        if error.code == ResponseCancelled.code:
+            return self._close("incomplete") + self._last("response.incomplete", "cancelled", None)
+        self.response = self._envelope.response("failed", self._items, error=error.sendable_message)
+        return self._event("response.failed", {"response": self.response})
+
+    def _last(self, event: str, status: Status, usage: Usage | None) -> bytes:
+        mark = {} if self._end is None else marked(self._end)
+        self.response = {**self._envelope.response(status, self._items, usage), **mark}
+        self._remember(json_text(self.response), self._blocks)
+        return self._event(event, {"response": self.response})
+
+    def _event(self, name: str, fields: dict[str, Any]) -> bytes:
+        self._number += 1
+        return sse.named(name.encode(), json_text({"type": name, "sequence_number": self._number, **fields}))

@@ -1,0 +1,169 @@
+"""The response object: the request's parameters and the answer so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, assert_never
+
+import msgspec
+
+from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
+from api.bodies.json_pieces import JsonList
+from api.dialects.openai.encode import logprobs_list
+from api.dialects.openai.tools import NamedFunction
+from api.dialects.responses.schema import AnyTool, CreateResponse, FunctionTool, NamespaceTool, WebSearch
+from scheduler.events import FinishReason, Usage
+from scheduler.request import Sampling
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The fields that stay constant while the answer grows."""
+
+    public_id: str
+    created_at: int
+    model: str
+    body: CreateResponse
+    sampling: Sampling
+    """What the answer is drawn with: the body's, and defaults."""
+
+    def response(
+        self,
+        status: Status,
+        output: Sequence[dict[str, Any]] = (),
+        usage: Usage | None = None,
+        error: str | None = None,
+    ) -> dict[str, Any]:
+        body = self.body
+        reasoning = body.reasoning
+        over = status not in ("in_progress", "failed")
+        return {
+            "id": self.public_id,
+            "object": "response",
+            "created_at": self.created_at,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": None if error is None else {"code": "server_error", "message": error},
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "model": self.model,
+            "output": list(output),
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": None if reasoning is None else reasoning.effort, "summary": None},
+            "service_tier": "default",
+            "store": body.remembers,
+            "temperature": self.sampling.temperature,
+            "text": {"format": _text_format(body)},
+            "tool_choice": _tool_choice(body),
+            "tools": [_tool(tool) for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
+            "top_p": self.sampling.top_p,
+            "truncation": "disabled",
+            "usage": usage_object(usage) if over and usage is not None else None,
+            "user": body.user,
+        }
+
+    def item(
+        self, index: int, block: Block, status: ItemStatus, logprobs: LogprobsJson | None = None
+    ) -> dict[str, Any]:
+        """Return a block as an output item, with empty content until the block is complete. `logprobs`: the
+        JSON text of a text's log-probabilities, if there is one already."""
+        item_id = self.item_id(index, block)
+        over = status != "in_progress"
+        match block:
+            case TextBlock():
+                content = [part(block, logprobs)] if over else []
+                said = {"role": "assistant", "status": status, "content": content}
+                return {"id": item_id, "type": "message", **said}
+            case ReasoningBlock():
+                content = [part(block)] if over else []
+                thought = {"summary": [], "content": content, "encrypted_content": None, "status": status}
+                return {"id": item_id, "type": "reasoning", **thought}
+            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
+                call = {"call_id": call_id, **self.called(name), "arguments": arguments, "status": status}
+                return {"id": item_id, "type": "function_call", **call}
+            case _:
+                assert_never(block)
+
+    def called(self, offered_name: str) -> dict[str, str]:
+        """Return the fields that name a called function: `name`, and `namespace` if it has one."""
+        namespace, name = self.body.called(offered_name)
+        return {"name": name} if namespace is None else {"namespace": namespace, "name": name}
+
+    def item_id(self, index: int, block: Block) -> str:
+        """Derive the item's id from the response's id, less the front's name, and the item's index."""
+        kinds: dict[type[Block], str] = {TextBlock: "msg", ReasoningBlock: "rs", ToolCallBlock: "fc"}
+        return f"{kinds[type(block)]}_{self.public_id.rpartition('_')[2]}{index:04}"
+
+    def items(self, blocks: Sequence[Block], reason: FinishReason) -> list[dict[str, Any]]:
+        """Return the items of a whole answer. If max_output_tokens ended it, its last item is incomplete."""
+        last = len(blocks) - 1
+        cut = reason is FinishReason.LENGTH
+        return [
+            self.item(index, block, "incomplete" if cut and index == last else "completed")
+            for index, block in enumerate(blocks)
+        ]
+
+
+def status_of(reason: FinishReason) -> Status:
+    return "incomplete" if reason is FinishReason.LENGTH else "completed"
+
+
+LogprobsJson: TypeAlias = JsonList | msgspec.Raw
+
+
+def part(block: TextBlock | ReasoningBlock, logprobs: LogprobsJson | None = None) -> dict[str, Any]:
+    if isinstance(block, TextBlock):
+        return {
+            "type": "output_text",
+            "text": block.text,
+            "annotations": [],
+            "logprobs": logprobs_list(block.logprobs) if logprobs is None else logprobs,
+        }
+    return {"type": "reasoning_text", "text": block.text}
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+    }
+
+
+def _text_format(body: CreateResponse) -> dict[str, Any]:
+    asked = None if body.text is None else body.text.format
+    if asked is None:
+        return {"type": "text"}
+    return asked.model_dump(by_alias=True, exclude_none=True)
+
+
+def _tool_choice(body: CreateResponse) -> Any:
+    choice = body.tool_choice
+    return choice.model_dump() if isinstance(choice, NamedFunction) else choice or "auto"
+
+
+def _tool(tool: AnyTool) -> dict[str, Any]:
+    """Return the tool as the client sent it; required fields of a function are present, if null."""
+    match tool:
+        case FunctionTool():
+            fields = tool.model_dump()
+            return {name: fields[name] for name in ("type", "name", "description", "parameters", "strict")}
+        case NamespaceTool(type=kind, name=name, description=description, tools=tools):
+            inner = [_tool(function) for function in tools]
+            return {"type": kind, "name": name, "description": description, "tools": inner}
+        case WebSearch():
+            return tool.model_dump(exclude_none=True)
+        case _:
+            assert_never(tool)

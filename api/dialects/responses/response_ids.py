@@ -1,0 +1,37 @@
+"""Ids of responses: they name the front that made them.
+
+A response is stored by one front only (a running `penstock serve`), and gateways do not know by which. So
+another front that is asked for it says where to ask instead.
+
+A file of its own because the ids are made for bodies and read from paths, and both have the same form.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+
+from api.options.option_values import FRONT_NAME
+
+_BYTES = 24
+_NAMED = re.compile(rf"resp_({FRONT_NAME})_[0-9a-f]{{{2 * _BYTES}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseIds:
+    """`front`: the name of this one, or empty; its ids then name none."""
+
+    front: str = ""
+
+    def new(self) -> str:
+        name = f"{self.front}_" if self.front else ""
+        return f"resp_{name}{secrets.token_hex(_BYTES)}"
+
+    def elsewhere(self, response_id: str) -> str:
+        """Return what to add to "not found" about the id of another front; empty for all other ids."""
+        named = _NAMED.fullmatch(response_id)
+        if named is None or named[1] == self.front:
+            return ""
+        this = f"this is {self.front!r}" if self.front else "this one has no name"
+        return f": it is of the front {named[1]!r}, {this}"

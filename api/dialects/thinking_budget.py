@@ -1,0 +1,24 @@
+"""Name a thinking budget that the model cannot keep, as unknown fields are named.
+
+It is not refused: Claude Code sends one to every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import replace
+from typing import Any
+
+from api.bodies.unknown_fields import ignore
+from scheduler.request import GenerationRequest
+from scheduler.service import Scheduler
+
+
+def name_unkept_budget(
+    scheduler: Scheduler, request: GenerationRequest, scope: MutableMapping[str, Any], field: str
+) -> GenerationRequest:
+    """Return `request`. If its own budget has no effect, `field` joins the ignored fields of `scope`'s HTTP
+    request, and the log line names it."""
+    if scheduler.keeps_thinking_budget(request):
+        return request
+    return replace(request, origin=replace(request.origin, ignored_fields=ignore(scope, field)))

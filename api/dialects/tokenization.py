@@ -1,0 +1,98 @@
+"""`/tokenize` and `/detokenize`, compatible with vLLM; below `/v1` too, as SGLang and gateways have them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field, StrictBool, ValidationError, model_validator
+
+from api.access.auth import CallerOf
+from api.bodies.body import Body
+from api.bodies.fields import JsonObject, Listed, Refused
+from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
+from api.dialects.openai.decode import generation_request
+from api.dialects.openai.messages import ChatMessage
+from api.dialects.openai.schema import ChatCompletionRequest
+from api.dialects.openai.tools import MAX_TOOLS, FunctionTool
+from api.options.model_defaults import NEUTRAL, Defaults
+from api.served_models import ServedModels
+from scheduler.request import Prompt, TextPrompt
+
+MAX_TOKENS = 1 << 20
+
+
+class TokenizeRequest(Body):
+    """A text, or messages as in chat completions."""
+
+    bulk = ("messages",)
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[Listed[ChatMessage], Field(min_length=1)] | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    chat_template_kwargs: JsonObject | None = None
+    continue_final_message: StrictBool = False
+    add_generation_prompt: StrictBool | None = None
+    add_special_tokens: Annotated[
+        StrictBool | None, Refused("the server never adds special tokens", neutral=(False,))
+    ] = None
+    return_token_strs: Annotated[StrictBool | None, Refused("use /detokenize", neutral=(False,))] = None
+
+    @model_validator(mode="after")
+    def _is_one_prompt(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("send either prompt or messages")
+        try:
+            self.neutral()
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+        return self
+
+    def neutral(self, defaults: Defaults = NEUTRAL) -> Prompt:
+        if self.prompt is not None:
+            return TextPrompt(self.prompt)
+        assert self.messages is not None
+        chat = ChatCompletionRequest(
+            messages=self.messages,
+            tools=self.tools,
+            chat_template_kwargs=self.chat_template_kwargs,
+            continue_final_message=self.continue_final_message,
+            add_generation_prompt=self.add_generation_prompt,
+        )
+        return generation_request(chat, defaults).prompt
+
+
+class DetokenizeRequest(Body):
+    model: str | None = None
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MAX_TOKENS, fail_fast=True)]
+
+
+def tokenization_routes(models: ServedModels) -> APIRouter:
+    router = APIRouter(tags=["tokenization"], route_class=JsonRoute)
+
+    @router.post("/v1/tokenize")
+    @router.post("/tokenize")
+    async def tokenize(
+        body: Validated[TokenizeRequest], caller: CallerOf, work: BodyWorkOf
+    ) -> dict[str, Any]:
+        """The ids that the engine would get for this prompt."""
+        served = models.check(body.model)
+        prompt = await work.decode(body, partial(TokenizeRequest.neutral, defaults=served.defaults))
+        tokens = await served.scheduler.tokenize(prompt, caller.tenant)
+        return {
+            "count": len(tokens),
+            "max_model_len": served.context_tokens,
+            "tokens": tokens.tolist(),
+            "token_strs": None,
+        }
+
+    @router.post("/v1/detokenize")
+    @router.post("/detokenize")
+    async def detokenize(body: Validated[DetokenizeRequest], caller: CallerOf) -> dict[str, str]:
+        """Return the text of these ids, including special tokens."""
+        served = models.check(body.model)
+        return {"prompt": await served.scheduler.detokenize(body.tokens, "tokens", caller.tenant)}
+
+    return router

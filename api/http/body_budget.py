@@ -1,0 +1,139 @@
+"""The bytes of request bodies that are held at a time: of the server, and of each account.
+
+A body is charged with its whole length before it is read, so that those that are read can all end. One that
+finds no room waits a moment: bodies that get on are read within that, and those that do not are cut while
+others wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from api.http.limits import Limits
+from api.http.refusals import Refusal, Refused
+
+SMALL_BYTES = 1 << 16
+"""A body up to this size never waits: all connections together cannot hold much of it."""
+_STEP_BYTES = 1 << 20
+"""How a body of unknown length is charged."""
+_LARGE_BYTES = 1 << 20
+
+
+def nothing() -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    account: str
+    bytes: int
+    granted: trio.Event = field(default_factory=trio.Event)
+
+
+class BodyBudget:
+    """Counts what is charged. `on_freed` is called when a large body is not held any longer."""
+
+    def __init__(self, limits: Limits, on_freed: Callable[[], None] = nothing) -> None:
+        self._limits = limits
+        self._on_freed = on_freed
+        self._waiting: list[_Waiter] = []
+        self._of_account: Counter[str] = Counter()
+        self.held_bytes = 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a body waits for room."""
+        return bool(self._waiting)
+
+    def take(self, account: str, count: int) -> None:
+        self.held_bytes += count
+        self._of_account[account] += count
+
+    async def wait_and_take(self, account: str, count: int) -> None:
+        """Raise Refused if there is no room for too long."""
+        if self._has_room(account, count) and not self._waiting:
+            self.take(account, count)
+            return
+        waiter = _Waiter(account, count)
+        self._waiting.append(waiter)
+        self._grant()
+        try:
+            with trio.move_on_after(self._limits.body_room_seconds):
+                await waiter.granted.wait()
+        except BaseException:
+            if waiter.granted.is_set():
+                # Granted at the moment when the client left.
+                self.give_back(account, count)
+            raise
+        finally:
+            if not waiter.granted.is_set():
+                self._waiting.remove(waiter)
+                self._grant()
+        if not waiter.granted.is_set():
+            raise Refused(Refusal.BODIES_TOO_MANY, retry_after_seconds=self._limits.retry_after_seconds)
+
+    def give_back(self, account: str, count: int) -> None:
+        self.held_bytes -= count
+        self._of_account[account] -= count
+        if not self._of_account[account]:
+            del self._of_account[account]
+        self._grant()
+        if count >= _LARGE_BYTES:
+            self._on_freed()
+
+    def _has_room(self, account: str, count: int) -> bool:
+        return (
+            self.held_bytes + count <= self._limits.held_body_bytes
+            and self._of_account[account] + count <= self._limits.account_body_bytes
+        )
+
+    def _grant(self) -> None:
+        """In the order in which they came; one whose account has no room keeps no other waiting."""
+        for waiter in tuple(self._waiting):
+            if self._has_room(waiter.account, waiter.bytes):
+                self._waiting.remove(waiter)
+                self.take(waiter.account, waiter.bytes)
+                waiter.granted.set()
+
+
+class BodyCharge:
+    """What one body is charged with, from its first byte to its `release`."""
+
+    def __init__(self, budget: BodyBudget, length: int | None) -> None:
+        """`length`: as the request's head has it; None: unknown."""
+        self._budget = budget
+        self._length = length
+        self._charged = 0
+        self._account = ""
+        self._released = False
+
+    @property
+    def crowded(self) -> bool:
+        return self._budget.crowded
+
+    async def cover(self, count: int, account: Callable[[], str]) -> None:
+        """Charge for a body of which `count` bytes are to be held now. Raise Refused if there is no room."""
+        if self._length is not None:
+            count = self._length
+        if self._released or self._charged >= count:
+            return
+        if not self._charged:
+            self._account = account()
+        elif self._length is None:
+            count = max(count, self._charged + _STEP_BYTES)
+        more = count - self._charged
+        if self._charged + more <= SMALL_BYTES:
+            self._budget.take(self._account, more)
+        else:
+            await self._budget.wait_and_take(self._account, more)
+        self._charged += more
+
+    def release(self) -> None:
+        """Nothing of the body is held any longer."""
+        self._released = True
+        if self._charged:
+            charged, self._charged = self._charged, 0
+            self._budget.give_back(self._account, charged)

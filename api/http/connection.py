@@ -1,0 +1,236 @@
+"""One client's connection: requests in sequence until one side ends it, then the appropriate close.
+
+It works on any half-closeable stream. The caller of `serve` closes the stream forcefully afterwards, also
+after cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import h11
+import trio
+
+from api.http.body_budget import BodyBudget, BodyCharge
+from api.http.exchange import End, Exchange, Service
+from api.http.http_scope import addresses, scope_of
+from api.http.inbound import Inbound
+from api.http.limits import Limits
+from api.http.outbound import ClientGone, Outbound
+from api.http.refusals import Refusal, Refused, answer
+from api.http.request_body import RequestBody
+from api.http.request_id import request_id_of
+from api.http.statistics import Tally
+
+
+class Connection:
+    """Reads request heads in sequence and runs an `Exchange` for each, until an error, the client, a timeout
+    or a drain ends it. It owns the parser, both directions of the stream and its counts in the tally."""
+
+    def __init__(
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        service: Service,
+        limits: Limits,
+        tally: Tally,
+        state: Mapping[str, Any],
+        budget: BodyBudget,
+    ) -> None:
+        self._service = service
+        self._limits = limits
+        self._tally = tally
+        self._state = state
+        self._budget = budget
+        self._inbound = Inbound(stream, limits.read_ahead_bytes)
+        self._outbound = Outbound(stream, limits.write_seconds, limits.write_piece_bytes)
+        self._parser = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
+        self._client, self._server = addresses(stream)
+        self._idle: trio.CancelScope | None = None
+        """Entered only while no byte of a request has arrived."""
+        self._is_first_request = True
+
+    def close_if_idle(self) -> None:
+        """Close an idle connection for a drain. A connection with a request ends by itself after that
+        request."""
+        if self._idle is not None:
+            self._idle.cancel()
+
+    async def serve(self) -> None:
+        """Serve until the connection is over. An exception here is a bug of the server."""
+        try:
+            while (request := await self._next_request()) is not None and await self._exchange(request):
+                self._parser.start_next_cycle()
+                self._is_first_request = False
+        except Refused as refused:
+            self._tally.refusals[refused.refusal] += 1
+            await self._say_goodbye(answer(refused, server_name=self._service.server_name))
+
+    async def refuse(self) -> None:
+        """Answer 503 to a connection over the limit, unless it asks for a path that is always answered.
+
+        A client that sends no request in time gets the same 503. The request is read before the answer where
+        it comes: a close with unread bytes would reset the connection, and a reset can overtake the answer.
+        """
+        request: h11.Request | None = None
+        try:
+            request = await self._next_request()
+            if request is None and self._inbound.ended:
+                return
+            if request is not None and self._is_always_answered(request):
+                if await self._exchange(request, is_last=True):
+                    await self._linger()
+                return
+            raise self._crowded()
+        except Refused as refused:
+            if refused.refusal is Refusal.HEADER_TIMEOUT:
+                refused = self._crowded()
+            self._tally.refusals[refused.refusal] += 1
+            response = answer(
+                refused,
+                server_name=self._service.server_name,
+                with_body=request is None or request.method != b"HEAD",
+                request_id=None if request is None else request_id_of(request.headers),
+            )
+            await self._say_goodbye(response)
+
+    def _crowded(self) -> Refused:
+        seconds = self._limits.retry_after_seconds
+        return Refused(Refusal.TOO_MANY_CONNECTIONS, retry_after_seconds=seconds)
+
+    def _is_always_answered(self, request: h11.Request) -> bool:
+        path = scope_of(request, None, None, {})["path"]
+        return request.method in (b"GET", b"HEAD") and path in self._service.always_answered
+
+    # ---- the request's head
+
+    async def _next_request(self) -> h11.Request | None:
+        """Return the next request, or None if the client left or the idle timeout expired. Raise Refused."""
+        if not self._has_bytes() and not await self._wait_first_bytes():
+            return None
+        with trio.move_on_after(self._limits.header_seconds):
+            request = await self._read_head()
+            if request is not None:
+                _check_head(request, self._limits.body_bytes)
+            return request
+        raise Refused(Refusal.HEADER_TIMEOUT)
+
+    def _has_bytes(self) -> bool:
+        return self._inbound.has_read_ahead or bool(self._parser.trailing_data[0])
+
+    async def _wait_first_bytes(self) -> bool:
+        if self._service.is_draining():
+            return False
+        # A new connection must send a request soon; only after one does it get the longer keep-alive timeout.
+        seconds = self._limits.header_seconds if self._is_first_request else self._limits.keep_alive_seconds
+        data = b""
+        with trio.move_on_after(seconds) as self._idle:
+            data = await self._inbound.read(self._limits.header_bytes)
+        self._idle = None
+        if data:
+            self._parser.receive_data(data)
+        return bool(data)
+
+    async def _read_head(self) -> h11.Request | None:
+        try:
+            while (event := self._parser.next_event()) is h11.NEED_DATA:
+                # The parser checks its bound only when it needs more bytes, and would let a whole head pass.
+                room = self._limits.header_bytes - len(self._parser.trailing_data[0])
+                if room <= 0:
+                    raise Refused(Refusal.HEADERS_TOO_LARGE)
+                data = await self._inbound.read(room)
+                if not data:
+                    return None
+                self._parser.receive_data(data)
+        except h11.RemoteProtocolError as error:
+            too_large = error.error_status_hint == 431
+            refusal = Refusal.HEADERS_TOO_LARGE if too_large else Refusal.MALFORMED
+            raise Refused(refusal, error.error_status_hint) from error
+        assert isinstance(event, h11.Request), event
+        return event
+
+    # ---- the exchange
+
+    async def _exchange(self, request: h11.Request, *, is_last: bool = False) -> bool:
+        """Return whether another request may follow on this connection."""
+        charge = BodyCharge(self._budget, _declared_bytes(request))
+        body = RequestBody(self._parser, self._inbound, self._limits, charge)
+        exchange = Exchange(
+            self._service, self._parser, request, body, self._inbound, self._outbound, is_last=is_last
+        )
+        self._tally.requests += 1
+        self._tally.active_requests += 1
+        try:
+            await exchange.run(scope_of(request, self._client, self._server, self._state))
+        finally:
+            self._tally.active_requests -= 1
+            body.release()
+            self._count(exchange)
+        if exchange.complete:
+            return await self._may_go_on()
+        if exchange.needs_reset:
+            await self._outbound.abort()
+        elif exchange.answerable:
+            await self._say_goodbye(exchange.answer(exchange.refused or Refused(Refusal.INTERNAL_ERROR)))
+        # Otherwise nothing: the missing end tells the client that the response is truncated.
+        return False
+
+    def _count(self, exchange: Exchange) -> None:
+        match exchange.end:
+            case End.REFUSED:
+                assert exchange.refused is not None
+                self._tally.refusals[exchange.refused.refusal] += 1
+            case End.FAILED:
+                self._tally.refusals[Refusal.INTERNAL_ERROR] += 1
+            case End.CLIENT_GONE:
+                self._tally.disconnects += 1
+            case End.NONE:
+                pass
+
+    async def _may_go_on(self) -> bool:
+        if self._inbound.ended:
+            return False
+        both_done = self._parser.our_state is h11.DONE and self._parser.their_state is h11.DONE
+        if both_done and not self._service.is_draining():
+            return True
+        if self._parser.their_state is h11.SEND_BODY or self._has_bytes():
+            await self._linger()
+        return False
+
+    # ---- the end
+
+    async def _say_goodbye(self, response: bytes) -> None:
+        try:
+            await self._outbound.write(response)
+        except ClientGone:
+            return
+        await self._linger()
+
+    async def _linger(self) -> None:
+        """Close the sending side, and drop what the client still sends until it has read the response."""
+        await self._outbound.end()
+        with trio.move_on_after(self._limits.linger_seconds):
+            await self._inbound.discard()
+
+
+def _declared_bytes(request: h11.Request) -> int | None:
+    for name, value in request.headers:
+        if name == b"content-length":
+            return int(value)
+    return None
+
+
+def _check_head(request: h11.Request, body_bytes: int) -> None:
+    """Refuse what h11 accepts and this server does not support."""
+    if not request.http_version.startswith(b"1."):
+        raise Refused(Refusal.UNSUPPORTED, 505)
+    if request.method == b"CONNECT":
+        # A success would turn the connection into a tunnel.
+        raise Refused(Refusal.UNSUPPORTED)
+    length = _declared_bytes(request)
+    is_chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
+    if length is not None and is_chunked:
+        # A proxy in front that honours the other header would see a different request (request smuggling).
+        raise Refused(Refusal.MALFORMED)
+    if length is not None and length > body_bytes:
+        raise Refused(Refusal.BODY_TOO_LARGE)

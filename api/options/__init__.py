@@ -1,0 +1,1 @@
+"""What `serve` takes, and what a served model's defaults are."""

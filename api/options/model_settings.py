@@ -1,0 +1,188 @@
+"""The options of a model: its folder, its names, and what applies where a body says nothing.
+
+With several models each may have its own (`model_list.py`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from api.bodies.media import Policy
+from api.options.effort_tokens import by_effort
+from api.options.model_defaults import DefaultSettings, Thinking
+from api.options.option_values import (
+    adapter_folders,
+    default_of,
+    effort_budgets,
+    named_folders,
+    served_names,
+    vllm_is_none,
+    vllm_task,
+)
+from api.options.served_names import NamedPreset, named_presets
+from scheduler.answer.answer_format import REASONING_PARSERS
+from scheduler.config import ThinkingConfig
+from scheduler.grammar.answer_grammar import HoldCalls
+from scheduler.prompt.embedder import Task
+from scheduler.shared.messages import WeightsDtype
+
+
+def option(group: str, help_: str, default: Any, *aliases: str, repeated: bool = False, **bounds: Any) -> Any:
+    """Make the field. `aliases` are other names of the option, written as field names: vLLM's if it means the
+    same, and former names. `repeated`: it may be given several times; its values are joined by commas."""
+    extra: dict[str, Any] = {"group": group, "aliases": list(aliases), "repeated": repeated}
+    return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
+
+
+class ModelSettings(BaseModel):
+    """Checked when made; frozen afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+    model: str | None = option(
+        "Model",
+        "Folder or Hugging Face hub id of the model; several times (in the variable: with commas) for several"
+        " models. The embedded model if not given.",
+        None,
+        repeated=True,
+    )
+    models: Path | None = option(
+        "Model",
+        "TOML file of several models, a table [[model]] for each: name, model, pinned, idle_seconds, and any"
+        " option that is not the server's.",
+        None,
+    )
+    idle_seconds: float | None = option(
+        "Model",
+        "Unload a model after this time without a request; 0: never. If not given: never the first one,"
+        " others after 900.",
+        None,
+        ge=0,
+        le=1e9,
+    )
+    served_model_name: Annotated[str | None, BeforeValidator(served_names)] = option(
+        "Model",
+        "Model name in requests, or several with commas, each with defaults of its own where it has some:"
+        " name,coder:temperature=0.2,thinking=off. The model's own name if not given.",
+        None,
+    )
+    adapter: Annotated[str | None, BeforeValidator(adapter_folders)] = option(
+        "Model",
+        "LoRA adapter as name=folder, requested as model:name; several times, or with commas.",
+        None,
+        repeated=True,
+    )
+    weights_dtype: WeightsDtype = option(
+        "Model",
+        "Type of the weights in memory; auto: float32 on a CPU, as stored on a GPU. packed: quantised weights"
+        " stay quantised and all else is float32, for a CPU with little memory; many times slower with"
+        " several rows and long prompts.",
+        "auto",
+        "dtype",
+    )
+    task: Annotated[Task, BeforeValidator(vllm_task)] = option(
+        "Model",
+        "What the model is for: chat, embedding or rerank (also vLLM's generate, embed and score); auto: as"
+        " the sentence-transformers files in its folder say, chat where there are none.",
+        "auto",
+    )
+    matryoshka: Literal["auto", "on"] = option(
+        "Model",
+        "Whether requests may cut an embedder's vectors (dimensions); auto: as its config.json says.",
+        "auto",
+    )
+
+    tool_parser: str = option(
+        "Model",
+        "Format of the model's tool calls: a parser of mlx-lm (json_tools, ...), dsml, harmony, generic"
+        " (tools described in the system prompt, calls as JSON) or none; auto: detected from the chat"
+        " template, generic where it has no tools.",
+        "auto",
+        "tool_call_parser",
+    )
+    hold_calls: HoldCalls = option(
+        "Model",
+        "Which tool calls a grammar holds to their schema: auto: all, from their opening mark on; strict:"
+        " those of requests with a strict tool; off: none. A call that a request requires is always held.",
+        "strict",
+    )
+    media: Policy = option(
+        "Model",
+        "What images, audio and files in messages become: a line of text that names them, or a refusal.",
+        "note",
+    )
+    reasoning_parser: str = option(
+        "Model", f"Format of the model's reasoning: {', '.join(REASONING_PARSERS)}.", "auto"
+    )
+
+    thinking_tokens: int | None = option(
+        "Model",
+        "Thinking budget of requests that name none, in tokens: then the end of reasoning is forced."
+        " Any number of tokens if not given.",
+        None,
+        ge=0,
+    )
+    effort_tokens: Annotated[str, BeforeValidator(effort_budgets)] = option(
+        "Model",
+        "Thinking budgets by reasoning effort, as effort=tokens with commas; unlimited is no budget, and the"
+        " effort none is reasoning turned off. Other efforts have --thinking-tokens.",
+        "minimal=512,low=1024,medium=8192,high=unlimited,xhigh=unlimited,max=unlimited",
+    )
+    generation_config: Annotated[Literal["auto", "none"], BeforeValidator(vllm_is_none)] = option(
+        "Defaults",
+        "Whether the model's generation_config.json gives the sampling that a body omits: temperature, top_p,"
+        " top_k, min_p, repetition_penalty; do_sample: false is temperature 0.",
+        "auto",
+    )
+    default_temperature: Annotated[float | None, default_of("temperature")] = option(
+        "Defaults",
+        "temperature of requests that say none, nor does the name of the model that they ask for.",
+        None,
+    )
+    default_top_p: Annotated[float | None, default_of("top_p")] = option(
+        "Defaults", "top_p of such requests.", None
+    )
+    default_top_k: Annotated[int | None, default_of("top_k")] = option(
+        "Defaults", "top_k of such requests.", None
+    )
+    default_min_p: Annotated[float | None, default_of("min_p")] = option(
+        "Defaults", "min_p of such requests.", None
+    )
+    default_repetition_penalty: Annotated[float | None, default_of("repetition_penalty")] = option(
+        "Defaults", "repetition_penalty of such requests.", None
+    )
+    default_presence_penalty: Annotated[float | None, default_of("presence_penalty")] = option(
+        "Defaults", "presence_penalty of such requests.", None
+    )
+    default_frequency_penalty: Annotated[float | None, default_of("frequency_penalty")] = option(
+        "Defaults", "frequency_penalty of such requests.", None
+    )
+    default_thinking: Thinking = option(
+        "Defaults", "thinking of such requests; auto: as the chat template does where nobody asks.", "auto"
+    )
+
+    def thinking(self) -> ThinkingConfig:
+        return ThinkingConfig(self.thinking_tokens, by_effort(self.effort_tokens))
+
+    def adapters(self) -> dict[str, Path]:
+        """Folders by name, in their order."""
+        return {name: Path(folder) for name, folder in named_folders(self.adapter)}
+
+    def named_presets(self, own_name: str) -> tuple[NamedPreset, ...]:
+        """Of the served names; `own_name` where the option names none."""
+        return named_presets(self.served_model_name) if self.served_model_name else (NamedPreset(own_name),)
+
+    def default_settings(self) -> DefaultSettings:
+        return DefaultSettings(
+            temperature=self.default_temperature,
+            top_p=self.default_top_p,
+            top_k=self.default_top_k,
+            min_p=self.default_min_p,
+            repetition_penalty=self.default_repetition_penalty,
+            presence_penalty=self.default_presence_penalty,
+            frequency_penalty=self.default_frequency_penalty,
+            thinking=None if self.default_thinking == "auto" else self.default_thinking,
+        )

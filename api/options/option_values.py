@@ -1,0 +1,165 @@
+"""How an option's text becomes its value, where its type alone does not say it.
+
+A file of its own because `settings.py` is the list of options, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from pydantic import BeforeValidator
+
+from api.access.allowed_hosts import EVERY, host_name
+from api.options.effort_tokens import by_effort
+from api.options.model_defaults import checked, from_text
+from api.options.served_names import named_presets
+from scheduler.engines.boundary import MOST_ENGINES
+from scheduler.shared.messages import ScriptedPlan
+
+FRONT_NAME = r"[A-Za-z0-9]{1,32}"
+"""No underscore, which ends the name in an id."""
+
+
+def scripted_plan(text: Any) -> Any:
+    """`key=value,key=value` to a ScriptedPlan."""
+    if not isinstance(text, str):
+        return text
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    known = ScriptedPlan.__struct_fields__
+    for key, equals, _ in pairs:
+        if key not in known or not equals:
+            raise ValueError(f"{key!r} is none of {', '.join(known)}")
+    try:
+        values = {key: msgspec.json.decode(value.encode()) for key, _, value in pairs}
+        # Through msgspec, so that each value's type is checked against the plan's.
+        healthy = ScriptedPlan()
+        return msgspec.convert([values.get(name, getattr(healthy, name)) for name in known], ScriptedPlan)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+
+
+_ELSEWHERE = re.compile(r"(join|ray)(:.+)?")
+
+
+def engine_count(text: Any) -> Any:
+    """A number; `join` or `ray`, where other machines have the engines, alone or with a file of ranks."""
+    if isinstance(text, str) and _ELSEWHERE.fullmatch(text):
+        return text
+    try:
+        count = int(text)
+    except (TypeError, ValueError):
+        count = 0
+    if not 1 <= count <= MOST_ENGINES:
+        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or join or ray, or one of them with :FILE")
+    return count
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
+    f"{letter}i": 1 << shift for letter, shift in (("k", 10), ("m", 20), ("g", 30), ("t", 40))
+}
+
+
+def byte_count(text: Any) -> Any:
+    """`8GiB`, `500MB`, `1024` or `auto` (-1) to bytes."""
+    if not isinstance(text, str):
+        return text
+    if text.strip().lower() == "auto":
+        return -1
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?i?)b?\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError("bytes are given as 8GiB, 500MB, a number, or auto")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+Bytes: TypeAlias = Annotated[int, BeforeValidator(byte_count)]
+
+
+def memory_amount(text: Any) -> Any:
+    """`24GiB`, or a share up to 1; `auto` is 0."""
+    if not isinstance(text, str):
+        return text
+    try:
+        share = float(text)
+    except ValueError:
+        return max(0, byte_count(text))
+    return share if share <= 1 else byte_count(text)
+
+
+MemoryAmount: TypeAlias = Annotated[float, BeforeValidator(memory_amount)]
+
+
+def checked_host_names(text: Any) -> Any:
+    for name in between_commas(text if isinstance(text, str) else None):
+        if name != EVERY and host_name(name) is None:
+            raise ValueError(f"{name!r} is not a host name")
+    return text
+
+
+def origins_with_commas(text: Any) -> Any:
+    """vLLM takes a JSON list where ours has commas."""
+    if not isinstance(text, str) or not text.lstrip().startswith("["):
+        return text
+    try:
+        return ",".join(msgspec.json.decode(text, type=list[str]))
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not a JSON list of origins: {error}") from error
+
+
+def served_names(text: Any) -> Any:
+    if isinstance(text, str):
+        named_presets(text)
+    return text
+
+
+def named_folders(text: str | None) -> list[tuple[str, str]]:
+    """`name=folder,name=folder`. Raises ValueError, which quotes the bad part."""
+    found: dict[str, str] = {}
+    for part in between_commas(text):
+        name, equals, folder = map(str.strip, part.partition("="))
+        if not (name and equals and folder):
+            raise ValueError(f"an adapter is given as name=folder, not as {part!r}")
+        if name in found:
+            raise ValueError(f"the name {name!r} is there twice")
+        found[name] = folder
+    return list(found.items())
+
+
+def adapter_folders(given: Any) -> Any:
+    """Of an option that may be given several times: text with commas."""
+    text = ",".join(given) if isinstance(given, tuple) else given
+    if isinstance(text, str):
+        named_folders(text)
+    return text
+
+
+def effort_budgets(text: Any) -> Any:
+    by_effort(str(text))
+    return text
+
+
+def default_of(name: str) -> BeforeValidator:
+    """Checks an option `--default-...`: what a body may say of the field `name`."""
+
+    def value_of(given: Any) -> Any:
+        return from_text(name, given) if isinstance(given, str) else given and checked(name, given)
+
+    return BeforeValidator(value_of)
+
+
+def vllm_is_none(text: Any) -> Any:
+    """vLLM's name for not reading the file."""
+    return "none" if text == "vllm" else text
+
+
+def between_commas(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+_TASKS = {"generate": "chat", "embed": "embedding", "score": "rerank"}
+
+
+def vllm_task(text: Any) -> Any:
+    """vLLM's names of tasks are known, too."""
+    return _TASKS.get(text, text)

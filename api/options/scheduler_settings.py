@@ -1,0 +1,123 @@
+"""The scheduler's configuration, from the options of `penstock serve`.
+
+A file of its own because `settings.py` is the list of options, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from api.access.api_keys import ApiKeys
+from api.options.settings import ServeSettings
+from scheduler.config import (
+    EngineConfig,
+    FairnessConfig,
+    IntakeConfig,
+    RecoveryConfig,
+    SchedulerConfig,
+    SupervisionConfig,
+)
+from scheduler.engines.adapters import MAX_ADAPTERS, source_of
+from scheduler.engines.machine_share import gpus_of, sharers_of
+from scheduler.errors import StartupError
+from scheduler.shared.adapter_files import AdapterRefused
+from scheduler.shared.messages import AdapterSource, RankGroup
+from scheduler.shared.pooling import Pooler
+
+
+def scheduler_config(
+    settings: ServeSettings,
+    model_folder: Path,
+    keys: ApiKeys,
+    cache_folder: Path,
+    pooler: Pooler | None = None,
+    models: int = 1,
+) -> SchedulerConfig:
+    """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raises StartupError for
+    an adapter whose folder cannot be read, and for what engines of several ranks cannot do."""
+    _check_ranks(settings, pooler, models)
+    return SchedulerConfig(
+        engines=0 if settings.on_cluster else settings.local_engines,
+        nodes_decide=settings.on_cluster,
+        cache_sharing=_cache_sharing(settings, keys),
+        engine=EngineConfig(
+            backend=settings.engine,
+            model_folder=str(model_folder),
+            max_slots=settings.max_slots,
+            prefill_chunk_tokens=settings.prefill_chunk_tokens,
+            itl_target_ms=settings.itl_target_ms,
+            weights_dtype=settings.weights_dtype,
+            scripted=settings.scripted,
+            kv_cache_bytes=settings.kv_cache_bytes,
+            kv_disk="" if settings.kv_disk is None else str(settings.kv_disk),
+            kv_disk_bytes=settings.kv_disk_bytes // (settings.local_engines * models),
+            load_check=settings.load_check,
+            cache_folder=str(cache_folder),
+            memory_limit=settings.memory_limit,
+            sharers=1 if settings.on_cluster else sharers_of(settings.local_engines, gpus_of(os.environ)),
+            adapters=_adapters(settings),
+            pooler=pooler,
+            ranks=_ranks(settings),
+        ),
+        supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
+        intake=IntakeConfig(
+            max_queue=settings.max_queue,
+            max_queued_tokens=settings.max_queued_tokens or None,
+            max_queue_per_tenant=settings.max_queue_per_tenant or None,
+            queue_seconds=settings.queue_seconds or None,
+            max_running_seconds=settings.max_running_seconds or None,
+            fairness=FairnessConfig(aging_seconds=settings.priority_aging_seconds),
+            # All rows of a step may end with it, and the next step needs as many.
+            **({} if pooler is None else {"lookahead": settings.max_slots}),
+        ),
+        stall_seconds=settings.stall_seconds,
+        recovery=RecoveryConfig(
+            max_request_deaths=settings.max_request_deaths,
+            max_engine_deaths=settings.max_engine_deaths,
+            death_window_seconds=settings.death_window_seconds,
+        ),
+    )
+
+
+def _check_ranks(settings: ServeSettings, pooler: Pooler | None, models: int) -> None:
+    over_machines = settings.rank_hosts is not None
+    if settings.ranks == 1 and not over_machines:
+        return
+    alone = {
+        f"--ranks {settings.ranks}": over_machines and settings.ranks > 1,
+        "--kv-disk": settings.kv_disk is not None,
+        "--adapter": bool(settings.adapters()),
+        "an embedder or a reranker": pooler is not None,
+        "several models": models > 1,
+    }
+    if others := [name for name, asked in alone.items() if asked]:
+        ranks = f"--engines {settings.engines}" if over_machines else f"--ranks {settings.ranks}"
+        raise StartupError(f"{ranks} does not go with {' and '.join(others)}")
+
+
+def _ranks(settings: ServeSettings) -> RankGroup | None:
+    if (hosts := settings.rank_hosts) is not None:
+        return hosts.group
+    if settings.ranks == 1:
+        return None
+    return RankGroup(settings.ranks, "nccl" if gpus_of(os.environ) else "ring", ())
+
+
+def _adapters(settings: ServeSettings) -> tuple[AdapterSource, ...]:
+    folders = settings.adapters()
+    if len(folders) > MAX_ADAPTERS:
+        raise StartupError(f"--adapter: there may be {MAX_ADAPTERS} adapters, not {len(folders)}")
+    try:
+        return tuple(source_of(name, folder) for name, folder in folders.items())
+    except AdapterRefused as refused:
+        raise StartupError(f"--adapter: {refused}") from refused
+
+
+def _cache_sharing(settings: ServeSettings, keys: ApiKeys) -> Literal["all", "tenant"]:
+    """Choose the default. If tenants shared prefixes, `usage.cached_tokens` would let one tenant test
+    what another's prompt contains."""
+    if settings.cache_sharing != "auto":
+        return settings.cache_sharing
+    return "tenant" if settings.tenant_header or len(keys.tenants) > 1 else "all"

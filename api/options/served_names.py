@@ -1,0 +1,55 @@
+"""`--served-model-name`: names with commas, each with settings of its own where it has some.
+
+`penstock,coder:temperature=0.2,thinking=off,qwen3:8b` are three names, the second with two settings. What has
+an `=` is a setting: of the name before its last `:`, or else of the last name that has settings. So
+neither the `:` of a tag nor a `/` means anything, and only a name with an `=` cannot be given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from api.options.model_defaults import SETTINGS, DefaultSettings, from_text
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPreset:
+    """One name, and what it says of its defaults."""
+
+    name: str
+    preset: DefaultSettings = field(default_factory=DefaultSettings)
+
+
+def named_presets(text: str) -> tuple[NamedPreset, ...]:
+    """In their order. Raises ValueError, which quotes the bad part."""
+    found: dict[str, dict[str, Any]] = {}
+    last: str | None = None
+    for part in filter(None, map(str.strip, text.split(","))):
+        left, equals, value = map(str.strip, part.partition("="))
+        name, colon, key = (part, "", "") if not equals else map(str.strip, left.rpartition(":"))
+        if not equals or colon:
+            if not name:
+                raise ValueError(f"{part!r} has no name")
+            if name in found:
+                raise ValueError(f"the name {name!r} is there twice")
+            found[name] = {}
+            last = name if equals else None
+        if equals:
+            _set(found, last, key, value, part)
+    if not found:
+        raise ValueError("it contains no name")
+    return tuple(NamedPreset(name, DefaultSettings(**settings)) for name, settings in found.items())
+
+
+def _set(found: dict[str, dict[str, Any]], name: str | None, key: str, value: str, part: str) -> None:
+    if key not in SETTINGS:
+        raise ValueError(f"{part!r}: there is no setting {key!r}, only {', '.join(SETTINGS)}")
+    if name is None:
+        raise ValueError(f"{part!r} belongs to no name; write NAME:{part}")
+    if key in found[name]:
+        raise ValueError(f"{part!r}: {name!r} has {key} already")
+    try:
+        found[name][key] = from_text(key, value)
+    except ValueError as error:
+        raise ValueError(f"{part!r}: {error}") from error

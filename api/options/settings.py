@@ -1,0 +1,328 @@
+"""Every option of `penstock serve`, but those of a model (`model_settings.py`): one frozen, checked record,
+and the only place that names them.
+
+`options.py` makes the command line, the environment (`--max-slots`, `PENSTOCK_MAX_SLOTS`) and the table in
+`README.md` from these fields, so that they always agree.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator, SecretStr
+
+from api.access.api_keys import ApiKeys, load_keys
+from api.options.model_settings import ModelSettings, option
+from api.options.option_values import (
+    FRONT_NAME,
+    Bytes,
+    MemoryAmount,
+    between_commas,
+    checked_host_names,
+    engine_count,
+    origins_with_commas,
+    scripted_plan,
+)
+from scheduler.shared.messages import MOST_RANKS, ScriptedPlan
+
+if TYPE_CHECKING:
+    from scheduler.cluster.rank_hosts import RankHosts
+
+
+class ServeSettings(ModelSettings):
+    """Checked when made; frozen afterwards."""
+
+    host: str = option("HTTP", "Address to listen on.", "127.0.0.1", min_length=1)
+    port: int = option("HTTP", "Port to listen on; 0 takes a free one.", 8000, ge=0, le=65535)
+    max_connections: int = option("HTTP", "Open connections; further ones get 503.", 1024, ge=1)
+    max_body_bytes: Bytes = option("HTTP", "Longest request body; longer ones get 413.", 16 << 20, ge=1024)
+    write_seconds: float = option(
+        "HTTP", "Write timeout for a client that does not read.", 20.0, gt=0, le=3600
+    )
+    sse_keepalive_seconds: float = option(
+        "HTTP",
+        "SSE keep-alive interval: longest silence of a stream before a comment is sent.",
+        5.0,
+        "comment_seconds",
+        gt=0,
+        le=3600,
+    )
+    unknown_fields: Literal["ignore", "refuse"] = option(
+        "HTTP",
+        "Fields of a body that its API does not know: ignore, and name in the header x-penstock-ignored; or"
+        " refuse with 400.",
+        "ignore",
+    )
+    drain_seconds: float = option(
+        "HTTP", "After SIGTERM or Ctrl-C, time for running requests to finish.", 30.0, ge=0, le=3600
+    )
+
+    cors_origins: Annotated[str | None, BeforeValidator(origins_with_commas)] = option(
+        "HTTP",
+        "Other sites' web pages that may use the API from a browser, as origins with commas or a JSON list;"
+        " * allows all. Pages of other origins get 403.",
+        None,
+        "allowed_origins",
+    )
+    allowed_hosts: Annotated[str | None, BeforeValidator(checked_host_names)] = option(
+        "HTTP",
+        "Names by which clients reach the server, with commas, beside --host and (on loopback) localhost;"
+        " other Host headers get 403. * is every name. If not given: only a loopback address checks.",
+        None,
+    )
+    max_stored_responses: int = option(
+        "HTTP", "Responses stored for /v1/responses, least recently used evicted first. 0: none.", 1024, ge=0
+    )
+    max_stored_bytes: Bytes = option(
+        "HTTP", "Total size of the stored responses, each counted with its conversation.", 256 << 20, ge=0
+    )
+    front_name: str | None = option(
+        "HTTP",
+        "Name of this server among several behind a gateway: at most 32 letters and digits, which the ids of"
+        " its stored responses begin with. None if not given.",
+        None,
+        pattern=rf"^{FRONT_NAME}$",
+    )
+
+    api_key: SecretStr | None = option(
+        "Keys",
+        "Keys that clients must send, with commas: key, tenant:key or 'tenant:key admin'."
+        " Prefer the environment: other users of the machine can read the command line.",
+        None,
+    )
+    api_keys_file: Path | None = option(
+        "Keys", "File of API keys, one a line: 'tenant:key', and 'tenant:key admin' for operators.", None
+    )
+
+    engines: Annotated[int | str, BeforeValidator(engine_count)] = option(
+        "Scheduling",
+        "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU. join: one"
+        " on each machine that runs `penstock engine --join`; ray: one for each unit of the resource mlx in a"
+        " Ray cluster; join:FILE, ray:FILE: one over all machines of an MLX host file, a rank on each.",
+        1,
+    )
+    ranks: int = option(
+        "Scheduling",
+        "Processes that compute one model together, each with a part of its weights (mx.distributed): for a"
+        " model that one GPU cannot hold. With several engines each has this many.",
+        1,
+        ge=1,
+        le=MOST_RANKS,
+    )
+    max_slots: int = option(
+        "Scheduling", "Most sequences that run in one batch.", 32, "max_num_seqs", ge=1, le=4096
+    )
+    max_queue: int = option("Scheduling", "Waiting requests; further ones get 503.", 1024, ge=1)
+    max_queued_tokens: int = option(
+        "Scheduling",
+        "Prompt tokens of all waiting requests; beyond that requests get 503. 0: no bound.",
+        8_000_000,
+        ge=0,
+    )
+    max_queue_per_tenant: int = option(
+        "Scheduling", "Waiting requests of one tenant; further ones get 429. 0: no bound.", 0, ge=0
+    )
+    tenant_header: str | None = option(
+        "Scheduling",
+        "Header that names the tenant, where a proxy in front sets it; with authorization, each API key is a"
+        " tenant. If not given, all requests belong to one tenant.",
+        None,
+        pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}$",
+    )
+    priority_aging_seconds: float = option(
+        "Scheduling", "Waiting time that raises a request's priority by one.", 30.0, gt=0, le=1e6
+    )
+    queue_seconds: float = option(
+        "Scheduling", "Queue timeout: a request that waited longer gets 503. 0: no limit.", 0.0, ge=0, le=1e6
+    )
+    max_running_seconds: float = option(
+        "Scheduling", "Longest time from a request's first step to its end. 0: no limit.", 0.0, ge=0, le=1e6
+    )
+    prefill_chunk_tokens: int = option(
+        "Scheduling",
+        "Most prompt tokens computed in one step; fewer while sequences decode (--itl-target-ms).",
+        1024,
+        "max_num_batched_tokens",
+        ge=16,
+        le=65536,
+    )
+    itl_target_ms: float = option(
+        "Scheduling",
+        "ITL target: longest gap between tokens that prefills of other requests may cause;"
+        " 0: 3.5 times the usual gap.",
+        0.0,
+        ge=0,
+        le=60_000,
+    )
+
+    kv_cache_bytes: Bytes = option(
+        "Prefix cache",
+        "KV cache of an engine's running sequences and kept prefixes together, as 8GiB or a number; 0 keeps"
+        " no prefixes, auto depends on the device's memory.",
+        -1,
+        "kv_cache_memory_bytes",
+        ge=-1,
+    )
+
+    memory_limit: MemoryAmount = option(
+        "Prefix cache",
+        "All that the engine may use, weights included: bytes (24GiB) or a share of the device's memory"
+        " (0.7); auto: 0.95 of what a GPU recommends, half of the machine's without one. Several engines on"
+        " one device have equal parts of it.",
+        0.0,
+        "gpu_memory_utilization",
+        ge=0,
+    )
+
+    cache_sharing: Literal["auto", "all", "tenant"] = option(
+        "Prefix cache",
+        "Prefix cache isolation: all requests share prefixes, or only those of one tenant. auto: tenant where"
+        " API keys name two tenants or --tenant-header is given.",
+        "auto",
+    )
+    kv_disk: Path | None = option(
+        "Prefix cache", "Folder that keeps prefixes across restarts; none if not given.", None
+    )
+    kv_disk_bytes: Bytes = option(
+        "Prefix cache", "Most bytes in that folder, of all engines together.", 32 << 30, ge=1 << 20
+    )
+
+    engine_port: int = option(
+        "Cluster",
+        "Port to which engines on other machines connect (--engines join or ray); 0 takes a free one.",
+        0,
+        ge=0,
+        le=65535,
+    )
+    engine_address: str | None = option(
+        "Cluster",
+        "Addresses of this machine to listen on for engines, with commas, as other machines reach them. If"
+        " not given: listens on all; with Ray they connect to the one that Ray has.",
+        None,
+    )
+    join_token_file: Path | None = option(
+        "Cluster",
+        "File with the token that engines on other machines need; made if it is not there. If not given: one"
+        " in the user's cache (join), or one for each run (ray).",
+        None,
+    )
+    ray_address: str = option(
+        "Cluster", "Ray's head, as host:port; auto: the cluster that this machine has joined.", "auto"
+    )
+
+    engine: Literal["mlx", "scripted"] = option(
+        "Engine", "mlx, or scripted: tokens by arithmetic, for tests without a model.", "mlx"
+    )
+    load_check: Literal["auto", "off"] = option(
+        "Engine",
+        "auto: check at the first load of a model how much of the batch is right for it; off: trust it.",
+        "auto",
+    )
+    scripted: Annotated[ScriptedPlan, BeforeValidator(scripted_plan)] = option(
+        "Engine",
+        f"The scripted engine's behaviour as key=value,...: {', '.join(ScriptedPlan.__struct_fields__)}.",
+        ScriptedPlan(),
+    )
+    blas: str = option(
+        "Engine", "Matrix library on a Linux CPU: auto (OpenBLAS), off, or the path of a library.", "auto"
+    )
+    ready_seconds: float = option(
+        "Engine", "Startup timeout: an engine that is not ready by then is restarted.", 600.0, gt=0
+    )
+    stall_seconds: float = option(
+        "Engine",
+        "Stall timeout: an engine that has work and finishes no step for this long is killed and replaced;"
+        " sooner, from 30 s on, where its steps are known to be short, or other engines can go on.",
+        120.0,
+        gt=0,
+    )
+    max_request_deaths: int = option(
+        "Engine",
+        "Consecutive engine deaths with a request as the only suspect, after which that request is failed.",
+        2,
+        ge=1,
+    )
+    max_engine_deaths: int = option(
+        "Engine",
+        "Engine deaths within --death-window-seconds after which no request is admitted until an engine is"
+        " stable.",
+        8,
+        ge=1,
+    )
+    death_window_seconds: float = option("Engine", "The window of --max-engine-deaths.", 60.0, gt=0)
+    cache: Path | None = option(
+        "Engine", "Folder for files that Penstock makes; the user's cache folder if not given.", None
+    )
+
+    metrics_port: int | None = option(
+        "Metrics",
+        "Separate port for /metrics, /health and /ready, on the same address; /metrics is then not on the"
+        " API's port. 0 takes a free one.",
+        None,
+        ge=0,
+        le=65535,
+    )
+    metrics_tenants: str | None = option(
+        "Metrics", "Tenants that /metrics names, with commas; all others together are 'other'.", None
+    )
+    metrics_compat: Literal["none", "vllm"] = option(
+        "Metrics", "vllm: adds the core vllm:* series to /metrics, for dashboards and routers.", "none"
+    )
+
+    otlp_endpoint: str | None = option(
+        "Traces",
+        "OpenTelemetry collector for a span of each request and its phases, by OTLP over HTTP, as"
+        " http://127.0.0.1:4318. Needs pip install 'penstock[otel]'.",
+        None,
+        pattern=r"^https?://[^\s/]+",
+    )
+
+    log_format: Literal["console", "json"] = option(
+        "Logs", "console for a person, json for a collector.", "console"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = option("Logs", "Lowest level logged.", "info")
+
+    def keys(self) -> ApiKeys:
+        """Return the API keys. Raise OptionError if they are invalid."""
+        given = None if self.api_key is None else self.api_key.get_secret_value()
+        return load_keys(given, self.api_keys_file)
+
+    def origins(self) -> list[str]:
+        return between_commas(self.cors_origins)
+
+    def host_names(self) -> list[str]:
+        return between_commas(self.allowed_hosts)
+
+    @property
+    def local_engines(self) -> int:
+        """Engines on this machine. Where others have them, one on each device."""
+        return 1 if isinstance(self.engines, str) else self.engines
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether other machines have the engines."""
+        return isinstance(self.engines, str)
+
+    @property
+    def ray(self) -> bool:
+        """Whether Ray keeps the engines on their machines."""
+        return isinstance(self.engines, str) and self.engines.startswith("ray")
+
+    @cached_property
+    def rank_hosts(self) -> RankHosts | None:
+        """The machines of one engine's ranks; None: each engine is on one. Always the same, with its token.
+        Raise OptionError."""
+        if not isinstance(self.engines, str) or ":" not in self.engines:
+            return None
+        # Imported here: a server whose engines are all on this machine loads nothing of it.
+        from scheduler.cluster.rank_hosts import read_rank_hosts
+
+        return read_rank_hosts(Path(self.engines.partition(":")[2]).expanduser())
+
+    def engine_addresses(self) -> tuple[str, ...]:
+        return tuple(between_commas(self.engine_address))
+
+    def named_tenants(self) -> list[str]:
+        return between_commas(self.metrics_tenants)

@@ -1,0 +1,1 @@
+"""Start a process, speak with it, end it."""

@@ -1,0 +1,81 @@
+"""The parent's end of the link: messages over a trio stream.
+
+Sending never waits: commands are small, at most two per request, and a writer task sends them. One task
+reads, and it must never wait for a client: after about 90 unread frames the engine would block in its send,
+and every stream with it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+import trio
+
+from scheduler.shared.framing import FrameReader, encode, parent_inbound
+from scheduler.shared.messages import FromEngine
+from scheduler.shared.wire_struct import WireStruct
+
+_READ_BYTES = 1 << 18
+
+
+_Incoming = TypeVar("_Incoming")
+
+
+class EngineGone(Exception):
+    """The other end is closed: the process there has ended or is ending."""
+
+
+class FrameChannel(Generic[_Incoming]):
+    """Messages to and from one process: an engine, or the agent that speaks with Ray."""
+
+    def __init__(self, stream: trio.abc.Stream, reader: FrameReader[_Incoming]) -> None:
+        self._stream = stream
+        self._reader = reader
+        self._received: deque[_Incoming] = deque()
+        self._unsent: deque[bytes] = deque()
+        self._wake_writer = trio.Event()
+
+    def send_nowait(self, message: WireStruct) -> None:
+        """Queue a message for the writer. After the process's death it is dropped silently: `receive` reports
+        the death. Raise LinkError for a message above the bound of frames."""
+        self._unsent.append(encode(message))
+        self._wake_writer.set()
+
+    async def receive(self) -> _Incoming:
+        """Return the next message. Raise EngineGone at end of file, LinkError for bytes that are not a
+        message."""
+        while not self._received:
+            try:
+                data = await self._stream.receive_some(_READ_BYTES)
+            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                raise EngineGone from error
+            if not data:
+                raise EngineGone
+            self._received.extend(self._reader.feed(data))
+        return self._received.popleft()
+
+    async def write_forever(self) -> None:
+        """The writer task; returns when the process is gone."""
+        while True:
+            while self._unsent:
+                batch = b"".join(self._unsent)
+                self._unsent.clear()
+                try:
+                    await self._stream.send_all(batch)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return
+            self._wake_writer = trio.Event()
+            await self._wake_writer.wait()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class Channel(FrameChannel[FromEngine]):
+    """Messages to and from one engine process."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        super().__init__(stream, parent_inbound())
+        self.unresponsive = False
+        """Set if the engine is hung: the launcher then kills it without waiting for a clean exit."""

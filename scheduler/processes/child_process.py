@@ -1,0 +1,189 @@
+"""Start a child process on one end of a socket pair, run a session with it, and always end it.
+
+End of file on the socket pair signals death, in both directions. PR_SET_PDEATHSIG is not used: it follows the
+server's *thread*, and the trio worker thread that started the child expires after ten seconds, which
+would kill a healthy engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from scheduler.processes.oom_kills import oom_kills
+from scheduler.processes.stderr_tail import StderrTail
+from scheduler.shared.own_path import with_own_path
+
+_DUMP_SECONDS = 1.0
+"""Time for a hung process to write its stacks."""
+_LAST_WORDS_SECONDS = 1.0
+"""Time to read a dead process's stderr; end of file may never come if it left a child process."""
+
+Talk = Callable[[trio.abc.Stream], Awaitable[bool]]
+"""Speaks with the child over its link. Returns whether the child hangs."""
+
+
+class LaunchFailed(Exception):
+    """No process could be started, for lack of descriptors, processes or memory. It may work later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended. `returncode` is negative for a signal."""
+
+    returncode: int | None
+    last_stderr: tuple[str, ...] = ()
+    ended_by_us: bool = False
+    """Whether it had to be killed here, because it hung or did not end with its link."""
+    out_of_memory: bool = False
+    """Whether the kernel killed a process of this machine or container meanwhile, for lack of memory."""
+
+    def __str__(self) -> str:
+        match self.returncode:
+            case None:
+                return "left no exit status"
+            case code if code < 0:
+                known = -code in {*signal.Signals}
+                return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
+            case code:
+                return f"exited with status {code}"
+
+    @property
+    def last_words(self) -> str:
+        """Its last line, and the signal that ended it; empty: neither."""
+        said = self.last_stderr[-1] if self.last_stderr else ""
+        if self.returncode is None or self.returncode >= 0:
+            return said
+        return f"it {self}{f'; before that: {said}' if said else ''}"
+
+
+class Child(Protocol):
+    """Runs a process and speaks with it, or in tests something over memory."""
+
+    async def run(self, talk: Talk) -> Exit:
+        """As `ChildProcess.run`."""
+        ...
+
+
+class ChildProcess:
+    """`python -m module --fd N arguments`, N being its end of a socket pair. Each `run` is one process."""
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        stop_seconds: float,
+        *,
+        stdout: int | None = None,
+        level: int = logging.INFO,
+        cores: frozenset[int] | None = None,
+    ) -> None:
+        """`name`: for errors and the log, to which its stderr goes at this `level`. `stop_seconds`: from
+        the end of its link to SIGKILL. `stdout`: as `subprocess` takes it. `cores`: the only ones that it
+        may use; None: all, as on systems that cannot pin."""
+        self._name, self._module, self._arguments = name, module, tuple(arguments)
+        self._environment = dict(environment)
+        self._stop_seconds = stop_seconds
+        self._stdout, self._level, self._cores = stdout, level, cores
+
+    async def run(self, talk: Talk) -> Exit:
+        """Start the process, let `talk` speak with it, and return when the process has ended. It is ended
+        when `talk` returns, raises or is cancelled. Raise LaunchFailed before it is called."""
+        process, ours = await self._start()
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        oom_kills_before, hung, ended_by_us = oom_kills(), False, False
+        tail, relayed = StderrTail(f"{self._name}_stderr", self._level), trio.Event()
+        assert process.stderr is not None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(relay_stderr, process.stderr, tail, relayed)
+                try:
+                    hung = await talk(stream)
+                finally:
+                    ended_by_us = await self._end(process, stream, hung=hung)
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + _LAST_WORDS_SECONDS):
+                        await relayed.wait()
+                    nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                await process.stderr.aclose()
+        return Exit(process.returncode, tail.lines, ended_by_us, oom_kills() > oom_kills_before)
+
+    async def _start(self) -> tuple[trio.Process, socket.socket]:
+        """Return the process and our end of its link."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise LaunchFailed(f"the {self._name} could not be started: {error}") from error
+        try:
+            with theirs:
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, "-m", self._module, "--fd", str(theirs.fileno()), *self._arguments],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._stdout,
+                    stderr=subprocess.PIPE,
+                    env=with_own_path(self._environment),
+                    # Its own session: only the server handles Ctrl-C in the terminal.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise LaunchFailed(f"the {self._name} could not be started: {error}") from error
+        except BaseException:
+            ours.close()
+            raise
+        if self._cores is not None and sys.platform == "linux":
+            # It has no thread but its first one yet. It may also be gone already, which its session will
+            # find.
+            with suppress(OSError):
+                os.sched_setaffinity(process.pid, self._cores)
+        return process, ours
+
+    async def _end(self, process: trio.Process, stream: trio.SocketStream, *, hung: bool) -> bool:
+        """Close the link, which ends an engine even in the middle of a step; kill the process if it does not
+        exit. Return whether it was killed.
+
+        Shielded, because an orphaned engine is worse than a late exit.
+        """
+        killed = hung
+        if hung:
+            # On SIGABRT its faulthandler writes the stacks of all threads to stderr, and the process ends.
+            process.send_signal(signal.SIGABRT)
+            # A stopped process handles no signal but SIGKILL until it continues.
+            process.send_signal(signal.SIGCONT)
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _DUMP_SECONDS):
+                await process.wait()
+            if process.returncode is None:
+                process.kill()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + self._stop_seconds):
+            await stream.aclose()
+            await process.wait()
+        if process.returncode is None:
+            killed = True
+            process.kill()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + self._stop_seconds):
+                await process.wait()
+        return killed
+
+
+async def relay_stderr(stream: trio.abc.ReceiveStream, tail: StderrTail, relayed: trio.Event) -> None:
+    """Until its end, which may never come if the process left a child of its own."""
+    try:
+        async for data in stream:
+            tail.feed(data)
+        tail.end()
+    finally:
+        relayed.set()

@@ -1,0 +1,1 @@
+"""What the server and the engine both import."""

@@ -1,0 +1,83 @@
+"""The first frame of a connection over TCP, and who is let in by it. Pure: without I/O.
+
+A connection is worth nothing until its Hello has the token of those that it dials: 32 random bytes,
+compared in constant time.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+
+from scheduler.errors import LinkError
+from scheduler.shared.messages import PROTOCOL_VERSION
+from scheduler.shared.wire_struct import WireStruct
+
+MOST_HELLO_BYTES = 1024
+"""The bound of a Hello's body."""
+TOKEN_BYTES = 32
+ENGINE_ROLE = "engine"
+"""The role of a connection to the server: a machine that offers its device for an engine."""
+
+
+def rank_role(rank: int) -> str:
+    """Return the role of a connection to rank 0 of an engine over several machines."""
+    return f"rank {rank}"
+
+
+class Hello(WireStruct, frozen=True, tag="hello"):
+    """The dialer's first frame. These fields and their order are the same in every version, so that another
+    version can be refused by name. Answered by one HelloReply, or by the end of the connection."""
+
+    version: int
+    token: str
+    role: str
+    """What the connection is for."""
+    host: str
+    """The name of the dialer's machine, with its device where that is not the first one."""
+
+    def __repr__(self) -> str:
+        return f"Hello(version={self.version}, role={self.role!r}, host={self.host!r})"
+
+
+class HelloReply(WireStruct, frozen=True, tag="hello_reply"):
+    """`refusal`: why the connection is about to be closed; empty: it is let in."""
+
+    version: int
+    refusal: str = ""
+
+
+class HelloRefused(Exception):
+    """The dialer is not let in: a sentence for the operator."""
+
+
+class OtherProtocol(HelloRefused):
+    """The dialer has the token and speaks another version of the protocol."""
+
+
+def new_token() -> str:
+    return secrets.token_hex(TOKEN_BYTES)
+
+
+def check_hello(hello: Hello, token: str, *roles: str) -> None:
+    """Raise HelloRefused unless this Hello has the token and one of the roles; OtherProtocol if it has."""
+    # In constant time: the time that a refusal takes tells nothing of the token.
+    same = secrets.compare_digest(token.encode(), hello.token.encode())
+    if not same or hello.role not in roles:
+        raise HelloRefused("its token is wrong, or nobody waits for it")
+    if hello.version != PROTOCOL_VERSION:
+        raise OtherProtocol(
+            f"host {hello.host} speaks protocol {hello.version}, this server {PROTOCOL_VERSION}"
+        )
+
+
+def read_hello(body: bytes) -> Hello:
+    """Raise LinkError."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise LinkError(f"its first frame is no Hello: {error}") from error
+
+
+_decoder = msgspec.msgpack.Decoder(Hello)

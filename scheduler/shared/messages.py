@@ -1,0 +1,419 @@
+"""Every message between the two processes, and the protocol version.
+
+Plain data, msgpack arrays on the wire; a prompt's ids are one binary value (`framing.py`). The field order is
+the format: append, never reorder, and raise PROTOCOL_VERSION with any change. Both processes come from one
+installation, so a mismatch means a broken deployment; the handshake rejects it by name. No message stops the
+engine: end of file does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from scheduler.shared.counters import CacheCounters as CacheCounters
+from scheduler.shared.counters import Counters as Counters
+from scheduler.shared.counters import DeviceMemory as DeviceMemory
+from scheduler.shared.counters import MemoryState as MemoryState
+from scheduler.shared.counters import StepCosts as StepCosts
+from scheduler.shared.pooling import Pooler
+from scheduler.shared.reports import CacheReport, DiskReport, EngineReport
+from scheduler.shared.token_ids import TokenIds
+from scheduler.shared.waits import WaitOut as WaitOut
+from scheduler.shared.waits import WaitReason as WaitReason
+from scheduler.shared.wire_struct import WireStruct
+
+PROTOCOL_VERSION = 24
+MAX_TOP_LOGPROBS = 20
+"""Most alternatives per token that a request may ask for (OpenAI's bound)."""
+MAX_KIND_CHARACTERS = 128
+MAX_GRAMMAR_BYTES = 256 << 10
+"""Bound on one request's grammar. Agents' tools together come to about 100 KB; 290 KB of properties alone
+took the library 3 s."""
+
+
+MOST_RANKS = 64
+
+
+class ScriptedPlan(WireStruct, frozen=True):
+    """How the scripted back end behaves; by default it takes no time and never stops an answer by itself."""
+
+    step_seconds: float = 0.0
+    prefill_tokens_per_step: int = 512
+    vocabulary: int = 8192
+    stop_after: int = 0
+    """The position at which a request's first stop token is emitted; 0: never."""
+
+
+class AdapterSource(WireStruct, frozen=True):
+    """A LoRA adapter: where its folder is, and the fingerprint of its files, by which requests name it."""
+
+    name: str
+    folder: str
+    key: str
+
+
+class RankGroup(WireStruct, frozen=True):
+    """One engine of several `mx.distributed` ranks. The parent knows rank 0 only, which gets the Load."""
+
+    ranks: int
+    backend: Literal["ring", "jaccl", "nccl"]
+    hosts: tuple[str, ...]
+    """Of each rank, IP:PORT on which its neighbours in the ring reach it. Empty: all ranks are on this
+    machine, and rank 0 chooses the ports."""
+    control: str = ""
+    """IP:PORT of rank 0, where the processes of the other ranks dial it; empty: rank 0 starts them."""
+    token: str = ""
+    """What a process that dials `control` must know. Never logged."""
+    devices: tuple[tuple[str, ...], ...] = ()
+    """JACCL only: by rank, the RDMA device that leads to each rank; empty to itself."""
+
+
+class Follow(WireStruct, frozen=True, tag="follow"):
+    """The first message to a machine that computes a rank other than 0, in place of Load. Its process
+    dials rank 0, which sends it the Load; it still ends with this link."""
+
+    rank: int
+    control: str
+    """IP:PORT of rank 0."""
+    token: str
+    """The group's."""
+
+    def __repr__(self) -> str:
+        return f"Follow(rank={self.rank}, control={self.control!r})"
+
+
+class EngineConfig(WireStruct, frozen=True):
+    """What engines load and how they run: the part of Load that stays over their lives."""
+
+    backend: Literal["mlx", "scripted"]
+    model_folder: str
+    max_slots: int = 32
+    prefill_chunk_tokens: int = 512
+    prefill_rows: int = 8
+    weights_dtype: WeightsDtype = "auto"
+    scripted: ScriptedPlan = ScriptedPlan()
+    kv_cache_bytes: int = -1
+    """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
+    kv_disk: str = ""
+    """Folder of the disk tier; empty: no disk tier."""
+    kv_disk_bytes: int = 32 << 30
+    """Of each engine."""
+    itl_target_ms: float = 0.0
+    """Target inter-token latency while prefills run; 0: in proportion to the decode steps."""
+    load_check: Literal["auto", "off"] = "auto"
+    """Whether to check at load how much of the batch is right for the model."""
+    cache_folder: str = ""
+    """Where verdicts of that check and digests of weights are kept between starts; empty: nowhere."""
+    memory_limit: float = 0.0
+    """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
+    sharers: int = 1
+    """Engines that use the memory of one device: each gets an equal part."""
+    adapters: tuple[AdapterSource, ...] = ()
+    """LoRA adapters to load with the model."""
+    pooler: Pooler | None = None
+    """None: the model writes tokens. Else each Submit asks for a vector, and no token is computed."""
+    ranks: RankGroup | None = None
+    """None: one process computes the model."""
+    model: str = ""
+    """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
+    fingerprint: str = ""
+    """Of the model that it must be (`engine/model_source.py`); empty: `model_folder` is this machine's."""
+
+
+class Load(EngineConfig, frozen=True, tag="load"):
+    """The first message to the engine: what to run, and within which bounds. `kv_disk`, `adapters` and its
+    part of the memory are this engine's own. Answered by Loading messages, then Ready or Fault."""
+
+    version: int = PROTOCOL_VERSION
+    kv_cache_share: float = 1.0
+    """Share of `kv_cache_bytes` to use: below 1 after an engine ran out of memory."""
+    chunk_ceiling: int = 0
+    """Of a step's prompt tokens: below `prefill_chunk_tokens` after a device timeout; 0: no lower."""
+    climb_chunks: int = 1
+    """After this many chunks of its full size the ceiling rises by a quarter."""
+    memory_most_bytes: int = 0
+    """As in SetMemoryLimit. Then `memory_limit` is this engine's own part, in bytes; 0: no other limit will
+    be set."""
+
+
+class Sampling(WireStruct, frozen=True):
+    """Sampling parameters. `temperature` 0 is greedy, and then the cut-offs have no effect.
+
+    The cut-offs act as in mlx-lm's samplers (top-p, then min-p, then top-k, on the untempered
+    distribution). `repetition_penalty` counts prompt and output, the presence and frequency
+    penalties count output only, as vLLM does; `repetition_context` bounds the former to that many last
+    tokens, as mlx-lm does, and 0 does not. `seed` is never absent: a request without one
+    gets one at admission, so that its tokens can be computed again.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+    repetition_context: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+
+class ThinkingBudget(WireStruct, frozen=True):
+    """How many tokens an answer may reason for, and the token ids of the marks around reasoning.
+
+    What it does to an answer is a function of these fields and the answer's ids so far
+    (`scheduler/shared/thinking.py`).
+    """
+
+    tokens: int | None
+    """Between opening and end marks, all reasoning of the answer together; None: as many as there are."""
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    """What is forced when the budget is spent."""
+    opens: bool = False
+    """The prompt has opened reasoning."""
+    anywhere: bool = False
+    """Reasoning may begin in the middle of a text; otherwise only after `blanks`, or nothing."""
+    call_start: tuple[int, ...] = ()
+    call_end: tuple[int, ...] = ()
+    """The marks of a tool call: a whole one within reasoning ends it. Empty: nothing is a call, or calls have
+    no end mark."""
+    blanks: tuple[int, ...] = ()
+    """Tokens of white space only."""
+    held: int = 0
+    """The position in `start` of the token that is masked where no further reasoning may begin: the first one
+    that other marks do not have there."""
+
+
+class Submit(WireStruct, frozen=True, tag="submit"):
+    """One accepted request. The parent assigns ids, which count up and are never reused."""
+
+    request_id: int
+    prompt: TokenIds
+    max_tokens: int
+    stop_token_ids: tuple[int, ...]
+    sampling: Sampling
+    salt: str = ""
+    """Only requests with equal salts share prefixes."""
+    session: str | None = None
+    system_tokens: int = 0
+    """Length of the system prompt; 0: there is none."""
+    boundaries: tuple[int, ...] = ()
+    """Positions where messages begin and end: other prompts are likely to diverge there."""
+    done_tokens: int = 0
+    """This many last tokens of `prompt` are the answer so far, which a resumed request continues unchanged.
+    `max_tokens` and `min_tokens` count them."""
+    top_logprobs: int | None = None
+    """None: no log-probabilities; N: those of its tokens and of the N likeliest alternatives."""
+    min_tokens: int = 0
+    """No stop token before this many tokens, unless the grammar allows no other token."""
+    grammar: str = ""
+    """llguidance grammar of the whole answer, from its first token; empty: none. At most MAX_GRAMMAR_BYTES,
+    which the parent checks."""
+    thinking: ThinkingBudget | None = None
+    """None: it may reason for as long as it does."""
+    prompt_logprobs: int | None = None
+    """None: no log-probabilities of the prompt; N: those of its tokens and of the N likeliest alternatives,
+    in PromptLogprobsOut, all of them before or with the first token. The prompt is then computed as a whole,
+    without a prefix hit."""
+    adapter: str = ""
+    """The key of its LoRA adapter; empty: none. Prefixes are shared only with requests of the same one."""
+    dimensions: int | None = None
+    """None: tokens. Else the prompt's vector: its first `dimensions` numbers, or all of them for 0. It comes
+    with Retired."""
+    holds: tuple[tuple[int, float], ...] = ()
+    """Prefixes of the prompt to keep, as far as the budget allows: a length in tokens, and for how many
+    seconds after the request's end."""
+
+
+class TurnEnded(WireStruct, frozen=True, tag="turn_ended"):
+    """A session's answer is over, and its client does what comes next. It has no reply."""
+
+    salt: str
+    adapter: str
+    """As in Submit."""
+    session: str
+    kind: str
+    """What the session waits for: the names of the tools that the answer called, or why it ended. At most
+    MAX_KIND_CHARACTERS."""
+
+
+class Cancel(WireStruct, frozen=True, tag="cancel"):
+    """Stop this request. It has no reply: each Submit gets exactly one Retired, which may already be on its
+    way."""
+
+    request_id: int
+
+
+class Inspect(WireStruct, frozen=True, tag="inspect"):
+    """Report the content of the prefix cache; with `clear`, after evicting what no row uses. Answered by one
+    Inspection with the same `query`."""
+
+    query: int
+    clear: bool = False
+    top: int = 10
+    head_tokens: int = 0
+    """How many first token ids of a shared prefix to report; 0 reports nothing of any prompt."""
+    unpin: str = ""
+    """The name of a pinned prefix to hold no longer."""
+
+
+class SetMemoryLimit(WireStruct, frozen=True, tag="set_memory_limit"):
+    """Use no more than this from the next turn on. Answered by a StepOutput, which may be empty, and whose
+    counters say what holds from then on (`MemoryState.limit`): a limit is never below what running rows need,
+    and becomes lower as they end. Ignored by an engine that has no limit."""
+
+    limit_bytes: int
+    sharers: int
+    """Engines that share what the system can still give."""
+    most_bytes: int
+    """The highest limit that it may be given: a prompt that could run within it is not refused."""
+
+
+class LoadAdapter(WireStruct, frozen=True, tag="load_adapter"):
+    """Load a LoRA adapter, between two steps. Answered by one AdapterLoaded with the same `query`."""
+
+    query: int
+    adapter: AdapterSource
+
+
+class UnloadAdapter(WireStruct, frozen=True, tag="unload_adapter"):
+    """No request has this adapter any more: free its memory. It has no reply."""
+
+    key: str
+
+
+class Loading(WireStruct, frozen=True, tag="loading"):
+    """A stage of loading, for the operator."""
+
+    stage: str
+
+
+class Ready(WireStruct, frozen=True, tag="ready"):
+    """The engine can take requests."""
+
+    version: int
+    device: str
+    model_type: str
+    vocabulary: int
+    kv_bytes_per_token: int
+    weights_bytes: int
+    weights_dtype: str
+    fallbacks: tuple[str, ...] = ()
+    """What the model runs with because of the check at load (`Fallback` in `engine/mlx/batching.py`)."""
+    memory_limit_bytes: int = 0
+    """What it may use, of the option, the device and the machine; 0: none is known."""
+    memory_floor_bytes: int = 0
+    """The least limit with which it runs, without a row; 0: none is known."""
+    refused_adapters: tuple[tuple[str, str], ...] = ()
+    """Keys of those in Load that could not be loaded, and why: a sentence for the operator."""
+    ranks: int = 1
+    """Processes that compute the model together."""
+    fingerprint: str = ""
+    """That of Load: this model is loaded."""
+    host: str = ""
+    """The engine's machine, as it names itself."""
+
+
+class LogprobsOut(WireStruct, frozen=True):
+    """Natural logarithms of the model's own probabilities (no temperature, no penalty): of the chosen token,
+    and of the likeliest tokens with their ids, best first. None is below -9999."""
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class TokenOut(WireStruct, frozen=True):
+    """One token of one row in one step; `logprobs` if its request asked for them."""
+
+    request_id: int
+    token: int
+    logprobs: LogprobsOut | None = None
+
+
+class PrefillOut(WireStruct, frozen=True):
+    """`done` of `total` prompt tokens of this request are in its KV cache, `cached` of them by a prefix hit
+    or computed for another request."""
+
+    request_id: int
+    done: int
+    total: int
+    cached: int = 0
+
+
+class PromptLogprobsOut(WireStruct, frozen=True):
+    """Log-probabilities of a request's prompt tokens from position `start` on. They come in order, from
+    position 1 (nothing comes before the first token), and once: a preempted request goes on where it was."""
+
+    request_id: int
+    start: int
+    entries: list[LogprobsOut]
+
+
+WeightsDtype: TypeAlias = Literal["auto", "stored", "packed", "float32", "bfloat16", "float16"]
+"""Of the weights in memory. "packed": quantised weights stay as they are, all else is float32."""
+RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled"]
+
+
+class Retired(WireStruct, frozen=True):
+    """The engine's last message of a request: it holds nothing of it any more.
+
+    "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for the
+    client). "failed": it failed by itself (`detail` is the reason). "pooled": `vector` is its answer.
+    """
+
+    request_id: int
+    reason: RetireReason
+    detail: str = ""
+    vector: bytes = b""
+    """float32, little-endian."""
+    hold_refusal: str = ""
+    """Why a hold of its Submit is not kept, a sentence for the operator; empty: all are, or there is none."""
+
+
+class Inspection(WireStruct, frozen=True, tag="inspection"):
+    """The reply to an Inspect. `cache` is None without a prefix cache."""
+
+    query: int
+    freed_bytes: int
+    cache: CacheReport | None
+    disk: DiskReport | None = None
+    engine: EngineReport | None = None
+    unpinned: bool = False
+    """Whether there was a pin of the name in `unpin`."""
+
+
+class AdapterLoaded(WireStruct, frozen=True, tag="adapter_loaded"):
+    """The reply to a LoadAdapter. `refusal`: why it is not loaded, a sentence for the operator; empty: it
+    is."""
+
+    query: int
+    refusal: str = ""
+
+
+class StepOutput(WireStruct, frozen=True, tag="step"):
+    """The output of one step, for all slots."""
+
+    tokens: list[TokenOut]
+    prefills: list[PrefillOut]
+    retired: list[Retired]
+    counters: Counters
+    prompt_logprobs: list[PromptLogprobsOut] = msgspec.field(default_factory=list)
+    waits: list[WaitOut] = msgspec.field(default_factory=list)
+
+
+class Fault(WireStruct, frozen=True, tag="fault"):
+    """The engine cannot continue and is about to exit."""
+
+    error: str
+    """One line."""
+    stack: str = ""
+    """The traceback of a load that failed; of any other fault it is on stderr."""
+
+
+ToEngine: TypeAlias = (
+    Load | Follow | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+)
+FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault

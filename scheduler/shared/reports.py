@@ -1,0 +1,109 @@
+"""What an engine reports of itself when it is inspected: the contents of an Inspection (`messages.py`).
+
+As there, the field order is the format, and PROTOCOL_VERSION is raised with any change.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from scheduler.shared.wire_struct import WireStruct
+
+
+class PrefixReport(WireStruct, frozen=True):
+    """A shared prefix: its length, the number of cached continuations, its hits, and its first tokens."""
+
+    tokens: int
+    references: int
+    hits: int
+    head: list[int]
+
+
+class PinReport(WireStruct, frozen=True):
+    """A prefix that is held until an operator releases it by this name."""
+
+    pin: str
+    tokens: int
+    cached_tokens: int
+    """Fewer than `tokens` where running rows needed its memory."""
+
+
+class CacheReport(WireStruct, frozen=True):
+    """Content of the prefix cache, and totals since the engine started."""
+
+    budget_bytes: int
+    running_bytes: int
+    nodes: int
+    tokens: int
+    snapshots: int
+    segment_bytes: int
+    snapshot_bytes: int
+    key_bytes: int
+    replaced_bytes: int
+    leases: int
+    query_tokens: int
+    hit_tokens: int
+    stored_tokens: int
+    evicted_tokens: dict[str, int]
+    trunks: list[PrefixReport]
+    complaints: list[str]
+    kept_bytes: int = 0
+    """Of what requests and operators asked to keep for a time."""
+    refused_holds: int = 0
+    """Of these, what would have exceeded the share of the budget that may be held."""
+    pins: list[PinReport] = msgspec.field(default_factory=list)
+
+
+class DiskReport(WireStruct, frozen=True):
+    """The disk tier now, and totals since the engine started."""
+
+    files: int
+    nbytes: int
+    pending_bytes: int
+    reads: int
+    read_bytes: int
+    writes: int
+    write_bytes: int
+    dropped_writes: int
+    evicted_files: int
+    errors: dict[str, int]
+    hit_tokens: int
+
+
+class SlotReport(WireStruct, frozen=True):
+    """One running request in the engine. `charged_bytes`: its memory, with a reserve."""
+
+    request_id: int
+    prefilled_tokens: int
+    prompt_tokens: int
+    generated_tokens: int
+    cached_tokens: int
+    preemptions: int
+    charged_bytes: int
+
+
+class PlanReport(WireStruct, frozen=True):
+    """The plan of the engine's last step (`scheduler/engine/plan.py`)."""
+
+    preempted: list[int]
+    admitted: list[int]
+    chunks: dict[str, int]
+    """Prompt tokens by request id."""
+    decoding: int
+    reason: str
+    """What bounds the step's prefill."""
+    predicted_seconds: float | None
+    target_seconds: float | None
+    """Bound on the step while rows decode; None: no row decodes."""
+
+
+class EngineReport(WireStruct, frozen=True):
+    """The engine's running requests, and its measured speed."""
+
+    slots: list[SlotReport]
+    waiting: int
+    decode_step_seconds: float | None
+    prefill_tokens_per_second: dict[str, float]
+    """By "chunk/context", each the lower end of its bucket."""
+    steps: int
+    plan: PlanReport | None = None

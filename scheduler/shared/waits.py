@@ -1,0 +1,94 @@
+"""What requests wait for: the reasons, from tokenizing to an engine's slots, and how an engine tells the
+parent of those that it has.
+
+A reason is one word, so that pages and programs can tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from scheduler.shared.wire_struct import WireStruct
+
+REASONS: Mapping[str, str] = {
+    "tokenizing": "the prompt is rendered and tokenized, its grammar checked",
+    "model": "the model is not loaded, or serves after another one's turn",
+    "no_engine": "no engine is ready: they start or restart",
+    "quarantine": "every engine with room is cleared of a death first",
+    "engines_full": "engines hold as many requests as they may; tenants take turns",
+    "step": "the engine has it, and ends its running step first",
+    "slot": "every slot is taken",
+    "prefix": "another request computes the same prefix",
+    "kv_cache": "the KV budget has no room for it",
+    "memory": "the memory guard holds admission",
+    "preparation": "its grammar is compiled, or its prefix read from disk",
+    "preempted": "it lost its slot because KV memory ran out",
+    "awaiting_engine": "its engine died; another one resumes it",
+}
+"""All of them, with what they say to an operator."""
+
+WaitReason: TypeAlias = Literal["slot", "prefix", "kv_cache", "memory", "preparation", "preempted", "nothing"]
+"""Why a request of the engine has no slot: all are taken, it follows another that computes its prefix, the KV
+budget has no room, the memory guard holds admission, its grammar or disk reads are not done, or it was
+preempted. "nothing": it has got one."""
+
+
+class WaitOut(WireStruct, frozen=True):
+    """What a request waits for now: sent when that changes, and not of one that gets a slot at once. It
+    changed `seconds_ago`, before the step that this is sent with."""
+
+    request_id: int
+    waits_for: WaitReason
+    seconds_ago: float = 0.0
+
+
+class Waits:
+    """What the engine's requests without a slot wait for, as the parent learns it: each change once, and none
+    of a request that has retired, which the parent would take for a broken engine.
+
+    `now` is the engine's clock. O(waiting) a turn, and nothing a token.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[int, WaitReason] = {}
+        """Of those without a slot."""
+        self._changes: dict[int, tuple[WaitReason, float]] = {}
+        """By request, what is not sent yet, and since when it holds."""
+
+    def __bool__(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self._changes)
+
+    def look(self, reasons: Mapping[int, WaitReason], now: float) -> None:
+        """These are not admitted in this turn, for these reasons. A preempted one keeps its own until it has
+        a slot again: what it waits for is that memory is free."""
+        for request_id, reason in reasons.items():
+            known = self._told.get(request_id)
+            if known not in (reason, "preempted"):
+                self._waits(request_id, reason, now)
+
+    def preempted(self, request_id: int, now: float) -> None:
+        self._waits(request_id, "preempted", now)
+
+    def _waits(self, request_id: int, reason: WaitReason, now: float) -> None:
+        self._told[request_id] = reason
+        self._changes[request_id] = reason, now
+
+    def admitted(self, request_id: int, now: float) -> None:
+        """It has a slot. Nothing is sent of one that did not wait."""
+        if self._told.pop(request_id, None) is not None:
+            self._changes[request_id] = "nothing", now
+
+    def forget(self, request_id: int) -> None:
+        """It retires without a slot."""
+        self._told.pop(request_id, None)
+        self._changes.pop(request_id, None)
+
+    def take(self, now: float) -> list[WaitOut]:
+        """Return the changes, each once."""
+        changes, self._changes = self._changes, {}
+        return [
+            WaitOut(request_id, reason, max(0.0, now - since))
+            for request_id, (reason, since) in changes.items()
+        ]

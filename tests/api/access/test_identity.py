@@ -1,0 +1,217 @@
+"""Tenants, sessions and timeouts in requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock, trio_test
+
+from api.access.identity import MAX_ID_CHARACTERS, SESSION_HEADERS, Identity
+from api.options.options import load
+from scheduler.errors import InvalidRequest, OptionError
+from scheduler.shared.messages import ScriptedPlan
+from tests.api.client import chat, client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import ask, make_scheduler, running
+
+
+def test_the_sessions_headers_are_those_that_agents_send_in_this_order() -> None:
+    """A router's header first (llm-d's, the gateway API's, smg's), then those of Claude Code, OpenCode, Codex
+    and vLLM's clients."""
+    assert SESSION_HEADERS == (
+        "x-llm-d-inference-fairness-id",
+        "x-gateway-inference-fairness-id",
+        "x-smg-routing-key",
+        "x-claude-code-session-id",
+        "x-session-affinity",
+        "session-id",
+        "session_id",
+        "x-session-id",
+    )
+
+
+@given(st.dictionaries(st.sampled_from(SESSION_HEADERS), st.sampled_from(["", "one", "two words"])))
+def test_the_first_header_that_says_something_is_the_session(headers: dict[str, str]) -> None:
+    """Empty ones count as absent."""
+    said = [headers[name] for name in SESSION_HEADERS if headers.get(name)]
+    assert Identity().caller(headers).asks(ask()).session == (said[0] if said else None)
+
+
+@pytest.mark.parametrize("value", ["x" * (MAX_ID_CHARACTERS + 1), "tab\tinside", "é", " padded", "\x7f"])
+@pytest.mark.parametrize("name", ["x-session-id", "x-tenant"])
+def test_an_id_that_is_no_id_is_refused_by_the_headers_name(name: str, value: str) -> None:
+    """Ids are stored, logged and shown, so they are short and printable."""
+    with pytest.raises(InvalidRequest, match=name) as caught:
+        Identity(tenant_header="x-tenant").caller({name: value}).asks(ask())
+    assert caught.value.param == name
+
+
+def test_tenants_come_from_a_header_only_where_it_is_allowed() -> None:
+    """Otherwise a client could claim any tenant."""
+    headers = {"x-tenant": "acme"}
+    assert Identity().caller(headers).asks(ask()).tenant == ""
+    assert Identity(tenant_header="x-tenant").caller(headers).asks(ask()).tenant == "acme"
+    assert Identity(tenant_header="x-tenant").caller({}).asks(ask()).tenant == ""
+
+
+def test_a_credential_is_never_shown() -> None:
+    """By `--tenant-header authorization` every key is a tenant, named by a digest."""
+    identity = Identity(tenant_header="Authorization")
+    one, same, other = (
+        identity.caller({"Authorization": f"Bearer {key}"}).asks(ask()).tenant for key in ("a1", "a1", "b2")
+    )
+    assert one == same != other
+    assert one.startswith("key-")
+    assert "a1" not in one
+    assert len(one) == 20
+
+
+def test_a_keys_tenant_outranks_the_header() -> None:
+    """The key's owner counts, whatever else the request has."""
+    identity = Identity(tenant_header="x-tenant")
+    assert identity.caller({"x-tenant": "acme"}, "owner").asks(ask()).tenant == "owner"
+    assert identity.caller({"x-tenant": "acme"}).asks(ask()).tenant == "acme"
+
+
+@pytest.mark.parametrize(
+    ("body", "header", "expected"),
+    [(None, None, None), (5.0, None, 5.0), (None, "2.5", 2.5), (5.0, "2.5", 2.5), (2.0, "2.5", 2.0)],
+)
+def test_the_shorter_timeout_counts(body: float | None, header: str | None, expected: float | None) -> None:
+    """The body's or the header's."""
+    headers = {} if header is None else {"x-request-timeout": header}
+    assert Identity().caller(headers).asks(ask(timeout_seconds=body)).timeout_seconds == expected
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf", "1e9", "30s"])
+def test_a_timeout_that_is_none_is_refused(value: str) -> None:
+    """By the header's name."""
+    with pytest.raises(InvalidRequest, match="x-request-timeout"):
+        Identity().caller({"x-request-timeout": value}).asks(ask())
+
+
+@pytest.mark.parametrize("name", ["", "two words", "x:y", "é"])
+def test_a_tenant_header_that_no_header_can_have_is_refused_at_the_start(name: str) -> None:
+    """By the option's name."""
+    with pytest.raises(OptionError, match="--tenant-header"):
+        load({"tenant_header": name})
+
+
+@trio_test
+async def test_over_http_headers_and_body_become_the_request(autojump_clock: MockClock) -> None:
+    """`/v1/scheduler` shows it while the request waits."""
+    scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0)
+    identity = Identity(tenant_header="x-tenant")
+    async with running(scheduler) as nursery, client_of(scheduler, identity=identity) as client:
+
+        async def post(body: object, headers: dict[str, str]) -> None:
+            await client.post("/v1/chat/completions", json=body, headers=headers)
+
+        nursery.start_soon(post, chat("first", max_tokens=1000), {"X-Tenant": "A", "X-Session-ID": "s1"})
+        await trio.testing.wait_all_tasks_blocked()
+        body = chat("second", priority=3, cache_salt="mine", timeout=100)
+        nursery.start_soon(post, body, {"X-Tenant": "B", "X-Claude-Code-Session-Id": "s2"})
+        await trio.testing.wait_all_tasks_blocked()
+        report = (await client.get("/v1/scheduler")).json()
+        nursery.cancel_scope.cancel()
+    (running_,) = report["running"]
+    (flow,) = report["queue"]["flows"]
+    assert (running_["tenant"], running_["session"], running_["priority"]) == ("A", "s1", 0)
+    assert (flow["tenant"], flow["session"], flow["priority"]) == ("B", "s2", 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers", "param"),
+    [
+        ({"priority": 11}, {}, "priority"),
+        ({"priority": -11}, {}, "priority"),
+        ({"priority": 1.5}, {}, "priority"),
+        ({"cache_salt": ""}, {}, "cache_salt"),
+        ({"timeout": 0}, {}, "timeout"),
+        ({"timeout": 1e9}, {}, "timeout"),
+        ({}, {"x-request-timeout": "never"}, "x-request-timeout"),
+        ({}, {"session-id": "x" * 300}, "session-id"),
+    ],
+)
+def test_nonsense_is_a_400_by_name(fields: dict[str, Any], headers: dict[str, str], param: str) -> None:
+    """Never ignored, never a 500."""
+
+    @trio_test
+    async def check() -> None:
+        scheduler = make_scheduler(LoopbackLauncher())
+        async with running(scheduler), client_of(scheduler) as client:
+            response = await client.post("/v1/chat/completions", json=chat(**fields), headers=headers)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == param
+
+    check()
+
+
+@trio_test
+async def test_what_runs_out_of_time_is_a_504_and_an_error_event(autojump_clock: MockClock) -> None:
+    """504 if nothing was sent yet; in a stream, the error and the end mark."""
+    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01))
+    async with running(scheduler), client_of(scheduler) as client:
+        headers = {"x-request-timeout": "0.5"}
+        whole = await client.post("/v1/chat/completions", json=chat(max_tokens=1000), headers=headers)
+        streamed = await client.post(
+            "/v1/chat/completions", json=chat(max_tokens=1000, stream=True), headers=headers
+        )
+    assert whole.status_code == 504
+    assert whole.json()["error"]["code"] == "deadline_exceeded"
+    assert whole.json()["error"]["type"] == "timeout_error"
+    assert "retry-after" not in whole.headers
+    assert streamed.status_code == 200
+    assert '"code":"deadline_exceeded"' in streamed.text
+    assert streamed.text.endswith("data: [DONE]\n\n")
+
+
+@trio_test
+async def test_limits_of_tenant_and_service_have_their_own_statuses(autojump_clock: MockClock) -> None:
+    """429 for a bound on the client's tenant; 503 for a wait that the service ended, and for a deadline that
+    it cannot meet; each with Retry-After."""
+    scheduler = make_scheduler(
+        LoopbackLauncher(),
+        ScriptedPlan(step_seconds=0.01),
+        max_slots=1,
+        lookahead=0,
+        max_queue_per_tenant=1,
+        queue_seconds=0.5,
+    )
+    answers: dict[str, object] = {}
+    async with running(scheduler), client_of(scheduler) as client:
+        for _ in range(10):
+            await client.post("/v1/chat/completions", json=chat())
+
+        async def post(name: str, **fields: Any) -> None:
+            response = await client.post("/v1/chat/completions", json=chat(**fields))
+            retry = response.headers.get("retry-after")
+            code = response.json().get("error", {}).get("code")
+            answers[name] = (response.status_code, code, retry is not None)
+
+        async with trio.open_nursery() as people:
+            people.start_soon(
+                post,
+                "runs",
+            )
+            await trio.testing.wait_all_tasks_blocked()
+            await post("hopeless", **{"timeout": 0.01})
+            people.start_soon(post, "waits")
+            await trio.testing.wait_all_tasks_blocked()
+            await post("too many")
+        async with trio.open_nursery() as people:
+            people.start_soon(lambda: post("long", max_tokens=200))
+            await trio.testing.wait_all_tasks_blocked()
+            people.start_soon(post, "waits too long")
+    assert answers == {
+        "runs": (200, None, False),
+        "hopeless": (503, "deadline_unmeetable", True),
+        "waits": (200, None, False),
+        "too many": (429, "tenant_limit", True),
+        "long": (200, None, False),
+        "waits too long": (503, "queue_timeout", True),
+    }

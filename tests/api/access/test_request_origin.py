@@ -1,0 +1,206 @@
+"""Allowed `Host`, `Origin` and `Sec-Fetch-*` headers of requests: DNS rebinding, foreign web pages."""
+
+from __future__ import annotations
+
+import h11
+import httpx
+import pytest
+import trio
+import trio.testing
+from api.http.http_scope import scope_of
+from trio.testing import trio_test
+
+from api.access.allowed_hosts import ANY_HOST, AllowedHosts
+from api.admin.exposition import make_metrics_app
+from api.options.options import load
+from api.served_models import ServedModels
+from scheduler.errors import OptionError
+from tests.api.client import MODEL, chat, client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+LOOPBACK = AllowedHosts.of([], listen_host="127.0.0.1", is_loopback=True)
+PUBLIC = AllowedHosts.of([], listen_host="0.0.0.0", is_loopback=False)
+NAMED = AllowedHosts.of(["chat.example"], listen_host="127.0.0.1", is_loopback=True)
+PUBLIC_NAMED = AllowedHosts.of(["chat.example"], listen_host="0.0.0.0", is_loopback=False)
+EVERY_HOST = AllowedHosts.of(["*"], listen_host="127.0.0.1", is_loopback=True)
+OWN_NAME = AllowedHosts.of([], listen_host="studio", is_loopback=True)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "allowed"),
+    [
+        (LOOPBACK, "localhost", True),
+        (LOOPBACK, "LocalHost:8000", True),
+        (LOOPBACK, "localhost.:8000", True),
+        (LOOPBACK, "127.0.0.1:8000", True),
+        (LOOPBACK, "127.0.0.1:1", True),
+        (LOOPBACK, "[::1]:8000", True),
+        (LOOPBACK, "[::1]", True),
+        (LOOPBACK, "evil.example:8000", False),
+        (LOOPBACK, "localhost.evil.example", False),
+        (LOOPBACK, "127.0.0.1.evil.example", False),
+        (LOOPBACK, "127.0.0.1@evil.example", False),
+        (LOOPBACK, "evil.example:80:localhost", False),
+        (LOOPBACK, "localhost:port", False),
+        # Browsers send no Sec-Fetch headers to this address, so a page's <img> would pass.
+        (LOOPBACK, "0.0.0.0:8000", False),
+        (LOOPBACK, "192.168.1.5", False),
+        (LOOPBACK, "[::]", False),
+        (LOOPBACK, "chat.example", False),
+        (NAMED, "chat.example", True),
+        (NAMED, "CHAT.example:443", True),
+        (NAMED, "localhost", True),
+        (NAMED, "evil.example", False),
+        (NAMED, "sub.chat.example", False),
+        (OWN_NAME, "studio:8000", True),
+        (OWN_NAME, "evil.example", False),
+        (PUBLIC, "evil.example", True),
+        (PUBLIC_NAMED, "chat.example", True),
+        (PUBLIC_NAMED, "evil.example", False),
+        # Probes and scrapers address a pod by IP, and an IP address cannot be rebound.
+        (PUBLIC_NAMED, "10.1.2.3:8000", True),
+        (PUBLIC_NAMED, "[fd00::1]:8000", True),
+        (EVERY_HOST, "evil.example", True),
+    ],
+)
+def test_hosts(hosts: AllowedHosts, host: str, allowed: bool) -> None:
+    assert hosts.allow(host) is allowed
+
+
+@pytest.mark.parametrize("given", ["http://chat.example", "chat.example/", "a b", "chat.example:http"])
+def test_what_is_no_host_name_is_refused_at_start(given: str) -> None:
+    with pytest.raises(OptionError, match="--allowed-hosts"):
+        load({"allowed_hosts": f"localhost,{given}"})
+
+
+LOCAL = {"host": "localhost:8000"}
+CROSS_IMAGE = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+CROSS_NAVIGATION = {
+    "sec-fetch-site": "cross-site",
+    "sec-fetch-mode": "navigate",
+    "sec-fetch-dest": "document",
+}
+CROSS_FRAME = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}
+UPGRADE = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        # Clients other than browsers.
+        ("/v1/models", {}, 200),
+        ("/v1/models", {"host": ""}, 200),
+        # Rebinding: the page's own name, whatever else the browser sends.
+        ("/v1/cache", {"host": "evil.example:8000"}, 403),
+        ("/v1/cache", {"host": "evil.example:8000", "sec-fetch-site": "same-origin"}, 403),
+        ("/v1/cache", {"host": "evil.example:8000", "origin": "http://evil.example:8000"}, 403),
+        ("/live", {"host": "evil.example:8000"}, 403),
+        ("/", {"host": "evil.example:8000"}, 403),
+        ("/metrics", {"host": "evil.example:8000"}, 403),
+        # The live page by each of the names.
+        ("/", {"host": "127.0.0.1:8000", "sec-fetch-site": "none", "sec-fetch-mode": "navigate"}, 200),
+        ("/v1/models", {"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:8000"}, 200),
+        ("/v1/models", {"host": "[::1]:8000", "origin": "http://[::1]:8000"}, 200),
+        ("/v1/models", {"host": "localhost:8000", "sec-fetch-site": "same-origin"}, 200),
+        ("/v1/models", {"host": "localhost", "origin": "http://localhost:80"}, 200),
+        # A proxy that terminates TLS and keeps the name.
+        ("/v1/models", {"host": "localhost", "origin": "https://localhost"}, 200),
+        # Other web pages.
+        ("/v1/models", {**LOCAL, "origin": "http://evil.example"}, 403),
+        ("/v1/models", {**LOCAL, "origin": "http://localhost:3000"}, 403),
+        ("/v1/models", {**LOCAL, "origin": "http://localhost"}, 403),
+        ("/v1/models", {**LOCAL, "origin": "null"}, 403),
+        ("/v1/models", {**LOCAL, "origin": ""}, 403),
+        ("/v1/models", {**LOCAL, "origin": "https://ok.example", "sec-fetch-site": "cross-site"}, 200),
+        ("/v1/models", {**LOCAL, **UPGRADE, "origin": "http://evil.example"}, 403),
+        # Without Origin: images, scripts, frames.
+        ("/v1/cache", {**LOCAL, **CROSS_IMAGE}, 403),
+        ("/v1/cache", {**LOCAL, **CROSS_IMAGE, "sec-fetch-site": "same-site"}, 403),
+        ("/", {**LOCAL, **CROSS_IMAGE}, 403),
+        ("/", {**LOCAL, **CROSS_FRAME}, 403),
+        # A link may lead to open paths, and to nothing that costs the engine a turn.
+        ("/", {**LOCAL, **CROSS_NAVIGATION}, 200),
+        ("/docs", {**LOCAL, **CROSS_NAVIGATION}, 200),
+        ("/v1/cache", {**LOCAL, **CROSS_NAVIGATION}, 403),
+    ],
+)
+@trio_test
+async def test_requests(
+    path: str, headers: dict[str, str], status: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with (
+        running(scheduler),
+        client_of(scheduler, hosts=LOOPBACK, cors_origins=["https://ok.example"]) as client,
+    ):
+        answer = await client.get(path, headers={**LOCAL, **headers})
+        assert answer.status_code == status, answer.text
+        if status == 403:
+            assert answer.json()["error"]["type"] == "permission_error"
+            assert answer.headers["x-request-id"]
+
+
+@trio_test
+async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: trio.testing.MockClock) -> None:
+    """In the form of the request's dialect, also for a preflight."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    foreign = {**LOCAL, "origin": "http://evil.example"}
+    async with running(scheduler), client_of(scheduler, hosts=LOOPBACK) as client:
+        refused = await client.post("/v1/chat/completions", json=chat(), headers=foreign)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "origin_not_allowed")
+        assert "--cors-origins" in refused.json()["error"]["message"]
+        rebound = await client.post("/v1/messages", json={}, headers={"host": "evil.example"})
+        assert rebound.status_code == 403
+        assert rebound.json()["type"] == "error"
+        assert rebound.json()["error"]["type"] == "permission_error"
+        assert "--allowed-hosts" in rebound.json()["error"]["message"]
+        ask = {**foreign, "access-control-request-method": "DELETE"}
+        assert (await client.options("/v1/cache", headers=ask)).status_code == 403
+        # The body of a link's form would start work.
+        form = await client.post("/v1/chat/completions", json=chat(), headers={**LOCAL, **CROSS_NAVIGATION})
+        assert form.status_code == 403
+        assert scheduler.metrics.prompt_tokens._value.get() == 0
+        assert (await client.post("/v1/chat/completions", json=chat(), headers=LOCAL)).status_code == 200
+
+
+@trio_test
+async def test_all_origins(autojump_clock: trio.testing.MockClock) -> None:
+    """`--cors-origins "*"`: any origin, on an allowed host."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler, hosts=LOOPBACK, cors_origins=["*"]) as client:
+        for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, CROSS_IMAGE):
+            assert (await client.get("/v1/models", headers={**LOCAL, **headers})).status_code == 200
+        assert (await client.get("/v1/models", headers={"host": "evil.example"})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "seen"),
+    [
+        ("/v1/cache", "localhost:8000", [b"localhost:8000"]),
+        ("http://evil.example:8000/v1/cache", "localhost:8000", [b"evil.example:8000"]),
+        ("http://evil.example", "localhost", [b"evil.example"]),
+        ("http://localhost@evil.example/", "localhost", [b"localhost@evil.example"]),
+        ("http://evil.example?a=b", None, [b"evil.example"]),
+        ("/v1/cache?to=http://evil.example", None, []),
+    ],
+)
+def test_an_absolute_target_names_the_host(target: str, host: str | None, seen: list[bytes]) -> None:
+    """RFC 9112 3.2.2: it replaces the header, so that a check cannot see another host."""
+    headers = [] if host is None else [("host", host)]
+    request = h11.Request(method="GET", target=target, headers=headers, http_version="1.0")
+    scope = scope_of(request, None, None, {})
+    assert [value for name, value in scope["headers"] if name == b"host"] == seen
+
+
+@pytest.mark.parametrize(("hosts", "status"), [(LOOPBACK, 403), (ANY_HOST, 200)])
+@trio_test
+async def test_the_metrics_port(
+    hosts: AllowedHosts, status: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A page cannot read the counters of a loopback listener; a scraper on the network uses its own name."""
+    app = make_metrics_app(ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL), 60.0, hosts)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        assert (await client.get("/metrics")).status_code == 200
+        assert (await client.get("/metrics", headers={"host": "penstock:9090"})).status_code == status
+        assert (await client.get("/metrics", headers={"origin": "http://evil.example"})).status_code == 403

@@ -1,0 +1,242 @@
+"""LoRA adapters as clients and operators see them: names, listings, loading and unloading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from api.access.api_keys import load_keys
+from scheduler.config import EngineConfig
+from scheduler.engines.adapters import source_of
+from scheduler.service import Scheduler
+from scheduler.shared.messages import ScriptedPlan
+from tests.api.client import chat, client_of
+from tests.fakes.adapter_folders import adapter_folder
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+
+def with_adapters(
+    folder: Path, *names: str, launcher: LoopbackLauncher | None = None, **options: Any
+) -> Scheduler:
+    sources = tuple(source_of(name, adapter_folder(folder / name, name.encode())) for name in names)
+    plan = ScriptedPlan(step_seconds=0.01)
+    engine = EngineConfig("scripted", "none", max_slots=4, scripted=plan, adapters=sources)
+    return make_scheduler(launcher or LoopbackLauncher(), engine=engine, **options)
+
+
+async def text_of(client: httpx.AsyncClient, model: str, **fields: Any) -> str:
+    response = await client.post("/v1/chat/completions", json=chat(model=model, **fields))
+    assert response.status_code == 200, response.text
+    body = response.json()
+    assert body["model"] == model
+    text: str = body["choices"][0]["message"]["content"]
+    return text
+
+
+async def load(client: httpx.AsyncClient, name: str, folder: Path) -> httpx.Response:
+    body = {"lora_name": name, "lora_path": str(folder)}
+    return await client.post("/v1/load_lora_adapter", json=body)
+
+
+async def unload(client: httpx.AsyncClient, name: str) -> httpx.Response:
+    return await client.post("/v1/unload_lora_adapter", json={"lora_name": name})
+
+
+@trio_test
+async def test_a_model_s_name_and_an_adapter_s_name_ask_for_the_adapter(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    scheduler = with_adapters(tmp_path, "red", "blue")
+    async with running(scheduler), client_of(scheduler) as client:
+        base = await text_of(client, "tiny")
+        red = await text_of(client, "tiny:red")
+        blue = await text_of(client, "tiny:blue")
+        assert len({base, red, blue}) == 3
+        assert await text_of(client, "owner/alias:red") == red, "any name of the model"
+        assert await text_of(client, "red") == red, "no model has this name"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "hello", "max_tokens": 8}),
+        ("/v1/responses", {"input": "hello", "max_output_tokens": 16}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("/v1/tokenize", {"prompt": "hello"}),
+    ],
+)
+@trio_test
+async def test_every_dialect_takes_adapters(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, path: str, body: dict[str, Any]
+) -> None:
+    scheduler = with_adapters(tmp_path, "red")
+    async with running(scheduler), client_of(scheduler) as client:
+        answers = {}
+        for model in ("tiny", "tiny:red"):
+            response = await client.post(path, json={**body, "model": model, "temperature": 0})
+            assert response.status_code == 200, response.text
+            answers[model] = response.json()
+        if path in ("/v1/completions", "/v1/responses", "/v1/messages"):
+            assert answers["tiny:red"]["model"] == "tiny:red"
+            said = [
+                str(answer.get("choices") or answer.get("output") or answer.get("content"))
+                for answer in answers.values()
+            ]
+            assert said[0] != said[1]
+        assert (await client.post(path, json={**body, "model": "tiny:green"})).status_code == 404
+
+
+@trio_test
+async def test_models_list_adapters_with_their_parent(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    scheduler = with_adapters(tmp_path, "red")
+    async with running(scheduler), client_of(scheduler) as client:
+        listed = (await client.get("/v1/models")).json()
+        assert [(one["id"], one.get("parent")) for one in listed["data"]] == [
+            ("tiny", None),
+            ("owner/alias", None),
+            ("tiny:red", "tiny"),
+        ]
+        assert listed["last_id"] == "tiny:red"
+        one = (await client.get("/v1/models/owner/alias:red")).json()
+        assert (one["id"], one["parent"]) == ("owner/alias:red", "owner/alias")
+        assert (await client.get("/v1/models/tiny:blue")).status_code == 404
+        assert str(tmp_path) not in str(listed), "clients need not know where it lies"
+
+
+@trio_test
+async def test_operators_load_and_unload(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    scheduler = with_adapters(tmp_path)
+    async with running(scheduler), client_of(scheduler) as client:
+        assert (await client.post("/v1/chat/completions", json=chat(model="tiny:red"))).status_code == 404
+        loaded = await load(client, "red", adapter_folder(tmp_path / "a", b"one"))
+        assert loaded.status_code == 200
+        assert (loaded.json()["id"], loaded.json()["parent"]) == ("tiny:red", "tiny")
+        first = await text_of(client, "tiny:red")
+        again = await load(client, "red", adapter_folder(tmp_path / "b", b"two"))
+        assert again.status_code == 400
+        assert "loaded already" in again.json()["error"]["message"]
+        assert (await unload(client, "red")).json() == {
+            "id": "tiny:red",
+            "object": "model",
+            "deleted": True,
+        }
+        assert (await client.post("/v1/chat/completions", json=chat(model="tiny:red"))).status_code == 404
+        assert (await unload(client, "red")).status_code == 404
+        assert (await load(client, "red", tmp_path / "b")).status_code == 200
+        assert await text_of(client, "tiny:red") != first, "other files, another adapter"
+
+
+@trio_test
+async def test_a_name_loaded_from_other_files_finds_none_of_the_old_prefixes(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    scheduler = with_adapters(tmp_path)
+    prompt = "one and the same long prompt " * 40
+
+    async def cached(client: httpx.AsyncClient) -> int:
+        response = await client.post("/v1/chat/completions", json=chat(prompt, model="red"))
+        found: int = response.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    async with running(scheduler), client_of(scheduler) as client:
+        await load(client, "red", adapter_folder(tmp_path / "a", b"one"))
+        assert await cached(client) == 0
+        assert await cached(client) > 1000
+        await unload(client, "red")
+        await load(client, "red", adapter_folder(tmp_path / "b", b"two"))
+        assert await cached(client) == 0
+        await unload(client, "red")
+        await load(client, "red", tmp_path / "a")
+        assert await cached(client) > 1000, "the first files again"
+
+
+@trio_test
+async def test_a_client_cannot_name_an_adapter_s_prefixes_by_a_salt(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    scheduler = with_adapters(tmp_path, "red")
+    (source,) = scheduler.pool.adapters.present
+    prompt = "one and the same long prompt " * 40
+    async with running(scheduler), client_of(scheduler) as client:
+        await client.post("/v1/chat/completions", json=chat(prompt, model="tiny:red"))
+        for salt in (f"\0adapter:{source.key}\0", source.key):
+            response = await client.post("/v1/chat/completions", json=chat(prompt, cache_salt=salt))
+            assert response.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("red", {"fine_tune_type": "dora"}, "fine_tune_type is 'dora'"),
+        ("red", {"lora_parameters": {"rank": 0, "scale": 1.0}}, "rank must be"),
+        ("red", {"lora_parameters": {"rank": 4}}, "scale must be"),
+        ("red", {"lora_parameters": {"rank": 4, "scale": float("nan")}}, "scale must be"),
+        ("a:b", {}, "a name has letters"),
+    ],
+)
+@trio_test
+async def test_what_cannot_be_loaded_is_refused_by_name(
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    name: str,
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    scheduler = with_adapters(tmp_path)
+    async with running(scheduler), client_of(scheduler) as client:
+        refused = await load(client, name, adapter_folder(tmp_path / "a", **changes))
+        assert refused.status_code == 400
+        said = refused.json()["error"]["message"]
+        assert f"the adapter {name!r} cannot be used" in said
+        assert message in said
+        assert scheduler.pool.adapters.names == []
+        assert (await load(client, "fine", adapter_folder(tmp_path / "b"))).status_code == 200
+
+
+@trio_test
+async def test_a_missing_folder_or_file_is_refused(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    scheduler = with_adapters(tmp_path)
+    async with running(scheduler), client_of(scheduler) as client:
+        gone = await load(client, "red", tmp_path / "nowhere")
+        assert (gone.status_code, gone.json()["error"]["param"]) == (400, "lora_path")
+        (adapter_folder(tmp_path / "a") / "adapters.safetensors").unlink()
+        half = await load(client, "red", tmp_path / "a")
+        assert half.status_code == 400
+        assert "adapters.safetensors cannot be read" in half.json()["error"]["message"]
+
+
+@trio_test
+async def test_only_operators_load_and_unload(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    keys = load_keys("one:agent, two:boss admin", None)
+    scheduler = with_adapters(tmp_path)
+    folder = adapter_folder(tmp_path / "a")
+    async with running(scheduler), client_of(scheduler, keys=keys) as client:
+        client.headers["authorization"] = "Bearer agent"
+        assert (await load(client, "red", folder)).status_code == 403
+        client.headers["authorization"] = "Bearer boss"
+        assert (await load(client, "red", folder)).status_code == 200
+        client.headers["authorization"] = "Bearer agent"
+        assert (await unload(client, "red")).status_code == 403
+
+
+@trio_test
+async def test_without_an_engine_nothing_is_loaded(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    scheduler = with_adapters(tmp_path)
+    async with client_of(scheduler) as client:
+        refused = await load(client, "red", adapter_folder(tmp_path / "a"))
+        assert refused.status_code == 503
+        assert scheduler.pool.adapters.names == []

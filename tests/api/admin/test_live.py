@@ -1,0 +1,298 @@
+"""The live page's stream: snapshots until the drain is done, of all engines together and of each."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+import trio.testing
+from fastapi import FastAPI
+from trio.testing import trio_test
+
+from api.admin import live
+from api.admin.live import PAGE, live_routes, snapshot
+from scheduler.requests.lifecycle import State
+from scheduler.requests.time_line import RESUMED
+from scheduler.shared.waits import REASONS
+from scheduler.telemetry.history import COLUMNS
+from tests.api.client import chat, client_of, several
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import answer, ask, make_scheduler, running
+
+
+def keys_of(table: str) -> set[str]:
+    """Return the keys of an object in the page's script that begins as `table` does."""
+    found = re.search(re.escape(table) + r"=\{(.*?)\};", PAGE)
+    assert found is not None
+    return set(re.findall(r"(\w+):[\[\"]", found[1]))
+
+
+def test_the_page_has_words_for_every_reason_and_phase() -> None:
+    """An unknown one would be shown by its code."""
+    assert keys_of("const WAITS") == set(REASONS)
+    assert keys_of("const PHASES") == {*State, RESUMED} - {State.ENDING, State.CANCELLING, State.RETIRED}
+
+
+def named(body: str, name: str) -> list[Any]:
+    blocks = [block.split("\ndata: ", 1) for block in body.split("\n\n") if block.startswith("event: ")]
+    return [json.loads(data) for event, data in blocks if event == f"event: {name}"]
+
+
+@trio_test
+async def test_snapshots_come_until_the_drain_is_done(autojump_clock: trio.testing.MockClock) -> None:
+    """Each request is shown once, no prompt text at all, and the stream does not delay the drain."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+        bodies: list[str] = []
+
+        async def watch() -> None:
+            bodies.append((await client.get("/live")).text)
+
+        nursery.start_soon(watch)
+        for _ in range(3):
+            await client.post("/v1/chat/completions", json=chat("a secret"))
+            await trio.sleep(1)
+        scheduler.start_drain()
+        await trio.sleep(1)
+        (body,) = bodies
+    snapshots = named(body, "snapshot")
+    assert 5 <= len(snapshots) <= 9
+    recent = [one for snapshot in snapshots for one in snapshot["recent"]]
+    assert [one["number"] for one in recent] == [1, 2, 3]
+    assert [one["outcome"] for one in recent] == ["length"] * 3
+    assert snapshots[-1]["generated_tokens"] == 24
+    assert [(line["engine"], line["condition"]) for line in snapshots[-1]["engines"]] == [("0", "ready")]
+    assert named(body, "cache")[0]["enabled"] is True
+    assert "secret" not in body
+
+
+@trio_test
+async def test_who_comes_late_gets_the_last_minutes_first(autojump_clock: trio.testing.MockClock) -> None:
+    """The first snapshot has every sample that is kept, each later one what came since; none comes twice."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+        await answer(scheduler, ask(max_tokens=40))
+        await trio.sleep(100.25)
+        bodies: list[str] = []
+
+        async def watch() -> None:
+            bodies.append((await client.get("/live")).text)
+
+        nursery.start_soon(watch)
+        await trio.sleep(5)
+        scheduler.start_drain()
+        await trio.sleep(1)
+    histories = [snapshot["history"] for snapshot in named(bodies[0], "snapshot")]
+    assert len(histories[0]["time"]) == 100
+    assert sum(histories[0]["generated"]) == 40
+    assert {len(later["time"]) for later in histories[1:]} == {0, 1}
+    assert all(tuple(later) == COLUMNS for later in histories)
+    times = [time for history in histories for time in history["time"]]
+    assert times == sorted(set(times))
+
+
+@trio_test
+async def test_a_snapshot_is_encoded_once_for_all_viewers(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty viewers, who come at different times, cost what one does; each gets every request and every
+    sample once."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    bodies: list[str] = []
+    made = inspected = 0
+    inspect = scheduler.operations.inspect_cache
+
+    def counted(of: Any) -> dict[str, Any]:
+        nonlocal made
+        made += 1
+        return snapshot(of)
+
+    async def counted_inspection(top: int) -> Any:
+        nonlocal inspected
+        inspected += 1
+        return await inspect(top=top)
+
+    monkeypatch.setattr(live, "snapshot", counted)
+    monkeypatch.setattr(scheduler.operations, "inspect_cache", counted_inspection)
+    async with running(scheduler) as nursery, client_of(scheduler) as client:
+
+        async def watch() -> None:
+            bodies.append((await client.get("/live")).text)
+
+        for number in range(50):
+            nursery.start_soon(watch)
+            await trio.sleep(0.01 * (number % 5))
+        for _ in range(3):
+            await client.post("/v1/chat/completions", json=chat("hello"))
+            await trio.sleep(3)
+        scheduler.start_drain()
+        await trio.sleep(1)
+    assert len(bodies) == 50
+    assert made < 40
+    assert inspected <= 6
+    for body in bodies:
+        snapshots = named(body, "snapshot")
+        assert [one["number"] for each in snapshots for one in each["recent"]] == [1, 2, 3]
+        times = [time for each in snapshots for time in each["history"]["time"]]
+        assert times == sorted(set(times))
+        assert named(body, "cache")
+
+
+@trio_test
+async def test_it_says_who_waits_and_why(autojump_clock: trio.testing.MockClock) -> None:
+    """By tenant; a request that the engine has says it itself."""
+    scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=1)
+    async with (
+        running(scheduler),
+        scheduler.stream(ask("one", max_tokens=60)),
+        scheduler.stream(ask("two", max_tokens=60, tenant="acme")),
+        scheduler.stream(ask("three", max_tokens=60, tenant="acme")),
+    ):
+        await trio.sleep(0.1)
+        body = snapshot(scheduler)
+    assert [(one["tenant"], one["reason"], one["oldest_id"]) for one in body["waits"]] == [
+        ("acme", "engines_full", "test-three"),
+        ("acme", "slot", "test-two"),
+    ]
+    assert [(one["id"], one["waits_for"]) for one in body["running"]] == [
+        ("test-one", ""),
+        ("test-two", "slot"),
+    ]
+
+
+@trio_test
+async def test_figures_are_sums_over_engines(autojump_clock: trio.testing.MockClock) -> None:
+    """And each engine's own rows and memory are in its line."""
+    scheduler = make_scheduler(lambda number: LoopbackLauncher(), max_slots=4, engines=2)
+    async with running(scheduler):
+        for name, factor in (("0", 1), ("1", 10)):
+            engine = scheduler.metrics.of_engine(name)
+            engine.slots.set(4)
+            engine.running.set(factor)
+            engine.kv_bytes.set(2 * factor)
+            engine.prefix_bytes.set(3 * factor)
+            engine.kv_budget.set(100)
+            engine.weights_bytes.set(1000)
+            engine.generated_tokens.inc(5 * factor)
+            engine.prefilled_tokens.inc(6 * factor)
+            engine.prefix_hit_tokens.inc(7 * factor)
+        body = snapshot(scheduler)
+    assert body["slots"] == 8
+    assert (body["generated_tokens"], body["prefilled_tokens"], body["cached_tokens"]) == (55, 66, 77)
+    assert body["memory"] == {
+        "running_bytes": 22,
+        "prefix_bytes": 33,
+        "budget_bytes": 200,
+        "weights_bytes": 2000,
+    }
+    lines = [(line["engine"], line["running_slots"], line["running_bytes"]) for line in body["engines"]]
+    assert lines == [("0", 1, 2), ("1", 10, 20)]
+
+
+@trio_test
+async def test_a_stream_is_of_one_model_and_lists_them_all(autojump_clock: trio.testing.MockClock) -> None:
+    """The first one's unless another is named; it ends when the whole server is drained."""
+    tiny, large = (make_scheduler(LoopbackLauncher()) for _ in range(2))
+    app = FastAPI()
+    app.include_router(live_routes(several({"tiny": tiny, "owner/large": large})))
+    transport, bodies = httpx.ASGITransport(app), dict[str, str]()
+    over = dict[str, float]()
+    async with running(large) as nursery, httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+
+        async def watch(query: str) -> None:
+            bodies[query] = (await http.get(f"/live{query}")).text
+            over[query] = trio.current_time()
+
+        nursery.start_soon(watch, "")
+        nursery.start_soon(watch, "?model=owner/large")
+        await answer(large, ask(max_tokens=5))
+        await trio.sleep(1)
+        tiny.start_drain()
+        await trio.sleep(1)
+        assert over == {}
+        large.start_drain()
+        await trio.sleep(1)
+        assert len(over) == 2
+    first, second = (named(bodies[query], "snapshot")[-1] for query in ("", "?model=owner/large"))
+    assert (first["model"], first["generated_tokens"], first["engine"]["condition"]) == (
+        "tiny",
+        0,
+        "starting",
+    )
+    assert (second["model"], second["generated_tokens"]) == ("owner/large", 5)
+    assert second["engine"]["condition"] == "ready"
+    lists = [[(one["model"], one["condition"]) for one in body["models"]] for body in (first, second)]
+    assert lists == [[("tiny", "loading"), ("owner/large", "ready")]] * 2
+    recent = [one["id"] for one in named(bodies["?model=owner/large"], "snapshot")[0]["recent"]]
+    assert recent in ([], ["test-hello"])
+    assert not any(body["recent"] for body in named(bodies[""], "snapshot"))
+
+
+@trio_test
+async def test_a_model_that_is_not_there_has_no_stream(autojump_clock: trio.testing.MockClock) -> None:
+    """As anywhere else: 404, with the names that there are."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with client_of(scheduler) as client:
+        found = await client.get("/live", params={"model": "nobody"})
+    assert found.status_code == 404
+    assert found.json()["error"]["code"] == "model_not_found"
+    assert "'tiny'" in found.json()["error"]["message"]
+
+
+@trio_test
+async def test_a_models_line_has_what_it_holds_and_who_waits(autojump_clock: trio.testing.MockClock) -> None:
+    """Weights, rows and prefixes of all its engines."""
+    tiny, large = (make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0) for _ in range(2))
+    app = FastAPI()
+    app.include_router(live_routes(several({"tiny": tiny, "large": large})))
+    transport = httpx.ASGITransport(app)
+    async with (
+        running(tiny),
+        running(large),
+        httpx.AsyncClient(transport=transport, base_url="http://x") as http,
+    ):
+        engine = large.metrics.of_engine("0")
+        for gauge, size in ((engine.weights_bytes, 1000), (engine.kv_bytes, 20), (engine.prefix_bytes, 3)):
+            gauge.set(size)
+        async with large.stream(ask("one", max_tokens=60)), large.stream(ask("two", max_tokens=60)):
+            for scheduler in (tiny, large):
+                scheduler.start_drain()
+            body = (await http.get("/live")).text
+    lines = {one["model"]: one for one in named(body, "snapshot")[0]["models"]}
+    assert lines["large"] == {
+        "model": "large",
+        "condition": "ready",
+        "queued": 1,
+        "in_engine": 1,
+        "held_bytes": 1023,
+    }
+    assert (lines["tiny"]["queued"], lines["tiny"]["in_engine"]) == (0, 0)
+
+
+@trio_test
+async def test_a_server_that_retires_ends_its_streams(autojump_clock: trio.testing.MockClock) -> None:
+    """An open page would keep the old process alive; it connects again, and sees the new one."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    models = several({"tiny": scheduler})
+    app = FastAPI()
+    app.include_router(live_routes(models))
+    over: list[float] = []
+    async with (
+        running(scheduler) as nursery,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http,
+    ):
+
+        async def watch() -> None:
+            await http.get("/live")
+            over.append(trio.current_time())
+
+        nursery.start_soon(watch)
+        await trio.sleep(2.1)
+        assert not over
+        models.fleet.retiring = True
+        await trio.sleep(1)
+        assert over
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,259 @@
+"""Bad input gets a clear error in OpenAI's shape with the right status, and never reaches the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from api.version import own_version
+from scheduler.shared.messages import ScriptedPlan
+from tests.api.client import chat, client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    # (what is added to a valid body, the parameter named, words in the message)
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "--tool-parser"),
+    ({"tools": [{"type": "web_search"}]}, "tools.0.type", "function"),
+    ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0.function.name", "at least 1"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]}, "tools.0.function", ""),
+    ({"tool_choice": "required"}, "tool_choice", "no tools"),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "no tools"),
+    ({"tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice", "'allowed_tools'"),
+    ({"tool_choice": "maybe"}, "tool_choice", "'auto', 'none', 'required'"),
+    ({"response_format": {"type": "structural_tag"}}, "response_format", "'json_schema'"),
+    ({"guided_json": "{"}, "guided_json", "the JSON text of one"),
+    ({"guided_choice": []}, "guided_choice", "at least 1"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "", "guided_regex and guided_choice"),
+    ({"structured_outputs": {}}, "", "send one of"),
+    ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos", "nothing can follow"),
+    ({"guided_regex": "a("}, "guided_regex", "unclosed group"),
+    (
+        {"structured_outputs": {"json_object": True, "whitespace_pattern": "[ "}},
+        "structured_outputs.whitespace_pattern",
+        "unclosed character class",
+    ),
+    (
+        {"guided_json": {}, "guided_whitespace_pattern": ".*"},
+        "guided_whitespace_pattern",
+        "more than the white",
+    ),
+    (
+        {"structured_outputs": {"json_object": True, "whitespace_pattern": " " * 257}},
+        "structured_outputs.whitespace_pattern",
+        "at most 256",
+    ),
+    (
+        {
+            "response_format": {"type": "json_object"},
+            "structured_outputs": {"disable_any_whitespace": True, "whitespace_pattern": " "},
+        },
+        "",
+        "not both",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"items": {"type": "t"}}}}},
+        "response_format.json_schema.schema.items.type",
+        "'t' is not valid",
+    ),
+    ({"min_tokens": 9}, "min_tokens", "at most 8"),
+    ({"min_tokens": -1}, "min_tokens", "greater than or equal to 0"),
+    ({"top_logprobs": 3}, "", "top_logprobs needs logprobs: true"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
+    ({"logprobs": 3}, "logprobs", "boolean"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs", "less than or equal to 20"),
+    ({"prompt_logprobs": -1}, "prompt_logprobs", "greater than or equal to 0"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not supported here: it needs stream: false"),
+    ({"store": True}, "store", "does not store"),
+    ({"stop_token_ids": [9999]}, "stop_token_ids", "vocabulary of 8192"),
+    ({"reasoning_effort": "huge"}, "reasoning_effort", "'none'"),
+    ({"add_generation_prompt": False}, "", "continue_final_message"),
+    ({"continue_final_message": True}, "", "the assistant's"),
+    ({"messages": [{"role": "user", "content": None, "tool_calls": []}]}, "messages.0", "needs content"),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 3}}]}]},
+        "messages.0.tool_calls.0.function.arguments",
+        "dictionary",
+    ),
+    ({"n": 0}, "n", "n:"),
+    ({"n": 129}, "n", "n:"),
+    ({"messages": []}, "messages", "at least 1"),
+    ({"messages": "hello"}, "messages", "list"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role", "system"),
+    ({"messages": [{"role": "user"}]}, "messages.0", "content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content", ""),
+    ({"temperature": 3}, "temperature", "less than or equal to 2"),
+    ({"temperature": "hot"}, "temperature", "number"),
+    ({"top_p": 0}, "top_p", "greater than 0"),
+    ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "", "differ"),
+    ({"stop": ""}, "stop", "at least 1 character"),
+    ({"stop": ["x"] * 17}, "stop", "at most 16"),
+    ({"stream_options": {"include_usage": True}}, "", "stream: true"),
+    ({"logit_bias": {"9999": 1}}, "logit_bias", "vocabulary of 8192"),
+    ({"logit_bias": {"one": 1}}, "logit_bias.one", "integer"),
+    ({"logit_bias": {"5": 101}}, "logit_bias.5", "100"),
+    ({"seed": 2**64}, "seed", "less than or equal to"),
+    *(
+        (
+            {"chat_template_kwargs": {name: "x"}},
+            "chat_template_kwargs",
+            f"a request cannot set '{name}'",
+        )
+        for name in (
+            *("chat_template", "documents", "messages", "tools", "add_generation_prompt", "return_dict"),
+            *("bos_token", "eos_token", "additional_special_tokens", "raise_exception", "namespace"),
+        )
+    ),
+    ({"max_tokens": 50_000}, "max_tokens", "40960"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "words"), REFUSED)
+def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, words: str) -> None:
+    """400, `param` names the field as the client wrote it, and the message says what is wrong."""
+
+    @trio_test
+    async def check() -> None:
+        scheduler = make_scheduler(LoopbackLauncher())
+        async with running(scheduler), client_of(scheduler) as client:
+            response = await client.post("/v1/chat/completions", json={**chat(), **fields})
+            assert scheduler.operations.statistics().in_engine == 0
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["type"] == "invalid_request_error"
+        assert (error["param"] or "").startswith(param)
+        assert words in error["message"]
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[1]", 400),
+        (b'"text"', 400),
+        (b"\xff\xfe", 400),
+        (b'{"messages":[{"role":"user","content":"x"}],"temperature":NaN}', 400),
+        (b'{"messages":[{"role":"user","content":"\\ud800"}]}', 400),
+        (b'{"messages":[{"role":"user","content":"x"}],"logit_bias":{"\\ud800":1}}', 400),
+        (b"[" * 100_000, 400),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_a_400(content: bytes, status: int) -> None:
+    """Never a 500, for any bytes."""
+
+    @trio_test
+    async def check() -> None:
+        scheduler = make_scheduler(LoopbackLauncher())
+        async with running(scheduler), client_of(scheduler) as client:
+            headers = {"content-type": "application/json"}
+            response = await client.post("/v1/chat/completions", content=content, headers=headers)
+        assert response.status_code == status
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+    check()
+
+
+@trio_test
+async def test_a_template_failure_is_the_clients_error(autojump_clock: trio.testing.MockClock) -> None:
+    """400 with the template's own message; streaming requests get it as a status, not as an event."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        for stream in (False, True):
+            response = await client.post("/v1/chat/completions", json=chat("refuse me", stream=stream))
+            assert response.status_code == 400
+            assert response.json()["error"]["code"] == "chat_template_error"
+            assert response.json()["error"]["param"] == "messages"
+
+
+@trio_test
+async def test_a_prompt_beyond_the_context_names_both_numbers(autojump_clock: trio.testing.MockClock) -> None:
+    """With OpenAI's error code, so that agents compact their history and go on."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        response = await client.post("/v1/chat/completions", json=chat("x" * 41_000))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "40960" in error["message"]
+    assert str(len("<user>\n<assistant>") + 41_000) in error["message"]
+
+
+@trio_test
+async def test_a_full_queue_is_a_503_with_retry_after(autojump_clock: trio.testing.MockClock) -> None:
+    """Refused immediately, while accepted requests go on."""
+    scheduler = make_scheduler(
+        LoopbackLauncher(), ScriptedPlan(step_seconds=1.0), max_slots=1, max_queue=2, lookahead=0
+    )
+    statuses: list[int] = []
+
+    async with running(scheduler), client_of(scheduler) as client:
+
+        async def ask() -> None:
+            response = await client.post("/v1/chat/completions", json=chat())
+            statuses.append(response.status_code)
+            if response.status_code != 200:
+                assert int(response.headers["retry-after"]) >= 1
+                assert response.json()["error"]["code"] == "queue_full"
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(ask)
+    assert sorted(statuses) == [200, 200, 200, 503, 503]
+
+
+@trio_test
+async def test_while_draining_new_requests_get_503(autojump_clock: trio.testing.MockClock) -> None:
+    """With Retry-After, and `/ready` reports the same."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        assert (await client.get("/ready")).status_code == 200
+        scheduler.start_drain()
+        response = await client.post("/v1/chat/completions", json=chat())
+        ready = await client.get("/ready")
+    assert response.status_code == ready.status_code == 503
+    assert response.json()["error"]["code"] == "shutting_down"
+    assert int(response.headers["retry-after"]) >= 1
+    assert ready.json()["status"] == "draining"
+
+
+@trio_test
+async def test_an_unknown_model_is_a_404_that_names_the_served_ones(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Any of the served names works, also one with a slash; no name means the only model."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        response = await client.post("/v1/chat/completions", json=chat(model="gpt-9"))
+        assert response.status_code == 404
+        assert response.json()["error"]["code"] == "model_not_found"
+        assert "'tiny'" in response.json()["error"]["message"]
+        assert (await client.post("/v1/chat/completions", json=chat(model="owner/alias"))).status_code == 200
+        assert (await client.get("/v1/models/owner/alias")).json()["id"] == "owner/alias"
+        assert (await client.get("/v1/models/nobody")).status_code == 404
+        listed = (await client.get("/v1/models")).json()
+    assert [model["id"] for model in listed["data"]] == ["tiny", "owner/alias"]
+    assert listed["data"][0]["max_model_len"] == 40960
+    assert listed["server"] == own_version().listing()
+
+
+@trio_test
+async def test_paths_and_methods_that_are_not_ours_get_the_same_shape(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """404 and 405 as error objects, for clients that parse every answer."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        missing = await client.get("/v1/nothing")
+        method = await client.get("/v1/chat/completions")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert (method.status_code, method.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert method.headers["allow"] == "POST"

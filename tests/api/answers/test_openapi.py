@@ -1,0 +1,141 @@
+"""Requests generated from `/openapi.json` by schemathesis, sent to a real port: valid ones, and invalid ones.
+
+The server always answers in time and as its own document says, and a refused request never reaches the
+engine. The same requests are made every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.api.dialects.test_chat_tools import HERMES
+from tests.fakes.played_server import PlayedServer, playing
+
+ANSWER_SECONDS = 20
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+OPERATIONS = (
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/embeddings"),
+    ("POST", "/v1/rerank"),
+    ("POST", "/v2/rerank"),
+    ("POST", "/rerank"),
+    ("POST", "/v1/responses"),
+    ("GET", "/v1/responses/{response_id}"),
+    ("DELETE", "/v1/responses/{response_id}"),
+    ("POST", "/v1/responses/{response_id}/cancel"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("POST", "/v1/tokenize"),
+    ("POST", "/v1/detokenize"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{name}"),
+    ("POST", "/v1/models/{name}/load"),
+    ("POST", "/v1/models/{name}/unload"),
+    ("GET", "/health"),
+    ("GET", "/ready"),
+    ("GET", "/metrics"),
+    ("GET", "/v1/scheduler"),
+    ("GET", "/v1/scheduler/requests/{request_id}"),
+    ("GET", "/v1/cache"),
+    ("POST", "/v1/cache"),
+    ("DELETE", "/v1/cache"),
+    ("GET", "/v1/engines"),
+    ("POST", "/v1/engines"),
+    ("DELETE", "/v1/engines/{name}"),
+    ("POST", "/v1/load_lora_adapter"),
+    ("POST", "/v1/unload_lora_adapter"),
+)
+WITHOUT_A_BODY = {"/v1/engines"}
+WITH_A_BODY = [
+    operation
+    for operation in OPERATIONS
+    if operation[0] == "POST" and "{" not in operation[1] and operation[1] not in WITHOUT_A_BODY
+]
+
+bounded = settings(
+    max_examples=15,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[PlayedServer]:
+    with playing(lambda number, prompt: "ok", HERMES) as played:
+        yield played
+
+
+@pytest.fixture(scope="module")
+def document(served: PlayedServer) -> Any:
+    return schemathesis.openapi.from_url(served.url + "/openapi.json")
+
+
+def test_every_operation_is_tried(document: Any) -> None:
+    """Except the live page's stream, which has no end."""
+    found = {(one.ok().method.upper(), one.ok().path) for one in document.get_all_operations()}
+    assert found - {("GET", "/live")} == set(OPERATIONS)
+
+
+def send(case: Any, served: PlayedServer) -> int:
+    """Return the status, after checking the answer against the document; only answered requests reached the
+    engine."""
+    before = served.submitted
+    response = case.call(timeout=ANSWER_SECONDS)
+    case.validate_response(response, checks=CHECKS)
+    if response.status_code >= 400:
+        assert served.submitted == before
+    return int(response.status_code)
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_what_the_document_allows_is_answered_as_it_says(
+    method: str, path: str, document: Any, served: PlayedServer
+) -> None:
+    """Many are still refused: a template's requirements, fields that exclude each other."""
+
+    @bounded
+    @given(case=document[path][method].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def check(case: Any) -> None:
+        if isinstance(case.body, dict):
+            # The timeout is short but enough for a request that does not wait, and this server has one model.
+            case.body.pop("timeout", None)
+            case.body.pop("model", None)
+        send(case, served)
+
+    check()
+
+
+@pytest.mark.parametrize(("method", "path"), WITH_A_BODY)
+def test_what_the_document_does_not_allow_is_refused(
+    method: str, path: str, document: Any, served: PlayedServer
+) -> None:
+    """As a client error, or accepted where the server is more permissive than its document."""
+
+    @bounded
+    @given(case=document[path][method].as_strategy(generation_mode=GenerationMode.NEGATIVE))
+    def check(case: Any) -> None:
+        assert send(case, served) < 500
+
+    check()

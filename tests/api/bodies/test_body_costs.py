@@ -1,0 +1,327 @@
+"""The cost of a body: every field is bounded, memory is proportional, the event loop is never blocked for
+long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+import trio
+import trio.testing
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
+from trio.testing import trio_test
+
+from api.access.identity import Identity
+from api.app import make_app
+from api.bodies import json_text
+from api.bodies.body import Body
+from api.bodies.fields import MAX_ITEMS, AtMost
+from api.dialects.json_route import INLINE_OBJECTS, LARGE_BYTES, JsonRoute, lane_of
+from api.dialects.openai.schema import ChatCompletionRequest
+from api.served_models import ServedModels
+from scheduler.prompt.offload import Lane
+from tests.api.client import MODEL, client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+_T = TypeVar("_T")
+PART = '{"type":"text","text":""}'
+MESSAGE = '{"role":"user","content":"a"}'
+
+
+def body_routes() -> dict[str, type[Body]]:
+    """Return every path that takes a body, and its model."""
+    app = make_app(
+        ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL), keep_alive_seconds=5, stall_seconds=60
+    )
+    found: dict[str, type[Body]] = {}
+    for route in _flat(app.routes):
+        if route.body_field is not None:
+            assert isinstance(route, JsonRoute), f"{route.path} reads its body on the event loop"
+            model: Any = route.body_field.field_info.annotation
+            found[route.path] = model
+    return found
+
+
+def _flat(routes: list[Any]) -> Iterator[APIRoute]:
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        elif hasattr(route, "original_router"):
+            yield from _flat(route.original_router.routes)
+
+
+MODELS = body_routes()
+
+
+def unbounded(schema: Any, path: str = "") -> Iterator[str]:
+    """Return the lists and objects in a core schema that a client may fill without bound, or with more than
+    one reported mistake."""
+    if isinstance(schema, list | tuple):
+        for number, inner in enumerate(schema):
+            yield from unbounded(inner, f"{path}[{number}]")
+        return
+    if not isinstance(schema, dict):
+        return
+    match schema.get("type"):
+        case "list" if schema.get("max_length", 1 << 62) > 1 << 20 or not schema.get("fail_fast"):
+            yield path
+        case "set" | "frozenset" | "tuple" | "generator":
+            yield path
+        case "dict":
+            yield path
+        case "function-before" if _checks_members(schema):
+            inner = schema["schema"]
+            assert inner["type"] == "dict"
+            yield from unbounded([inner.get("keys_schema"), inner.get("values_schema")], path)
+            return
+    for name, inner in schema.items():
+        # The input schema only describes what a validator takes.
+        if name not in ("metadata", "serialization", "cls", "config", "json_schema_input_schema"):
+            yield from unbounded(inner, f"{path}.{name}")
+
+
+def _checks_members(schema: dict[str, Any]) -> bool:
+    owner = getattr(schema["function"]["function"], "__self__", None)
+    return isinstance(owner, AtMost) and owner.members <= MAX_ITEMS
+
+
+def test_every_dialect_is_looked_at() -> None:
+    """New dialects are included without being named here."""
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"} < MODELS.keys()
+    assert {"/v1/messages/count_tokens", "/tokenize", "/detokenize"} < MODELS.keys()
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_every_list_and_object_has_a_bound_and_ends_with_its_first_mistake(path: str) -> None:
+    """Pydantic collects 800 bytes for each mistake; one reported mistake is enough."""
+    assert list(unbounded(TypeAdapter(MODELS[path]).core_schema)) == []
+
+
+def test_the_search_for_unbounded_fields_finds_some() -> None:
+    """Otherwise the test above could not fail."""
+    kinds: tuple[Any, ...] = (list[int], dict[str, int], dict[str, list[int]] | None, tuple[int, ...])
+    for kind in kinds:
+        assert list(unbounded(TypeAdapter(kind).core_schema))
+
+
+def lax_booleans(schema: Any, path: str = "") -> Iterator[str]:
+    """Places of a core schema where "yes" or 1 would do for true."""
+    if isinstance(schema, list | tuple):
+        for number, inner in enumerate(schema):
+            yield from lax_booleans(inner, f"{path}[{number}]")
+    elif isinstance(schema, dict):
+        if schema.get("type") == "bool" and not schema.get("strict"):
+            yield path
+        for name, inner in schema.items():
+            if name not in ("metadata", "serialization", "cls", "config", "json_schema_input_schema"):
+                yield from lax_booleans(inner, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_a_boolean_is_true_or_false(path: str) -> None:
+    """A client whose `stream` is "no" wants no stream."""
+    assert list(lax_booleans(TypeAdapter(MODELS[path]).core_schema)) == []
+    assert list(lax_booleans(TypeAdapter(dict[str, bool]).core_schema)) == [".values_schema"]
+
+
+def test_many_unknown_names_are_one_mistake() -> None:
+    """At any depth, and also if they are null."""
+    names = {f"a{number}": None if number % 2 else 1 for number in range(10_000)}
+    inner = {"messages": [{"role": "user", "content": "a", **names}]}
+    bodies: tuple[dict[str, Any], ...] = ({"messages": [], **names}, inner)
+    for body in bodies:
+        with pytest.raises(ValidationError) as caught:
+            ChatCompletionRequest.model_validate(body)
+        assert len(caught.value.errors()) <= 2
+        assert caught.value.errors()[-1]["type"] == "extra_forbidden"
+
+
+def test_values_and_containers_are_counted_outside_of_strings() -> None:
+    """The characters inside strings do not count."""
+    prose = json.dumps('[{,"\\' * 1_000_000).encode()
+    assert json_text.decode(prose) == '[{,"\\' * 1_000_000
+    # Pieces of the scan end inside strings and between a backslash and the character that it escapes.
+    for shift in range(4):
+        json_text.check_bounds(b'["' + b" " * shift + b'\\"[' * 200_000 + b'",[]' * 40 + b"]")
+    members = b'{"a":' + b'1,"a":' * json_text.MAX_MEMBERS + b"1},"
+    for many in (b"[]," * json_text.MAX_CONTAINERS, b"1," * (json_text.MAX_VALUES + 1), members):
+        with pytest.raises(ValueError, match="more than"):
+            json_text.check_bounds(b"[" + many + b"1]")
+
+
+MEASURE = """
+import json, resource, sys
+import api.app
+from api.{module} import {model}
+from api.served_models import ServedModels
+from pydantic import ValidationError
+from api.bodies import json_text
+
+def peak():
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+head, item, tail = json.loads(sys.argv[1])
+body = (head + ",".join([item] * (1_900_000 // (len(item) + 1))) + tail).encode()
+before, verdict = peak(), "valid"
+try:
+    {model}.model_validate(json_text.decode(body))
+except (ValidationError, ValueError) as error:
+    verdict = type(error).__name__
+print(verdict, (peak() - before) / len(body))
+"""
+CHAT = ("openai.schema", "ChatCompletionRequest")
+MOST_BYTES_PER_BYTE = 100.0
+"""Measured: 57 for short messages, which are valid; 0 to 12 for refused bodies. Without the bounds a list of
+numbers in place of messages took 820."""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="resource is POSIX's")
+@pytest.mark.parametrize(
+    ("model", "item", "head", "tail", "verdict"),
+    [
+        pytest.param(CHAT, "1", '{"messages":[', "]}", "ValidationError", id="numbers for messages"),
+        pytest.param(CHAT, '"aaaa"', '{"messages":[', "]}", "ValidationError", id="texts for messages"),
+        pytest.param(CHAT, MESSAGE, '{"messages":[', "]}", "valid", id="messages"),
+        pytest.param(CHAT, PART, '{"messages":[{"role":"user","content":[', "]}]}", "ValueError", id="parts"),
+        pytest.param(
+            ("anthropic.schema", "MessagesRequest"),
+            MESSAGE,
+            '{"max_tokens":1,"messages":[',
+            "]}",
+            "valid",
+            id="anthropic",
+        ),
+        pytest.param(
+            ("responses.schema", "CreateResponse"), MESSAGE, '{"input":[', "]}", "valid", id="responses"
+        ),
+        pytest.param(
+            ("completions.schema", "CompletionRequest"), "10000", '{"prompt":[', "]}", "valid", id="tokens"
+        ),
+        pytest.param(CHAT, "[]", '{"messages":[', "]}", "ValueError", id="lists"),
+    ],
+)
+def test_memory_is_bounded_by_the_bytes_of_a_body(
+    model: tuple[str, str], item: str, head: str, tail: str, verdict: str
+) -> None:
+    """For bodies of 2 MB, in a separate process."""
+    program = MEASURE.replace("{module}", model[0]).replace("{model}", model[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps([head, item, tail])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    found, bytes_per_byte = done.stdout.split()
+    assert found == verdict
+    assert float(bytes_per_byte) < MOST_BYTES_PER_BYTE
+
+
+class Recorder:
+    """Runs work in place, and records tenant and lane."""
+
+    def __init__(self) -> None:
+        self.lanes: list[Lane] = []
+        self.inside = False
+
+    async def __call__(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
+        assert tenant == "farm"
+        self.lanes.append(lane)
+        await trio.lowlevel.checkpoint()
+        self.inside = True
+        try:
+            return work()
+        finally:
+            self.inside = False
+
+
+def many(count: int, text: str = "a") -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text} for _ in range(count)]
+
+
+BODIES: list[tuple[str, Callable[[int, str], dict[str, Any]]]] = [
+    ("/v1/chat/completions", lambda n, text: {"messages": many(n, text), "max_tokens": 1}),
+    ("/v1/messages", lambda n, text: {"messages": many(n, text), "max_tokens": 1}),
+    ("/v1/messages/count_tokens", lambda n, text: {"messages": many(n, text)}),
+    ("/v1/responses", lambda n, text: {"input": many(n, text), "max_output_tokens": 1}),
+    ("/tokenize", lambda n, text: {"messages": many(n, text)}),
+    ("/v1/completions", lambda n, text: {"prompt": [text] * n, "max_tokens": 1, "user": "{" * n}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES, ids=[path for path, _ in BODIES])
+def test_bodies_beyond_a_few_objects_are_read_and_decoded_in_a_thread(
+    path: str, body: Callable[[int, str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body of hundreds of kilobytes in the lane for one at a time; a small one on the event loop."""
+    recorder = Recorder()
+    validate = Body.model_validate.__func__  # type: ignore[attr-defined]
+
+    def watched(cls: type[Body], value: Any, /, **options: Any) -> Any:
+        assert not recorder.lanes or recorder.inside
+        return validate(cls, value, **options)
+
+    monkeypatch.setattr(Body, "model_validate", classmethod(watched))
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        scheduler = make_scheduler(LoopbackLauncher())
+        scheduler.offload = recorder
+        headers = {"x-tenant": "farm"}
+        async with running(scheduler), client_of(scheduler, identity=Identity("x-tenant")) as client:
+            for count, text, lane in (
+                (2, "a", None),
+                (INLINE_OBJECTS + 8, "a", Lane.PLAIN),
+                (8, "a " * (LARGE_BYTES // 8), Lane.LARGE),
+            ):
+                recorder.lanes.clear()
+                answer = await client.post(path, json=body(count, text), headers=headers)
+                assert answer.status_code in (200, 400), answer.text
+                assert recorder.lanes == ([] if lane is None else [lane, lane])
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_what_is_validated_on_the_event_loop_is_small() -> None:
+    """By bytes, objects and values: each alone can take a millisecond."""
+    assert lane_of(b'{"prompt":"hello"}') is None
+    assert lane_of(b'{"prompt":[' + b"1," * 1100 + b"1]}") is Lane.PLAIN
+    assert lane_of(b'{"messages":[' + b"{}," * 30 + b"{}]}") is Lane.PLAIN
+    assert lane_of(b'"' + b"a" * (1 << 17) + b'"') is Lane.PLAIN
+    assert lane_of(b'"' + b"a" * (1 << 19) + b'"') is Lane.LARGE
+
+
+@trio_test
+async def test_an_echo_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
+    """By n, by the prompts, and by both."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    long = "x" * (1 << 14)
+    async with running(scheduler), client_of(scheduler) as client:
+        for fields in (
+            {"prompt": long, "n": 65},
+            {"prompt": [long] * 33, "n": 2},
+            {"prompt": [[65] * 8500] * 124},
+        ):
+            body = {"echo": True, "max_tokens": 1, **fields}
+            answer = await client.post("/v1/completions", json=body)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "echo")
+        whole = await client.post("/v1/completions", json={"prompt": long, "echo": True, "max_tokens": 1})
+        assert whole.json()["choices"][0]["text"].startswith(long)
+
+
+@trio_test
+async def test_an_error_quotes_no_more_than_a_little(autojump_clock: trio.testing.MockClock) -> None:
+    """A field's name may be a megabyte."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler, refuse_unknown_fields=True) as client:
+        for path in ("/v1/chat/completions", "/v1/messages"):
+            answer = await client.post(path, json={"messages": many(1), "max_tokens": 1, "x" * (1 << 20): 1})
+            assert answer.status_code == 400
+            assert len(answer.content) < 20_000

@@ -1,0 +1,147 @@
+"""Malformed bodies: 400 or 422, never 5xx, and the engine gets none of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trio.testing import trio_test
+
+from api.dialects.openai.schema import ChatCompletionRequest
+from tests.api.client import chat, client_of
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+from tests.scheduler.answer.dialects import form
+
+DEEP: Any = "x"
+for _ in range(200):
+    DEEP = [DEEP]
+
+JUNK: tuple[Any, ...] = (
+    True,
+    -1,
+    0,
+    2**70,
+    1e308,
+    "",
+    "\ud800",
+    "a\r\nx-header: b",
+    [],
+    [None],
+    [[]],
+    {},
+    {"": ""},
+    {"type": "function"},
+    {"\ud800": 1},
+    DEEP,
+)
+
+
+async def post(bodies: list[bytes]) -> list[Any]:
+    scheduler = make_scheduler(Playback("ok"), answer_format=form("json_tools", "think"))
+    async with running(scheduler), client_of(scheduler) as client:
+        headers = {"content-type": "application/json"}
+        found = []
+        for body in bodies:
+            response = await client.post("/v1/chat/completions", content=body, headers=headers)
+            found.append(response)
+            await scheduler.wait_idle()
+    return found
+
+
+@pytest.mark.parametrize("field", sorted({*ChatCompletionRequest.model_fields, "no_such_field"}))
+def test_junk_in_any_field_is_accepted_or_a_400_that_names_it(field: str) -> None:
+    """Never a 5xx, never a hang; the error has OpenAI's shape."""
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        bodies = [json.dumps({**chat(max_tokens=4), field: junk}).encode() for junk in JUNK]
+        for body, response in zip(bodies, await post(bodies), strict=True):
+            if response.status_code == 200:
+                continue
+            error = response.json()["error"]
+            assert response.status_code in (400, 404), (body, error)
+            assert set(error) == {"message", "type", "param", "code"}
+            assert error["param"] is None or error["param"].split(".")[0] in (field, "stream_options")
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("penalty", [0, -0.0, 5e-324, 1e-300, 1e-46, 0.0099])
+def test_a_repetition_penalty_of_next_to_nothing_is_a_400(penalty: float) -> None:
+    """0 in float32, and NaN with a masked logit; 0.01 is the minimum."""
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        bodies = [chat(max_tokens=4, repetition_penalty=value) for value in (penalty, 0.01)]
+        refused, least = await post([json.dumps(body).encode() for body in bodies])
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "repetition_penalty"
+        assert least.status_code == 200
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("kind", ["presence", "frequency"])
+@trio_test
+async def test_the_window_of_a_penalty_is_refused_where_there_is_one(
+    kind: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """mlx_lm.server's `presence_context_size` and its kin change nothing without their penalty."""
+    penalties: list[Any] = [None, 0, 0.0, 1.1]
+    bodies = [
+        chat(max_tokens=4, **{f"{kind}_context_size": 20, f"{kind}_penalty": penalty})
+        for penalty in penalties
+    ]
+    *accepted, refused = await post([json.dumps(body).encode() for body in bodies])
+    assert [answer.status_code for answer in accepted] == [200, 200, 200]
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == f"{kind}_context_size"
+
+
+WHOLE = json.dumps(
+    {
+        **chat(max_tokens=4, temperature=0.5),
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+        "messages": [
+            {"role": "system", "content": [{"type": "text", "text": "s"}]},
+            {"role": "user", "content": "é🦊"},
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"a": [1]}'}}],
+            },
+            {"role": "tool", "tool_call_id": "1", "content": "r"},
+        ],
+    },
+    ensure_ascii=False,
+).encode()
+
+
+@trio_test
+async def test_a_body_cut_anywhere_is_a_400(autojump_clock: trio.testing.MockClock) -> None:
+    """Truncated JSON, also inside a character."""
+    for response in await post([WHOLE[:end] for end in range(0, len(WHOLE), 7)]):
+        assert response.status_code == 400
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_a_body_with_any_byte_changed_never_breaks_the_server(data: st.DataObject) -> None:
+    """Requests that are still valid are answered."""
+    positions = data.draw(st.lists(st.integers(0, len(WHOLE) - 1), min_size=1, max_size=4))
+    changed = bytearray(WHOLE)
+    for position in positions:
+        changed[position] = data.draw(st.integers(0, 255))
+
+    @trio_test
+    async def check(clock: trio.testing.MockClock) -> None:
+        (response,) = await post([bytes(changed)])
+        assert response.status_code in (200, 400, 404, 422)
+
+    check(clock=trio.testing.MockClock(autojump_threshold=0))

@@ -1,0 +1,223 @@
+"""What comes between an engine's step and the sockets, with 32 choices that end in one step.
+
+Every function in between runs in a task of the loop, so each task's CPU time between two of its waits is what
+nobody else gets a turn in. Texts, schemas and stop strings are those that cost their server seconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+import trio.testing
+
+from api.bodies.worker_threads import WorkerThreads
+from api.dialects.openai.encode import ChunkEncoder
+from scheduler.answer.answer_format import AnswerFormat, tool_syntax
+from scheduler.answer.assembly import Assembly
+from scheduler.answer.pipeline import AnswerPipeline
+from scheduler.answer.stop_strings import WantedStrings
+from scheduler.answer.token_spans import TokenSpans
+from scheduler.answer.tool_calls.offered_tools import OfferedTools
+from scheduler.events import Failed, Finished, StreamEvent
+from scheduler.request import Tool
+from scheduler.requests.mailbox import Doorbell, Mailbox
+from scheduler.requests.stream import RequestStream
+from scheduler.requests.turns import STEP_SECONDS, Turns
+from scheduler.shared.messages import Counters, LogprobsOut, Retired, StepOutput, TokenOut
+from tests.scheduler.answer.adversarial import MARKS, texts
+from tests.scheduler.answer.dialects import HARMONY
+from tests.scheduler.requests.board import Board
+from tests.scheduler.requests.records import make_record
+
+_CHOICES = 32
+_MOST_SECONDS = 3 * STEP_SECONDS
+"""Of one task at once: a step's budget, what the last token in it takes more, and as much again for a machine
+with more to do than cores."""
+
+
+@dataclass(frozen=True)
+class Hostile:
+    """`text` is written by every choice, in pieces of `piece` characters, each a token."""
+
+    form: AnswerFormat
+    text: str
+    tools: tuple[Tool, ...] = ()
+    stop: tuple[str, ...] = ()
+    piece: int = 4
+    top_logprobs: int | None = None
+
+
+class Words:
+    """A detokenizer of a text: token N is its Nth piece."""
+
+    def __init__(self, pieces: Sequence[str]) -> None:
+        self._pieces = pieces
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        return "".join([self._pieces[token_id] for token_id in token_ids])
+
+    def finish(self) -> str:
+        return ""
+
+
+@dataclass(eq=False)
+class Longest(trio.abc.Instrument):
+    """The CPU time of the longest turn of a task."""
+
+    seconds: float = 0.0
+    _begun: float = field(default=0.0)
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._begun = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.seconds = max(self.seconds, time.thread_time() - self._begun)
+
+
+def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
+    """Of all tasks, in seconds; and what the choices' readers got."""
+    board, doorbell = Board(), Doorbell()
+    board.turns = board.multiplexer._turns = Turns(WorkerThreads(2), board._cancel)
+    pieces = [hostile.text[at : at + hostile.piece] for at in range(0, len(hostile.text), hostile.piece)]
+    offered, stops = OfferedTools(hostile.tools), WantedStrings(hostile.stop)
+    records = []
+    for number in range(1, _CHOICES + 1):
+        record = make_record(number, tenant="hostile", max_tokens=len(pieces))
+        spans = None if hostile.top_logprobs is None else TokenSpans(lambda token: b"word")
+        splitter = hostile.form.splitter(tools=bool(hostile.tools), in_reasoning=False)
+        assembly = Assembly(hostile.form, splitter, offered, str, parallel_calls=True, spans=spans)
+        record.pipeline = AnswerPipeline(Words(pieces), stops, assembly, spans=spans)
+        record.mailbox = Mailbox(doorbell)
+        records.append(board.submit(record))
+    stream = RequestStream(records, doorbell, lambda request_id, now: 0)
+    longest, got = Longest(), [[] for _ in records]  # type: ignore[var-annotated]
+    encoder = ChunkEncoder("chatcmpl-1", 0, "model", include_usage=True)
+    encoder.start(1)
+
+    async def read() -> None:
+        while True:
+            try:
+                choice, event = await stream.receive_choice()
+            except trio.EndOfChannel:
+                return
+            assert not isinstance(event, Failed), event
+            got[choice].append(event)
+            encoder.event(choice, event)  # type: ignore[arg-type]
+            await trio.lowlevel.checkpoint()
+
+    async def step() -> None:
+        top = None if hostile.top_logprobs is None else ((0, -1.0),) * hostile.top_logprobs
+        logprobs = None if top is None else LogprobsOut(-1.0, top)
+        for token in range(len(pieces)):
+            tokens = [TokenOut(one.request_id, token, logprobs) for one in records if one.listening]
+            last = token == len(pieces) - 1
+            # As the engine has it: of what was cancelled it says no more.
+            held = [one.request_id for one in board.multiplexer]
+            ended = [Retired(one, "length") for one in held] if last else []
+            tokens = [one for one in tokens if one.request_id in held]
+            board.multiplexer.route(StepOutput(tokens, [], ended, Counters()))
+            await trio.lowlevel.checkpoint()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(board.turns.run)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(read)
+            with trio.fail_after(60):
+                await step()
+                while not all(record.mailbox.ended for record in records):  # noqa: ASYNC110 (threads work)
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+    gc.collect()
+    gc.disable()
+    try:
+        trio.run(run, instruments=[longest])
+    finally:
+        gc.enable()
+    return longest.seconds, got
+
+
+def _ladder(keyword: str, last: str) -> dict[str, object]:
+    """A value of it takes 2^25 visits."""
+    steps = {f"l{i}": {keyword: [{"$ref": f"#/$defs/l{i + 1}"}] * 2} for i in range(25)}
+    properties = {"a": {"$ref": "#/$defs/l0"}, "city": {"$ref": "#/$defs/l0"}}
+    return {"type": "object", "properties": properties, "$defs": {**steps, "l25": {"type": last}}}
+
+
+_SELF = {"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": {"$ref": "#"}}}
+_SELF_REFERRING = tuple(Tool(f"t{number}", "", dict(_SELF)) for number in range(128))
+_LADDERS = tuple(
+    Tool(name, "", _ladder(keyword, last))
+    for name, keyword, last in (("f", "allOf", "string"), ("g", "anyOf", "integer"), ("h", "oneOf", "string"))
+)
+_CHOICES_OF = Tool("f", "", {"properties": {"a": {"enum": [f"word{n}" for n in range(50_000)]}}})
+_WIDE = Tool("f", "", {"properties": {f"p{n}": {"type": ["string", "null"]} for n in range(5_000)}})
+
+
+def _form(parser: str) -> AnswerFormat:
+    return AnswerFormat(tools=tool_syntax(parser))
+
+
+def _call(parser: str, text: str) -> str:
+    syntax = tool_syntax(parser)
+    return f"{syntax.start}{text}{syntax.end}"
+
+
+def _cases() -> Iterator[tuple[str, Hostile]]:
+    call = '{"name": "%s", "arguments": %s}'
+    json_form = _form("json_tools")
+    yield "128 tools that refer to themselves", Hostile(json_form, _call("json_tools", "x"), _SELF_REFERRING)
+    yield "the same in tags", Hostile(_form("qwen3_coder"), _call("qwen3_coder", "x"), _SELF_REFERRING)
+    for name in "fgh":
+        text = _call("json_tools", call % (name, '{"city": "Oslo", "a": 3}'))
+        yield f"ladder {name}", Hostile(json_form, text, _LADDERS)
+    glm = "".join(f"<arg_key>a{n}</arg_key><arg_value>{n}</arg_value>" for n in range(100))
+    yield "ladder in tags", Hostile(_form("glm47"), _call("glm47", "f" + glm), _LADDERS)
+    words = json.dumps({"a": "word49999"})
+    yield "a word of 50,000", Hostile(json_form, _call("json_tools", call % ("f", words)), (_CHOICES_OF,))
+    wide = json.dumps({f"p{n}": None for n in range(0, 5_000, 50)})
+    yield "5,000 parameters", Hostile(json_form, _call("json_tools", call % ("f", wide)), (_WIDE,), piece=16)
+    deep = json.dumps({"a": [[{"a": [n, "x" * 20]}] * 3 for n in range(100)]})
+    for name, tools in (("few tools", (Tool("f"),)), ("ladders", _LADDERS)):
+        text = _call("json_tools", call % ("f", deep))
+        yield f"huge arguments, {name}", Hostile(json_form, text, tools, piece=64)
+    text = f"<|channel|>commentary to=functions.f<|message|>{deep}<|call|>"
+    yield "huge arguments of harmony", Hostile(HARMONY, text, _LADDERS, piece=64)
+    stops = tuple(("ab" * 128)[: 250 - n] + f"c{n:05}" for n in range(64))
+    yield "64 stop strings", Hostile(AnswerFormat(), "ab" * 1200, stop=stops)
+    unicode = "🦊e\u0301\u2028\ud7ff\u200d"
+    yield "Unicode", Hostile(AnswerFormat(), unicode * 300, stop=(unicode * 40 + "x",), piece=1)
+    yield "log-probabilities", Hostile(AnswerFormat(), "word" * 200, top_logprobs=20)
+    yield "half marks", Hostile(json_form, "<tool_cal" * 400, (Tool("f"),), piece=9)
+    for number, parser in enumerate(sorted(MARKS)):
+        all_texts = list(texts(parser, 4_000))
+        text = _call(parser, all_texts[number % len(all_texts)])
+        yield f"marks of {parser}", Hostile(_form(parser), text, (*_LADDERS, *_SELF_REFERRING[:4]), piece=64)
+
+
+CASES = dict(_cases())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_task_holds_the_loop_longer_than_a_step_may(name: str) -> None:
+    """The better of three runs: a machine may be late, a function that takes seconds takes them always."""
+    hostile = CASES[name]
+    least = min(longest_turn(hostile)[0] for _ in range(3))
+    assert least < _MOST_SECONDS
+
+
+@pytest.mark.parametrize("name", ["ladder f", "ladder in tags", "huge arguments, ladders", "64 stop strings"])
+def test_all_choices_get_the_same(name: str) -> None:
+    """Whether a worker read it or the loop, and in whatever order."""
+    _, got = longest_turn(CASES[name])
+    finals = [events[-1] for events in got]
+    assert all(isinstance(final, Finished) for final in finals)
+    texts_of = ["".join([getattr(event, "text", "") or "" for event in events]) for events in got]
+    assert len(set(texts_of)) == 1

@@ -1,0 +1,181 @@
+"""The models on a disk: what their files say, and a reason for each place that holds none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from api.cli.models.disk_models import DiskModel, Quantization, find, named, quantization
+
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from tests.fakes.model_files import COMMIT, model_files, weights, write_files, write_repository
+
+OTHER = "f" * 40
+
+
+def found(tmp_path: Path, *folders: Path, dialects: bool = False) -> dict[str, DiskModel]:
+    """By name, from caches below `tmp_path`, without the embedded model."""
+    models = find(folders, cache=tmp_path / "hub", made=tmp_path / "made", dialects=dialects)
+    assert models[0].name == "embedded"
+    return {model.name: model for model in models[1:]}
+
+
+def test_the_embedded_model_is_always_there(tmp_path: Path) -> None:
+    """With what `serve` says of it: its dialects, its task, its context."""
+    (model,) = find(cache=tmp_path / "none", made=tmp_path / "none")
+    assert (model.name, model.folder, model.reason) == ("embedded", EMBEDDED_FOLDER, "")
+    assert (model.task, model.context_tokens, model.dtype) == ("chat", 131072, "bfloat16")
+    assert (model.chat_template, model.tool_dialect, model.reasoning_dialect) == (True, "json_tools", "think")
+
+
+def test_a_snapshot_of_the_hub_has_its_id_and_its_commit(tmp_path: Path) -> None:
+    """Blobs count once; the folder is what `serve --model` takes."""
+    files = model_files()
+    snapshot = write_repository(tmp_path / "hub", "owner/small--name", files)
+    model = found(tmp_path)["owner/small--name"]
+    assert (model.folder, model.revision, model.source) == (snapshot, COMMIT, "hub")
+    assert model.disk_bytes == sum(map(len, files.values()))
+    assert (model.weights_bytes, model.wide_weights_bytes, model.dtype) == (2048, 4096, "float16")
+    assert (model.reason, model.model_type, model.context_tokens) == ("", "qwen3", 4096)
+
+
+def test_another_revision_has_a_row_of_its_own(tmp_path: Path) -> None:
+    """Named by its commit: `main` is what the id means."""
+    write_repository(tmp_path / "hub", "owner/name", model_files())
+    write_repository(tmp_path / "hub", "owner/name", model_files(), OTHER, "old")
+    write_repository(tmp_path / "hub", "owner/tagged", model_files(), OTHER, "v1")
+    names = ["owner/name", f"owner/name@{OTHER[:12]}", f"owner/tagged@{OTHER[:12]}"]
+    assert sorted(found(tmp_path)) == names
+
+
+def test_half_a_download_is_listed_with_what_is_missing(tmp_path: Path) -> None:
+    """Neither it nor a broken link hides the others."""
+    index = json.dumps({"weight_map": {"a": "model-00002-of-00002.safetensors"}}).encode()
+    half = write_repository(
+        tmp_path / "hub", "owner/half", model_files() | {"model.safetensors.index.json": index}
+    )
+    blobs = half.parents[1] / "blobs"
+    (blobs / "abc.incomplete").write_bytes(b"12345")
+    broken = write_repository(tmp_path / "hub", "owner/broken", model_files())
+    (broken / "config.json").resolve().unlink()
+    bare = tmp_path / "hub/models--owner--bare/blobs"
+    write_files(bare, {"abc.incomplete": b"123"})
+    models = found(tmp_path)
+    assert "lacks model-00002-of-00002.safetensors" in models["owner/half"].reason
+    assert models["owner/half"].partial_bytes == 5
+    assert models["owner/broken"].reason == "the folder holds no config.json"
+    assert (models["owner/bare"].reason, models["owner/bare"].partial_bytes) == ("its download was cut", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("config.json", b"{", "config.json cannot be read"),
+        ("config.json", b"[]", "config.json is not a JSON object"),
+        ("config.json", b"\xff\xfe", "config.json cannot be read"),
+        ("config.json", b'{"model_type": "bert_of_mars"}', "has no model of type 'bert_of_mars'"),
+        ("config.json", b'{"model_type": "qwen3", "vocab_size": "many"}', "has a value of a wrong type"),
+        ("model.safetensors", weights()[:-1], "model.safetensors is cut short"),
+        ("model.safetensors", b"\xff" * 40, "model.safetensors is no safetensors file"),
+    ],
+)
+def test_a_broken_folder_says_what_is_wrong(name: str, content: bytes, reason: str, tmp_path: Path) -> None:
+    """In the words of `serve`, without the path."""
+    folder = write_files(tmp_path / "given" / "broken", model_files() | {name: content})
+    model = found(tmp_path, folder)["broken"]
+    assert reason in model.reason
+    assert str(tmp_path) not in model.reason
+
+
+def test_a_model_without_weights_or_with_a_broken_tokenizer_is_named(tmp_path: Path) -> None:
+    """The tokenizer is only read for the dialects."""
+    files = model_files()
+    bare = write_files(tmp_path / "given" / "bare", {"config.json": files["config.json"]})
+    torn = write_files(tmp_path / "given" / "torn", files | {"tokenizer.json": b"{"})
+    models = found(tmp_path, tmp_path / "given", dialects=True)
+    assert models[bare.name].reason == "the folder holds no model*.safetensors"
+    assert "tokenizer" in models[torn.name].reason
+
+
+def test_given_folders_hold_models_up_to_two_deep(tmp_path: Path) -> None:
+    """LM Studio's `owner/name`, too; what holds none is listed."""
+    write_files(tmp_path / "given" / "one", model_files())
+    write_files(tmp_path / "given" / "owner" / "two", model_files())
+    write_files(tmp_path / "given" / "notes", {"a.txt": b""})
+    models = found(tmp_path, tmp_path / "given", tmp_path / "given" / "one", tmp_path / "nowhere")
+    assert {name: model.reason for name, model in models.items()} == {
+        "one": "",
+        "owner/two": "",
+        "notes": "it holds no config.json",
+        str(tmp_path / "nowhere"): "there is no such folder",
+    }
+
+
+def test_what_convert_made_is_found_and_nothing_is_said_of_an_empty_place(tmp_path: Path) -> None:
+    """The folder of converted models may not exist."""
+    assert found(tmp_path) == {}
+    write_files(tmp_path / "made" / "mine-4bit", model_files())
+    assert list(found(tmp_path)) == ["mine-4bit"]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected", "text"),
+    [
+        ({"quantization": {"bits": 4, "group_size": 64}}, Quantization(4, 64, "affine"), "4-bit"),
+        (
+            {"quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4", "layer": {"bits": 8}}},
+            Quantization(8, 32, "mxfp4"),
+            "mxfp4",
+        ),
+        (
+            {"quantization": {"bits": 4, "group_size": 64, "a": {"bits": 3}, "b": {"bits": 6}, "c": False}},
+            Quantization(3, 64, "affine", 6),
+            "3-6 bit",
+        ),
+        ({"quantization_config": {"quant_method": "awq"}}, Quantization(0, 0, "awq"), "awq"),
+        ({"quantization": "strange"}, None, "None"),
+    ],
+)
+def test_quantization_is_what_the_configuration_says(
+    config: dict[str, object], expected: Quantization | None, text: str, tmp_path: Path
+) -> None:
+    """mlx-lm's own form and the hub's."""
+    folder = write_files(tmp_path / "model", model_files(**config))
+    found_one = found(tmp_path, folder)["model"].quantization
+    assert found_one == expected
+    assert str(found_one) == text
+
+
+def test_bits_of_a_few_layers_stand_beside_those_of_the_others() -> None:
+    """A router of 8 bits in a model of 4; mlx-lm's recipes name every layer, and a default that none has."""
+    config = {"quantization": {"bits": 4, "group_size": 64, "router": {"bits": 8}}}
+    assert str(quantization(config, packed_layers=100)) == "4-8 bit"
+    assert str(quantization(config, packed_layers=1)) == "8-bit"
+
+
+def test_a_model_is_found_by_its_name_or_its_folder(tmp_path: Path) -> None:
+    """And by nothing else."""
+    cache, made = tmp_path / "hub", tmp_path / "made"
+    snapshot = write_repository(cache, "owner/name", model_files())
+    folder = write_files(tmp_path / "elsewhere", model_files())
+    for text, expected in (("owner/name", snapshot), (str(folder), folder), ("embedded", EMBEDDED_FOLDER)):
+        model = named(text, cache=cache, made=made)
+        assert model is not None
+        assert (model.folder, model.tool_dialect) == (expected, "json_tools")
+    assert named("owner/other", cache=cache, made=made) is None
+
+
+def test_reading_models_needs_no_mlx(tmp_path: Path) -> None:
+    """Neither do the tokenizers."""
+    program = (
+        "import sys; from pathlib import Path; from api.cli.models.disk_models import find;"
+        f"none = Path({str(tmp_path)!r}); found = find(cache=none, made=none)[0].tool_dialect;"
+        "print(found, 'mlx.core' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["json_tools", "False"]

@@ -1,0 +1,135 @@
+"""`penstock models` and `show`: what stands on a terminal of 80 columns, and the JSON beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from api.cli.errors import OperatorError
+from api.cli.machine import Answers, Machine, ModelMemory
+from api.cli.models import disk_models
+from click.testing import CliRunner, Result
+
+from api.cli import machine
+from api.cli.command_line import penstock
+from scheduler.shared.row_bytes import RowBytes
+from tests.fakes.model_files import model_files, write_files, write_repository
+
+LARGE = "mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit"
+GB = 10**9
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with a model that fits, one that does not, and half of one, on a Mac of 16 GB."""
+    quantized = {"quantization": {"bits": 4, "group_size": 64}}
+    small = write_repository(tmp_path / "hub", "owner/small", model_files())
+    large = write_repository(tmp_path / "hub", LARGE, model_files(**quantized))
+    write_files(tmp_path / "hub" / "models--owner--half" / "blobs", {"a.incomplete": b"123"})
+    found = {small: ModelMemory(GB, RowBytes(100_000)), large: ModelMemory(17 * GB, RowBytes(100_000))}
+    mac = Machine("Apple M4", "metal", False, 16 * GB, {"max_recommended_working_set_size": 12 * GB})
+    monkeypatch.setattr(disk_models, "hub_cache", lambda: tmp_path / "hub")
+    monkeypatch.setattr(disk_models, "made_models_folder", lambda: tmp_path / "made")
+    monkeypatch.setattr(machine, "ask", lambda folders=(): Answers(mac, found))
+    return tmp_path / "hub"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(penstock, arguments, catch_exceptions=False)
+
+
+def test_the_listing_fits_eighty_columns_and_says_what_fits(cache: Path) -> None:
+    """A model with a long name, too; what is no model has its reason."""
+    output = run("models").output
+    assert all(len(line) <= 80 for line in output.splitlines())
+    lines = output.splitlines()
+    assert lines[lines.index(LARGE) + 1].split() == [
+        *("237", "kB", "qwen3", "4-bit", "4,096"),
+        *("json_tools,", "think", "too", "large"),
+    ]
+    assert lines[lines.index("owner/small") + 1].endswith("fits")
+    assert "cannot be served: its download was cut" in lines[lines.index("owner/half") + 1]
+    assert "3 B of a download that was cut" in lines[lines.index("owner/half") + 2]
+    assert lines[-1] == "this machine: Apple M4, 16 GB; an engine may use 11 GB (--memory-limit)"
+
+
+def test_json_has_the_same_for_programs(cache: Path) -> None:
+    """Bytes, not text."""
+    listed = json.loads(run("models", "--json").output)
+    models = {model["name"]: model for model in listed["models"]}
+    assert listed["machine"] == {"device": "Apple M4", "kind": "metal", "memory_bytes": 16 * GB}
+    assert models[LARGE]["quantization"] == {
+        "bits": 4,
+        "group_size": 64,
+        "mode": "affine",
+        "most_bits": 0,
+    }
+    assert (models[LARGE]["fits"], models["owner/small"]["fits"]) == (False, True)
+    assert (models["owner/half"]["fits"], models["owner/half"]["servable"]) == (None, False)
+
+
+def test_show_counts_agents(cache: Path) -> None:
+    """As many as the KV cache holds at a time; a model that does not fit says by how much."""
+    shown = json.loads(run("show", "owner/small", "--tokens", "10000", "--json").output)
+    assert shown["agents"] == shown["kv_cache_bytes"] // (10_000 * 100_000)
+    output = run("show", "owner/small", "--tokens", "10000").output
+    assert f"{shown['agents']} at a time with 10,000 tokens each" in output
+    assert "penstock serve --model owner/small" in output
+    assert "the weights take 17.00 GB" in " ".join(run("show", LARGE).output.split())
+    assert "served      no: its download was cut" in run("show", "owner/half").output
+
+
+def test_show_says_what_quantised_weights_take_on_a_processor(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways, and what the smaller one costs; a GPU has one way."""
+    assert "--weights-dtype packed" not in run("show", LARGE).output
+    monkeypatch.setattr(machine, "ask", lambda folders=(): Answers(Machine("cpu", "cpu", True, 16 * GB), {}))
+    output = run("show", LARGE).output
+    assert "of weights, in float32 on processors" in output
+    assert "of weights with --weights-dtype packed" in output
+    assert "many times slower with several rows and long prompts" in output
+    assert "--weights-dtype packed" not in run("show", "owner/small").output
+
+
+def test_a_model_that_is_not_there_is_named(cache: Path) -> None:
+    """With what to do."""
+    with pytest.raises(OperatorError, match=r"no model 'owner/none' .*penstock pull"):
+        run("show", "owner/none")
+
+
+def test_models_are_listed_where_mlx_does_not_work(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only whether they fit is not known."""
+
+    def broken(folders: object = ()) -> Answers:
+        raise OperatorError("MLX does not work on this machine")
+
+    monkeypatch.setattr(machine, "ask", broken)
+    output = run("models").output
+    assert "unknown" in output
+    assert output.splitlines()[-1] == "whether they fit is not known: MLX does not work on this machine"
+
+
+def test_a_model_that_mlx_lm_cannot_build_is_none(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files look well, and a tensor is missing; one without an answer is taken for what its files say."""
+    snapshot = next((cache / "models--owner--small" / "snapshots").iterdir())
+    write_repository(cache, "owner/late", model_files())
+    mac = Machine("Apple M4", "metal", False, 16 * GB, {"max_recommended_working_set_size": 12 * GB})
+    reasons = {snapshot: "ValueError: Missing 3 parameters"}
+    monkeypatch.setattr(machine, "ask", lambda folders=(): Answers(mac, {}, reasons))
+    models = {model["name"]: model for model in json.loads(run("models", "--json").output)["models"]}
+    assert models["owner/small"]["reason"] == "mlx-lm cannot load it: ValueError: Missing 3 parameters"
+    assert not models["owner/small"]["fits"]
+    assert models["owner/late"]["fits"]
+
+
+def test_ctrl_c_ends_a_command_without_a_word(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """130, as shells have it, wherever it comes; click would say "Aborted!" and 1."""
+
+    def interrupted(*arguments: object, **options: object) -> list[object]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(disk_models, "find", interrupted)
+    result = run("models")
+    assert (result.exit_code, result.output) == (130, "")

@@ -1,0 +1,124 @@
+"""What is asked of launchd, which answers before it is done: a stand-in for launchctl drains, and refuses."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from api.cli.errors import OperatorError
+from api.cli.service import managers
+from api.cli.service.managers import Launchd
+from api.cli.service.service_options import Places
+
+GUI, USER = f"gui/{os.getuid()}", f"user/{os.getuid()}"
+DRAIN_SECONDS = 1.0
+
+
+@dataclass
+class Mac:
+    folder: Path
+    places: Places
+
+    def launchd(self, *, system: bool = False) -> Launchd:
+        return Launchd("penstock", self.places, system=system)
+
+    def has(self, *domains: str, refusals: str = "") -> None:
+        (self.folder / "domains").write_text(" ".join(domains))
+        (self.folder / "refusals").write_text(refusals)
+
+    @property
+    def job(self) -> str:
+        path = self.folder / "job"
+        return path.read_text().split()[0] if path.exists() else ""
+
+    def calls(self, verb: str) -> list[str]:
+        lines = (self.folder / "calls").read_text().splitlines()
+        return [line for line in lines if line.startswith(f"{verb} ")]
+
+
+@pytest.fixture
+def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mac:
+    program = tmp_path / "bin" / "launchctl"
+    program.parent.mkdir()
+    fake = Path(__file__).parent / "fake_launchctl.py"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {fake} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_LAUNCHCTL", str(tmp_path))
+    (tmp_path / "drain").write_text(str(DRAIN_SECONDS))
+    plist = tmp_path / "penstock.penstock.plist"
+    return Mac(tmp_path, Places(plist, None, tmp_path / "conf", tmp_path / "logs/penstock.log"))
+
+
+def test_a_user_with_a_desktop_has_its_agent_there(mac: Mac) -> None:
+    mac.has(GUI, USER)
+    launchd = mac.launchd()
+    launchd.start()
+    assert mac.job == f"{GUI}/penstock.penstock"
+    assert (launchd.state().is_active, launchd.state().pid) == (True, 4242)
+
+
+def test_without_a_desktop_the_agent_is_the_users(mac: Mac) -> None:
+    """Over ssh, on a machine without a screen: launchd answers 125."""
+    mac.has(USER)
+    launchd = mac.launchd()
+    launchd.start()
+    assert mac.job == f"{USER}/penstock.penstock"
+    assert launchd.state().is_active
+    launchd.stop()
+    assert mac.launchd().state().text == "not installed"
+
+
+def test_where_there_is_no_domain_it_is_said_what_to_do(mac: Mac) -> None:
+    mac.has("nobody/1")
+    with pytest.raises(OperatorError, match="--system"):
+        mac.launchd().start()
+
+
+def test_a_daemon_is_the_machines(mac: Mac) -> None:
+    mac.has("system", GUI, USER)
+    mac.launchd(system=True).start()
+    assert mac.job == "system/penstock.penstock"
+
+
+def test_a_stop_ends_with_the_drain(mac: Mac) -> None:
+    """bootout returns before the job has ended: who deletes its files or starts it anew then is early."""
+    mac.has(GUI)
+    launchd = mac.launchd()
+    launchd.start()
+    began = time.monotonic()
+    launchd.stop()
+    assert time.monotonic() - began > DRAIN_SECONDS * 0.9
+    assert launchd.state().text == "not installed"
+
+
+def test_a_restart_drains_and_then_starts_once(mac: Mac) -> None:
+    mac.has(GUI)
+    launchd = mac.launchd()
+    launchd.start()
+    launchd.start()
+    assert mac.job == f"{GUI}/penstock.penstock"
+    assert len(mac.calls("bootstrap")) == 2, "none came too early"
+
+
+def test_what_launchd_has_not_quite_forgotten_is_tried_again(
+    mac: Mac, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says input/output error, or operation in progress. One that stays is reported."""
+    mac.has(GUI, refusals="5 37")
+    mac.launchd().start()
+    assert len(mac.calls("bootstrap")) == 3
+    mac.has(GUI, refusals="5 5 5 5 5 5")
+    monkeypatch.setattr(managers, "_BOOTSTRAP_SECONDS", 0.5)
+    with pytest.raises(OperatorError, match="Bootstrap failed: 5"):
+        mac.launchd().start()
+
+
+def test_another_refusal_is_final(mac: Mac) -> None:
+    mac.has(GUI, refusals="78")
+    with pytest.raises(OperatorError, match="Bootstrap failed: 78"):
+        mac.launchd().start()

@@ -1,0 +1,218 @@
+"""What is written for systemd and launchd, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+import plistlib
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from api.cli.errors import OperatorError
+from api.cli.service.installation import plan
+from api.cli.service.launchd_plist import plist
+from api.cli.service.serve_arguments import addresses_of, check_engine
+from api.cli.service.service_options import (
+    Places,
+    Platform,
+    Restart,
+    ServiceOptions,
+    places_of,
+)
+from api.cli.service.systemd_unit import quoted, socket_text, unit_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from api.options.options import load
+from scheduler.engine.joining import TOKEN_VARIABLE
+
+USER = ServiceOptions(
+    program=("/usr/bin/env",),
+    arguments=("--model", "a/b", "--port", "8000"),
+    addresses=("127.0.0.1:8000", "[::1]:8000"),
+    platform=Platform.SYSTEMD,
+)
+SYSTEM = replace(USER, system=True, run_as="root", memory_max_bytes=8 << 30, drain_seconds=90.0)
+AGENT = replace(USER, platform=Platform.LAUNCHD)
+
+
+def places(options: ServiceOptions) -> Places:
+    environment = {"HOME": "/home/ann"}
+    return places_of(options.name, options.platform, system=options.system, environment=environment)
+
+
+def settings_of(options: ServiceOptions) -> dict[str, str]:
+    lines = unit_text(options, places(options)).splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def test_a_unit_starts_serve_with_its_arguments() -> None:
+    found = settings_of(USER)
+    assert shlex.split(found["ExecStart"]) == [
+        *("/usr/bin/env", "service", "run", "--name", "penstock", "--"),
+        *("--model", "a/b", "--port", "8000"),
+    ]
+    assert (found["Type"], found["KillMode"], found["Restart"]) == ("notify", "mixed", "on-failure")
+    assert found["WantedBy"] == "default.target"
+    assert "MemoryMax" not in found
+    assert "User" not in found
+
+
+def test_an_engines_unit_waits_for_its_server_without_end() -> None:
+    """It has no sockets, reports nothing to systemd, and comes back whenever its link has ended."""
+    engine = replace(
+        USER, engine=True, arguments=("--join", "mac-1:9100"), restart=Restart.ALWAYS, addresses=()
+    )
+    found = settings_of(engine)
+    assert shlex.split(found["ExecStart"])[2:] == [
+        *("run", "--name", "penstock", "--engine", "--"),
+        *("--join", "mac-1:9100"),
+    ]
+    assert (found["Type"], found["Restart"], found["StartLimitIntervalSec"]) == ("exec", "always", "0")
+    assert {"WatchdogSec", "Requires", "NotifyAccess"}.isdisjoint(found)
+    files = [one.path.name for one in plan(engine, places(engine), {})]
+    assert files == ["environment", "service.json", "penstock.service"]
+
+
+def test_an_engines_property_list_keeps_it_alive() -> None:
+    found = plistlib.loads(plist(replace(AGENT, engine=True, restart=Restart.ALWAYS), places(AGENT)))
+    assert found["KeepAlive"] is True
+    assert "--engine" in found["ProgramArguments"]
+
+
+def test_an_engine_without_a_token_is_refused_before_anything_is_written() -> None:
+    check_engine(("--join", "mac-1:9100"), {TOKEN_VARIABLE: "a token"})
+    check_engine(("--join", "mac-1:9100", "--token-file", "token"), {})
+    with pytest.raises(OperatorError, match=TOKEN_VARIABLE):
+        check_engine(("--join", "mac-1:9100"), {})
+    with pytest.raises(click.UsageError, match="address"):
+        check_engine(("--token-file", "token"), {})
+
+
+def test_a_systems_unit_has_its_user_and_its_bounds() -> None:
+    """systemd kills no drain: it waits longer than the drain may take."""
+    found = settings_of(SYSTEM)
+    assert "--system" in found["ExecStart"]
+    assert (found["User"], found["WantedBy"]) == ("root", "multi-user.target")
+    assert (found["MemoryMax"], found["TimeoutStopSec"]) == (str(8 << 30), "105")
+
+
+@pytest.mark.parametrize(
+    "options", [USER, SYSTEM, replace(USER, engine=True)], ids=["user", "system", "engine"]
+)
+def test_systemd_takes_the_unit(options: ServiceOptions, tmp_path: Path) -> None:
+    """Without a word on service and socket: an unknown setting is a warning there."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    strange = replace(options, arguments=("--model", 'a b%h "$HOME" \\ \'é', "--port", "8000"))
+    unit = tmp_path / "penstock.service"
+    unit.write_text(unit_text(strange, places(strange)))
+    listening = tmp_path / "penstock.socket"
+    listening.write_text(socket_text(strange))
+    done = subprocess.run(
+        [
+            "systemd-analyze",
+            "verify",
+            "--man=no",
+            *([] if options.system else ["--user"]),
+            str(unit),
+            str(listening),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path)},
+    )
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "penstock" in line]) == (0, [])
+
+
+@given(st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])))
+@settings(deadline=None, derandomize=True)
+def test_a_word_is_read_back_as_it_was(word: str) -> None:
+    """By systemd's rules: quotes, backslashes, %% for a specifier's sign and $$ for a variable's."""
+    text = quoted(word)
+    if text.startswith('"'):
+        assert text.endswith('"')
+        text = text[1:-1]
+        assert '"' not in text.replace("\\\\", "").replace('\\"', "")
+        text = text.replace("\\\\", "\0").replace('\\"', '"').replace("\\t", "\t").replace("\0", "\\")
+    else:
+        assert not set(word) & set(" \t\"'\\%$;#")
+    assert text.replace("%%", "%").replace("$$", "$") == word
+
+
+def test_the_sockets_stay_while_the_service_restarts() -> None:
+    """They are a unit of their own, which comes first: one for each address."""
+    lines = socket_text(USER).splitlines()
+    assert [line for line in lines if line.startswith("ListenStream=")] == [
+        "ListenStream=127.0.0.1:8000",
+        "ListenStream=[::1]:8000",
+    ]
+    assert "FreeBind=yes" not in lines
+    assert "FreeBind=yes" in socket_text(SYSTEM).splitlines()
+    found = settings_of(USER)
+    assert (found["Requires"], found["After"]) == ("penstock.socket", "penstock.socket")
+    assert places(USER).socket == Path("/home/ann/.config/systemd/user/penstock.socket")
+    assert places(AGENT).socket is None
+
+
+@pytest.mark.parametrize(
+    ("options", "addresses"),
+    [
+        ({"host": "0.0.0.0", "port": "80"}, {"0.0.0.0:80"}),
+        ({"host": "::", "port": "80"}, {"[::]:80"}),
+        ({"host": "127.0.0.1", "metrics_port": "9000"}, {"127.0.0.1:8000", "127.0.0.1:9000"}),
+    ],
+)
+def test_systemd_gets_addresses_and_no_names(options: dict[str, str], addresses: set[str]) -> None:
+    assert set(addresses_of(load(options))) == addresses
+    assert "127.0.0.1:8000" in addresses_of(load({"host": "localhost"}))
+    with pytest.raises(OperatorError, match=r"no\.such\.host\.invalid"):
+        addresses_of(load({"host": "no.such.host.invalid"}))
+
+
+def test_launchds_file_is_a_plist() -> None:
+    found: dict[str, Any] = plistlib.loads(plist(AGENT, places(AGENT)))
+    folder = "/home/ann/Library"
+    assert found["Label"] == "penstock.penstock"
+    assert found["ProgramArguments"] == [
+        *("/usr/bin/env", "service", "run", "--name", "penstock"),
+        *("--log-file", f"{folder}/Logs/penstock/penstock.log", "--log-bytes", str(10 << 20)),
+        *("--log-files", "5", "--", "--model", "a/b", "--port", "8000"),
+    ]
+    assert found["KeepAlive"] == {"SuccessfulExit": False}
+    assert found["ExitTimeOut"] == 45
+    assert found["LimitLoadToSessionType"] == ["Aqua", "Background"]
+    assert str(places(AGENT).unit) == f"{folder}/LaunchAgents/penstock.penstock.plist"
+
+
+def test_a_daemon_has_its_user() -> None:
+    daemon = replace(AGENT, system=True, run_as="ann", restart=Restart.ALWAYS)
+    found = plistlib.loads(plist(daemon, places(daemon)))
+    assert (found["UserName"], found["KeepAlive"]) == ("ann", True)
+    assert "LimitLoadToSessionType" not in found
+    assert places(daemon).unit == Path("/Library/LaunchDaemons/penstock.penstock.plist")
+
+
+def test_without_restarts_launchd_keeps_nothing_alive() -> None:
+    assert "KeepAlive" not in plistlib.loads(plist(replace(AGENT, restart=Restart.NO), places(AGENT)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "../etc"}, "no name of a service"),
+        ({"program": ("penstock",)}, "absolute path"),
+        ({"system": True}, "--run-as"),
+        ({"run_as": "ann"}, "--system"),
+        ({"arguments": ("--model", "a\nExecStartPre=/bin/rm")}, "line break"),
+        ({"platform": Platform.LAUNCHD, "memory_max_bytes": 1 << 30}, "--memory-limit"),
+    ],
+)
+def test_what_no_manager_could_run_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(OperatorError, match=said):
+        replace(USER, **change)

@@ -1,0 +1,72 @@
+"""How a command ends: by Ctrl-C, wherever it comes, and with the errors of commands within commands."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import click
+import pytest
+from api.cli.terminal import is_interrupt
+from click.testing import CliRunner
+
+from api.cli.command_line import penstock
+
+STAGES = {
+    "bench scenarios": "loadtests.scenario.shipped",
+    "bench small": "api.cli.models.bench.find_one",
+    "chat hello": "api.cli.chat.command.address",
+    "convert small --q-bits 4": "api.cli.models.convert.find_one",
+    "doctor": "api.cli.doctor.command.gather",
+    "launch claude": "api.cli.launch.command.address",
+    "models": "api.cli.models.disk_models.find",
+    "pull owner/small": "api.cli.models.pull.list_files",
+    "service status": "api.cli.service.installation.recorded",
+    "top": "api.cli.top.command.find",
+}
+"""Where a command's work begins."""
+
+
+@pytest.mark.parametrize("command", STAGES)
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), BaseExceptionGroup("", [KeyboardInterrupt()])])
+def test_ctrl_c_ends_each_command_without_a_word(
+    command: str, raised: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """130, as shells have it; click would say "Aborted!" and 1. In a nursery it comes in a group."""
+
+    def interrupted(*_: object, **__: object) -> NoReturn:
+        raise raised
+
+    monkeypatch.setattr(STAGES[command], interrupted)
+    ended = CliRunner().invoke(penstock, command.split())
+    assert (ended.exit_code, ended.output) == (130, "")
+
+
+@pytest.mark.parametrize(("key", "interrupts"), [(KeyboardInterrupt, True), (EOFError, False)])
+def test_ctrl_c_at_a_question_interrupts_and_ctrl_d_does_not(
+    key: type[BaseException], interrupts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """click has one exception for both."""
+
+    def pressed(*_: object) -> NoReturn:
+        raise key
+
+    monkeypatch.setattr(click.termui, "visible_prompt_func", pressed)
+    with pytest.raises(click.Abort) as caught:
+        click.confirm("Delete it?")
+    assert is_interrupt(caught.value) is interrupts
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("bench --help", 0, "Usage: penstock bench"),
+        ("bench small --help", 0, "Usage: penstock bench [OPTIONS] MODEL"),
+        ("bench small --no-such-option", 2, "Usage: penstock bench [OPTIONS] MODEL"),
+        ("bench compare --no-such-option", 2, "Usage: penstock bench compare"),
+        ("bench compare --scenario no-such-scenario", 2, "no-such-scenario"),
+    ],
+)
+def test_bench_is_two_commands_with_exit_codes_of_their_own(command: str, code: int, words: str) -> None:
+    """A self-test of a model, and load tests; a wrong option is refused by the one that was called."""
+    ended = CliRunner().invoke(penstock, command.split())
+    assert (ended.exit_code, words in ended.output) == (code, True), ended.output

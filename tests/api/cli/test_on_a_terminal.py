@@ -1,0 +1,170 @@
+"""The commands as processes, on a terminal and in a pipe: keys, signals, exit codes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.api.cli.stand_in import StandIn, standing_in
+
+SECONDS = 60.0
+CTRL_C, CTRL_D = b"\x03", b"\x04"
+NO_ANSWERS = {"PROMPT_TOOLKIT_NO_CPR": "1"}
+"""This terminal does not say where its cursor is."""
+LEAVE_SCREEN = b"\x1b[?1049l"
+PROMPT = b"\x1b[?2004h"
+"""Bracketed paste is on while a line is typed."""
+SHOW_CURSOR = b"\x1b[?25h"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StandIn]:
+    with standing_in() as found:
+        yield found
+
+
+class Terminal:
+    """One process on a pseudo-terminal of 80 by 24."""
+
+    def __init__(self, ours: int, process: subprocess.Popen[bytes]) -> None:
+        self._ours = ours
+        self.process = process
+        self.shown = b""
+
+    def wait_for(self, text: bytes) -> None:
+        """Read until the process has written this, behind what was waited for before."""
+        deadline = time.monotonic() + SECONDS
+        while text not in self.shown:
+            assert time.monotonic() < deadline, self.shown
+            if select.select([self._ours], [], [], 0.1)[0]:
+                self.shown += os.read(self._ours, 65536)
+        self.shown = self.shown.partition(text)[2]
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def exit_code(self) -> int:
+        """Read on until it has ended."""
+        deadline = time.monotonic() + SECONDS
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.shown
+            self._read()
+        self._read()
+        return int(self.process.returncode)
+
+    def _read(self) -> None:
+        while select.select([self._ours], [], [], 0.05)[0]:
+            self.shown += os.read(self._ours, 65536)
+
+
+def _take_terminal() -> None:
+    """Make standard input the terminal from which Ctrl-C reaches this process."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@contextmanager
+def on_terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
+    """Behind the block the process has ended, and the terminal is as it was before."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    before = termios.tcgetattr(theirs)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "api", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder), "TERM": "xterm-256color", **NO_ANSWERS},
+        preexec_fn=_take_terminal,
+    )
+    try:
+        yield Terminal(ours, process)
+        assert process.poll() is not None
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_chat_that_is_terminated_leaves_the_terminal(server: StandIn, tmp_path: Path) -> None:
+    """While a line is typed."""
+    with on_terminal(tmp_path, "chat", "--url", server.url) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.exit_code() == 143
+        assert b"Traceback" not in terminal.shown
+
+
+def test_a_chat_from_the_first_key_to_the_last(server: StandIn, tmp_path: Path) -> None:
+    """Ctrl-C ends the answer, whose connection is closed; then the chat."""
+    with on_terminal(tmp_path, "chat", "--url", server.url) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.press(b"hi\r")
+        terminal.wait_for(b"Hello")
+        terminal.wait_for(b"tokens")
+        terminal.wait_for(PROMPT)
+        terminal.press(b"forever\r")
+        terminal.wait_for(b"word word")
+        terminal.press(CTRL_C)
+        terminal.wait_for(b"stopped")
+        assert server.hung_up.wait(SECONDS)
+        terminal.wait_for(PROMPT)
+        terminal.press(CTRL_C)
+        assert terminal.exit_code() == 130
+        assert b"Traceback" not in terminal.shown
+    assert server.bodies[-1]["messages"][1] == {"role": "assistant", "content": "**Hello** you."}
+
+
+@pytest.mark.parametrize(("end", "code"), [(b"q", 0), (CTRL_C, 130), (signal.SIGTERM, 143)])
+def test_top_ends_by_a_key_or_a_signal_and_leaves_the_screen(
+    server: StandIn, tmp_path: Path, end: bytes | signal.Signals, code: int
+) -> None:
+    with on_terminal(tmp_path, "top", "--url", server.url) as terminal:
+        terminal.wait_for(b"of 8 in use")
+        if isinstance(end, bytes):
+            terminal.press(end)
+        else:
+            terminal.process.send_signal(end)
+        assert terminal.exit_code() == code
+        assert LEAVE_SCREEN in terminal.shown
+        assert SHOW_CURSOR in terminal.shown
+
+
+def penstock(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "api", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_a_pipe_gets_the_answer_and_nothing_else(server: StandIn) -> None:
+    done = penstock("chat", "--url", server.url, "--temperature", "0", stdin="question\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "**Hello** you.\n", "")
+    assert server.bodies[-1]["messages"] == [{"role": "user", "content": "question"}]
+    assert server.bodies[-1]["temperature"] == 0
+
+
+def test_top_in_a_pipe_is_one_frame(server: StandIn) -> None:
+    done = penstock("top", "--url", server.url)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert "queue   nobody waits" in done.stdout.splitlines()

@@ -1,0 +1,248 @@
+"""`POST /v1/embeddings`: a vector of each text, through the queue that all requests go through."""
+
+from __future__ import annotations
+
+import base64
+import json
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import trio_test
+
+from api.dialects.embeddings.encode import numbers
+from api.dialects.embeddings.schema import MAX_INPUTS
+from api.served_models import ServedModel
+from scheduler.engine.scripted_answers import digest, scripted_vector
+from scheduler.events import Finished, FinishReason
+from scheduler.prompt.embedder import Embedder
+from scheduler.prompt.model_folder import ModelFolder
+from scheduler.request import GenerationRequest, TextPrompt
+from scheduler.service import Scheduler
+from scheduler.shared.messages import ScriptedPlan
+from scheduler.shared.pooling import Pooler
+from tests.api.client import chat, client_of
+from tests.fakes.byte_tokenizer import EOS
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+EMBEDDER = Embedder(Pooler("embedding"), 16, prompts={"query": "Query: ", "document": ""}, matryoshka=(4, 8))
+CONTEXT = 400
+FOLDER = ModelFolder(Path("none"), 8192, CONTEXT, frozenset({EOS}), embedder=EMBEDDER)
+JSON = {"content-type": "application/json"}
+MODEL = ServedModel(("tiny",), created=1_700_000_000, context_tokens=CONTEXT, embedder=EMBEDDER)
+
+
+def embedding_scheduler(embedder: Embedder = EMBEDDER, **options: Any) -> Scheduler:
+    return make_scheduler(LoopbackLauncher(), folder=replace(FOLDER, embedder=embedder), **options)
+
+
+TEXT = "a text"
+
+
+async def post(body: dict[str, Any], embedder: Embedder = EMBEDDER) -> httpx.Response:
+    """The answer of a server of its own, which nothing is left of afterwards."""
+    scheduler = embedding_scheduler(embedder)
+    model = replace(MODEL, embedder=embedder)
+    async with running(scheduler), client_of(scheduler, model=model) as client:
+        # Not httpx's own encoding, which has no lone surrogates.
+        response = await client.post("/v1/embeddings", content=json.dumps(body), headers=JSON)
+        await scheduler.wait_idle()
+    return response
+
+
+def vector(tokens: list[int], dimensions: int = 0) -> list[float]:
+    return numbers(scripted_vector(digest(tokens), dimensions))
+
+
+def text_tokens(text: str) -> list[int]:
+    """With what the tokenizer puts behind a text."""
+    return [*text.encode(), EOS]
+
+
+@trio_test
+async def test_every_form_of_input_has_its_vectors_in_order(autojump_clock: trio.testing.MockClock) -> None:
+    """A text, texts, token ids and lists of them; ids are taken as they are."""
+    forms: list[tuple[Any, list[list[int]]]] = [
+        ("one", [text_tokens("one")]),
+        (["one", "two"], [text_tokens("one"), text_tokens("two")]),
+        ([5, 6, 7], [[5, 6, 7]]),
+        ([[5, 6], [7]], [[5, 6], [7]]),
+        (["one", [7]], [text_tokens("one"), [7]]),
+    ]
+    for given_input, prompts in forms:
+        response = await post({"input": given_input})
+        assert response.status_code == 200, response.text
+        body = response.json()
+        assert (body["object"], body["model"]) == ("list", "tiny")
+        assert [entry["index"] for entry in body["data"]] == list(range(len(prompts)))
+        assert [entry["embedding"] for entry in body["data"]] == [vector(prompt) for prompt in prompts]
+        tokens = sum(map(len, prompts))
+        assert body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+@trio_test
+async def test_base64_is_the_same_numbers(autojump_clock: trio.testing.MockClock) -> None:
+    """Bytes of float32, which OpenAI's own client asks for."""
+    body = {"input": ["a", "bc"]}
+    floats = (await post(body)).json()["data"]
+    packed = (await post({**body, "encoding_format": "base64"})).json()["data"]
+    for one, other in zip(floats, packed, strict=True):
+        assert array("f", base64.b64decode(other["embedding"])).tolist() == one["embedding"]
+
+
+@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False)))
+@settings(deadline=None, derandomize=True)
+def test_a_float32_is_written_exactly(values: list[float]) -> None:
+    assert numbers(array("f", values).tobytes()) == values
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"input": ""}, "input", "a text is empty"),
+        ({"input": []}, "input", "send a text"),
+        ({"input": ["a", ""]}, "input", "a text is empty"),
+        ({"input": [[]]}, "input", "a text is empty"),
+        ({"input": {"text": "a"}}, "input", "send a text"),
+        ({"input": ["a", None]}, "input", "text or a list of token ids"),
+        ({"input": [9000]}, "input", "outside the vocabulary"),
+        ({"input": [-1]}, "input", "outside the vocabulary"),
+        ({}, "input", "required"),
+        ({"input": "x" * CONTEXT}, "input", f"has {CONTEXT + 1} tokens and the model's context is {CONTEXT}"),
+        ({"input": "x" * 9000}, "input", f"at least 9000 tokens and the model's context is {CONTEXT}"),
+        ({"input": ["a"] * (MAX_INPUTS + 1)}, "input", f"at most {MAX_INPUTS}"),
+        ({"input": "a", "dimensions": 5}, "dimensions", "4 or 8 or 16"),
+        ({"input": "a", "dimensions": 0}, "dimensions", "greater than or equal to 1"),
+        ({"input": "a", "encoding_format": "int8"}, "encoding_format", "'float' or 'base64'"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
+        ({"input": "a", "truncate_prompt_tokens": 500}, "truncate_prompt_tokens", "context 400"),
+        ({"input": "a", "prompt_name": "other"}, "prompt_name", "'query', 'document'"),
+        ({"input": "a", "messages": []}, "messages", "send texts"),
+    ],
+)
+@trio_test
+async def test_what_cannot_be_embedded_is_refused_by_name(
+    fields: dict[str, Any], param: str, words: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """With the numbers, in OpenAI's form, before anything reaches the engine."""
+    response = await post(fields)
+    error = response.json()["error"]
+    assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert words in error["message"]
+
+
+@trio_test
+async def test_a_text_may_fill_the_context(autojump_clock: trio.testing.MockClock) -> None:
+    """Nothing is written behind it, so no room is kept for an answer."""
+    response = await post({"input": "x" * (CONTEXT - 1)})
+    assert response.json()["usage"]["prompt_tokens"] == CONTEXT
+
+
+@pytest.mark.parametrize(("most", "kept"), [(4, b"xyz"), (1, b""), (-1, b"xyz" + b"w" * 396)])
+@trio_test
+async def test_a_truncated_text_keeps_its_end_token(
+    most: int, kept: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    """vLLM's `truncate_prompt_tokens`: the first tokens count, -1 as many as the context has. The vector of a
+    last-token embedder is that of the end token, which stays."""
+    response = await post({"input": "xyz" + "w" * 1000, "truncate_prompt_tokens": most})
+    assert response.json()["data"][0]["embedding"] == vector([*kept, EOS])
+
+
+@trio_test
+async def test_dimensions_are_the_models(autojump_clock: trio.testing.MockClock) -> None:
+    """Those that its config.json names, and the whole vector; without any only the whole."""
+    for dimensions in (4, 8, 16):
+        body = {"input": "a", "dimensions": dimensions}
+        embedding = (await post(body)).json()["data"][0]["embedding"]
+        assert embedding == vector(text_tokens("a"))[:dimensions]
+    plain = replace(EMBEDDER, matryoshka=False)
+    assert (await post({"input": "a", "dimensions": 16}, plain)).status_code == 200
+    refused = await post({"input": "a", "dimensions": 8}, plain)
+    assert refused.status_code == 400
+    assert "--matryoshka on" in refused.json()["error"]["message"]
+    anything = replace(EMBEDDER, matryoshka=True)
+    assert (await post({"input": "a", "dimensions": 5}, anything)).status_code == 200
+    assert (await post({"input": "a", "dimensions": 17}, anything)).status_code == 400
+
+
+@trio_test
+async def test_a_named_prompt_goes_before_each_text(autojump_clock: trio.testing.MockClock) -> None:
+    """As the model's sentence-transformers files have it; the default one where a body names none."""
+    body = (await post({"input": ["a", "b"], "prompt_name": "query"})).json()
+    assert [entry["embedding"] for entry in body["data"]] == [
+        vector(text_tokens("Query: a")),
+        vector(text_tokens("Query: b")),
+    ]
+    body = (await post({"input": "a"}, replace(EMBEDDER, default_prompt="doc: "))).json()
+    assert body["data"][0]["embedding"] == vector(text_tokens("doc: a"))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", chat()),
+        ("/v1/chat/completions", chat(stream=True)),
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/responses", {"input": "a"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+    ],
+)
+@trio_test
+async def test_an_embedder_answers_nothing_else(
+    path: str, body: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    """400 in the client's own dialect, also where it asked for a stream."""
+    scheduler = embedding_scheduler()
+    async with running(scheduler), client_of(scheduler, model=MODEL) as client:
+        response = await client.post(path, json=body)
+    assert response.status_code == 400
+    assert "it answers /v1/embeddings" in response.json()["error"]["message"]
+    assert (response.json().get("type") == "error") == (path == "/v1/messages")
+
+
+@trio_test
+async def test_a_chat_model_gives_no_vectors(autojump_clock: trio.testing.MockClock) -> None:
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler) as client:
+        for path, body in (
+            ("/v1/embeddings", {"input": "a", "prompt_name": "query", "dimensions": 3}),
+            ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ):
+            response = await client.post(path, json=body)
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] == "model"
+            assert "/v1/chat/completions" in response.json()["error"]["message"]
+        assert (await client.get("/v1/models")).json()["data"][0]["task"] == "chat"
+
+
+@trio_test
+async def test_models_say_what_they_are_for(autojump_clock: trio.testing.MockClock) -> None:
+    scheduler = embedding_scheduler()
+    async with running(scheduler), client_of(scheduler, model=MODEL) as client:
+        (listed,) = (await client.get("/v1/models")).json()["data"]
+    assert (listed["task"], listed["dimensions"]) == ("embedding", 16)
+
+
+@trio_test
+async def test_a_vector_is_the_schedulers_own_event_too(autojump_clock: trio.testing.MockClock) -> None:
+    """The final event has it, and the usage counts the prompt alone."""
+    scheduler = embedding_scheduler(plan=ScriptedPlan(step_seconds=0.01))
+    async with running(scheduler):
+        request = GenerationRequest("test", TextPrompt(TEXT), kind="embedding", max_tokens=0)
+        async with scheduler.stream(request) as stream:
+            events = [event async for event in stream]
+    end = events[-1]
+    assert isinstance(end, Finished)
+    assert end.vector == scripted_vector(digest(text_tokens(TEXT)), 0)
+    assert (end.usage.prompt_tokens, end.usage.output_tokens) == (len(TEXT) + 1, 0)
+    assert end.reason is FinishReason.STOP

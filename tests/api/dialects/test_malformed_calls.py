@@ -1,0 +1,221 @@
+"""A tool call that cannot be read, in each dialect: the answer ends well, and the session goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import trio.testing
+from hypothesis import given
+from pydantic import TypeAdapter
+from trio.testing import trio_test
+
+from api.dialects.openai.messages import CalledFunction
+from scheduler.service import Scheduler
+from tests.api.client import client_of
+from tests.api.dialects.test_chat_tools import HERMES
+from tests.api.test_agents import captured
+from tests.api.transcripts import message_of, named_events, response_of
+from tests.fakes.playback import Playback
+from tests.fakes.samples import sample
+from tests.fakes.scheduling import make_scheduler, running
+
+UNKNOWN = "<tool_call>get the time</tool_call>"
+"""Nothing of it can be read."""
+STARTED = '<tool_call>{"name": "get_time", "arguments": {"zone": "UTC", "at": noon}}</tool_call>'
+"""Its name and its first argument can."""
+GOOD = '<tool_call>{"name": "get_time", "arguments": {"zone": "UTC"}}</tool_call>'
+MARK = {"malformed_tool_call": True}
+PARAMETERS = {"type": "object", "properties": {"zone": {"type": "string"}}}
+
+
+def serving(*texts: str) -> Scheduler:
+    return make_scheduler(Playback(*texts), answer_format=HERMES)
+
+
+async def messages(text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Anthropic's: the whole message, and the events of the streamed one."""
+    body = {
+        "max_tokens": 500,
+        "messages": [{"role": "user", "content": "What time is it?"}],
+        "tools": [{"name": "get_time", "input_schema": PARAMETERS}],
+    }
+    scheduler = serving(text)
+    async with running(scheduler), client_of(scheduler) as client:
+        whole = await client.post("/v1/messages", json=body)
+        streamed = await client.post("/v1/messages", json={**body, "stream": True})
+        await scheduler.wait_idle()
+    assert (whole.status_code, streamed.status_code) == (200, 200)
+    return whole.json(), named_events(streamed.text)
+
+
+async def responses(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The whole response and the streamed one."""
+    tools = [{"type": "function", "name": "get_time", "parameters": PARAMETERS}]
+    body = {"input": "What time is it?", "tools": tools}
+    scheduler = serving(text)
+    async with running(scheduler), client_of(scheduler) as client:
+        whole = await client.post("/v1/responses", json=body)
+        streamed = await client.post("/v1/responses", json={**body, "stream": True})
+        await scheduler.wait_idle()
+    assert (whole.status_code, streamed.status_code) == (200, 200)
+    return whole.json(), response_of(named_events(streamed.text))
+
+
+@trio_test
+async def test_anthropics_clients_get_text_and_the_end_of_the_turn(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Whole and streamed, with the mark."""
+    whole, found = await messages(f"I look. {UNKNOWN}")
+    streamed = message_of(found)
+    said = [{"type": "text", "text": f"I look. {UNKNOWN}"}]
+    assert whole["content"] == streamed["content"] == said
+    assert whole["stop_reason"] == streamed["stop_reason"] == "end_turn"
+    assert whole["penstock"] == MARK
+    assert [event["penstock"] for event in found if "penstock" in event] == [MARK]
+
+
+@trio_test
+async def test_a_block_that_anthropics_client_has_seen_closes_before_its_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What was sent is the beginning of an object, which its clients can parse and their tools refuse; all
+    of it follows as text. The whole message has only the text."""
+    whole, found = await messages(STARTED)
+    assert whole["content"] == [{"type": "text", "text": STARTED}]
+    assert whole["stop_reason"] == "end_turn"
+    starts = [event["content_block"]["type"] for event in found if event["type"] == "content_block_start"]
+    stops = [event["index"] for event in found if event["type"] == "content_block_stop"]
+    assert (starts, stops) == (["tool_use", "text"], [0, 1])
+    deltas = [event["delta"] for event in found if event["type"] == "content_block_delta"]
+    assert "".join(delta.get("partial_json", "") for delta in deltas) == '{"zone": "UTC"'
+    assert "".join(delta.get("text", "") for delta in deltas) == STARTED
+    (last,) = (event for event in found if event["type"] == "message_delta")
+    assert last["delta"]["stop_reason"] == "end_turn"
+
+
+@trio_test
+async def test_a_good_call_beside_a_bad_one_can_be_run(autojump_clock: trio.testing.MockClock) -> None:
+    """The reason is the good one's."""
+    whole, found = await messages(f"{UNKNOWN}\n{GOOD}")
+    assert [block["type"] for block in whole["content"]] == ["text", "tool_use"]
+    (last,) = (event for event in found if event["type"] == "message_delta")
+    assert whole["stop_reason"] == last["delta"]["stop_reason"] == "tool_use"
+    assert whole["penstock"] == last["penstock"] == MARK
+    whole, streamed = await responses(f"{UNKNOWN}\n{GOOD}")
+    for response in (whole, streamed):
+        assert [item["type"] for item in response["output"]] == ["message", "function_call"]
+
+
+@trio_test
+async def test_responses_clients_get_what_the_model_wrote(autojump_clock: trio.testing.MockClock) -> None:
+    """As text; or as the call's arguments, which Codex reports to the model as not JSON."""
+    for text, kind in ((UNKNOWN, "message"), (STARTED, "function_call")):
+        for response in await responses(text):
+            (item,) = response["output"]
+            assert (response["status"], response["penstock"], item["type"]) == ("completed", MARK, kind)
+            said = item["arguments"] if kind == "function_call" else item["content"][0]["text"]
+            assert said == ('{"zone": "UTC", "at": noon}}' if kind == "function_call" else UNKNOWN)
+
+
+@trio_test
+async def test_codex_goes_on_with_its_session(autojump_clock: trio.testing.MockClock) -> None:
+    """It sends the call back with its complaint, in the next request and by previous_response_id."""
+    sent = captured("codex")
+    call = STARTED.replace("get_time", "exec_command")
+    scheduler = serving(call, call, "Sorry.", "Sorry.")
+    async with running(scheduler), client_of(scheduler) as client:
+
+        async def ask(**changed: Any) -> dict[str, Any]:
+            body = {**sent["body"], "stream": False, **changed}
+            response = await client.post(sent["path"], headers=sent["headers"], json=body)
+            assert response.status_code == 200, response.text
+            found: dict[str, Any] = response.json()
+            return found
+
+        first = await ask(store=True)
+        (item,) = first["output"]
+        complaint = {
+            "type": "function_call_output",
+            "call_id": item["call_id"],
+            "output": "failed to parse function arguments",
+        }
+        await ask()
+        again = await ask(input=[*sent["body"]["input"], item, complaint])
+        stored = await ask(input=[complaint], previous_response_id=first["id"])
+    assert again["output"][0]["content"][0]["text"] == "Sorry."
+    assert stored["output"][0]["content"][0]["text"] == "Sorry."
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ("", {}),
+        ('{"a": b}', {"not_json": '{"a": b}'}),
+        ('{"a"', {"not_json": '{"a"'}),
+        ("3", {"not_json": "3"}),
+        (json.dumps('{"a": b}'), {"not_json": '{"a": b}'}),
+    ],
+)
+def test_arguments_that_are_not_json_come_back(sent: str, read: dict[str, Any]) -> None:
+    """From every client that keeps them, and as Vercel's AI SDK encodes them once more."""
+    called = TypeAdapter(CalledFunction).validate_python({"name": "f", "arguments": sent})
+    assert called.arguments == read
+
+
+PIECES = [
+    *'[]{}",: -0.1e+\\u/a\x01\ud800\ufeff',
+    "NaN",
+    "-Infinity",
+    "1e999",
+    '"a":',
+    "1" + 20 * "0",
+    "\\ud83d",
+]
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def as_python_reads(text: str) -> str:
+    """Texts of values, because NaN equals nothing and 1 equals 1.0."""
+    try:
+        read = json.loads(text, strict=False)
+    except ValueError:
+        return repr({"not_json": text})
+    if isinstance(read, str):
+        return repr({"not_json": read})
+    return repr(read if isinstance(read, dict) else {"not_json": text})
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=8).map(lambda pieces: '{"a":' + "".join(pieces) + "}")
+    | st.builds(json.dumps, VALUES | st.dictionaries(st.text(), VALUES), ensure_ascii=st.booleans())
+)
+def test_arguments_are_what_pythons_own_parser_reads(sent: str) -> None:
+    """JSON, and what some clients write in its place: NaN, control characters, half of a character."""
+    called = TypeAdapter(CalledFunction).validate_python({"name": "f", "arguments": sent})
+    assert repr(called.arguments) == as_python_reads(sent)
+
+
+@trio_test
+async def test_they_are_counted_by_the_models_syntax(autojump_clock: trio.testing.MockClock) -> None:
+    """Each of them, once; a good call is none, and no request has failed."""
+    scheduler = serving(f"{UNKNOWN}{STARTED}{GOOD}")
+    body = {
+        "max_tokens": 500,
+        "messages": [{"role": "user", "content": "x"}],
+        "tools": [{"name": "get_time", "input_schema": PARAMETERS}],
+    }
+    async with running(scheduler), client_of(scheduler) as client:
+        await client.post("/v1/messages", json=body)
+        await scheduler.wait_idle()
+        registry = scheduler.metrics.registry
+    assert sample(registry, "penstock_malformed_tool_calls_total", dialect="json_tools") == 2
+    assert sample(registry, "penstock_requests_total", outcome="tool_calls") == 1

@@ -1,0 +1,186 @@
+"""Log-probabilities of prompts: OpenAI's echo as harnesses read it, and vLLM's `prompt_logprobs`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from scheduler.shared.messages import Submit
+from tests.api.client import chat, client_of, events
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+
+HALF = -math.log(2)
+TEXT = "héy €!"
+"""With characters of two and three tokens."""
+
+
+async def post(path: str, *texts: str, **body: Any) -> tuple[list[Submit], httpx.Response]:
+    launcher = Playback(*texts)
+    scheduler = make_scheduler(launcher)
+    async with running(scheduler), client_of(scheduler) as client:
+        response = await client.post(path, json=body)
+        await scheduler.wait_idle()
+    return launcher.submits, response
+
+
+async def complete(*texts: str, **fields: Any) -> tuple[list[Submit], Any]:
+    submits, response = await post(
+        "/v1/completions", *texts, **{"prompt": TEXT, "max_tokens": 1, "temperature": 0, **fields}
+    )
+    assert response.status_code == 200, response.text
+    return submits, response.json()
+
+
+def value(position: int) -> float:
+    """What the scripted engine says of the token at this position."""
+    return HALF * (position % 4 + 1)
+
+
+@trio_test
+async def test_an_echo_has_the_prompts_log_probabilities(autojump_clock: trio.testing.MockClock) -> None:
+    """Lists side by side, null for the first token, then the answer's; every token has its place."""
+    _, body = await complete("x", echo=True, logprobs=1)
+    (choice,) = body["choices"]
+    logprobs = choice["logprobs"]
+    assert choice["text"] == TEXT + "x"
+    data = [*TEXT.encode(), ord("x")]
+    assert [len(values) for values in logprobs.values()] == [len(data)] * 4
+    assert logprobs["token_logprobs"][0] is None
+    assert logprobs["top_logprobs"][0] is None
+    assert logprobs["token_logprobs"][1:-1] == pytest.approx([value(at) for at in range(1, len(data) - 1)])
+    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
+        assert token.startswith("bytes:") or choice["text"][offset] == token
+    for token, own, top in zip(*list(logprobs.values())[:3], strict=True):
+        if own is not None:
+            assert top[token] == own
+            assert len(top) <= 2
+    assert logprobs["text_offset"] == [0, 1, 1, 2, 3, 4, 4, 4, 5, 6]
+
+
+@pytest.mark.parametrize("said", ["", "x", "xyz"])
+@trio_test
+async def test_a_harness_reads_its_continuation(said: str, autojump_clock: trio.testing.MockClock) -> None:
+    """As lm-eval does: token ids in batches, and one token more, which it drops, whatever that is."""
+    context, continuation = list(b"2+2="), list(b"4.")
+    whole = context + continuation
+    _, body = await complete(said, said, prompt=[whole, context], echo=True, logprobs=1)
+    first, second = sorted(body["choices"], key=lambda choice: choice["index"])
+    assert first["logprobs"]["token_logprobs"][len(context) : -1] == pytest.approx([value(4), value(5)])
+    assert first["logprobs"]["tokens"][len(context) : -1] == ["4", "."]
+    assert len(second["logprobs"]["token_logprobs"]) == len(context) + 1
+
+
+@pytest.mark.parametrize("said", ["", "xyz"])
+@trio_test
+async def test_a_prompt_is_scored_without_an_answer(
+    said: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """`max_tokens` 0, as OpenAI's and vLLM's completions have it: nothing of the model's own is in it,
+    whether it would have ended at once or gone on."""
+    submits, body = await complete(said, echo=True, logprobs=1, max_tokens=0)
+    (choice,) = body["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (TEXT, "length")
+    assert [len(values) for values in choice["logprobs"].values()] == [len(TEXT.encode())] * 4
+    assert submits[0].max_tokens == 1, "the prompt's last token is read with the next one"
+    tokens = len(submits[0].prompt)
+    usage = body["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (tokens, 0, tokens)
+
+
+@trio_test
+async def test_nothing_but_the_echo_is_streamed(autojump_clock: trio.testing.MockClock) -> None:
+    """Of each choice one chunk, and the usage counts no token of an answer."""
+    fields = {"prompt": ["ab", "c"], "n": 2, "max_tokens": 0, "echo": True, "stream": True}
+    _, response = await post("/v1/completions", "x", stream_options={"include_usage": True}, **fields)
+    *chunks, last, _ = events(response.text)
+    choices = sorted(
+        (choice for chunk in chunks for choice in chunk["choices"]), key=lambda one: one["index"]
+    )
+    assert [choice["text"] for choice in choices] == ["ab", "ab", "c", "c"]
+    assert {choice["finish_reason"] for choice in choices} == {"length"}
+    assert (last["usage"]["prompt_tokens"], last["usage"]["completion_tokens"]) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_tokens": 0}, {"max_tokens": 0, "echo": True, "min_tokens": 1}], ids=str
+)
+@trio_test
+async def test_an_answer_of_no_tokens_needs_an_echo(
+    fields: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    """And no least number of tokens."""
+    submits, response = await post("/v1/completions", "x", prompt="a", **fields)
+    assert response.status_code == 400
+    assert "tokens" in response.json()["error"]["message"]
+    assert not submits
+
+
+@trio_test
+async def test_choices_share_their_prompts(autojump_clock: trio.testing.MockClock) -> None:
+    """It is computed once for all of them; every one has it."""
+    submits, body = await complete(*"abcdef", prompt=["one", "two!"], n=3, echo=True, logprobs=0)
+    assert sorted(submit.prompt_logprobs is not None for submit in submits) == [False] * 4 + [True] * 2
+    prompts = ["one"] * 3 + ["two!"] * 3
+    for prompt, choice in zip(prompts, body["choices"], strict=True):
+        assert choice["logprobs"]["tokens"][: len(prompt)] == list(prompt)
+        assert len(choice["logprobs"]["tokens"]) == len(prompt) + 1
+
+
+@trio_test
+async def test_without_an_echo_nothing_is_computed(autojump_clock: trio.testing.MockClock) -> None:
+    """Nor with an echo and no log-probabilities."""
+    for fields in ({"logprobs": 2}, {"echo": True}, {}):
+        submits, body = await complete("x", **fields)
+        assert [submit.prompt_logprobs for submit in submits] == [None]
+        assert "prompt_logprobs" not in body["choices"][0]
+        assert len((body["choices"][0]["logprobs"] or {"tokens": [1]})["tokens"]) == 1
+
+
+@trio_test
+async def test_vllms_list_has_a_dictionary_for_each_token(autojump_clock: trio.testing.MockClock) -> None:
+    """Completions: at each choice; by token ids, with ranks, the prompt's own token always among them."""
+    submits, body = await complete("x", prompt="abcde", prompt_logprobs=1)
+    assert [submit.prompt_logprobs for submit in submits] == [1]
+    first, *rest = body["choices"][0]["prompt_logprobs"]
+    assert first is None
+    assert body["choices"][0]["logprobs"] is None
+    for position, (letter, entry) in enumerate(zip("bcde", rest, strict=True), 1):
+        own = entry[str(ord(letter))]
+        assert own["decoded_token"] == letter
+        assert own["logprob"] == pytest.approx(value(position))
+        assert own["rank"] == (1 if position % 4 == 0 else None)
+        assert len(entry) == (1 if position % 4 == 0 else 2)
+        assert sorted(other["rank"] or 9 for other in entry.values())[0] == 1
+
+
+@trio_test
+async def test_chat_has_it_for_the_rendered_prompt(autojump_clock: trio.testing.MockClock) -> None:
+    """Beside the choices, of the whole template's text."""
+    submits, response = await post("/v1/chat/completions", "x", "y", **chat("hi", prompt_logprobs=0, n=2))
+    assert response.status_code == 200, response.text
+    listed = response.json()["prompt_logprobs"]
+    assert len(submits) == 2
+    assert len(listed) == len(submits[0].prompt) == response.json()["usage"]["prompt_tokens"]
+    assert listed[0] is None
+    spelled = [next(iter(entry.values()))["decoded_token"] for entry in listed[1:]]
+    assert "".join(spelled) == bytes(submits[0].prompt[1:].tolist()).decode()
+
+
+@trio_test
+async def test_their_number_is_bounded(autojump_clock: trio.testing.MockClock) -> None:
+    """Tokens times alternatives, of all prompts and choices: refused before the engine hears of it."""
+    for fields in (
+        {"prompt": "x" * 13_000, "prompt_logprobs": 20},
+        {"prompt": ["x" * 2_000] * 70, "echo": True, "logprobs": 1},
+        {"prompt": "x" * 3_000, "n": 100, "echo": True, "logprobs": 0},
+    ):
+        submits, response = await post("/v1/completions", "x", **{"max_tokens": 1, **fields})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt_logprobs")
+        assert not submits

@@ -1,0 +1,166 @@
+"""Calls in every dialect through both official clients: what is streamed is what comes whole, while it is
+written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio.testing
+from trio.testing import trio_test
+
+from scheduler.service import Scheduler
+from scheduler.shared.messages import ScriptedPlan
+from tests.api.client import client_of
+from tests.api.dialects.test_official_dialects import claude, gpt
+from tests.api.test_agents import captured
+from tests.api.transcripts import message_of, named_events, response_of
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+from tests.scheduler.answer.dialects import form
+from tests.scheduler.answer.templates import TEMPLATES
+
+# The clients leave their own generators to the garbage collector after a stream.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+EVERY = pytest.mark.parametrize("name", TEMPLATES)
+ASK: Any = {"role": "user", "content": "Write the file."}
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"path": {"type": "string"}, "content": {"type": "string"}, "mode": {"type": "integer"}},
+}
+CODE = "\tif a < b and c:  # </parameter\n        print('<arg_value>', \"a\\n\", {1: [2]})\n\n\nnull\n"
+"""A line break and white space at both ends, quotes, an escape, beginnings of marks."""
+ARGUMENTS: dict[str, Any] = {"path": "a b.py", "content": CODE, "mode": 420}
+FEWEST_DELTAS = 10
+
+
+def scheduler_of(name: str, *calls: tuple[str, dict[str, Any]]) -> Scheduler:
+    """A model that makes these calls, a byte a step."""
+    template = TEMPLATES[name]
+    launcher = Playback(template.render(calls or [("write", ARGUMENTS)]))
+    plan = ScriptedPlan(step_seconds=0.01)
+    return make_scheduler(launcher, plan, answer_format=form(template.parser))
+
+
+def under_virtual_clock(check: Any) -> None:
+    trio_test(check)(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@EVERY
+def test_chats_stream_what_they_complete(name: str) -> None:
+    """`chat.completions.stream` raises on deltas that do not match each other."""
+
+    async def check(clock: trio.testing.MockClock) -> None:
+        scheduler = scheduler_of(name)
+        tool: Any = {"type": "function", "function": {"name": "write", "parameters": SCHEMA}}
+        ask: Any = {"model": "tiny", "messages": [ASK], "tools": [tool], "max_completion_tokens": 2000}
+        async with running(scheduler), gpt(scheduler) as client:
+            whole = await client.chat.completions.create(**ask)
+            async with client.chat.completions.stream(**ask) as stream:
+                kinds = [event.type async for event in stream]
+                streamed = await stream.get_final_completion()
+        assert kinds.count("tool_calls.function.arguments.delta") > FEWEST_DELTAS
+        answers: list[Any] = [whole, streamed]
+        for answer in answers:
+            (choice,) = answer.choices
+            assert (choice.finish_reason, choice.message.content or "") == ("tool_calls", "")
+            assert choice.message.tool_calls is not None
+            (call,) = choice.message.tool_calls
+            assert call.type == "function"
+            assert (call.function.name, json.loads(call.function.arguments)) == ("write", ARGUMENTS)
+
+    under_virtual_clock(check)
+
+
+@EVERY
+def test_responses_stream_what_they_create(name: str) -> None:
+    """`responses.stream` accumulates; its last event repeats all of it."""
+
+    async def check(clock: trio.testing.MockClock) -> None:
+        scheduler = scheduler_of(name)
+        tool: Any = {"type": "function", "name": "write", "parameters": SCHEMA, "strict": None}
+        ask: Any = {"model": "tiny", "input": [ASK], "tools": [tool], "max_output_tokens": 2000}
+        async with running(scheduler), gpt(scheduler) as client:
+            whole = await client.responses.create(**ask)
+            async with client.responses.stream(**ask) as stream:
+                kinds = [event.type async for event in stream]
+                streamed = await stream.get_final_response()
+        assert kinds.count("response.function_call_arguments.delta") > FEWEST_DELTAS
+        responses: list[Any] = [whole, streamed]
+        for response in responses:
+            (item,) = response.output
+            assert item.type == "function_call"
+            assert (item.name, json.loads(item.arguments)) == ("write", ARGUMENTS)
+
+    under_virtual_clock(check)
+
+
+@EVERY
+def test_messages_stream_what_they_create(name: str) -> None:
+    """Anthropic's client parses the object again with each delta."""
+
+    async def check(clock: trio.testing.MockClock) -> None:
+        scheduler = scheduler_of(name)
+        tool: Any = {"name": "write", "input_schema": SCHEMA}
+        ask: Any = {"model": "tiny", "messages": [ASK], "tools": [tool], "max_tokens": 2000}
+        async with running(scheduler), claude(scheduler) as client:
+            whole = await client.messages.create(**ask)
+            async with client.messages.stream(**ask) as stream:
+                kinds = [event.type async for event in stream]
+                streamed = await stream.get_final_message()
+        assert kinds.count("input_json") > FEWEST_DELTAS
+        messages: list[Any] = [whole, streamed]
+        for message in messages:
+            (block,) = message.content
+            assert block.type == "tool_use"
+            assert (block.name, block.input, message.stop_reason) == ("write", ARGUMENTS, "tool_use")
+
+    under_virtual_clock(check)
+
+
+AGENTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "claude_code": [
+        ("Bash", {"command": CODE, "timeout": 3000, "run_in_background": False}),
+        ("Read", {"file_path": "/srv/a b", "offset": 7}),
+    ],
+    "codex": [
+        (
+            "exec_command",
+            {"cmd": CODE, "prefix_rule": ["git", "show </x>"], "tty": False, "yield_time_ms": 1.5},
+        ),
+        ("write_stdin", {"session_id": 3, "chars": "\n"}),
+    ],
+}
+"""Calls of tools that these agents offer in their recorded requests."""
+
+
+@EVERY
+@pytest.mark.parametrize("agent", AGENTS)
+def test_agents_get_the_calls_of_their_own_tools(agent: str, name: str) -> None:
+    """Of their recorded requests, with code in the arguments, streamed and whole, one call and two."""
+
+    async def check(clock: trio.testing.MockClock) -> None:
+        sent = captured(agent)
+        calls = AGENTS[agent]
+        scheduler = scheduler_of(name, *calls)
+        async with running(scheduler), client_of(scheduler) as client:
+            answers = []
+            for stream in (True, False):
+                body = {**sent["body"], "stream": stream}
+                answers.append(await client.post(sent["path"], headers=sent["headers"], json=body))
+        assert [answer.status_code for answer in answers] == [200, 200]
+        found = named_events(answers[0].text)
+        if agent == "claude_code":
+            for message in (message_of(found), answers[1].json()):
+                assert [(block["name"], block["input"]) for block in message["content"]] == calls
+        else:
+            for response in (response_of(found), answers[1].json()):
+                items = [(item["name"], json.loads(item["arguments"])) for item in response["output"]]
+                assert items == calls
+
+    under_virtual_clock(check)

@@ -1,0 +1,156 @@
+"""Bodies are bounded in bytes, of all connections together, and in time."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import trio
+import trio.testing
+from api.http.asgi import Receive, Scope, Send
+from api.http.limits import Limits
+from api.http.refusals import Refusal
+from trio.testing import trio_test
+
+from tests.api.http.wire import Client, echo, post, read_body, respond, serving
+
+KILO = 1024
+MEGABYTE = KILO * KILO
+LIMITS = Limits(held_body_bytes=4 * MEGABYTE, account_body_bytes=2 * MEGABYTE)
+
+
+def begun(length: int, *, account: bytes = b"a") -> bytes:
+    return b"POST / HTTP/1.1\r\nhost: x\r\nx-account: %b\r\ncontent-length: %d\r\n\r\n" % (account, length)
+
+
+def by_header(scope: Scope) -> str:
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    return headers[b"x-account"].decode()
+
+
+async def upload(client: Client, data: bytes) -> None:
+    """Send until the server closes."""
+    with suppress(trio.BrokenResourceError):
+        await client.send(data)
+
+
+@trio_test
+async def test_bodies_that_never_end_hold_a_bounded_number_of_bytes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Sixty of a megabyte each, cut before their end: each has its answer and is closed, those without room
+    within seconds by 503 with the time to come back, the others by 408 although they sent much."""
+    held: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        body = 0
+        while (message := await receive())["more_body"]:
+            body += len(message["body"])
+            held.append(body)
+
+    async with serving(app, LIMITS) as site:
+        clients = [site.connect(lockstep=True) for _ in range(60)]
+        for client in clients:
+            site.nursery.start_soon(upload, client, begun(MEGABYTE) + bytes(MEGABYTE - 1))
+        answers = [await client.read_response() for client in clients]
+        assert trio.current_time() < 60
+        refusals = site.server.statistics().refusals_total
+        assert {answer.status for answer in answers} == {408, 503}
+        assert all(answer.headers["retry-after"] for answer in answers if answer.status == 503)
+        assert refusals[Refusal.BODY_TIMEOUT] + refusals[Refusal.BODIES_TOO_MANY] == 60
+        # Of one account: two at a time, and those that followed them.
+        assert held.count(MEGABYTE - 1) <= 4
+
+
+@trio_test
+async def test_an_honest_body_gets_the_room_of_those_that_do_not_get_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with serving(echo, LIMITS) as site:
+        stalled = [site.connect() for _ in range(2)]
+        for client in stalled:
+            await client.send(begun(MEGABYTE) + bytes(500 * KILO))
+        await trio.sleep(1)
+        honest = await site.connect().ask(post(b"x" * MEGABYTE, headers=b"x-account: a\r\n"))
+        assert honest.status == 200
+        assert trio.current_time() < LIMITS.body_room_seconds
+        assert [(await client.read_response()).status for client in stalled] == [408, 408]
+
+
+@trio_test
+async def test_an_account_does_not_take_the_room_of_others(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Also small bodies never wait."""
+    async with serving(echo, LIMITS, account_of=by_header) as site:
+        for _ in range(3):
+            await site.connect().send(begun(MEGABYTE))
+        await trio.sleep(0.1)
+        other = await site.connect().ask(post(b"x" * MEGABYTE, headers=b"x-account: b\r\n"))
+        small = await site.connect().ask(post(b"x" * KILO, headers=b"x-account: a\r\n"))
+        assert (other.status, small.status) == (200, 200)
+        assert trio.current_time() < 1
+
+
+@trio_test
+async def test_room_is_there_again_when_the_application_drops_a_body(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Before its answer, which may take minutes. `on_freed` is called once for each large body."""
+    freed: list[float] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await read_body(receive)
+        scope["release_body"]()
+        await trio.sleep(100)
+        await respond(send, b"read")
+
+    async with serving(app, LIMITS, on_freed=lambda: freed.append(trio.current_time())) as site:
+        clients = [site.connect() for _ in range(8)]
+        for client in clients:
+            await client.send(post(bytes(MEGABYTE)))
+        assert [(await client.read_response()).status for client in clients] == [200] * 8
+        assert trio.current_time() < 101
+        assert len(freed) == 8
+
+
+@trio_test
+async def test_a_client_that_leaves_gives_its_room_back(autojump_clock: trio.testing.MockClock) -> None:
+    async with serving(echo, LIMITS) as site:
+        leaving = [site.connect() for _ in range(4)]
+        for client in leaving:
+            await client.send(begun(MEGABYTE) + bytes(10))
+        await trio.sleep(1)
+        for client in leaving:
+            await client.close()
+        await trio.sleep(0.1)
+        assert (await site.connect().ask(post(bytes(MEGABYTE)))).status == 200
+        assert trio.current_time() < 2
+
+
+@trio_test
+async def test_a_body_that_stops_after_megabytes_is_cut_like_any_other(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What it has sent buys no time without progress: at 16 KB for a second, 16 MB would buy a quarter of an
+    hour."""
+    async with serving(echo, Limits(body_seconds=30)) as site:
+        client = site.connect()
+        await client.send(begun(9 * MEGABYTE) + bytes(8 * MEGABYTE))
+        assert (await client.read_response()).status == 408
+        assert 30 <= trio.current_time() < 31
+
+
+@trio_test
+async def test_a_body_of_unknown_length_is_charged_as_it_comes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with serving(echo, LIMITS) as site:
+        client = site.connect()
+        site.nursery.start_soon(
+            upload,
+            client,
+            b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+            + b"".join([b"10000\r\n" + bytes(0x10000) + b"\r\n" for _ in range(64)]),
+        )
+        answer = await client.read_response()
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")

@@ -1,0 +1,102 @@
+"""The limit of open files, and an accept that fails for lack of descriptors."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+
+import pytest
+import trio
+import trio.testing
+from api.http.limits import RESERVED_DESCRIPTORS, Limits, fit_descriptors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import trio_test
+
+from api.http.server import Server
+from tests.api.http.wire import GET, Client, Duplex, MemoryListener, echo
+
+RAISED = """
+import resource, sys
+from api.http.limits import raise_descriptor_limit
+soft, hard, wanted = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+print(raise_descriptor_limit(wanted), *resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "got"),
+    [(128, 512, 300, 300), (128, 512, 512, 512), (128, 512, 1000, 512), (256, 512, 200, 256)],
+)
+def test_the_soft_limit_is_raised_as_far_as_it_may(soft: int, hard: int, wanted: int, got: int) -> None:
+    command = [sys.executable, "-c", RAISED, str(soft), str(hard), str(wanted)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert said == [str(got), str(got), str(hard)]
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "connections", "refusals"),
+    [(4096, 1024, 64), (1152, 1024, 64), (1151, 1023, 64), (256, 168, 24), (64, 28, 4), (4, 1, 1)],
+)
+def test_connections_fit_into_descriptors(descriptors: int, connections: int, refusals: int) -> None:
+    """The server's own reserve stays free, also with every connection and refusal open."""
+    fitted = fit_descriptors(Limits(refusals=64), descriptors)
+    assert (fitted.connections, fitted.refusals) == (connections, refusals)
+
+
+@given(
+    limits=st.builds(Limits, connections=st.integers(1, 9000), refusals=st.integers(1, 9000)),
+    descriptors=st.integers(4, 20000),
+)
+@settings(derandomize=True)
+def test_what_fits_is_never_more_than_asked_or_than_there_is(limits: Limits, descriptors: int) -> None:
+    """Refusals become fewer before connections do, down to an eighth of the room."""
+    fitted = fit_descriptors(limits, descriptors)
+    assert 1 <= fitted.connections <= limits.connections
+    assert 1 <= fitted.refusals <= limits.refusals
+    reserved = min(RESERVED_DESCRIPTORS, descriptors // 2)
+    assert fitted.connections + fitted.refusals <= descriptors - reserved
+    if fitted.connections < limits.connections:
+        assert fitted.refusals <= max(1, (descriptors - reserved) // 8)
+
+
+class Starved(MemoryListener):
+    """Accepts nothing while `starved`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.starved = True
+        self.attempts = 0
+
+    async def accept(self) -> Duplex:
+        self.attempts += 1
+        if self.starved:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await super().accept()
+
+
+@trio_test
+async def test_accepting_goes_on_when_there_are_descriptors_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """One report for each episode without descriptors, however long it lasts."""
+    errors: list[tuple[BaseException, str]] = []
+    server = Server(echo, on_error=lambda error, request: errors.append((error, request)))
+    listener = Starved()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run, [listener])
+        client = Client(listener.connect())
+        await trio.sleep(60)
+        assert [request for _, request in errors] == ["accept"]
+        assert 60 < listener.attempts < 1000
+        assert server.statistics().accept_failures_total == listener.attempts
+        listener.starved = False
+        assert (await client.ask(GET)).status == 200
+        await trio.sleep(60)
+        listener.starved = True
+        listener.connect()
+        await trio.sleep(1)
+        assert len(errors) == 2
+        nursery.cancel_scope.cancel()

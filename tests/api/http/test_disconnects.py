@@ -1,0 +1,209 @@
+"""A disconnect cancels the handler immediately, at any point; after the response it cancels nothing."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from api.http.asgi import Receive, Scope, Send
+from trio.testing import trio_test
+
+from tests.api.http.wire import GET, Client, Sleeper, Ticker, part, post, read_body, respond, serving, start
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["close", "half-close"])
+@trio_test
+async def test_leaving_cancels_a_handler_that_waits(
+    half: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also a handler that has sent nothing, reads nothing and waits forever; SHUT_WR counts as a
+    disconnect."""
+    app = Sleeper()
+    async with serving(app) as site:
+        client = site.connect()
+        await client.send(post(b"body"))
+        await app.started.wait()
+        await trio.sleep(3)
+        await (client.stream.send_eof() if half else client.close())
+        await trio.testing.wait_all_tasks_blocked()
+        assert app.cancelled_at == [3]
+        statistics = site.server.statistics()
+        assert (statistics.active_requests, statistics.open_connections) == (0, 0)
+        assert statistics.disconnects_total == 1
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["close", "half-close"])
+@trio_test
+async def test_leaving_cancels_a_stream(half: bool, autojump_clock: trio.testing.MockClock) -> None:
+    """In the middle of a stream, between two events."""
+    app = Ticker()
+    async with serving(app) as site:
+        client = site.connect()
+        await client.send(GET)
+        await trio.sleep(2.5)
+        await (client.stream.send_eof() if half else client.close())
+        await trio.testing.wait_all_tasks_blocked()
+        assert app.cancelled_at == [2.5]
+
+
+@trio_test
+async def test_leaving_cancels_a_handler_that_is_writing(autojump_clock: trio.testing.MockClock) -> None:
+    """A write that waits for the client ends when the client does."""
+    app = Ticker()
+    async with serving(app) as site:
+        client = Client(site.listener.connect(lockstep=True))
+        await client.send(GET)
+        await trio.sleep(4)
+        await client.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert app.cancelled_at == [4]
+
+
+@trio_test
+async def test_leaving_in_the_middle_of_the_body_cancels(autojump_clock: trio.testing.MockClock) -> None:
+    """The handler never takes half a body for a whole one."""
+    got: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await read_body(receive)
+            got.append("body")
+        except trio.Cancelled:
+            got.append("cancelled")
+            raise
+
+    async with serving(app) as site:
+        client = site.connect()
+        await client.send(post(b"body")[:-1])
+        await client.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == ["cancelled"]
+
+
+@trio_test
+async def test_leaving_behind_pipelined_requests_is_noticed(autojump_clock: trio.testing.MockClock) -> None:
+    """The next request in the pipeline does not hide the disconnect, and is not served."""
+    app = Sleeper()
+    async with serving(app) as site:
+        client = site.connect()
+        await client.send(GET + GET)
+        await app.started.wait()
+        await client.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(app.cancelled_at) == 1
+        assert site.server.statistics().requests_total == 1
+
+
+@trio_test
+async def test_what_is_shielded_from_the_cancellation_hears_of_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """There `receive` returns http.disconnect and `send` raises OSError, as ASGI 2.4 requires."""
+    heard: list[object] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(start())
+        await send(part(b"one"))
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
+            await read_body(receive)
+            heard.append(await receive())
+            with pytest.raises(OSError, match="client has left"):
+                await send(part(b"two"))
+            heard.append("send")
+
+    async with serving(app) as site:
+        client = site.connect()
+        await client.send(GET)
+        await client.read_head()
+        await client.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert heard == [{"type": "http.disconnect"}, "send"]
+
+
+@trio_test
+async def test_after_the_response_a_departure_cancels_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """Work after the response (logging, counting) is done although the client has gone."""
+    done = False
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal done
+        await respond(send, b"ok")
+        await trio.sleep(5)
+        done = True
+
+    async with serving(app) as site:
+        client = site.connect()
+        await client.ask()
+        await client.close()
+        await trio.sleep(6)
+        assert done
+        statistics = site.server.statistics()
+        assert (statistics.disconnects_total, statistics.open_connections) == (0, 0)
+
+
+@trio_test
+async def test_a_request_of_a_client_that_left_is_not_served(autojump_clock: trio.testing.MockClock) -> None:
+    """It was pipelined behind a response, and no client waits for its answer."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, b"ok")
+        await trio.sleep(5)
+
+    async with serving(app) as site:
+        client = site.connect()
+        await client.ask()
+        await client.send(GET)
+        await client.close()
+        await trio.sleep(6)
+        assert site.server.statistics().requests_total == 1
+
+
+@trio_test
+async def test_a_watcher_hears_of_the_end_only_after_the_last_write(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """An application's own watcher must not cut the last bytes, nor the connection after them."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            await respond(send, b"x" * 1000)
+            await trio.sleep_forever()
+
+    async with serving(app) as site:
+        client = Client(site.listener.connect(lockstep=True))
+        for _ in range(2):
+            assert (await client.ask()).body == b"x" * 1000
+            await trio.testing.wait_all_tasks_blocked()
+            assert site.server.statistics().active_requests == 0
+
+
+@trio_test
+async def test_a_departure_after_the_last_byte_is_no_departure(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A client that closes on the last byte of its response counts as served."""
+    async with serving(Ticker(1)) as site:
+        client = Client(site.listener.connect(lockstep=True))
+        await client.ask()
+        await client.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert site.server.statistics().disconnects_total == 0
+
+
+@trio_test
+async def test_other_connections_do_not_notice(autojump_clock: trio.testing.MockClock) -> None:
+    """One of many disconnects; only its own stream ends."""
+    async with serving(Ticker(10)) as site:
+        leaver, stayer = site.connect(), site.connect()
+        await leaver.send(GET)
+        await stayer.send(GET)
+        await trio.sleep(3.5)
+        await leaver.close()
+        assert (await stayer.read_response()).body == b"data: x\n\n" * 10

@@ -1,0 +1,125 @@
+"""Sockets that a service manager opened, and what is no such socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from trio.testing import trio_test
+
+from api.http.inherited_sockets import InheritedListeners, inherited_listeners
+from scheduler.errors import StartupError
+
+FIRST = 200
+"""Where descriptors begin here: 3 is the test runner's."""
+
+
+@contextmanager
+def handed_over(*sockets: socket.socket) -> Iterator[dict[str, str]]:
+    """Yield the environment of a process that gets copies of these, in this order."""
+    with ExitStack() as stack:
+        for number, one in enumerate(sockets, FIRST):
+            os.dup2(one.fileno(), number)
+            stack.callback(_close, number)
+        yield {
+            "LISTEN_PID": str(os.getpid()),
+            "LISTEN_FDS": str(len(sockets)),
+            "LISTEN_FDNAMES": "x",
+            "A": "b",
+        }
+
+
+def _close(descriptor: int) -> None:
+    # Its listener may have closed it.
+    with suppress(OSError):
+        os.close(descriptor)
+
+
+@trio_test
+async def test_what_waits_in_the_backlog_is_accepted() -> None:
+    """Also a connection that came before; and closing one holder's socket leaves the other's open."""
+    with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as environment:
+        with socket.create_connection(opened.getsockname()) as early:
+            (listener,) = inherited_listeners(environment, 0, None, FIRST).clients
+            async with await listener.accept() as accepted:
+                early.sendall(b"x")
+                assert await accepted.receive_some(1) == b"x"
+        assert not os.get_inheritable(listener.socket.fileno())
+        assert environment == {"A": "b"}, "an engine does not take the sockets for its own"
+        await listener.aclose()
+        with socket.create_connection(opened.getsockname()):
+            assert opened.accept()[0].detach()
+
+
+@trio_test
+async def test_sockets_are_distinguished_by_their_ports() -> None:
+    """One of the metrics, and one of the clients for each address."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as clients,
+        socket.create_server(("127.0.0.1", 0)) as metrics,
+        handed_over(metrics, clients) as environment,
+    ):
+        ports = [one.getsockname()[1] for one in (clients, metrics)]
+        found = inherited_listeners(environment, ports[0], ports[1], FIRST)
+        (one,), (other,) = found.clients, found.metrics
+        assert [each.socket.getsockname()[1] for each in (one, other)] == ports
+        await one.aclose()
+        await other.aclose()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"LISTEN_PID": "1"}, {"LISTEN_PID": ""}, {"LISTEN_FDS": "x"}, {"LISTEN_FDS": ""}]
+)
+def test_another_processs_sockets_are_not_taken(changed: dict[str, str]) -> None:
+    """As a shell's, from which somebody starts a second server."""
+    with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as environment:
+        assert inherited_listeners(environment | changed, 0, None, FIRST) == InheritedListeners()
+
+
+def test_another_port_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as environment:
+        port = opened.getsockname()[1]
+        with pytest.raises(StartupError, match=rf"listens on port {port}, not on 1"):
+            inherited_listeners(environment, 1, None, FIRST)
+
+
+def test_what_does_not_listen_is_refused(tmp_path: Path) -> None:
+    with (
+        socket.socket() as idle,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as local,
+        open(tmp_path / "file", "w") as file,
+    ):
+        for one in (idle, local):
+            with (
+                handed_over(one) as environment,
+                pytest.raises(StartupError, match="no listening TCP socket"),
+            ):
+                inherited_listeners(environment, 0, None, FIRST)
+        os.dup2(file.fileno(), FIRST)
+        environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+        with pytest.raises(StartupError, match="is no socket"):
+            inherited_listeners(dict(environment), 0, None, FIRST)
+        os.close(FIRST)
+        with pytest.raises(StartupError, match="is no socket"):
+            inherited_listeners(dict(environment), 0, None, FIRST)
+
+
+@trio_test
+async def test_a_system_that_does_not_say_whether_a_socket_listens_is_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """macOS has SO_ACCEPTCONN, and answers ENOPROTOOPT."""
+
+    def refused(*_: object) -> NoReturn:
+        raise OSError(42, "Protocol not available")
+
+    with socket.create_server(("127.0.0.1", 0)) as opened, handed_over(opened) as environment:
+        monkeypatch.setattr(socket.socket, "getsockopt", refused)
+        (listener,) = inherited_listeners(environment, 0, None, FIRST).clients
+        monkeypatch.undo()
+        await listener.aclose()

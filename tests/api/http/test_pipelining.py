@@ -1,0 +1,122 @@
+"""Several requests on one connection, in pieces of any size."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import hypothesis
+import pytest
+import trio
+import trio.testing
+from api.http.asgi import Receive, Scope, Send
+from api.http.limits import Limits
+from hypothesis import strategies as st
+from trio.testing import trio_test
+
+from tests.api.http.wire import GET, Client, echo, post, post_chunked, read_body, respond, serving
+
+REQUESTS = [
+    (post(b'{"a":1}'), b'POST / {"a":1}'),
+    (GET, b"GET / "),
+    (post_chunked(b"he", b"llo"), b"POST / hello"),
+    (post(b""), b"POST / "),
+    (post(b'{"b":2}' * 20), b"POST / " + b'{"b":2}' * 20),
+]
+
+
+@pytest.mark.parametrize("bytewise", [False, True])
+@pytest.mark.parametrize("count", [2, 3, 5])
+@trio_test
+async def test_pipelined_requests_are_answered_in_order(
+    count: int, bytewise: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Each gets its own body and nothing of its neighbour's, whole or byte by byte."""
+    async with serving(echo) as site:
+        client = site.connect()
+        wire = b"".join(request for request, _ in REQUESTS[:count])
+        await (client.send_bytewise(wire) if bytewise else client.send(wire))
+        for _, answer in REQUESTS[:count]:
+            assert (await client.read_response()).body == answer
+
+
+@trio_test
+async def test_the_next_request_waits_for_the_answer_before_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """One application call at a time on a connection."""
+    running = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1
+        body = await read_body(receive)
+        await trio.sleep(1)
+        running -= 1
+        await respond(send, body)
+
+    async with serving(app) as site:
+        client = site.connect()
+        await client.send(post(b"one") + post(b"two"))
+        assert (await client.read_response()).body == b"one"
+        assert (await client.read_response()).body == b"two"
+
+
+@trio_test
+async def test_no_more_is_read_ahead_than_the_bound(autojump_clock: trio.testing.MockClock) -> None:
+    """A client that pipelines without end must wait; its requests are not buffered."""
+    release = trio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await release.wait()
+        await respond(send, b"ok")
+
+    async with serving(app, Limits(read_ahead_bytes=100)) as site:
+        client = Client(site.listener.connect(lockstep=True))
+        taken = 0
+        with trio.move_on_after(5):
+            await client.send(GET)
+            while True:
+                await client.send(GET)
+                taken += len(GET)
+        assert taken < 200
+        release.set()
+        assert (await client.read_response()).body == b"ok"
+
+
+@trio_test
+async def test_a_body_larger_than_the_read_ahead_flows(autojump_clock: trio.testing.MockClock) -> None:
+    """Room is made by what the application takes."""
+    body = b"0123456789" * 1000
+    async with serving(echo, Limits(read_ahead_bytes=64)) as site:
+        assert (await site.connect().ask(post(body))).body == b"POST / " + body
+
+
+def _pieces(wire: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted({cut % len(wire) for cut in cuts}), len(wire)]
+    return [wire[a:b] for a, b in pairwise(edges) if a < b]
+
+
+@hypothesis.settings(deadline=None, max_examples=100, derandomize=True)
+@hypothesis.given(
+    order=st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=4),
+    cuts=st.lists(st.integers(min_value=0, max_value=2000), max_size=30),
+    read_ahead=st.sampled_from([1, 7, 64, 65536]),
+    patience=st.booleans(),
+)
+def test_how_the_bytes_are_cut_changes_nothing(
+    order: list[tuple[bytes, bytes]], cuts: list[int], read_ahead: int, patience: bool
+) -> None:
+    """Any re-chunking of the requests' bytes gives the same responses."""
+
+    async def run() -> None:
+        async with serving(echo, Limits(read_ahead_bytes=read_ahead)) as site:
+            client = site.connect()
+            for piece in _pieces(b"".join(request for request, _ in order), cuts):
+                await client.send(piece)
+                if patience:
+                    await trio.testing.wait_all_tasks_blocked()
+            for _, answer in order:
+                assert (await client.read_response()).body == answer
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))

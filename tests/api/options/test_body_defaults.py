@@ -1,0 +1,268 @@
+"""Minimal bodies of every dialect: what of the model's defaults their requests get, and what answers say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio.testing
+from trio.testing import trio_test
+
+from api.options.model_defaults import DefaultSettings, from_file, resolve
+from api.served_models import ServedModel
+from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.prompt import model_folder
+from scheduler.request import ChatPrompt, GenerationRequest, Sampling
+from scheduler.service import Scheduler
+from scheduler.shared.messages import Ready, ScriptedPlan
+from tests.api.client import client_of
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
+
+FILE = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+_TURNS = [{"role": "user", "content": "hello"}]
+MINIMAL: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": _TURNS},
+    "/v1/completions": {"prompt": "hello"},
+    "/v1/responses": {"input": "hello"},
+    "/v1/messages": {"messages": _TURNS, "max_tokens": 16},
+}
+SHORT = ScriptedPlan(step_seconds=0.01, stop_after=4)
+"""Minimal bodies have no max_tokens."""
+CHATS = [path for path in MINIMAL if path != "/v1/completions"]
+
+
+def served(folder: Path, content: dict[str, Any], options: DefaultSettings | None = None) -> ServedModel:
+    """A model whose file says `content`, as `plain`, `coder` with a preset and `auto`."""
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").touch()
+    (folder / "generation_config.json").write_text(json.dumps(content))
+    file, ignored = from_file(model_folder.inspect(folder).generation_config)
+    assert not ignored
+    presets = {
+        "plain": DefaultSettings(),
+        "coder": DefaultSettings(temperature=0.2, thinking="off"),
+        "auto": DefaultSettings(thinking="auto"),
+    }
+    defaults = {name: resolve(preset, options or DefaultSettings(), file) for name, preset in presets.items()}
+    return ServedModel(tuple(defaults), 1_700_000_000, 40960, defaults=defaults)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
+    """Every request that reaches the scheduler."""
+    found: list[GenerationRequest] = []
+    stream = Scheduler.stream
+
+    def recorded(scheduler: Scheduler, request: GenerationRequest) -> Any:
+        found.append(request)
+        return stream(scheduler, request)
+
+    monkeypatch.setattr(Scheduler, "stream", recorded)
+    return found
+
+
+async def post(of: ServedModel, path: str, **fields: Any) -> dict[str, Any]:
+    scheduler = make_scheduler(LoopbackLauncher(), SHORT)
+    async with running(scheduler), client_of(scheduler, model=of) as client:
+        response = await client.post(path, json=MINIMAL[path] | fields)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def sampling_of(request: GenerationRequest) -> dict[str, Any]:
+    """What is not neutral, without the seed."""
+    drawn, neutral = request.sampling, Sampling()
+    names = [name for name in Sampling.__struct_fields__ if name != "seed"]
+    return {name: getattr(drawn, name) for name in names if getattr(drawn, name) != getattr(neutral, name)}
+
+
+@pytest.mark.parametrize("path", MINIMAL)
+@trio_test
+async def test_a_minimal_body_gets_the_files_sampling(
+    path: str, tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
+) -> None:
+    """Exactly: what the file does not say stays neutral."""
+    await post(served(tmp_path, FILE), path)
+    assert [sampling_of(request) for request in asked] == [FILE]
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "fields", "expected"),
+    [
+        (DefaultSettings(), "plain", {}, FILE),
+        (DefaultSettings(top_k=7, min_p=0.1), "plain", {}, FILE | {"top_k": 7, "min_p": 0.1}),
+        (DefaultSettings(top_k=0), "plain", {}, {"temperature": 0.6, "top_p": 0.95}),
+        (DefaultSettings(temperature=0.4), "coder", {}, FILE | {"temperature": 0.2}),
+        (DefaultSettings(temperature=0.4), "coder", {"temperature": 0.9}, FILE | {"temperature": 0.9}),
+        (
+            DefaultSettings(),
+            "plain",
+            {"temperature": 0, "top_p": 0.5},
+            FILE | {"temperature": 0, "top_p": 0.5},
+        ),
+        (DefaultSettings(), "plain", {"temperature": 1, "top_p": 1}, {"top_k": 20}),
+        (DefaultSettings(), "plain", {"temperature": None}, FILE),
+    ],
+    ids=["file", "option", "option off", "name", "body", "body zero", "body neutral", "null"],
+)
+@pytest.mark.parametrize("path", MINIMAL)
+@trio_test
+async def test_every_step_of_the_order(
+    path: str,
+    options: DefaultSettings,
+    model: str,
+    fields: dict[str, Any],
+    expected: dict[str, Any],
+    tmp_path: Path,
+    asked: list[GenerationRequest],
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Body, served name, option, file, neutral; an explicit neutral value turns a default off."""
+    await post(served(tmp_path, FILE, options), path, model=model, **fields)
+    assert [sampling_of(request) for request in asked] == [expected]
+
+
+@pytest.mark.parametrize("path", MINIMAL)
+@trio_test
+async def test_a_file_that_does_not_sample_makes_requests_greedy(
+    path: str, tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
+) -> None:
+    await post(served(tmp_path, {"do_sample": False}), path)
+    assert [sampling_of(request) for request in asked] == [{"temperature": 0.0}]
+
+
+_TURNED_ON: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"reasoning_effort": "high"},
+    "/v1/responses": {"reasoning": {"effort": "high"}},
+    "/v1/messages": {"thinking": {"type": "enabled", "budget_tokens": 4}},
+}
+
+
+@pytest.mark.parametrize("path", CHATS)
+@trio_test
+async def test_thinking_follows_the_same_order(
+    path: str, tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
+) -> None:
+    """An option turns it on, a name off or back to the template's way, and a body has the last word."""
+    model = served(tmp_path, {}, DefaultSettings(thinking="on"))
+    for name, fields in (("plain", {}), ("coder", {}), ("auto", {}), ("coder", _TURNED_ON[path])):
+        await post(model, path, model=name, **fields)
+    prompts = [request.prompt for request in asked]
+    enabled = [prompt.reasoning.enabled for prompt in prompts if isinstance(prompt, ChatPrompt)]
+    assert enabled == [True, False, None, True]
+
+
+@pytest.mark.parametrize("path", MINIMAL)
+@trio_test
+async def test_an_answer_gives_the_name_that_was_asked_for(
+    path: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """And the first one where none was: the names may answer differently."""
+    model = served(tmp_path, {})
+    assert (await post(model, path, model="coder"))["model"] == "coder"
+    assert (await post(model, path))["model"] == "plain"
+
+
+@trio_test
+async def test_a_response_says_what_it_was_drawn_with(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """OpenAI's object has both fields, and a client may read them."""
+    answer = await post(served(tmp_path, FILE), "/v1/responses", top_p=0.5)
+    assert (answer["temperature"], answer["top_p"]) == (0.6, 0.5)
+
+
+@trio_test
+async def test_counting_renders_what_is_answered(
+    tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
+) -> None:
+    """`count_tokens` and `/tokenize` take the name's thinking, too: it is part of the prompt."""
+    rendered: list[Any] = []
+    scheduler = make_scheduler(LoopbackLauncher())
+    tokenize = scheduler.tokenize
+
+    async def recorded(prompt: Any, tenant: str = "") -> Any:
+        rendered.append(prompt.reasoning.enabled)
+        return await tokenize(prompt, tenant)
+
+    scheduler.tokenize = recorded  # type: ignore[method-assign]
+    async with running(scheduler), client_of(scheduler, model=served(tmp_path, {})) as client:
+        for path in ("/v1/messages/count_tokens", "/tokenize"):
+            for name in ("plain", "coder"):
+                response = await client.post(path, json={"model": name, "messages": _TURNS})
+                assert response.status_code == 200, response.text
+    assert rendered == [None, False, None, False]
+
+
+@trio_test
+async def test_the_listing_shows_each_names_defaults_and_their_sources(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    model = served(tmp_path, FILE, DefaultSettings(min_p=0.1))
+    scheduler = make_scheduler(LoopbackLauncher())
+    async with running(scheduler), client_of(scheduler, model=model) as client:
+        listed = (await client.get("/v1/models")).json()["data"]
+        alone = (await client.get("/v1/models/coder")).json()
+    plain, coder, _ = listed
+    assert alone == coder
+    assert (plain["default_thinking"], coder["default_thinking"]) == ("auto", "off")
+    assert coder["default_sampling_params"] == {
+        "temperature": 0.2,
+        "top_p": 0.95,
+        "top_k": 20,
+        "min_p": 0.1,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    }
+    assert coder["default_sources"] == {
+        "temperature": "served_model_name",
+        "top_p": "generation_config",
+        "top_k": "generation_config",
+        "min_p": "option",
+        "repetition_penalty": "neutral",
+        "presence_penalty": "neutral",
+        "frequency_penalty": "neutral",
+        "thinking": "served_model_name",
+    }
+
+
+class _FallingBack(ScriptedBackend):
+    """An engine whose check at load found something."""
+
+    def describe(self) -> Ready:
+        return msgspec.structs.replace(super().describe(), fallbacks=("one_row",))
+
+
+@trio_test
+async def test_the_listing_names_the_fallbacks_of_the_model(autojump_clock: trio.testing.MockClock) -> None:
+    """What the check at load found, once an engine is ready."""
+    scheduler = make_scheduler(LoopbackLauncher(lambda load: _FallingBack(load.scripted)))
+    async with client_of(scheduler) as client:
+        before = (await client.get("/v1/models")).json()["data"]
+        async with running(scheduler):
+            after = (await client.get("/v1/models/tiny")).json()
+    assert [each["fallbacks"] for each in before] == [[], []]
+    assert after["fallbacks"] == ["one_row"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(("size", "expected"), [({}, 0), ({"repetition_context_size": 20}, 20)])
+@trio_test
+async def test_the_repetition_penalty_has_mlx_lms_window_where_a_body_names_it(
+    path: str,
+    size: dict[str, int],
+    expected: int,
+    asked: list[GenerationRequest],
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Else it counts the whole context, as vLLM's: mlx_lm.server's default of 20 is not in the field."""
+    await post(served(tmp_path, FILE), path, max_tokens=4, repetition_penalty=1.2, **size)
+    (request,) = asked
+    assert (request.sampling.repetition_penalty, request.sampling.repetition_context) == (1.2, expected)

@@ -1,0 +1,287 @@
+"""Options that depend on each other or have several names, invalid values, and the option table."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from api import serving
+from api.access.api_keys import ApiKeys, load_keys
+from api.assembly import engine_environment
+from api.cli.command_line import penstock
+from api.options.model_defaults import DefaultSettings
+from api.options.options import Option, load, options, refuse_unknown_variables
+from api.options.scheduler_settings import scheduler_config
+from api.options.served_names import NamedPreset
+from api.options.settings import ServeSettings
+from scheduler.config import load_message
+from scheduler.errors import OptionError, StartupError
+from scheduler.shared.messages import RankGroup
+from scheduler.shared.pooling import Pooler
+from tests.api import option_table
+from tests.api.field_table import README
+
+ONE_TENANT = "acme:one,acme:two admin"
+TWO_TENANTS = "acme:one,globex:two"
+
+
+@pytest.mark.parametrize(
+    ("given", "keys", "sharing"),
+    [
+        ({}, None, "all"),
+        ({}, "secret", "all"),
+        ({}, ONE_TENANT, "all"),
+        ({}, TWO_TENANTS, "tenant"),
+        ({"tenant_header": "x-tenant"}, None, "tenant"),
+        ({"tenant_header": "x-tenant"}, ONE_TENANT, "tenant"),
+        ({"cache_sharing": "auto"}, TWO_TENANTS, "tenant"),
+        ({"cache_sharing": "all"}, TWO_TENANTS, "all"),
+        ({"cache_sharing": "all", "tenant_header": "x-tenant"}, None, "all"),
+        ({"cache_sharing": "tenant"}, None, "tenant"),
+    ],
+)
+def test_prefixes_are_shared_by_all_only_where_there_is_one_tenant(
+    given: dict[str, str], keys: str | None, sharing: str
+) -> None:
+    """`cached_tokens` would let one tenant discover another's prompt, token by token."""
+    settings = load(given)
+    found = ApiKeys() if keys is None else load_keys(keys, None)
+    assert scheduler_config(settings, Path("none"), found, Path("cache")).cache_sharing == sharing
+
+
+@pytest.mark.parametrize("name", [",", " , ", ""])
+def test_a_served_model_has_a_name(name: str) -> None:
+    with pytest.raises(OptionError, match="--served-model-name"):
+        load({"served_model_name": name})
+
+
+@pytest.mark.parametrize("name", ["coder:temperature=3", "coder:temperatur=1", "a,a"])
+def test_a_bad_preset_names_the_option(name: str) -> None:
+    with pytest.raises(OptionError, match=f"--served-model-name .*{name.split(',')[0]}"):
+        load({"served_model_name": name})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("default_temperature", "2.5"),
+        ("default_temperature", "warm"),
+        ("default_temperature", "nan"),
+        ("default_top_p", "0"),
+        ("default_top_k", "1.5"),
+        ("default_min_p", "-1"),
+        ("default_repetition_penalty", "0"),
+        ("default_presence_penalty", "3"),
+        ("default_frequency_penalty", "-3"),
+        ("default_thinking", "maybe"),
+        ("generation_config", "maybe"),
+    ],
+)
+def test_a_default_is_what_a_body_may_say(option: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"--{option.replace('_', '-')} "):
+        load({option: value})
+
+
+def test_options_become_defaults() -> None:
+    """And `auto` thinking is nothing said: the model's name may still say something."""
+    given = {"default_temperature": "0.5", "default_top_k": "-1", "default_presence_penalty": "1"}
+    found = load(given).default_settings()
+    assert found == DefaultSettings(0.5, top_k=-1, presence_penalty=1.0)
+    assert load({"default_thinking": "off"}).default_settings() == DefaultSettings(thinking="off")
+
+
+def test_the_models_own_name_is_one_name_whatever_is_in_it() -> None:
+    """A folder's path may hold what would separate names."""
+    assert load({}).named_presets("/m/a,b:c=d") == (NamedPreset("/m/a,b:c=d"),)
+    assert load({"served_model_name": "x"}).named_presets("y") == (NamedPreset("x"),)
+
+
+def test_the_engine_gets_no_key() -> None:
+    environment = {"PENSTOCK_API_KEY": "secret", "PENSTOCK_PORT": "8000", "PATH": "/bin", "HF_HOME": "/hub"}
+    assert engine_environment(environment) == {"PATH": "/bin", "HF_HOME": "/hub"}
+
+
+VLLM = {
+    "--dtype": ("bfloat16", "weights_dtype"),
+    "--tool-call-parser": ("json_tools", "tool_parser"),
+    "--reasoning-parser": ("think", "reasoning_parser"),
+    "--served-model-name": ("mine", "served_model_name"),
+    "--generation-config": ("vllm", "generation_config"),
+    "--host": ("::1", "host"),
+    "--port": ("8001", "port"),
+    "--api-key": ("secret", "api_key"),
+    "--allowed-origins": ('["https://a.example", "https://b.example"]', "cors_origins"),
+    "--max-num-seqs": ("7", "max_slots"),
+    "--max-num-batched-tokens": ("2048", "prefill_chunk_tokens"),
+    "--kv-cache-memory-bytes": ("2GiB", "kv_cache_bytes"),
+}
+"""vLLM's flags with the same meaning, each with a value that is not the default."""
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
+    """Collects the settings of each `penstock serve` instead of serving."""
+    found: list[ServeSettings] = []
+    monkeypatch.setattr(serving, "serve", found.append)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "field"),
+    [(flag, *of) for flag, of in {**VLLM, "--comment-seconds": ("2", "sse_keepalive_seconds")}.items()],
+)
+def test_an_alias_gives_the_same_settings(
+    flag: str, value: str, field: str, served: list[ServeSettings]
+) -> None:
+    """As a flag and as a variable; and --help shows it."""
+    own = "--" + field.replace("_", "-")
+    name = flag.removeprefix("--").replace("-", "_")
+    for line, environment in [
+        ([own, value], {}),
+        ([flag, value], {}),
+        ([], {f"PENSTOCK_{name.upper()}": value}),
+    ]:
+        result = CliRunner().invoke(penstock, ["serve", *line], env=environment, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        refuse_unknown_variables(environment)
+    first, *others = served
+    assert [first, first] == others
+    assert getattr(first, field) != ServeSettings.model_fields[field].default
+    shown = CliRunner().invoke(penstock, ["serve", "--help"]).output
+    assert flag in shown.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    "option", [option for option in options() if option.aliases], ids=attrgetter("field")
+)
+def test_two_names_with_different_values_are_refused(option: Option) -> None:
+    """Both are named; the same value twice is accepted."""
+    for alias, flag in zip(option.aliases, option.flags[1:], strict=True):
+        with pytest.raises(OptionError, match=f"{option.flags[0]} and {flag} .*different"):
+            load({option.field: "32", alias: "64"})
+    value = "float32" if option.field == "weights_dtype" else "32"
+    assert load(dict.fromkeys(option.names, value)) == load({option.field: value})
+
+
+def test_the_command_line_goes_before_the_environment_under_any_name(served: list[ServeSettings]) -> None:
+    for line, environment in [
+        (["--max-num-seqs", "5"], {"PENSTOCK_MAX_SLOTS": "6"}),
+        (["--max-slots", "5"], {"PENSTOCK_MAX_NUM_SEQS": "6"}),
+    ]:
+        CliRunner().invoke(penstock, ["serve", *line], env=environment, catch_exceptions=False)
+    assert [settings.max_slots for settings in served] == [5, 5]
+    with pytest.raises(OptionError, match="PENSTOCK_MAX_SLOTS and PENSTOCK_MAX_NUM_SEQS"):
+        load({}, {"max_slots": "5", "max_num_seqs": "6"})
+
+
+def test_a_refused_value_names_the_option_under_every_name() -> None:
+    with pytest.raises(
+        OptionError, match=r"--max-slots \(or --max-num-seqs, PENSTOCK_MAX_SLOTS\): .*not '0'"
+    ):
+        load({"max_num_seqs": "0"})
+
+
+@pytest.mark.parametrize("origins", ["[1]", "[", '["https://a.example"'])
+def test_origins_in_json_are_texts(origins: str) -> None:
+    with pytest.raises(OptionError, match="--cors-origins"):
+        load({"allowed_origins": origins})
+
+
+def test_the_option_table_is_true() -> None:
+    """`python -m tests.api.option_table` regenerates it."""
+    text = README.read_text()
+    assert option_table.rewrite(text) == text
+
+
+@pytest.mark.parametrize(
+    ("line", "environment"),
+    [
+        (["--adapter", "red=/a/one", "--adapter", "blue=/b/t w o"], {}),
+        (["--adapter", "red=/a/one,blue=/b/t w o"], {}),
+        ([], {"PENSTOCK_ADAPTER": "red=/a/one,blue=/b/t w o"}),
+        (["--adapter", "red=/a/one", "--adapter", "blue=/b/t w o"], {"PENSTOCK_ADAPTER": "green=/c"}),
+    ],
+)
+def test_adapters_are_given_several_times_or_with_commas(
+    line: list[str], environment: dict[str, str], served: list[ServeSettings]
+) -> None:
+    CliRunner().invoke(penstock, ["serve", *line], env=environment, catch_exceptions=False)
+    assert served[-1].adapters() == {"red": Path("/a/one"), "blue": Path("/b/t w o")}
+
+
+@pytest.mark.parametrize("text", ["red", "red=", "=folder", "red=/a,red=/b", "red=/a,/b"])
+def test_an_adapter_has_a_name_of_its_own_and_a_folder(text: str) -> None:
+    with pytest.raises(OptionError, match="--adapter"):
+        load({"adapter": text})
+
+
+@pytest.mark.parametrize(
+    ("options", "models", "named"),
+    [
+        ({"kv_disk": "/tmp"}, 1, "--kv-disk"),
+        ({"adapter": "red=/none"}, 1, "--adapter"),
+        ({}, 2, "several models"),
+        ({"kv_disk": "/tmp", "adapter": "red=/none"}, 1, "--kv-disk and --adapter"),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_at_start(options: dict[str, str], models: int, named: str) -> None:
+    """Before a process is started, by the name of the option."""
+    settings = load({"ranks": "2", **options})
+    with pytest.raises(StartupError, match=f"--ranks 2 does not go with {named}$"):
+        scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), models=models)
+
+
+def test_ranks_over_machines_are_those_of_the_file(tmp_path: Path) -> None:
+    """One token for what engines load and for what their machines are sent, and as many ranks as hosts."""
+    file = tmp_path / "pair.json"
+    file.write_text('[{"ssh": "mac-1", "ips": ["10.1.0.1"]}, {"ssh": "mac-2", "ips": ["10.1.0.2"]}]')
+    settings = load({"engines": f"ray:{file}"})
+    config = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
+    assert (config.engines, config.nodes_decide) == (0, True)
+    assert settings.rank_hosts is not None
+    assert load_message(config.engine).ranks == settings.rank_hosts.group
+    with pytest.raises(StartupError, match=r"^--engines ray:.*pair\.json does not go with --ranks 3$"):
+        scheduler_config(
+            load({"engines": f"ray:{file}", "ranks": "3"}), Path("none"), ApiKeys(), Path("cache")
+        )
+
+
+def test_an_engine_is_one_process_if_nothing_else_is_asked() -> None:
+    one, two = (
+        scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).engine
+        for given in ({}, {"ranks": "2"})
+    )
+    assert load_message(one).ranks is None
+    assert load_message(two).ranks == RankGroup(2, "ring", ())
+
+
+def test_more_adapters_than_there_may_be_are_refused() -> None:
+    settings = load({"adapter": ",".join(f"a{number}=/none" for number in range(65))})
+    with pytest.raises(StartupError, match="there may be 64 adapters, not 65"):
+        scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
+
+
+@pytest.mark.parametrize(
+    ("given", "task"),
+    [
+        ("auto", "auto"),
+        ("generate", "chat"),
+        ("embed", "embedding"),
+        ("score", "rerank"),
+        ("embedding", "embedding"),
+    ],
+)
+def test_vllms_names_of_tasks_are_known(given: str, task: str) -> None:
+    assert load({"task": given}).task == task
+
+
+def test_an_embedders_engine_gets_as_many_texts_ahead_as_it_has_slots() -> None:
+    """All rows of a step may end with it; a chat's end one by one."""
+    settings, pooler = load({"max_slots": "40"}), Pooler("embedding")
+    chat = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
+    embedder = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"), pooler)
+    assert (chat.intake.lookahead, embedder.intake.lookahead) == (4, 40)
+    assert (load_message(chat.engine).pooler, load_message(embedder.engine).pooler) == (None, pooler)

@@ -1,1 +1,0 @@
-"""Tests of the link between the two processes."""

@@ -1,0 +1,213 @@
+"""The server's port for engines, over memory streams: what a stranger can cost, and who gets in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from structlog.testing import capture_logs
+
+from scheduler.processes.listener import IDENTIFY_SECONDS, MOST_UNIDENTIFIED, Dialed, Listener
+from scheduler.shared.framing import LENGTH_BYTES, encode
+from scheduler.shared.hello import MOST_HELLO_BYTES, Hello, HelloReply, new_token
+from scheduler.shared.messages import PROTOCOL_VERSION
+
+TOKEN = new_token()
+SECRET = "00" * 32
+"""A stranger's guess."""
+
+
+def hello(token: str = TOKEN, role: str = "engine", version: int = PROTOCOL_VERSION) -> bytes:
+    return encode(Hello(version, token, role, "mac-2"))
+
+
+class Door:
+    """A listener, and dialers at it."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.arrived: list[Dialed] = []
+        self.listener = Listener(TOKEN, self.arrived.append)
+        self._nursery = nursery
+
+    async def dial(self, *pieces: bytes) -> trio.abc.Stream:
+        """Return the dialer's end, after it has sent these pieces."""
+        ours, theirs = trio.testing.memory_stream_pair()
+        self._nursery.start_soon(self.listener.identify, theirs)
+        for piece in pieces:
+            with suppress(trio.BrokenResourceError):
+                await ours.send_all(piece)
+            await trio.testing.wait_all_tasks_blocked()
+        return ours
+
+
+@asynccontextmanager
+async def door() -> AsyncIterator[Door]:
+    async with trio.open_nursery() as nursery:
+        yield Door(nursery)
+        nursery.cancel_scope.cancel()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def reply(stream: trio.abc.Stream) -> HelloReply | None:
+    """What the listener has answered; None: it has closed without a word."""
+    data = await heard(stream)
+    return msgspec.msgpack.decode(data[LENGTH_BYTES:], type=HelloReply) if data else None
+
+
+async def heard(stream: trio.abc.Stream) -> bytes:
+    try:
+        return bytes(await stream.receive_some())
+    except trio.BrokenResourceError:
+        return b""
+
+
+async def closed(stream: trio.abc.Stream) -> bool:
+    with trio.move_on_after(0.01):
+        return await heard(stream) == b""
+    return False
+
+
+def test_the_right_token_gets_through_with_what_follows_it() -> None:
+    """Also in pieces; not a byte behind the Hello is read by the listener."""
+
+    async def main() -> None:
+        async with door() as at:
+            whole = hello() + b"and more"
+            stream = await at.dial(*(whole[start : start + 5] for start in range(0, len(whole), 5)))
+            assert await reply(stream) == HelloReply(PROTOCOL_VERSION)
+            [dialed] = at.arrived
+            assert dialed.host == "mac-2"
+            assert await dialed.stream.receive_some() == b"and more"
+            assert at.listener.unidentified == 0
+
+    run(main)
+
+
+def test_a_machine_may_dial_again() -> None:
+    """Its engine has ended, and the next one has the same token."""
+
+    async def main() -> None:
+        async with door() as at:
+            for _ in range(2):
+                assert await reply(await at.dial(hello())) == HelloReply(PROTOCOL_VERSION)
+            assert len(at.arrived) == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("frame", [hello(SECRET), hello(role="rank 1")], ids=["token", "role"])
+def test_a_stranger_is_refused(frame: bytes) -> None:
+    async def main() -> None:
+        async with door() as at:
+            stream = await at.dial(frame)
+            refused = await reply(stream)
+            assert refused is not None
+            assert refused.refusal == "its token is wrong, or nobody waits for it"
+            assert await closed(stream)
+            assert at.arrived == []
+
+    run(main)
+
+
+def test_another_version_is_refused_by_name() -> None:
+    """To the dialer, and in the log of the operator, who has to install one of the two."""
+    ahead = PROTOCOL_VERSION + 1
+    sentence = f"host mac-2 speaks protocol {ahead}, this server {PROTOCOL_VERSION}"
+
+    async def main() -> None:
+        async with door() as at:
+            stream = await at.dial(hello(version=ahead))
+            assert await reply(stream) == HelloReply(PROTOCOL_VERSION, sentence)
+            assert await closed(stream)
+            assert at.arrived == []
+
+    with capture_logs() as logs:
+        run(main)
+    assert [entry["reason"] for entry in logs] == [sentence]
+
+
+@pytest.mark.parametrize("sent", [b"", hello(SECRET)[:-1]], ids=["nothing", "all but a byte"])
+def test_a_hello_has_a_second(sent: bytes) -> None:
+    async def main() -> None:
+        async with door() as at:
+            stream = await at.dial(sent)
+            started = trio.current_time()
+            assert await heard(stream) == b""
+            assert trio.current_time() - started == pytest.approx(IDENTIFY_SECONDS)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        (MOST_HELLO_BYTES + 1).to_bytes(LENGTH_BYTES, "big"),
+        b"GET / HTTP/1.1\r\nHost: front\r\n\r\n",
+        (3).to_bytes(LENGTH_BYTES, "big") + b"abc",
+        encode(HelloReply(PROTOCOL_VERSION)),
+    ],
+    ids=["oversize", "HTTP", "garbage", "another message"],
+)
+def test_what_is_no_hello_is_closed_at_once(sent: bytes) -> None:
+    """Without an answer, and before its second is over."""
+
+    async def main() -> None:
+        async with door() as at:
+            stream = await at.dial(sent)
+            started = trio.current_time()
+            assert await heard(stream) == b""
+            assert trio.current_time() == started
+
+    run(main)
+
+
+def test_the_sixty_fifth_stranger_is_closed_at_once_and_the_others_are_not() -> None:
+    """A second later there is room again."""
+
+    async def main() -> None:
+        async with door() as at:
+            strangers = [await at.dial() for _ in range(MOST_UNIDENTIFIED)]
+            await trio.testing.wait_all_tasks_blocked()
+            late = await at.dial()
+            assert await closed(late)
+            assert at.listener.unidentified == MOST_UNIDENTIFIED
+            assert not await closed(strangers[0])
+            await trio.sleep(IDENTIFY_SECONDS)
+            assert at.listener.unidentified == 0
+            assert await reply(await at.dial(hello())) == HelloReply(PROTOCOL_VERSION)
+
+    run(main)
+
+
+def test_identified_connections_take_no_strangers_room() -> None:
+    async def main() -> None:
+        async with door() as at:
+            for _ in range(2 * MOST_UNIDENTIFIED):
+                await at.dial(hello())
+            assert len(at.arrived) == 2 * MOST_UNIDENTIFIED
+            assert at.listener.unidentified == 0
+
+    run(main)
+
+
+def test_strangers_do_not_fill_the_log() -> None:
+    """One line in ten seconds, which counts them; no token is in it."""
+
+    async def main() -> None:
+        async with door() as at:
+            for _ in range(100):
+                await at.dial(hello(SECRET))
+            await trio.sleep(11)
+            await at.dial(hello(SECRET))
+
+    with capture_logs() as logs:
+        run(main)
+    assert [entry["refused"] for entry in logs] == [1, 101]
+    assert SECRET not in str(logs)

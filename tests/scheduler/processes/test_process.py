@@ -1,0 +1,405 @@
+"""Real engine processes: how they start, how their end is detected, and that none is left behind.
+
+Time here is real: the tests are of the system's behaviour.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+import scheduler
+from scheduler.processes.channel import Channel
+from scheduler.processes.process import LaunchFailed
+from scheduler.shared.messages import (
+    PROTOCOL_VERSION,
+    Cancel,
+    Fault,
+    Retired,
+    ScriptedPlan,
+    StepOutput,
+    Submit,
+)
+from scheduler.shared.token_ids import compact
+from tests.contracts.journal import request
+from tests.fakes.faulty_backend import Faults, in_engine_process
+from tests.scheduler.processes.real_engine import RealEngine, load, started, until_gone
+
+_SOON_SECONDS = 8.0
+"""For what takes milliseconds on an idle machine, and well before the next possible explanation: an engine
+that is killed after its 10 seconds, a step of 30."""
+
+_SPEAK_LATER = """
+import os, sys, threading, time
+def _speak():
+    while sys.stdout is not sys.stderr or not os.path.sameopenfile(1, 2):
+        time.sleep(0.01)
+    print("a stray print")
+    os.write(1, b"a stray write\\n")
+threading.Thread(target=_speak, daemon=True).start()
+"""
+
+_LAST_WORDS = """
+import os, signal, threading, time
+def _speak():
+    while not os.path.sameopenfile(1, 2):
+        time.sleep(0.01)
+    os.write(2, b"".join(b"line %d\\n" % n for n in range(500)) + b"the very last words")
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=_speak, daemon=True).start()
+"""
+
+
+def test_load_is_answered_by_ready(engine: RealEngine) -> None:
+    """The handshake describes the loaded model, in our version of the protocol."""
+
+    async def session(channel: Channel) -> None:
+        ready = await started(channel, ScriptedPlan(vocabulary=777))
+        assert (ready.version, ready.device, ready.vocabulary) == (PROTOCOL_VERSION, "scripted", 777)
+
+    trio.run(engine.run, session)
+    engine.assert_gone()
+
+
+def test_a_working_folder_with_packages_of_our_names_changes_nothing(
+    engine: RealEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an agent's project may have: `-m` alone would run those."""
+    (tmp_path / "project/scheduler").mkdir(parents=True)
+    (tmp_path / "project/scheduler/__init__.py").write_text("raise SystemExit('not ours')")
+    monkeypatch.chdir(tmp_path / "project")
+    test_load_is_answered_by_ready(engine)
+
+
+def test_requests_are_answered_over_the_link(engine: RealEngine) -> None:
+    """Submit and Cancel go down, tokens and exactly one Retired each come up, out of a real process."""
+    retired: dict[int, Retired] = {}
+    tokens: dict[int, int] = {1: 0, 2: 0}
+
+    async def session(channel: Channel) -> None:
+        await started(channel, ScriptedPlan(step_seconds=0.001))
+        channel.send_nowait(request(1, [1, 2, 3], 5))
+        channel.send_nowait(request(2, [1, 2, 3], 1_000_000))
+        while len(retired) < 2:
+            output = await channel.receive()
+            assert isinstance(output, StepOutput)
+            for token in output.tokens:
+                tokens[token.request_id] += 1
+            for end in output.retired:
+                assert end.request_id not in retired
+                retired[end.request_id] = end
+                channel.send_nowait(Cancel(2))
+
+    trio.run(engine.run, session)
+    assert retired == {1: Retired(1, "length"), 2: Retired(2, "cancelled")}
+    assert tokens[1] == 5
+    engine.assert_gone()
+
+
+def test_another_protocol_version_is_a_fault(engine: RealEngine) -> None:
+    """The engine names both versions, and ends with a failure status."""
+
+    async def session(channel: Channel) -> None:
+        channel.send_nowait(load(version=PROTOCOL_VERSION + 1))
+        (fault,) = await until_gone(channel)
+        assert isinstance(fault, Fault)
+        assert f"protocol version {PROTOCOL_VERSION + 1} from the parent" in fault.error
+
+    assert trio.run(engine.run, session).returncode == 1
+    engine.assert_gone()
+
+
+def test_a_first_command_that_is_no_load_is_a_fault(engine: RealEngine) -> None:
+    """By name, and with the traceback on stderr."""
+
+    async def session(channel: Channel) -> None:
+        channel.send_nowait(Submit(1, compact([1]), 1, (), request(1, [1]).sampling))
+        (fault,) = await until_gone(channel)
+        assert isinstance(fault, Fault)
+        assert "must be Load, not Submit" in fault.error
+
+    ended = trio.run(engine.run, session)
+    assert "Traceback (most recent call last):" in ended.last_stderr
+    assert str(ended) == "exited with status 1"
+
+
+def test_a_killed_engine_is_seen_at_once(engine: RealEngine) -> None:
+    """SIGKILL, also in the middle of a step: the session gets EngineGone, the exit names the signal."""
+    seen_after: list[float] = []
+
+    async def session(channel: Channel) -> None:
+        await started(channel, ScriptedPlan(step_seconds=30))
+        channel.send_nowait(request(1, [1], 5))
+        os.kill(engine.pid, signal.SIGKILL)
+        killed_at = time.perf_counter()
+        assert await until_gone(channel) == []
+        seen_after.append(time.perf_counter() - killed_at)
+
+    ended = trio.run(engine.run, session)
+    assert ended.returncode == -signal.SIGKILL
+    assert str(ended) == "was killed by SIGKILL"
+    assert seen_after[0] < _SOON_SECONDS
+    engine.assert_gone()
+
+
+def test_a_fault_of_the_tests_is_a_crash(make_engine: Callable[..., RealEngine]) -> None:
+    """`Faults.die_at_step` ends the process as SIGSEGV does; messages sent before can still be read."""
+
+    async def session(channel: Channel) -> None:
+        await started(channel)
+        channel.send_nowait(request(1, [1], 9))
+        assert len(await until_gone(channel)) == 3
+
+    engine = make_engine(in_engine_process(Faults(die_at_step=4)))
+    assert trio.run(engine.run, session).returncode == -signal.SIGSEGV
+    engine.assert_gone()
+
+
+@pytest.mark.parametrize("step_seconds", [0.0, 30.0], ids=["idle", "in a step"])
+@pytest.mark.parametrize("way", ["returns", "raises", "is cancelled"])
+def test_the_engine_ends_with_its_session(engine: RealEngine, way: str, step_seconds: float) -> None:
+    """However the session ends and whatever the engine does, the engine is gone when `run` returns, long
+    before it would be killed; an error of the session reaches the caller."""
+    ended_after: list[float] = []
+
+    async def session(channel: Channel) -> None:
+        await started(channel, ScriptedPlan(step_seconds=step_seconds))
+        if step_seconds:
+            channel.send_nowait(request(1, [1], 5))
+            await trio.sleep(0.1)
+        assert engine.lives
+        ended_after.append(time.perf_counter())
+        if way == "raises":
+            raise ValueError("the session's own")
+        if way == "is cancelled":
+            scope.cancel()
+            await trio.sleep_forever()
+
+    scope = trio.CancelScope()
+
+    async def main() -> None:
+        with scope:
+            await engine.run(session)
+
+    if way == "raises":
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(ValueError, match="the session's own"), flatten_subgroups=True
+        ):
+            trio.run(main)
+    else:
+        trio.run(main)
+    assert time.perf_counter() - ended_after[0] < _SOON_SECONDS
+    engine.assert_gone()
+    assert scope.cancelled_caught == (way == "is cancelled")
+    if way == "returns":
+        assert engine.exit is not None
+        assert engine.exit.returncode == 3, "an engine that obeys the end of the link leaves with status 3"
+
+
+def test_a_session_cancelled_while_the_engine_starts_leaves_nothing(child: RealEngine) -> None:
+    """The start always has an owner: cancelled at any of these moments, the engine is gone, and no socket is
+    left open (a ResourceWarning would fail this test)."""
+    for seconds in (0.0, 0.001, 0.01, 0.03, 0.1):
+
+        async def session(channel: Channel) -> None:
+            await started(channel)
+            await trio.sleep_forever()
+
+        async def main(seconds: float = seconds) -> None:
+            with trio.move_on_after(seconds):
+                await child.launcher.run(session)
+
+        trio.run(main)
+        if child.started:
+            child.assert_gone()
+
+
+def test_an_engine_that_cannot_be_started_leaves_no_socket(
+    child: RealEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's error reaches the caller, and both ends of the link are closed."""
+
+    async def session(channel: Channel) -> None:
+        raise AssertionError("there is no engine to talk to")
+
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    before = len(os.listdir("/dev/fd"))
+    with pytest.raises(LaunchFailed, match="No such file"):
+        trio.run(child.run, session)
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_hanging_engine_ends_with_its_link(make_engine: Callable[..., RealEngine]) -> None:
+    """A step that never returns does not prevent the engine from noticing that the parent has left."""
+
+    async def session(channel: Channel) -> None:
+        await started(channel)
+        channel.send_nowait(request(1, [1], 9))
+        assert isinstance(await channel.receive(), StepOutput)
+        with trio.move_on_after(0.1) as silence:
+            await channel.receive()
+        assert silence.cancelled_caught
+
+    engine = make_engine(in_engine_process(Faults(hang_at_step=2)))
+    started_at = time.perf_counter()
+    assert trio.run(engine.run, session).returncode == 3
+    assert time.perf_counter() - started_at < 2 * _SOON_SECONDS
+    engine.assert_gone()
+
+
+def test_an_engine_that_does_not_obey_is_killed_after_stop_seconds(
+    make_child: Callable[..., RealEngine],
+) -> None:
+    """An engine stopped by a signal cannot notice that its link is closed: it gets `stop_seconds`, then it is
+    killed and reaped."""
+    engine = make_child(stop_seconds=0.3)
+    stopped_at: list[float] = []
+
+    async def session(channel: Channel) -> None:
+        await started(channel)
+        os.kill(engine.pid, signal.SIGSTOP)
+        _, status = os.waitpid(engine.pid, os.WUNTRACED)  # noqa: ASYNC222 - a matter of microseconds
+        assert os.WIFSTOPPED(status)
+        stopped_at.append(time.perf_counter())
+
+    ended = trio.run(engine.run, session)
+    assert ended.returncode == -signal.SIGKILL
+    assert 0.3 <= time.perf_counter() - stopped_at[0] < _SOON_SECONDS
+    engine.assert_gone()
+
+
+def test_stray_prints_go_to_stderr_and_to_our_log(
+    make_engine: Callable[..., RealEngine], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A library's print and a C library's write in the engine go to its stderr, which our log gets line by
+    line; our own standard output stays ours."""
+    engine = make_engine(on_start=_SPEAK_LATER)
+
+    async def session(channel: Channel) -> None:
+        await started(channel)
+        while len(lines()) < 2:  # noqa: ASYNC110 - nothing tells of a new line
+            await trio.sleep(0.01)
+
+    def lines() -> set[str]:
+        return {entry["line"] for entry in logs if entry["event"] == "engine_stderr"}
+
+    with capture_logs() as logs:
+        ended = trio.run(engine.run, session)
+    assert lines() == {"a stray print", "a stray write"}
+    assert set(ended.last_stderr) == lines()
+    assert capfd.readouterr().out == ""
+
+
+def test_the_last_words_of_a_dying_engine_are_kept(make_engine: Callable[..., RealEngine]) -> None:
+    """The last lines before a death are kept, also one without a newline; at most four hundred of them, while
+    the log has all."""
+    engine = make_engine(on_start=_LAST_WORDS)
+
+    async def session(channel: Channel) -> None:
+        channel.send_nowait(load())
+        await until_gone(channel)
+
+    with capture_logs() as logs:
+        ended = trio.run(engine.run, session)
+    assert ended.last_stderr == (*(f"line {n}" for n in range(101, 500)), "the very last words")
+    lines = [entry["line"] for entry in logs if entry["event"] == "engine_stderr"]
+    assert lines[-1] == "the very last words"
+    assert len(lines) == 501
+
+
+_PARENT = """
+import os, sys
+import trio
+from scheduler.shared.messages import PROTOCOL_VERSION, Load, ScriptedPlan
+from scheduler.processes.process import ProcessLauncher
+from tests.contracts.journal import request
+
+async def session(channel):
+    plan = ScriptedPlan(step_seconds=float(sys.argv[1]))
+    channel.send_nowait(Load("scripted", "", 4, 512, 8, "auto", plan))
+    await channel.receive()
+    channel.send_nowait(request(1, [1], 1000000))
+    await trio.sleep(0.1)
+    print("running", flush=True)
+    await trio.sleep_forever()
+
+environment = {**os.environ, "PYTHONPATH": os.environ["TEST_ENGINE_PATH"]}
+trio.run(ProcessLauncher(environment, stop_seconds=60).run, session)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "hang_at_step"), [(0.001, 0), (30.0, 0), (0.0, 1)], ids=["busy", "long step", "hanging"]
+)
+def test_a_killed_parent_leaves_no_orphan(
+    make_child: Callable[..., RealEngine], step_seconds: float, hang_at_step: int
+) -> None:
+    """SIGKILL of the parent, which cannot react: the engine is gone within a second, also from the middle of
+    a long step and from one that never ends."""
+    engine = make_child(in_engine_process(Faults(hang_at_step=hang_at_step)))
+    root = str(Path(scheduler.__file__).parents[1])
+    environment = {
+        **engine.environment,
+        "PYTHONPATH": root,
+        "TEST_ENGINE_PATH": engine.environment["PYTHONPATH"],
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(step_seconds)],
+        env=environment,
+        stdout=subprocess.PIPE,
+    ) as parent:
+        try:
+            assert parent.stdout is not None
+            assert parent.stdout.readline() == b"running\n"
+            assert engine.lives
+        finally:
+            parent.kill()
+        killed_at = time.perf_counter()
+        while engine.lives:
+            assert time.perf_counter() - killed_at < _SOON_SECONDS, "the engine outlived its parent"
+            time.sleep(0.005)
+
+
+@pytest.mark.parametrize("free", range(6))
+def test_without_descriptors_there_is_no_engine_and_nothing_is_left_open(
+    child: RealEngine, free: int
+) -> None:
+    """At any point of the start; with descriptors again the next engine starts."""
+    seen: list[str] = []
+
+    async def session(channel: Channel) -> None:
+        seen.append((await started(channel, ScriptedPlan())).device)
+
+    async def run() -> None:
+        # What earlier tests of this process left is closed now, and not while descriptors are counted.
+        gc.collect()
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = [os.dup(0) for _ in range(free)]
+        first = os.dup(0)
+        os.close(first)
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first, limits[1]))
+        try:
+            with pytest.raises(LaunchFailed, match="Too many open files"):
+                await child.launcher.run(session)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        again = os.dup(0)
+        os.close(again)
+        assert again == first - free
+        await child.launcher.run(session)
+
+    trio.run(run)
+    assert seen == ["scripted"]
