@@ -1,7 +1,7 @@
 """All models of this server, under which names, and which of them a request asks for.
 
-A model's LoRA adapters are further models to clients: `base:name`, base being any name of the model, or `name`
-alone where no model has it.
+A model's LoRA adapters are further models to clients: `base:name`, base being any name of the model, or
+`name` alone where no model has it.
 """
 
 from __future__ import annotations

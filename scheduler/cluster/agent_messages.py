@@ -1,4 +1,4 @@
-"""What the server and its agent send each other. Frames as on an engine's link (`link/framing.py`)."""
+"""What the server and its agent send each other. Frames as on an engine's link (`shared/framing.py`)."""
 
 from __future__ import annotations
 

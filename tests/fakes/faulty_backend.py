@@ -22,6 +22,7 @@ from scheduler.engine.backend import StepResult
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
+from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Retired, ScriptedPlan
 
 _FAIL_AT_TOKEN = 3
@@ -91,7 +92,7 @@ class FaultyBackend(ScriptedBackend):
     def check(self, sequence: engine.Sequence) -> None:
         super().check(sequence)
         if self._faults.refuse_token in sequence.tokens:
-            raise engine.RequestRefused("this prompt is refused on purpose")
+            raise RequestRefused("this prompt is refused on purpose")
 
     def admit(self, sequence: engine.Sequence) -> None:
         if self._faults.die_token in sequence.tokens:

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from api.bodies import media
+from api.bodies.body import Body
 from api.bodies.fields import Listed, Refused, WithoutEffect
 from api.dialects.openai.messages import (
     MEDIA,
     AudioPart,
-    Body,
     CalledFunction,
     MediaFile,
     MediaPart,
