@@ -37,8 +37,8 @@ _FARTHEST = -87.0
 """e**-87 is about the least normal float32. At -1e30 the result of a GPU's fast exponential is undefined, and
 NaN times a weight of 0 would be NaN."""
 _FEW = 1 << 13
-"""Up to this number one libm call each takes less than the graph's twelve operations, which cost 60 µs whatever
-their size: 1,024 numbers 11 µs instead of 58. A decode step of one row has two of these in each layer."""
+"""Up to this number one libm call each takes less than the graph's twelve operations, which cost 60 µs
+whatever their size: 1,024 numbers 11 µs instead of 58. A decode step has two of these in each layer."""
 _MANY_SCORES = 1 << 15
 """From this number on the host is faster, although the step waits for pending work: about 32 rows of 6 heads
 at 170 tokens."""
