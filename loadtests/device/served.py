@@ -56,10 +56,8 @@ def _death(server: RunningServer) -> Finding:
     """Each stream must end with the text that it has undisturbed; half of them are sampled."""
     undisturbed = _streams(server, lambda: None)
     killed = _streams(server, lambda: os.kill(_engine().pid, signal.SIGKILL))
-    same = sum(
-        one.pieces and "".join(one.pieces) == "".join(other.pieces)
-        for one, other in zip(killed, undisturbed, strict=True)
-    )
+    pairs = zip(killed, undisturbed, strict=True)
+    same = sum("".join(one.pieces) == "".join(other.pieces) for one, other in pairs)
     ended = sum(one.finish_reason is not None for one in killed)
     figures: dict[str, Figure] = {
         "streams": STREAMS,
