@@ -1,0 +1,66 @@
+"""The buffers of the link between two processes of one machine, where the system gives little."""
+
+from __future__ import annotations
+
+import socket
+from typing import NoReturn
+
+import pytest
+
+from scheduler.shared import link_pair as module
+from scheduler.shared.counters import Counters
+from scheduler.shared.framing import encode
+from scheduler.shared.link_pair import BUFFER_BYTES, link_pair
+from scheduler.shared.messages import StepOutput, TokenOut
+
+REAL = socket.socketpair
+MACOS_BYTES = 8192
+ROWS = 32
+PAUSE_STEPS = 12
+"""Of 4 ms, in a pause of the server's loop of 50 ms."""
+
+
+@pytest.fixture(autouse=True)
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs have macOS's 8 KiB unless more is asked for."""
+
+    def small() -> tuple[socket.socket, socket.socket]:
+        ends = REAL()
+        for end in ends:
+            # Linux doubles what it is given.
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MACOS_BYTES // 2)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MACOS_BYTES // 2)
+        return ends
+
+    monkeypatch.setattr(module.socket, "socketpair", small)
+
+
+def test_both_ends_have_large_buffers() -> None:
+    for end in link_pair():
+        with end:
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                # Linux bounds it by wmem_max and rmem_max, which are 208 KiB unless they were raised.
+                assert end.getsockopt(socket.SOL_SOCKET, option) >= min(BUFFER_BYTES, 208 << 10)
+
+
+def test_the_steps_of_a_pause_fit() -> None:
+    """The engine does not wait for a server that reads nothing for 50 ms."""
+    frame = encode(StepOutput([TokenOut(row, 100_000 + row) for row in range(ROWS)], [], [], Counters()))
+    ours, theirs = link_pair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        assert sum(theirs.send(frame) for _ in range(PAUSE_STEPS)) == PAUSE_STEPS * len(frame)
+
+
+def test_a_system_that_refuses_the_size_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS does above kern.ipc.maxsockbuf."""
+
+    def refused(*_: object) -> NoReturn:
+        raise OSError(55, "No buffer space available")
+
+    monkeypatch.setattr(socket.socket, "setsockopt", refused)
+    monkeypatch.setattr(module.socket, "socketpair", REAL)
+    ours, theirs = link_pair()
+    with ours, theirs:
+        ours.sendall(b"x")
+        assert theirs.recv(1) == b"x"
