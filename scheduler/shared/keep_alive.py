@@ -28,14 +28,14 @@ class _Options(Protocol):
     def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
 
 
-def keep_alive(link: _Options, platform: str = sys.platform) -> None:
+def keep_alive(link: _Options) -> None:
     """Make the system end this TCP connection after SILENCE_SECONDS without a sign of the peer, and send
     small frames at once. Raise OSError."""
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-    if platform == "darwin":
+    if sys.platform == "darwin":
         link.setsockopt(socket.IPPROTO_TCP, _MACOS_IDLE, _IDLE_SECONDS)
         link.setsockopt(socket.IPPROTO_TCP, _MACOS_UNACKNOWLEDGED, SILENCE_SECONDS)
     else:
