@@ -7,7 +7,6 @@ from typing import NoReturn
 
 import pytest
 
-from scheduler.shared import link_pair as module
 from scheduler.shared.counters import Counters
 from scheduler.shared.framing import encode
 from scheduler.shared.link_pair import BUFFER_BYTES, link_pair
@@ -32,7 +31,7 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MACOS_BYTES // 2)
         return ends
 
-    monkeypatch.setattr(module.socket, "socketpair", small)
+    monkeypatch.setattr(socket, "socketpair", small)
 
 
 def test_both_ends_have_large_buffers() -> None:
@@ -59,7 +58,7 @@ def test_a_system_that_refuses_the_size_keeps_its_own(monkeypatch: pytest.Monkey
         raise OSError(55, "No buffer space available")
 
     monkeypatch.setattr(socket.socket, "setsockopt", refused)
-    monkeypatch.setattr(module.socket, "socketpair", REAL)
+    monkeypatch.setattr(socket, "socketpair", REAL)
     ours, theirs = link_pair()
     with ours, theirs:
         ours.sendall(b"x")
