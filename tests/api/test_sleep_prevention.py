@@ -47,10 +47,10 @@ async def test_sleep_is_held_off_once_for_requests_that_follow_each_other(
     with trio.move_on_after(1000):
         await stay_awake(busy, hold)
     (first, first_end), (second, second_end) = held
-    assert 100 <= first <= 105
-    assert 200 + LINGER_SECONDS - 5 <= first_end <= 200 + LINGER_SECONDS + 5
-    assert 800 <= second <= 805
-    assert second_end <= 801 + LINGER_SECONDS + 5
+    assert 100 <= first <= 102
+    assert 200 + LINGER_SECONDS - 2 <= first_end <= 200 + LINGER_SECONDS + 2
+    assert 800 <= second <= 802
+    assert second_end <= 801 + LINGER_SECONDS + 2
 
 
 @trio_test
