@@ -7,7 +7,6 @@ not there.
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,8 +22,8 @@ _TEMPORARY = "var/folders/zz/zyxvpxvq6csfxvn_n0000000000000/T"
 _HOOK = "from tests.macos.simulated import install\ninstall()\n"
 
 
-def run(arguments: Sequence[str], **output: int) -> subprocess.CompletedProcess[str]:
-    """Run pytest with these arguments. `output`: as `subprocess.run` takes it."""
+def run(arguments: Sequence[str], output: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run pytest with these arguments. `output`: for what it prints, as `subprocess.run` takes it."""
     with tempfile.TemporaryDirectory(prefix="m", dir="/tmp") as folder:
         hook, temporary = Path(folder, "hook"), Path(folder, _TEMPORARY)
         hook.mkdir()
@@ -39,20 +38,11 @@ def run(arguments: Sequence[str], **output: int) -> subprocess.CompletedProcess[
             "TMPDIR": str(temporary),
             "PYTHON_OF_TESTS": sys.executable,
         }
-        command = [sys.executable, "-m", "pytest", "-q", *arguments]
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, before[1]))
-        try:
-            return subprocess.run(
-                command,
-                env=environment,
-                cwd=ROOT,
-                text=True,
-                check=False,
-                **output,  # type: ignore[call-overload]
-            )
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        limited = ["sh", "-c", f'ulimit -S -n {DESCRIPTORS}; exec "$@"', "sh"]
+        command = [*limited, sys.executable, "-m", "pytest", "-q", *arguments]
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, stdout=output, stderr=output, text=True, check=False
+        )
 
 
 if __name__ == "__main__":

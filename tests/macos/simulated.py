@@ -32,6 +32,8 @@ RELEASE = "26.2"
 _FOOTPRINT_AT = 72
 _KEEP_ALIVE, _DROP_TIME = 0x10, 0x80
 """Darwin's TCP_KEEPALIVE and TCP_RXT_CONNDROPTIME."""
+_LINUX_IDLE, _LINUX_DROP_TIME = 4, 18
+"""Linux's TCP_KEEPIDLE and TCP_USER_TIMEOUT, in milliseconds."""
 
 _open, _listdir, _killpg = io.open, os.listdir, os.killpg
 
@@ -175,7 +177,7 @@ def _import_views() -> None:
         # `import os.path` is os, `from os import path` a name of it.
         return views.get(name if fromlist else name.partition(".")[0], found)
 
-    builtins.__import__ = importer
+    setattr(builtins, "__import__", importer)  # noqa: B010  # with narrower types
 
 
 def _is_ours(module: str) -> bool:
@@ -217,9 +219,9 @@ def _change_sockets() -> None:
 
     def setsockopt(self: socket.socket, level: int, option: int, *rest: Any) -> None:
         if level == socket.IPPROTO_TCP and option == _KEEP_ALIVE:
-            option = socket.TCP_KEEPIDLE
+            option = _LINUX_IDLE
         elif level == socket.IPPROTO_TCP and option == _DROP_TIME:
-            option, rest = socket.TCP_USER_TIMEOUT, (rest[0] * 1000,)
+            option, rest = _LINUX_DROP_TIME, (rest[0] * 1000,)
         set_(self, level, option, *rest)
 
     def checked(real: Callable[[socket.socket, Any], None]) -> Callable[[socket.socket, Any], None]:
@@ -246,7 +248,7 @@ def _change_sockets() -> None:
     }
     for name, method in replaced.items():
         setattr(plain, name, method)
-    socket.socketpair = socketpair
+    setattr(socket, "socketpair", socketpair)  # noqa: B010  # with narrower types
 
 
 def install() -> None:

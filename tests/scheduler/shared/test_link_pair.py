@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 from typing import NoReturn
 
 import pytest
+import trio
+from trio.testing import trio_test
 
+from scheduler.engine.ranks import group
+from scheduler.processes.child_process import ChildProcess
 from scheduler.shared.counters import Counters
 from scheduler.shared.framing import encode
 from scheduler.shared.link_pair import BUFFER_BYTES, link_pair
@@ -40,6 +46,30 @@ def test_both_ends_have_large_buffers() -> None:
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                 # Linux bounds it by wmem_max and rmem_max, which are 208 KiB unless they were raised.
                 assert end.getsockopt(socket.SOL_SOCKET, option) >= min(BUFFER_BYTES, 208 << 10)
+
+
+def _room(end: socket.socket | trio.socket.SocketType) -> int:
+    return min(end.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF))
+
+
+@trio_test
+async def test_the_link_of_an_engine_has_them() -> None:
+    found: list[int] = []
+
+    async def talk(stream: trio.abc.Stream) -> bool:
+        assert isinstance(stream, trio.SocketStream)
+        found.append(_room(stream.socket))
+        return False
+
+    await ChildProcess("engine", "this", [], os.environ, 5.0, stdout=subprocess.DEVNULL).run(talk)
+    assert found[0] > MACOS_BYTES
+
+
+def test_the_link_of_a_rank_has_them() -> None:
+    rank = group._started(1)
+    with rank.link, rank.process:
+        rank.end()
+        assert _room(rank.link) > MACOS_BYTES
 
 
 def test_the_steps_of_a_pause_fit() -> None:
