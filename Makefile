@@ -65,13 +65,16 @@ test: $(VENV)/test
 	EXAMPLES=$(EXAMPLES) $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Only what takes too long for every change, the tests that are marked `long`; make test-long ARGS=tests/real_model.
+# Without ARGS also all tests on a simulated Mac.
 test-long: $(VENV)/test $(VENV)/real-model
 	$(VENV)/bin/pytest -m long --timeout 1800 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(if $(ARGS),,$(VENV)/bin/python -m tests.macos --timeout 600 -n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
 check: $(VENV)/test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 $(VENV)/serve-$(BACKEND): $(INPUTS) | $(VENV)/bin/pip
 	@echo "installing Penstock ($(BACKEND))"

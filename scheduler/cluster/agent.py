@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Node, Nodes, Place, agent_inbound
 from scheduler.cluster.engine_actor import EngineActor
 from scheduler.shared.framing import encode
+from scheduler.shared.local_network import connect_failure
 
 RESOURCE = "mlx"
 _POLL_SECONDS = 1.0
@@ -198,7 +199,8 @@ def check_reachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError as error:
-        raise Refused(f"Ray's head at {address} does not answer: {error}") from error
+        reason = connect_failure(error, host.strip("[]"))
+        raise Refused(f"Ray's head at {address} does not answer: {reason}") from error
 
 
 def _answers_without_token(head: str) -> bool:

@@ -26,6 +26,7 @@ from hashlib import blake2b
 import mlx.core as mx
 
 from scheduler.engine.mlx.sharding.rank import RanksUnusable
+from scheduler.shared.local_network import connect_failure
 from scheduler.shared.messages import RankGroup
 
 JOIN_SECONDS = 60.0
@@ -115,7 +116,7 @@ def _dialled(group: RankGroup, number: int, right: int, deadline: float) -> sock
             link.sendall(_mark(group, number, right))
             return link
         except OSError as error:
-            reason = str(error)
+            reason = connect_failure(error, _address(group.hosts[right])[0])
             time.sleep(min(_RETRY_SECONDS, left_seconds))
     raise RanksUnusable(
         f"{name} did not come in time ({reason}): is it running, and can rank {number} reach it?"
