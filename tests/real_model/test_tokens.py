@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec import structs
 
 from scheduler.config import EngineConfig
 from scheduler.engine.mlx.cpu.fast_blas import prepare
@@ -154,7 +155,7 @@ async def _play(
     # The check at load runs an engine loop too, in which the first engine would die.
     config = EngineConfig("mlx", str(folder), load_check="off", **{**scene.engine, **engine})
     if scene.full:
-        config = replace(config, kv_cache_bytes=work.kv_bytes)
+        config = structs.replace(config, kv_cache_bytes=work.kv_bytes)
     service = make_scheduler(
         lambda number: ProcessLauncher(
             blas.environment({**os.environ, "PYTHONPATH": path}), stop_seconds=10.0
