@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Iterable
+from typing import get_args
 
 import pytest
 
@@ -15,6 +17,7 @@ from api.bodies.media import LARGEST_LOOKED_AT_BYTES, LOOKED_AT_BYTES
 from api.bodies.unknown_fields import MAX_NAMES
 from api.dialects.embeddings.schema import MAX_INPUTS
 from api.dialects.json_route import INLINE_BYTES, INLINE_OBJECTS, INLINE_VALUES
+from api.options.model_defaults import SETTINGS
 from api.options.options import flag, options
 from scheduler import engine_bounds
 from scheduler.cluster.joined import AWAY_SECONDS
@@ -22,10 +25,12 @@ from scheduler.config import FairnessConfig, RecoveryConfig, SupervisionConfig
 from scheduler.engine import pace
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS
 from scheduler.engine.memory import GROWTH_TOKENS, MOST_PREEMPTIONS
-from scheduler.engine.plan import LEAST_GAP_TOKENS, SCAFFOLD_TOKENS
+from scheduler.engine.mlx.batching import Fallback
+from scheduler.engine.plan import LEAST_GAP_TOKENS, SCAFFOLD_TOKENS, StepReason
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, MOST_PASSES
 from scheduler.engines import deadlines, poison
 from scheduler.engines.adapters import MAX_ADAPTERS
+from scheduler.fleet.residency import ModelState
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.processes.listener import MOST_UNIDENTIFIED
 from scheduler.prompt.preparation import MAX_PROMPT_LOGPROBS
@@ -33,6 +38,8 @@ from scheduler.requests import record, time_line, turns
 from scheduler.shared.hello import TOKEN_BYTES
 from scheduler.shared.keep_alive import SILENCE_SECONDS
 from scheduler.shared.pins import MOST_PINS
+from scheduler.shared.waits import REASONS
+from scheduler.statistics import EngineCondition
 from scheduler.telemetry.history import KEPT_SAMPLES
 from scheduler.telemetry.request_recorder import KEPT
 from tests.repo.tree import ROOT
@@ -104,6 +111,34 @@ CLAIMS = [
 """Page, sentence with a place for the number, and the constant."""
 
 WORDS = {1: "one", 2: "twice", 3: "three", 4: "four", 5: "five", 12: "twelve", 16: "sixteen", 20: "twenty"}
+
+
+STEP_REASONS = [reason for part in get_args(StepReason) for reason in get_args(part)]
+
+LISTS: list[tuple[str, str, str, Iterable[str]]] = [
+    ("api/OPERATION.md", "`condition` (", ")", EngineCondition),
+    (
+        "api/OPERATION.md",
+        "| `plan.reason` |",
+        "|",
+        STEP_REASONS,
+    ),
+    ("api/OPERATION.md", "| `reason` | |", "`GET /v1/scheduler/requests/ID`", REASONS),
+    ("api/README.md", "has `state` (", ")", ModelState),
+    ("api/README.md", "Settings are ", "(on, off, auto)", SETTINGS),
+    ("scheduler/engine/mlx/README.md", "falls back by a step:", ". The start-up", get_args(Fallback)),
+]
+"""Page, the words before and after a list of values in backticks, and the values that there are."""
+
+
+@pytest.mark.parametrize(
+    ("page", "before", "after", "values"), LISTS, ids=[before for _, before, _, _ in LISTS]
+)
+def test_a_list_has_all_values(page: str, before: str, after: str, values: Iterable[str]) -> None:
+    text = " ".join((ROOT / page).read_text().split())
+    assert text.count(before) == 1
+    listed = set(re.findall(r"`([a-z_]+)`", text.partition(before)[2].partition(after)[0]))
+    assert listed == {str(value) for value in values}
 
 
 def spellings(value: object) -> set[str]:

@@ -1,4 +1,4 @@
-"""Questions of a reader who knows vLLM, and of a new maintainer: at most two links from README.md to the file."""
+"""Questions of readers who know vLLM, and of new maintainers: from README.md to the file in two links."""
 
 from __future__ import annotations
 
