@@ -110,6 +110,14 @@ def test_the_first_screen_uses_the_fields_words(term: str) -> None:
     assert term.lower() in first_screen.lower()
 
 
+def test_the_first_paragraphs_say_what_was_never_run_and_how_to_help() -> None:
+    """Until somebody has run it on a Mac: then this test and that sentence go together."""
+    paragraphs = (ROOT / "README.md").read_text().split("![")[0]
+    assert "never on a Mac or a GPU" in paragraphs
+    assert ".venv/bin/penstock bench device" in paragraphs
+    assert len(paragraphs.split()) < 120
+
+
 def test_the_ten_options_exist() -> None:
     """Ten rows of one option each."""
     rows = re.findall(r"^\| `(--[^`]+)` \| (.+?) \| (.+?) \|", (ROOT / "README.md").read_text(), re.M)

@@ -23,7 +23,7 @@ _GROUPS = ("Server", "Model", "Engine")
 
 def table() -> str:
     rows = [START.rstrip(), "|---|---|---|---|"]
-    families = [(_labels(family), *family.describe()) for family in _families()]
+    families = [(_labels(family), metric) for family in _families() for metric in family.describe()]
     for group in _GROUPS:
         rows.append(f"| **{group}** | | | |")
         rows += [_row(labels, metric) for labels, metric in families if _group(labels) == group]
