@@ -56,7 +56,7 @@ CLAIMS = [
     ("api/OPERATION.md", "died {} times in", RECOVERY.max_engine_deaths),
     ("api/OPERATION.md", "times in {} seconds", RECOVERY.death_window_seconds),
     ("api/OPERATION.md", "until it has lived for {};", SUPERVISION.stable_seconds),
-    ("api/OPERATION.md", "crashes the engine {}, alone", RECOVERY.max_request_deaths),
+    ("api/OPERATION.md", "a suspect at {} deaths in a row", RECOVERY.max_request_deaths),
     ("api/OPERATION.md", "(at most {} an engine)", MOST_PINS),
     ("api/OPERATION.md", "There may be {} adapters", MAX_ADAPTERS),
     ("api/OPERATION.md", "among the last {} that ended", KEPT),
@@ -110,7 +110,7 @@ CLAIMS = [
 ]
 """Page, sentence with a place for the number, and the constant."""
 
-WORDS = {1: "one", 2: "twice", 3: "three", 4: "four", 5: "five", 12: "twelve", 16: "sixteen", 20: "twenty"}
+WORDS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 12: "twelve", 16: "sixteen", 20: "twenty"}
 
 
 STEP_REASONS = [reason for part in get_args(StepReason) for reason in get_args(part)]
