@@ -114,7 +114,7 @@ def test_the_first_paragraphs_say_what_was_never_run_and_how_to_help() -> None:
     """Until somebody has run it on a Mac: then this test and that sentence go together."""
     paragraphs = (ROOT / "README.md").read_text().split("![")[0]
     assert "never on a Mac or a GPU" in paragraphs
-    assert ".venv/bin/penstock bench device" in paragraphs
+    assert ".venv/bin/penstock doctor --report" in paragraphs
     assert len(paragraphs.split()) <= 130
 
 

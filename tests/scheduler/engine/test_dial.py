@@ -76,7 +76,7 @@ def test_macos_has_its_own_names_for_them() -> None:
             if level == socket.IPPROTO_TCP:
                 chosen[option] = value
 
-    keep_alive(Recorder(), platform="darwin")
+    keep_alive(Recorder().setsockopt, platform="darwin")
     assert chosen[0x10] + chosen[socket.TCP_KEEPINTVL] * chosen[socket.TCP_KEEPCNT] == SILENCE_SECONDS
     assert chosen[0x80] == SILENCE_SECONDS
 
