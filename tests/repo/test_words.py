@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +98,30 @@ def test_a_retired_word_is_found_in_names_and_across_lines(text: str) -> None:
 )
 def test_ordinary_words_pass(text: str) -> None:
     assert not any(pattern(words).search(split_names(text)) for words in RETIRED)
+
+
+PROCESS_NAMES = {
+    r"(?:the|a|one|another|this|its) parent(?:'s)?": "the server",
+    r"(?<!in\s)(?:front|fronts|front's)": "the server",
+    r"api process": "the server",
+}
+"""In pages the two processes have one name each: the server, the engine."""
+
+
+def prose(page: Path) -> str:
+    """Return a page without its code: names of options, files and messages stay as they are."""
+    return re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", page.read_text(), flags=re.S)
+
+
+PAGES = [
+    path for path in sorted(ROOT.glob("**/*.md")) if path.name != "CHANGELOG.md" and ".venv" not in path.parts
+]
+
+
+@pytest.mark.parametrize("words", PROCESS_NAMES)
+def test_pages_call_the_server_the_server(words: str) -> None:
+    found = [f"{page}: {hit[0]}" for page in PAGES for hit in pattern(words).finditer(prose(page))]
+    assert not found, f"write {PROCESS_NAMES[words]}:\n" + "\n".join(found)
 
 
 def counts_by_file() -> Counter[str]:
