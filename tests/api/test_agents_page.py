@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from api.cli.launch.agents import AGENTS
-
 from tests.api import test_agents
 from tests.api.agents_page import PAGE, page
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from api.cli.process_table import processes
-
 from tests.end_to_end.serving import Served, eventually
 
 

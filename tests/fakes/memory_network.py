@@ -14,9 +14,9 @@ import httpcore
 import httpx
 import trio
 import trio.testing
+
 from api.http.asgi import Application
 from api.http.limits import Limits
-
 from api.http.server import Server
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trio
+
 from api.http.asgi import Message, Receive, Scope, Send
 
 

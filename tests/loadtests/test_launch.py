@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from api.cli.process_table import processes
 
+from api.cli.process_table import processes
 from loadtests import launch
 from loadtests.launch import Bench, LaunchError, Patience, with_server, with_servers
 from loadtests.presets import PRESETS, Preset

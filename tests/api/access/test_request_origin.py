@@ -7,11 +7,11 @@ import httpx
 import pytest
 import trio
 import trio.testing
-from api.http.http_scope import scope_of
 from trio.testing import trio_test
 
 from api.access.allowed_hosts import ANY_HOST, AllowedHosts
 from api.admin.exposition import make_metrics_app
+from api.http.http_scope import scope_of
 from api.options.options import load
 from api.served_models import ServedModels
 from scheduler.errors import OptionError

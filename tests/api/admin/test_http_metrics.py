@@ -8,8 +8,6 @@ import httpx
 import pytest
 import trio
 import trio.testing
-from api.http.refusals import Refusal
-from api.http.statistics import Tally
 from prometheus_client import exposition as classic
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -18,6 +16,8 @@ from trio.testing import trio_test
 from api.access.allowed_hosts import ANY_HOST
 from api.admin.exposition import exposition_of, make_metrics_app
 from api.admin.http_metrics import ServerMetrics
+from api.http.refusals import Refusal
+from api.http.statistics import Tally
 from scheduler.telemetry.labels import HTTP_REFUSALS
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames

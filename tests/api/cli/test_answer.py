@@ -8,10 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from api.cli.answer import Answer, Call, Usage
-from api.cli.chat.conversation import NOT_RUN, Conversation, read_tools
 from hypothesis import given
 from hypothesis import strategies as st
+
+from api.cli.answer import Answer, Call, Usage
+from api.cli.chat.conversation import NOT_RUN, Conversation, read_tools
 
 USAGE = {
     "prompt_tokens": 1200,

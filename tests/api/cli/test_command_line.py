@@ -6,10 +6,10 @@ from typing import NoReturn
 
 import click
 import pytest
-from api.cli.terminal import is_interrupt
 from click.testing import CliRunner
 
 from api.cli.command_line import penstock
+from api.cli.terminal import is_interrupt
 
 STAGES = {
     "bench scenarios": "loadtests.scenario.shipped",

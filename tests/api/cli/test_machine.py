@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from api.cli.errors import OperatorError
-from api.cli.machine import ModelMemory, ask, read_answers
 
 from api.cli import machine
+from api.cli.errors import OperatorError
+from api.cli.machine import ModelMemory, ask, read_answers
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.shared.row_bytes import RowBytes, Window
 from tests.fakes.model_files import model_files, write_files

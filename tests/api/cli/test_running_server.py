@@ -7,6 +7,8 @@ import json
 import click
 import httpx
 import pytest
+
+from api.access.api_keys import client_key
 from api.cli.errors import OperatorError
 from api.cli.running_server import (
     DEFAULT_URL,
@@ -20,8 +22,6 @@ from api.cli.running_server import (
     reason,
     refusal,
 )
-
-from api.access.api_keys import client_key
 from api.options.options import refuse_unknown_variables
 
 HERE = Address("http://127.0.0.1:9")

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from rich.console import Console
+
 from api.cli.errors import OperatorError
 from api.cli.running_server import Address
 from api.cli.started_server import Start, found_or_started, started, tail
-from rich.console import Console
 
 PARENT = """
 import os, sys, time

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import trio
 import trio.testing
+from trio.testing import trio_test
+
 from api.http.asgi import Receive, Scope, Send
 from api.http.limits import Limits
 from api.http.refusals import Refusal
-from trio.testing import trio_test
-
 from tests.api.http.wire import Client, echo, post, read_body, respond, serving
 
 KILO = 1024

@@ -7,11 +7,11 @@ import tracemalloc
 import pytest
 import trio
 import trio.testing
+from trio.testing import trio_test
+
 from api.http.asgi import Receive, Scope, Send
 from api.http.limits import Limits
 from api.http.refusals import Refusal
-from trio.testing import trio_test
-
 from tests.api.http.wire import GET, Client, Sleeper, echo, post, read_body, respond, serving
 
 MEGABYTE = 1024 * 1024

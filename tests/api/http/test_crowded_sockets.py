@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import trio
+from trio.testing import trio_test
+
 from api.http.asgi import Receive, Scope, Send
 from api.http.limits import Limits
 from api.http.refusals import Refusal
-from trio.testing import trio_test
-
 from tests.api.http.test_sockets import listening
 from tests.api.http.wire import GET, Client, Sleeper, post, respond
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from api.http.asgi import Receive, Scope, Send
-from api.http.limits import Limits, refusal_limits
-from api.http.refusals import Refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
+from api.http.asgi import Receive, Scope, Send
+from api.http.limits import Limits, refusal_limits
+from api.http.refusals import Refusal
 from tests.api.http.wire import GET, Client, Site, Sleeper, post, respond, serving
 
 PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import trio
 import trio.testing
+from trio.testing import trio_test
+
 from api.http.asgi import Receive, Scope, Send
 from api.http.limits import Limits
 from api.http.refusals import Refusal
-from trio.testing import trio_test
-
 from tests.api.http.wire import GET, Client, Ticker, echo, part, post, post_chunked, respond, serving, start
 
 

@@ -9,11 +9,11 @@ import sys
 import pytest
 import trio
 import trio.testing
-from api.http.limits import RESERVED_DESCRIPTORS, Limits, fit_descriptors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
+from api.http.limits import RESERVED_DESCRIPTORS, Limits, fit_descriptors
 from api.http.server import Server
 from tests.api.http.wire import GET, Client, Duplex, MemoryListener, echo
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from api.http.asgi import Receive, Scope, Send
 from trio.testing import trio_test
 
+from api.http.asgi import Receive, Scope, Send
 from tests.api.http.wire import GET, Client, Sleeper, Ticker, part, post, read_body, respond, serving, start
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import trio
 import trio.testing
+from trio.testing import trio_test
+
 from api.http.asgi import Receive, Scope, Send
 from api.http.body_budget import BodyBudget
 from api.http.connection import Connection
 from api.http.exchange import Service
 from api.http.limits import Limits
-from api.http.statistics import Tally
-from trio.testing import trio_test
-
 from api.http.server import Server
+from api.http.statistics import Tally
 from tests.api.http.wire import (
     GET,
     Client,

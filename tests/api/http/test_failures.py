@@ -7,11 +7,11 @@ import json
 import pytest
 import trio
 import trio.testing
+from trio.testing import trio_test
+
 from api.http.asgi import Application, Receive, Scope, Send
 from api.http.exchange import IncompleteResponse
 from api.http.refusals import Refusal
-from trio.testing import trio_test
-
 from api.http.server import Server
 from tests.api.http.wire import (
     GET,

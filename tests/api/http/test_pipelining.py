@@ -8,11 +8,11 @@ import hypothesis
 import pytest
 import trio
 import trio.testing
-from api.http.asgi import Receive, Scope, Send
-from api.http.limits import Limits
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
+from api.http.asgi import Receive, Scope, Send
+from api.http.limits import Limits
 from tests.api.http.wire import GET, Client, echo, post, post_chunked, read_body, respond, serving
 
 REQUESTS = [

@@ -7,11 +7,11 @@ import re
 
 import pytest
 import trio.testing
-from api.http.request_id import ECHOED_IN, MAX_CHARACTERS, echoed, request_id_of
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
+from api.http.request_id import ECHOED_IN, MAX_CHARACTERS, echoed, request_id_of
 from tests.api.http.wire import echo, serving
 
 OURS = re.compile(r"req_[0-9a-f]{24}")

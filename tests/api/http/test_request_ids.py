@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from api.http.request_id import ECHOED_IN
 from structlog.testing import capture_logs
 from trio.testing import MockClock, trio_test
 
 from api.app import make_app
+from api.http.request_id import ECHOED_IN
 from api.served_models import ServedModels
 from tests.api.client import MODEL, chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher, faulty

@@ -8,10 +8,10 @@ import h11
 import pytest
 import trio
 import trio.testing
-from api.http.asgi import Receive, Scope, Send
-from api.http.http_scope import response_head
 from trio.testing import trio_test
 
+from api.http.asgi import Receive, Scope, Send
+from api.http.http_scope import response_head
 from tests.api.http.wire import (
     GET,
     Client,

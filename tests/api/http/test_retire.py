@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import trio
 import trio.testing
-from api.http.asgi import Receive, Scope, Send
-from api.http.limits import Limits
 from trio.testing import trio_test
 
+from api.http.asgi import Receive, Scope, Send
+from api.http.limits import Limits
 from tests.api.http.wire import GET, Ticker, echo, respond, serving
 
 

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from trio.testing import trio_test
+
 from api.http.asgi import Application, Receive, Scope, Send
 from api.http.limits import Limits
 from api.http.refusals import Refusal
-from trio.testing import trio_test
-
 from api.http.server import Server
 from tests.api.http.wire import GET, Client, Sleeper, part, respond, start
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import trio
 import trio.testing
+
 from api.http.asgi import Application, Message, Receive, Scope, Send
 from api.http.limits import Limits
-
 from api.http.server import Server
 
 Duplex: TypeAlias = trio.abc.HalfCloseableStream

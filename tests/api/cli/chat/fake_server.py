@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import trio
+
 from api.cli.running_server import ListedModel, RunningServer
 
 SERVER = RunningServer(

@@ -11,14 +11,14 @@ import click
 import httpx
 import pytest
 import trio.testing
+from trio.testing import trio_test
+
 from api.cli.answer import Answer
 from api.cli.asking import ask
 from api.cli.chat.conversation import Conversation
 from api.cli.chat.pipe import answer_once, question
 from api.cli.errors import OperatorError
 from api.cli.running_server import read_listing
-from trio.testing import trio_test
-
 from tests.api.cli.chat.fake_server import SERVER, Answers, EndlessStream, Given, said, sse
 from tests.api.client import client_of
 from tests.fakes.loopback_engine import LoopbackLauncher

@@ -11,16 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
-from api.cli.chat import session as session_module
-from api.cli.chat.conversation import Conversation
-from api.cli.chat.session import Session, history, line_reader
-from api.cli.running_server import Address, ListedModel, NoServer, RunningServer
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
+from api.cli.chat import session as session_module
+from api.cli.chat.conversation import Conversation
+from api.cli.chat.session import Session, history, line_reader
+from api.cli.running_server import Address, ListedModel, NoServer, RunningServer
 from tests.api.cli.chat.fake_server import SERVER, Answers, EndlessStream, Given, said, sse
 
 Entered = str | type[BaseException]

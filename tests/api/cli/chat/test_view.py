@@ -7,12 +7,13 @@ import json
 from typing import Any
 
 import pytest
-from api.cli.answer import Answer
-from api.cli.chat.view import AnswerView, finished
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.markdown import Markdown
+
+from api.cli.answer import Answer
+from api.cli.chat.view import AnswerView, finished
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 9}}
 

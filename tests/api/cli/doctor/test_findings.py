@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from api.cli.command_line import penstock
 from api.cli.doctor import command
 from api.cli.doctor.command import as_object, show
 from api.cli.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Pin, Port, PortState
@@ -17,12 +23,6 @@ from api.cli.doctor.findings import Finding, Level, findings, serves
 from api.cli.machine import Machine
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.memory_plan import MemoryPlan
-from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from rich.console import Console
-
-from api.cli.command_line import penstock
 from api.version import Version
 from scheduler.shared.row_bytes import RowBytes
 

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+
 from api.cli.doctor import gathering
 
 

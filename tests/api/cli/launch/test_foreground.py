@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from api.cli.errors import OperatorError
 from api.cli.launch import foreground
 from api.cli.launch.agent import FOLDER, Setup

@@ -12,11 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
-from api.cli.errors import OperatorError
-from api.cli.launch.command import launch
 from click.testing import CliRunner, Result
 
 from api.cli import running_server
+from api.cli.errors import OperatorError
+from api.cli.launch.command import launch
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.played_server import PlayedServer, playing
 

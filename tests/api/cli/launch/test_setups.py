@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from api.cli.errors import OperatorError
 from api.cli.launch import shell
 from api.cli.launch.agent import FOLDER, Setup, Target, output_tokens, target_of
@@ -16,8 +19,6 @@ from api.cli.launch.agents import AGENTS
 from api.cli.launch.command import setup_of, warning
 from api.cli.launch.foreground import environment_of
 from api.cli.running_server import ListedModel, RunningServer
-from hypothesis import given
-from hypothesis import strategies as st
 
 CODER = ListedModel("coder", 131_072)
 TITLES = ListedModel("titles", 16_384)

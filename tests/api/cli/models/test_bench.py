@@ -12,13 +12,13 @@ import httpx
 import pytest
 import trio
 import trio.testing
+from click.testing import CliRunner
+
+from api.cli.command_line import penstock
 from api.cli.errors import OperatorError
 from api.cli.models.bench import STREAMS, SelfTest, Streams, measure, refuse, tokens_for
 from api.cli.models.disk_models import DiskModel
 from api.cli.running_server import RunningServer
-from click.testing import CliRunner
-
-from api.cli.command_line import penstock
 
 SERVER = RunningServer("http://127.0.0.1:9", None, (), is_penstock=True)
 MODEL = DiskModel(

@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
+
+from api.cli import machine
+from api.cli.command_line import penstock
 from api.cli.errors import OperatorError
 from api.cli.machine import Answers, Machine
 from api.cli.models import convert, disk_models
 from api.cli.models.convert import Target, check_disk, converted_bytes, refuse_source, run, target_of
 from api.cli.models.disk_models import DiskModel, Quantization, described
-from click.testing import CliRunner
-
-from api.cli import machine
-from api.cli.command_line import penstock
 from scheduler.models.random_qwen3 import TINY, write_model
 from tests.fakes.model_files import model_files, weights, write_files
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from api.cli.models.disk_models import DiskModel, Quantization, find, named, quantization
 
+from api.cli.models.disk_models import DiskModel, Quantization, find, named, quantization
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from tests.fakes.model_files import COMMIT, model_files, weights, write_files, write_repository
 

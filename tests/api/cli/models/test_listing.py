@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from api.cli.errors import OperatorError
-from api.cli.machine import Answers, Machine, ModelMemory
-from api.cli.models import disk_models
 from click.testing import CliRunner, Result
 
 from api.cli import machine
 from api.cli.command_line import penstock
+from api.cli.errors import OperatorError
+from api.cli.machine import Answers, Machine, ModelMemory
+from api.cli.models import disk_models
 from scheduler.shared.row_bytes import RowBytes
 from tests.fakes.model_files import model_files, write_files, write_repository
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
+
 from api.cli.machine import Machine, ModelMemory
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.memory_plan import MemoryPlan, memory_plan
-from hypothesis import given, settings
-
 from scheduler.shared.row_bytes import RowBytes, Window
 
 GB = 10**9

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from api.cli.models.disk_models import find
 from api.cli.models.hub import HubFile
 from api.cli.models.pull import _Lines
-
 from tests.fakes.fake_hub import FakeHub, running
 from tests.fakes.model_files import model_files, weights
 

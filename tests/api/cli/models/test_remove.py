@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from api.cli.errors import OperatorError
-from api.cli.models import disk_models
 from click.testing import CliRunner, Result
 
 from api.cli.command_line import penstock
+from api.cli.errors import OperatorError
+from api.cli.models import disk_models
 from tests.fakes.model_files import model_files, write_files, write_repository
 
 OTHER = "f" * 40

@@ -6,10 +6,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from api.cli.errors import OperatorError
-from api.cli.service.environment_file import parsed, read, write_new, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from api.cli.errors import OperatorError
+from api.cli.service.environment_file import parsed, read, write_new, written
 
 VALUES = st.text(
     st.characters(exclude_categories=["Cc", "Zl", "Zp", "Cs"]) | st.sampled_from("'\"# "), max_size=8

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
+
 from api.cli.errors import OperatorError
 from api.cli.service import installation
 from api.cli.service.commands import service
 from api.cli.service.serve_arguments import own_variables
 from api.cli.service.service_options import Places, Platform, ServiceOptions
-from click.testing import CliRunner, Result
-
 from scheduler.errors import OptionError
 
 OPTIONS = ServiceOptions(

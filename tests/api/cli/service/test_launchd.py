@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from api.cli.errors import OperatorError
 from api.cli.service import managers
 from api.cli.service.managers import Launchd

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
+
 from api.cli.errors import OperatorError
 from api.cli.service import commands, status
 from api.cli.service.managers import ManagerState, Systemd
-from click.testing import CliRunner, Result
 
 
 @dataclass

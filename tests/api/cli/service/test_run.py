@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from api.cli.errors import OperatorError
 from api.cli.service.run import open_log
 

@@ -12,6 +12,9 @@ from typing import Any
 
 import click
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from api.cli.errors import OperatorError
 from api.cli.service.installation import plan
 from api.cli.service.launchd_plist import plist
@@ -24,9 +27,6 @@ from api.cli.service.service_options import (
     places_of,
 )
 from api.cli.service.systemd_unit import quoted, socket_text, unit_text
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from api.options.options import load
 from scheduler.engine.joining import TOKEN_VARIABLE
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from api.cli.top.figures import Window, quantile, sparkline
-from api.cli.top.snapshots import Buckets, Cache, LiveEvents, NotALiveStream, Snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from api.cli.top.figures import Window, quantile, sparkline
+from api.cli.top.snapshots import Buckets, Cache, LiveEvents, NotALiveStream, Snapshot
 
 BODY = (
     b'event: snapshot\ndata: {"time": 1, "generated_tokens": 2, "model": "tiny", "slots": 8.0,'

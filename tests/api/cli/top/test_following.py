@@ -8,12 +8,12 @@ import httpx
 import msgspec
 import pytest
 import trio.testing
+from trio.testing import trio_test
+
 from api.cli.errors import OperatorError
 from api.cli.running_server import Address
 from api.cli.top.following import RETRY_SECONDS, Following, Lost, first_snapshot
 from api.cli.top.snapshots import Snapshot
-from trio.testing import trio_test
-
 from tests.api.cli.top.test_screen import lines
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher

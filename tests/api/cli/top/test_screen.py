@@ -7,6 +7,11 @@ from io import StringIO
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
 from api.cli.top.figures import Figures
 from api.cli.top.screen import View, count, duration, frame, size
 from api.cli.top.snapshots import (
@@ -20,10 +25,6 @@ from api.cli.top.snapshots import (
     Snapshot,
     Tenant,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from rich.cells import cell_len
-from rich.console import Console
 
 REQUESTS = [
     Request("id-waits", state="submitted", tenant="acme", age_seconds=99.0),
