@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-_ROOT = str(Path(__file__).parents[1])
+_ROOT = str(Path(__file__).parents[2])
 
 
 def with_own_path(environment: Mapping[str, str]) -> dict[str, str]:
