@@ -116,7 +116,9 @@ def load(served: Served, agents: int = 14) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.long), (390, "dark")]
+)
 def test_the_page_shows_a_busy_server(width: int, scheme: str, tmp_path: Path) -> None:
     """Lanes, queue, figures, requests and a chat by keyboard alone; clients' words are no markup."""
     with (

@@ -85,7 +85,11 @@ def restarts(served: Served) -> int:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("kind", "cause"),
-    [(Strike.KILL, "killed"), (Strike.STOP, "hung"), (Strike.MEMORY, "out_of_memory")],
+    [
+        (Strike.KILL, "killed"),
+        pytest.param(Strike.STOP, "hung", marks=pytest.mark.long),
+        pytest.param(Strike.MEMORY, "out_of_memory", marks=pytest.mark.long),
+    ],
     ids=lambda value: value.name.lower() if isinstance(value, Strike) else value,
 )
 def test_streams_of_a_dead_engine_go_on_at_the_other(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.device import report
+from loadtests.device import kernels, report
 from loadtests.device.finding import DeviceReport, Finding, Section, attempt
 from scheduler.engine.mlx.device import device
 from tests.repo.tree import ROOT
@@ -33,6 +33,14 @@ def _findings(data: dict[str, Any], title: str) -> dict[str, dict[str, Any]]:
     return {finding["name"]: finding for finding in section["findings"]}
 
 
+def test_every_operation_is_right_on_this_machine() -> None:
+    """The first section of the report; the others are `long`."""
+    found = list(kernels.findings())
+    assert [finding for finding in found if finding.judgement != "right"] == []
+    assert found
+
+
+@pytest.mark.long
 def test_every_branch_is_right_on_this_machine(quick_run: tuple[Path, str]) -> None:
     """All tokens are the best ones in float32, and seeded answers do not depend on neighbours."""
     data = json.loads((quick_run[0] / "device.json").read_text())
@@ -47,6 +55,7 @@ def test_every_branch_is_right_on_this_machine(quick_run: tuple[Path, str]) -> N
             assert figures["seeded_answers_as_alone"] == figures["seeded_answers"] == 7
 
 
+@pytest.mark.long
 def test_steps_and_memory_have_figures(quick_run: tuple[Path, str]) -> None:
     """Of which no test can say what they should be; those that the guard relies on are held to bounds."""
     data = json.loads((quick_run[0] / "device.json").read_text())
@@ -66,6 +75,7 @@ def test_steps_and_memory_have_figures(quick_run: tuple[Path, str]) -> None:
     assert memory["buffers"]["figures"]["weights"] > 0
 
 
+@pytest.mark.long
 def test_the_report_can_be_sent_in(quick_run: tuple[Path, str]) -> None:
     """It says what ran on what, and names no folder, user or host."""
     out, printed = quick_run
