@@ -93,7 +93,7 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
     """SIGSTOP: the process lives and does nothing. After --stall-seconds it is declared hung; it continues
     only to write its stacks to the log."""
     plan = "step_seconds=0.01"
-    with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "2") as served:
+    with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "4") as served:
 
         async def main() -> tuple[list[Answer], Answer]:
             expected = await ask(served.port, "the same", max_tokens=200)
@@ -103,8 +103,11 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
                 answers.append(await ask(served.port, "the same", max_tokens=200))
 
             async with trio.open_nursery() as nursery:
+                before = served.metric("penstock_generated_tokens_total")
                 nursery.start_soon(one)
-                await trio.sleep(0.5)
+                await trio.to_thread.run_sync(
+                    eventually, lambda: served.metric("penstock_generated_tokens_total") > before + 3
+                )
                 os.kill(served.engine_pid(), signal.SIGSTOP)
             return answers, expected
 
@@ -167,4 +170,4 @@ def test_a_drain_during_a_restart_ends_when_the_answers_do() -> None:
 
         [answer] = trio.run(main)
         assert (answer.errors, answer.finish_reason) == ([], "length")
-        assert served.process.wait(20) == 0
+        assert served.process.wait(60) == 0

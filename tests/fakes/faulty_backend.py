@@ -148,8 +148,8 @@ def install(faults: Faults) -> None:
 
 
 def holding_in_mlx_engine_process(streams: int, tokens: int, folder: Path) -> str:
-    """As `in_engine_process`, for the MLX back end: an engine stops in the middle of so many streams while
-    the folder has a file `hold`."""
+    """As `in_engine_process`, for the MLX back end: an engine stops in the middle of this number of streams
+    while the folder has a file `hold`."""
     return f"""
 import pathlib, sys
 if "scheduler.engine" in sys.orig_argv:
@@ -159,9 +159,9 @@ if "scheduler.engine" in sys.orig_argv:
 
 
 def hold(streams: int, tokens: int, folder: Path) -> None:
-    """While the file `hold` exists, requests wait until so many have come, however late a busy machine sends
-    the last, and start together. When these have that many tokens, the loop makes the file `held`, and goes
-    on when `hold` is gone."""
+    """While the file `hold` exists, requests wait until all `streams` have come, however late a busy machine
+    sends the last, and start together. When these have `tokens`, the loop makes the file `held`, and goes on
+    when `hold` is gone."""
     turn, emit = EngineLoop.turn, EngineLoop._emit
     asked, emitted = folder / "hold", 0
     withheld: list[ToEngine] = []
