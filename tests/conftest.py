@@ -10,6 +10,7 @@ import pytest
 import trio.testing
 
 from api.version import own_version
+from tests.examples import examples
 from tests.fast import is_fast, no_processes
 
 # These assert outside test modules too; without this their failures would show no values.
@@ -17,7 +18,10 @@ pytest.register_assert_rewrite("tests.contracts", "tests.scheduler.engine.mlx", 
 
 # An example that a busy machine delays is not a failure.
 hypothesis.settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any machine")
 
