@@ -115,7 +115,7 @@ class LongSessions:
 
     @property
     def ratio(self) -> float:
-        """How many times less a warm turn takes than a cold one."""
+        """Return how many times less a warm turn takes than a cold one."""
         return self.cold_cpu_seconds / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
     @property
@@ -221,8 +221,8 @@ async def _asked_cold(
 
 
 def parted(warm: Sequence[Turn], cold: Sequence[Turn]) -> int:
-    """How many cold turns, in the order of the warm ones, did not give the same tokens without a cache. One
-    that found something cached, or has no token, counts as well: it says nothing."""
+    """Return how many cold turns, in the order of the warm ones, did not give the same tokens without a
+    cache. One that found something cached, or has no token, counts as well: it says nothing."""
     return sum(
         one.tokens != again.tokens or bool(again.cached_tokens) or not again.tokens
         for one, again in zip(warm, cold, strict=False)

@@ -31,7 +31,7 @@ class EngineBounds:
 
     @property
     def smallest_chunk(self) -> bool:
-        """Whether prefill chunks can get no smaller, so that a timeout is not theirs."""
+        """Return whether prefill chunks can get no smaller, so that a timeout is not theirs."""
         return self.chunk_tokens <= LEAST_CEILING_TOKENS
 
     def climbed(self, chunk_tokens: int) -> EngineBounds:

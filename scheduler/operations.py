@@ -58,7 +58,7 @@ class Operations:
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """What the check at load found necessary; empty until an engine is ready."""
+        """Return what the check at load found necessary; empty until an engine is ready."""
         ready = self._pool.ready
         return () if ready is None else ready.fallbacks
 

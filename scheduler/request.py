@@ -177,5 +177,5 @@ class GenerationRequest:
 
     @property
     def only_prompt(self) -> bool:
-        """Whether nothing but its prompt is of interest: the answer is empty."""
+        """Return whether nothing but its prompt is of interest: the answer is empty."""
         return self.max_tokens == 0

@@ -62,7 +62,7 @@ class Keeper(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What queued requests wait for before an engine can take any of them; empty: nothing."""
+        """Return what queued requests wait for before an engine can take any of them; empty: nothing."""
         ...
 
 
@@ -129,7 +129,7 @@ class Scheduler:
     async def run(self) -> None:
         """Never returns by itself. Cancelling it ends the engines and fails every request.
 
-        Raises EngineNeverReady.
+        Raise EngineNeverReady.
         """
         never_ready: EngineNeverReady | None = None
         try:
@@ -192,8 +192,7 @@ class Scheduler:
             yield RequestStream(records, doorbell, self._queue.ahead_of, lambda: self.keeper.waits_for)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """Load a LoRA adapter into all engines. Raises AdapterUnusable, and Unavailable if none is
-        running."""
+        """Load a LoRA adapter into all engines. Raise AdapterUnusable, and Unavailable if none is running."""
         try:
             source = await self.offload(partial(source_of, name, folder))
         except AdapterRefused as refused:
@@ -221,7 +220,7 @@ class Scheduler:
         return await self._off_loop.detokenize(token_ids, field, tenant)
 
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
-        """Whether the thinking budget that `request` names can be enforced; True if it names none."""
+        """Return whether the thinking budget that `request` names can be enforced; True if it names none."""
         return self._preparation.keeps_thinking_budget(request)
 
     @property
@@ -231,11 +230,11 @@ class Scheduler:
 
     @property
     def most_requests(self) -> int:
-        """How many requests one client may have waiting, if nobody else has any."""
+        """Return how many requests one client may have waiting, if nobody else has any."""
         return self._queue.most_per_client
 
     def room_for(self, requests: int) -> bool:
-        """Whether the queue can take this many more now, of a tenant that has no bound of its own."""
+        """Return whether the queue can take this many more now, of a tenant that has no bound of its own."""
         return self._queue.room >= requests
 
     async def wait_ready(self) -> Ready:
@@ -246,7 +245,7 @@ class Scheduler:
 
     @property
     def oldest_queued_at(self) -> float | None:
-        """When the oldest request came that no engine has; None if there is none."""
+        """Return when the oldest request came that no engine has; None if there is none."""
         return self._queue.oldest_at
 
     @property

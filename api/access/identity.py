@@ -76,12 +76,12 @@ class Identity:
         ignored_fields: tuple[str, ...] = (),
     ) -> Caller:
         """`headers` are looked up in small letters; `tenant_of_key` is whose key the request bears, where
-        there are keys. Raises InvalidRequest naming the header."""
+        there are keys. Raise InvalidRequest naming the header."""
         origin = Origin(request_id, headers.get(TRACE_HEADER), ignored_fields)
         return Caller(self.tenant(headers, tenant_of_key), _session(headers), _timeout(headers), origin)
 
     def tenant(self, headers: Mapping[str, str], tenant_of_key: str | None) -> str:
-        """Raises InvalidRequest naming the header."""
+        """Raise InvalidRequest naming the header."""
         if tenant_of_key is not None:
             return tenant_of_key
         if self.tenant_header is None or not (value := headers.get(self.tenant_header)):

@@ -65,8 +65,8 @@ class OriginCheck:
         return origin_not_allowed("another site")
 
     def _is_link(self, scope: Scope, headers: Headers) -> bool:
-        """Whether the request follows a link. A page cannot read the target, so it may link to paths that
-        cost nothing. Frames are not links."""
+        """Return whether the request follows a link. A page cannot read the target, so it may link to paths
+        that cost nothing. Frames are not links."""
         return (
             scope["method"] in ("GET", "HEAD")
             and headers.get("sec-fetch-mode") == "navigate"

@@ -111,7 +111,7 @@ class LiveFeed:
 
     @property
     def over(self) -> bool:
-        """Whether a draining server has no more requests, or another process takes them."""
+        """Return whether a draining server has no more requests, or another process takes them."""
         return self._over
 
     def delay(self) -> float:
@@ -175,7 +175,7 @@ class LiveFeed:
         return now - self._made_at >= 0.9 * SNAPSHOT_SECONDS
 
     def _knows_more(self) -> bool:
-        """Whether a new viewer would get something that the next frame has again."""
+        """Return whether a new viewer would get something that the next frame has again."""
         last = self._frames[-1]
         return self._scheduler.history.number != last.sampled or self._scheduler.recent.number != last.recent
 

@@ -41,7 +41,7 @@ def note(kind: str, what: str = "", name: str | None = None) -> str:
 
 
 def of_url(url: str) -> str:
-    """What `note` says of a URL, which may be a `data:` URL. Others are neither fetched nor quoted."""
+    """Return what `note` says of a URL, which may be a `data:` URL. Others are neither fetched nor quoted."""
     if url[:5].lower() != "data:":
         return " by URL"
     comma = url.find(",", 0, 1024)
@@ -51,12 +51,12 @@ def of_url(url: str) -> str:
 
 
 def of_file(data: str) -> str:
-    """What `note` says of a file, which comes as a `data:` URL or as its base64 text alone."""
+    """Return what `note` says of a file, which comes as a `data:` URL or as its base64 text alone."""
     return of_url(data) if data[:5].lower() == "data:" else of_data(data)
 
 
 def of_data(data: str, start: int = 0) -> str:
-    """What `note` says of the base64 text in `data` from `start` on."""
+    """Return what `note` says of the base64 text in `data` from `start` on."""
     length = _decoded_bytes(data, start)
     if length > LARGEST_LOOKED_AT_BYTES:
         return f", {length} bytes"

@@ -100,7 +100,7 @@ def ignored(scope: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ignore(scope: MutableMapping[str, Any], name: str) -> tuple[str, ...]:
-    """Add a known field that has no effect here. Returns all names."""
+    """Add a known field that has no effect here. Return all names."""
     names = scope[SCOPE_KEY] = tuple(sorted({*ignored(scope), name}))
     return names
 

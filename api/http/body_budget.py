@@ -45,7 +45,7 @@ class BodyBudget:
 
     @property
     def crowded(self) -> bool:
-        """Whether a body waits for room."""
+        """Return whether a body waits for room."""
         return bool(self._waiting)
 
     def take(self, account: str, count: int) -> None:

@@ -95,7 +95,8 @@ class Defaults:
         frequency_penalty: float | None = None,
         logit_bias: tuple[tuple[int, float], ...] = (),
     ) -> Sampling:
-        """What a body says, and the defaults where it says None. Every dialect's decoder calls this."""
+        """Return what a body says, and the defaults where it says None. Every dialect's decoder calls
+        this."""
         default = self.sampling
         return Sampling(
             temperature=_given(temperature, default.temperature),
@@ -143,7 +144,7 @@ def resolve(preset: DefaultSettings, options: DefaultSettings, file: DefaultSett
 
 
 def checked(name: str, value: Any) -> Any:
-    """`value` of the setting `name`, of its type. Raises ValueError where no body may say it."""
+    """`value` of the setting `name`, of its type. Raise ValueError where no body may say it."""
     return _validated(_ADAPTERS[name].validate_python, value, strict=True)
 
 
@@ -160,8 +161,8 @@ def _validated(validate: Any, value: Any, **options: Any) -> Any:
 
 
 def from_file(content: Mapping[str, Any]) -> tuple[DefaultSettings, dict[str, str]]:
-    """What `generation_config.json` says, and by key why a value in it is ignored. Never raises: the file is
-    the model's author's, and a server without one of its values is better than none."""
+    """Return what `generation_config.json` says, and by key why a value in it is ignored. Never raises: the
+    file is the model's author's, and a server without one of its values is better than none."""
     values: dict[str, Any] = {}
     ignored: dict[str, str] = {}
     for name in _OF_FILE:

@@ -114,7 +114,7 @@ def served_names(text: Any) -> Any:
 
 
 def named_folders(text: str | None) -> list[tuple[str, str]]:
-    """`name=folder,name=folder`. Raises ValueError, which quotes the bad part."""
+    """`name=folder,name=folder`. Raise ValueError, which quotes the bad part."""
     found: dict[str, str] = {}
     for part in between_commas(text):
         name, equals, folder = map(str.strip, part.partition("="))

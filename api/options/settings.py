@@ -302,12 +302,12 @@ class ServeSettings(ModelSettings):
 
     @property
     def on_cluster(self) -> bool:
-        """Whether other machines have the engines."""
+        """Return whether other machines have the engines."""
         return isinstance(self.engines, str)
 
     @property
     def ray(self) -> bool:
-        """Whether Ray keeps the engines on their machines."""
+        """Return whether Ray keeps the engines on their machines."""
         return isinstance(self.engines, str) and self.engines.startswith("ray")
 
     @cached_property

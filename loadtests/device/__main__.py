@@ -24,7 +24,7 @@ _PRIVATE_FACTS = ("uuid", "pci")
 
 
 def machine() -> dict[str, Figure]:
-    """What the device is and which versions run; nothing that names a person or a machine."""
+    """Return what the device is and which versions run; nothing that names a person or a machine."""
     facts = {
         str(name): value if isinstance(value, int | float) else str(value)
         for name, value in device().facts().items()

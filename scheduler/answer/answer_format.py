@@ -231,7 +231,7 @@ def tool_syntax(name: str) -> ToolSyntax:
 def answer_format(
     tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> AnswerFormat:
-    """The format of a transformers tokenizer's model. Raises OptionError for unknown names."""
+    """The format of a transformers tokenizer's model. Raise OptionError for unknown names."""
     _check("tool-parser", tool_parser, tool_parsers())
     _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
     if "harmony" in (tool_parser, reasoning_parser) or (

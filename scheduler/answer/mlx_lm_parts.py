@@ -57,7 +57,7 @@ def tool_parser(name: str) -> Any:
 
 
 def chat_template(name: str) -> Any:
-    """A module with `apply_chat_template` or `RESPONSE_FORMAT`, or both. Raises ImportError."""
+    """A module with `apply_chat_template` or `RESPONSE_FORMAT`, or both. Raise ImportError."""
     _folder()
     return import_module(f"{_PACKAGE}.chat_templates.{name}")
 

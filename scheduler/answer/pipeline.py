@@ -63,12 +63,12 @@ class AnswerPipeline:
 
     @property
     def stopped(self) -> bool:
-        """Whether the answer is complete, although the engine may still generate."""
+        """Return whether the answer is complete, although the engine may still generate."""
         return self.stop_string is not None or (self._assembly is not None and self._assembly.complete)
 
     @property
     def malformed_calls(self) -> int:
-        """How many tool calls the model wrote that cannot be parsed."""
+        """Return how many tool calls the model wrote that cannot be parsed."""
         return 0 if self._assembly is None else self._assembly.malformed_calls
 
     @property

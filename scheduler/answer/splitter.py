@@ -141,6 +141,6 @@ class MarkSplitter:
 
 
 def _beyond_first(text: str, mark: str) -> bool:
-    """Whether `text` has something other than white space and the beginning of `mark`."""
+    """Return whether `text` has something other than white space and the beginning of `mark`."""
     rest = text.lstrip()
     return bool(rest) and not mark.startswith(rest)

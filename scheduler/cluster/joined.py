@@ -41,14 +41,14 @@ class Engine(Protocol):
     def name(self) -> str: ...
     @property
     def linked(self) -> bool:
-        """Whether a process of it runs."""
+        """Return whether a process of it runs."""
         ...
 
     @property
     def ready(self) -> bool: ...
     @property
     def failed(self) -> bool:
-        """Whether it could not be started, and nobody tries."""
+        """Return whether it could not be started, and nobody tries."""
         ...
 
 
@@ -79,7 +79,7 @@ class JoinedLauncher:
 
     @property
     def waiting(self) -> bool:
-        """Whether all machines have dialed, and nobody has taken their connections."""
+        """Return whether all machines have dialed, and nobody has taken their connections."""
         return len(self._dialed) == self._ranks
 
     def offer(self, dialed: Dialed, rank: int = 0) -> Dialed | None:

@@ -33,7 +33,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def source_of(name: str, folder: Path) -> AdapterSource:
-    """Read the folder, as far as that needs no model. Raises AdapterRefused, which names the adapter."""
+    """Read the folder, as far as that needs no model. Raise AdapterRefused, which names the adapter."""
     with named(name):
         if not NAME.fullmatch(name):
             raise AdapterRefused("a name has letters, digits, '.', '_' and '-', at most 128")
@@ -81,12 +81,12 @@ class Adapters:
 
     @property
     def present(self) -> tuple[AdapterSource, ...]:
-        """What a new engine loads."""
+        """Return what a new engine loads."""
         return tuple(self._sources.values())
 
     @contextmanager
     def using(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[GenerationRequest, ...]]:
-        """The same requests with their adapters' fingerprints, which stay loaded within this block. Raises
+        """The same requests with their adapters' fingerprints, which stay loaded within this block. Raise
         ModelNotFound."""
         found = tuple(self._resolved(request) for request in requests)
         used = [request.adapter_key for request in found if request.adapter_key]
@@ -106,7 +106,7 @@ class Adapters:
         return replace(request, adapter_key=source.key)
 
     async def load(self, source: AdapterSource) -> None:
-        """Load an adapter into all engines, or into none. Raises AdapterUnusable, which says why, and
+        """Load an adapter into all engines, or into none. Raise AdapterUnusable, which says why, and
         Unavailable if no engine answers."""
         async with self._loading:
             if source.name in self._served:
@@ -141,7 +141,7 @@ class Adapters:
             raise AdapterUnusable(refusals[0], param="lora_path")
 
     def unload(self, name: str) -> None:
-        """Take it from new requests; those that have it go on. Raises ModelNotFound."""
+        """Take it from new requests; those that have it go on. Raise ModelNotFound."""
         source = self._served.pop(name, None)
         if source is None:
             raise ModelNotFound(f"the adapter {name!r} is not loaded", param="lora_name")

@@ -43,12 +43,12 @@ class Dispatcher:
 
     @property
     def credits(self) -> int:
-        """How many requests the engines may hold together."""
+        """Return how many requests the engines may hold together."""
         return sum(engine.credits for engine in self._engines.values())
 
     @property
     def has_room(self) -> bool:
-        """Whether a request that arrives now goes straight to an engine."""
+        """Return whether a request that arrives now goes straight to an engine."""
         return bool(self._open())
 
     @property

@@ -85,6 +85,6 @@ def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
 
 
 def takes_suspect(on_board: OnBoard, slots: int) -> bool:
-    """Whether an engine with these requests may resume a suspect now: its death would have no other culprit.
-    Without a free slot the suspect would be blamed for a death while it only waited."""
+    """Return whether an engine with these requests may resume a suspect now: its death would have no other
+    culprit. Without a free slot the suspect would be blamed for a death while it only waited."""
     return len(on_board) < slots and all(record.trusted for record in on_board)

@@ -99,7 +99,7 @@ class Pool:
     # --- its engines
 
     def __len__(self) -> int:
-        """How many requests the engines hold, or are to resume, or have just ended."""
+        """Return how many requests the engines hold, or are to resume, or have just ended."""
         held = sum(len(engine.multiplexer) for engine in self)
         return held + len(self.awaiting) + len(self.turns.ending)
 
@@ -127,7 +127,7 @@ class Pool:
 
     @property
     def ready(self) -> Ready | None:
-        """What an engine that is ready has reported; None if none is."""
+        """Return what an engine that is ready has reported; None if none is."""
         return self.statistics().ready
 
     def statistics(self) -> EngineStatistics:
@@ -178,12 +178,12 @@ class Pool:
 
     @property
     def running(self) -> bool:
-        """Whether a process of its engines may be left."""
+        """Return whether a process of its engines may be left."""
         return any(engine.running for engine in self)
 
     @property
     def failure(self) -> str | None:
-        """Why none of its engines can be started; None also where that ends `run`, which says why."""
+        """Return why none of its engines can be started; None also where that ends `run`, which says why."""
         if self._ends_with_first_engines or not all(engine.failed for engine in self):
             return None
         return next((engine.failure for engine in self), None)

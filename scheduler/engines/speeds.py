@@ -54,7 +54,7 @@ class Speeds:
 
     @property
     def row_seconds(self) -> float:
-        """What one more decoding row adds to a step."""
+        """Return what one more decoding row adds to a step."""
         return max(self._decode.row, self._decode.step * _ROW_SHARE)
 
     def step_seconds(self, rows: float) -> float:
@@ -62,8 +62,8 @@ class Speeds:
         return self._decode.step + rows * self.row_seconds
 
     def prefill_seconds(self, tokens: int, rows: int, context_tokens: float = 0.0) -> float:
-        """How long this many prompt tokens take beside these rows: their own cost behind such a context,
-        and the steps that they are spread over."""
+        """Return how long this many prompt tokens take beside these rows: their own cost behind such a
+        context, and the steps that they are spread over."""
         costs = self._prefill
         steps = tokens / self._chunk_tokens * (costs.chunk + (self.step_seconds(rows) if rows else 0.0))
         return steps + tokens * (costs.token + context_tokens * costs.token_context)

@@ -68,12 +68,12 @@ class _Engine:
 
     @property
     def held_bytes(self) -> int:
-        """What it may be using at this moment."""
+        """Return what it may be using at this moment."""
         return max(self.limit_bytes, self.used_bytes)
 
     @property
     def least(self) -> int:
-        """What it cannot give back."""
+        """Return what it cannot give back."""
         return self.limit_bytes if self.phase is _Phase.LOADING else self.least_bytes
 
     def memory(self, now: float) -> EngineMemory:
@@ -117,7 +117,7 @@ class MemoryBudget:
             one.starts(_Phase.ABSENT)
 
     def may_load(self, engine: str) -> bool:
-        """Whether a process may be started now. Ask again after `rebalance`."""
+        """Return whether a process may be started now. Ask again after `rebalance`."""
         one = self._engines[engine]
         if self.budget_bytes is None:
             return all(other.phase is _Phase.ABSENT for other in self._others(engine))

@@ -140,7 +140,8 @@ def leveled(total_bytes: int, wants: Mapping[str, int]) -> dict[str, int]:
 
 
 def _is_near(limits: Mapping[str, int], engines: Sequence[EngineMemory], budget_bytes: int) -> bool:
-    """Whether the present shares will do: each engine has one, its rows fit, and none would change much."""
+    """Return whether the present shares will do: each engine has one, its rows fit, and none would change
+    much."""
     if sum(one.limit_bytes for one in engines) > budget_bytes:
         return False
     for one in engines:

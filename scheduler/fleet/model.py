@@ -103,7 +103,7 @@ class Model:
 
     @property
     def wanted(self) -> bool:
-        """Whether an operator waits for it to be loaded."""
+        """Return whether an operator waits for it to be loaded."""
         return self._wanted_at is not None
 
     @property
@@ -116,7 +116,7 @@ class Model:
 
     @property
     def memory_bytes(self) -> int:
-        """What its engines use, as they have reported last; 0: it is not loaded."""
+        """Return what its engines use, as they have reported last; 0: it is not loaded."""
         engines = self.scheduler.metrics.engines if self.scheduler.pool.ready is not None else ()
         return int(sum(value_of(engine.memory_guard["used"]) for engine in engines))
 

@@ -131,7 +131,7 @@ def _held_bytes(models: Sequence[Standing]) -> int:
 
 
 def _coming_bytes(models: Sequence[Standing], unload: Sequence[str]) -> int:
-    """What will be free without a further decision."""
+    """Return what will be free without a further decision."""
     leaving = (ModelState.DRAINING, ModelState.UNLOADING)
     return sum(model.need_bytes for model in models if model.state in leaving or model.name in unload)
 

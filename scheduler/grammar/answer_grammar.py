@@ -76,7 +76,7 @@ class AnswerGrammars:
     def grammar(self, request: GenerationRequest, *, in_reasoning: bool, known_only: bool = False) -> str:
         """The grammar of the answer; empty: none. `in_reasoning`: the prompt has opened reasoning.
 
-        Raises InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
+        Raise InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
         check it and `known_only` forbids that.
         """
         if (asked := _asked(request, self._hold_calls)) is None:

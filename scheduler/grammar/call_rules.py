@@ -54,7 +54,7 @@ class CallRules:
         self._json_arguments = json_arguments
 
     def calls(self, tools: Sequence[Tool], *, several: bool) -> str:
-        """The rule of one or more calls of any of the tools, and no text. Raises Inexpressible, with the
+        """The rule of one or more calls of any of the tools, and no text. Raise Inexpressible, with the
         tool's place as the first step of its path."""
         self._write(tools, several=several)
         before, after = self._dialect.around_text
@@ -62,7 +62,7 @@ class CallRules:
         return f"{empty_text} {self._book.literal(self._mark)} marked {self._trails()}"
 
     def text_with_calls(self, tools: Sequence[Tool], *, several: bool) -> str:
-        """The rule of any text with calls in it, each of them held from its mark on. Raises Inexpressible."""
+        """The rule of any text with calls in it, each of them held from its mark on. Raise Inexpressible."""
         self._write(tools, several=several and bool(self._dialect.opening))
         free = text_without((self._mark,))
         text, marked = self._book.terminal(free), f"{self._book.ended_by(free, self._mark)} marked"
@@ -86,9 +86,9 @@ class CallRules:
         self._book.add(f"marked: {opening} call {more} {literal(dialect.closing)}")
 
     def _trails(self) -> str:
-        """What may stand after the last call. Where a newline separates calls, a model that is not used to
-        calls ends its lines with one too, or with two. Were it allowed to begin another call only, it would
-        have to: SmolLM2-135M then called until MAX_CALLS."""
+        """Return what may stand after the last call. Where a newline separates calls, a model that is not
+        used to calls ends its lines with one too, or with two. Were it allowed to begin another call only, it
+        would have to: SmolLM2-135M then called until MAX_CALLS."""
         newline = "\n" in self._dialect.separators
         ends = ("", "\n", "\n\n") if newline else ("",)
         return _choice(self._book.literal, [trail + end for trail in self._dialect.trails for end in ends])
@@ -330,8 +330,8 @@ def _only_names(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_read_exactly(schema: Any, forms: Sequence[Form]) -> bool:
-    """Whether a string is streamed as it is written, before mlx-lm's parser could strip it: it need not be
-    whole to be known as a string."""
+    """Return whether a string is streamed as it is written, before mlx-lm's parser could strip it: it need
+    not be whole to be known as a string."""
     return {one.kind for one in forms} <= {"string", "null"} and "allOf" not in schema
 
 

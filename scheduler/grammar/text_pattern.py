@@ -67,7 +67,7 @@ def text_pattern(
 ) -> str:
     """The pattern of the strings of `form` that contain none of `ends`. `complaint`: the error of a pattern.
 
-    Raises Inexpressible if there are none, or if a pattern cannot be used and `strict` forbids to ignore it.
+    Raise Inexpressible if there are none, or if a pattern cannot be used and `strict` forbids to ignore it.
     """
     schema, conjuncts = form.schema, [without(ends)]
     if (choices := form.choices) is not None:
@@ -105,7 +105,7 @@ def on_one_line(pattern: str, marks: str) -> str:
 
 
 def is_free(form: Form) -> bool:
-    """Whether any text fits it."""
+    """Return whether any text fits it."""
     return form.kind == "string" and not form.schema.keys() & {
         "enum", "const", "pattern", "minLength", "maxLength"
     } and form.schema.get("format") not in FORMATS  # fmt: skip
@@ -127,7 +127,7 @@ def _ends_anchored(pattern: str) -> bool:
 
 
 def _has_plain_anchors(pattern: str) -> bool:
-    """Whether anchors stand only at its ends, and hold for all of it."""
+    """Return whether anchors stand only at its ends, and hold for all of it."""
     anchored = pattern.startswith("^") or _ends_anchored(pattern)
     depth, in_class, skip = 0, False, False
     last = len(pattern) - 1

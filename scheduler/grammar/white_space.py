@@ -37,7 +37,7 @@ def json_options(schema: Any, asked: WhiteSpace | None = None) -> dict[str, Any]
 
 
 def white_space_fault(asked: WhiteSpace, verdict: Callable[[dict[str, Any]], str | None]) -> str | None:
-    """What is wrong with a client's pattern, or None. `verdict`: the error of a part of a grammar."""
+    """Return what is wrong with a client's pattern, or None. `verdict`: the error of a part of a grammar."""
     if not asked.regex:
         return None
     # The texts that match it and are no white space of JSON: there must be none.
@@ -51,8 +51,8 @@ def white_space_fault(asked: WhiteSpace, verdict: Callable[[dict[str, Any]], str
 
 
 def indentation_levels(schema: Any) -> int:
-    """How deep objects and arrays that fit `schema` are nested, at most MAX_LEVELS. Properties that it does
-    not declare count as flat."""
+    """Return how deep objects and arrays that fit `schema` are nested, at most MAX_LEVELS. Properties that it
+    does not declare count as flat."""
     return min(MAX_LEVELS, _Levels(schema).of(schema, 0))
 
 

@@ -41,7 +41,7 @@ class SleepTime:
         self.total_seconds = 0.0
 
     def read(self, running: float, continuous: float) -> float:
-        """Take both clocks, read at the same time. Returns how long the machine slept since the last
+        """Take both clocks, read at the same time. Return how long the machine slept since the last
         reading."""
         difference = continuous - running
         known, last = self._difference, self._read_at

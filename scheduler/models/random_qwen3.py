@@ -91,8 +91,8 @@ def ensure_model(shape: Shape, name: str, cache_folder: Path) -> Path:
 
 
 def write_model(shape: Shape, folder: Path) -> None:
-    """Write the model into a folder that is empty, not there yet, or already this model.
-    Raises what `write_folder` does."""
+    """Write the model into a folder that is empty, not there yet, or already this model. Raise what
+    `write_folder` does."""
     write_folder(folder, model_digest(shape), partial(_write_files, shape))
 
 

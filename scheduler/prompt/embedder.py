@@ -65,7 +65,7 @@ def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka:
     """Return what the model in `path` is besides a writer of tokens; None: nothing. `config` is the text
     part of its config.json; `matryoshka`: the operator says that vectors may be cut.
 
-    Raises StartupError.
+    Raise StartupError.
     """
     if task == "chat":
         return None

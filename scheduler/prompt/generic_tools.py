@@ -24,7 +24,7 @@ _ASKED: Message = {"role": "user", "content": _FIRST}
 
 
 def knows_tools(render: Renderer) -> bool:
-    """Whether a template writes the tools that it gets. One that fails is taken to."""
+    """Return whether a template writes the tools that it gets. One that fails is taken to."""
     try:
         return render(ChatPrompt((_ASKED,))) != render(ChatPrompt((_ASKED,), tools=(_PROBE,)))
     except Exception:  # A template is a program and may raise anything.
@@ -32,7 +32,7 @@ def knows_tools(render: Renderer) -> bool:
 
 
 def has_system_turn(render: Renderer) -> bool:
-    """Whether a template writes a system message before the first question, in a turn of its own. Some
+    """Return whether a template writes a system message before the first question, in a turn of its own. Some
     raise, some leave it out, some write it before the last question, where each turn would move it."""
     turns: tuple[Message, ...] = (
         {"role": "system", "content": _SYSTEM},

@@ -72,7 +72,7 @@ def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _keeps_letters(part: dict[str, Any]) -> bool:
-    """Whether a component keeps all letters, except those with an accent."""
+    """Return whether a component keeps all letters, except those with an accent."""
     match part["type"]:
         case "Replace":
             replaced = part["pattern"].get("String")

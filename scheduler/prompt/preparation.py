@@ -86,7 +86,7 @@ MAX_PROMPT_LOGPROBS = 1 << 18
 
 
 def check_prompt_logprobs(prepared: Sequence[PreparedRequest]) -> None:
-    """Raises InvalidRequest where one client's request comes to more than MAX_PROMPT_LOGPROBS."""
+    """Raise InvalidRequest where one client's request comes to more than MAX_PROMPT_LOGPROBS."""
     scored = [(one.request.prompt_logprobs, one) for one in prepared]
     entries = sum((top + 1) * len(one.prompt) * one.request.choices for top, one in scored if top is not None)
     if entries > MAX_PROMPT_LOGPROBS:
@@ -121,13 +121,13 @@ class Preparation:
         self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """`prepare_known` and `prepare_grammar`. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
+        """`prepare_known` and `prepare_grammar`. Raise TemplateFailed, PromptTooLong, InvalidRequest."""
         prepared = self.prepare_known(request)
         return self.prepare_grammar(prepared) if isinstance(prepared, NewGrammar) else prepared
 
     def prepare_known(self, request: GenerationRequest) -> PreparedRequest | NewGrammar:
         """Render, tokenize, check; NewGrammar if the grammar is not cached. Takes about 2 ms per 1,000
-        tokens: call it off the event loop. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
+        tokens: call it off the event loop. Raise TemplateFailed, PromptTooLong, InvalidRequest."""
         prepared = self._prepare_prompt(request)
         try:
             return self._with_grammar(prepared, known_only=True)
@@ -135,7 +135,7 @@ class Preparation:
             return NewGrammar(prepared)
 
     def prepare_grammar(self, new: NewGrammar) -> PreparedRequest:
-        """Compile and check the grammar. Raises InvalidRequest."""
+        """Compile and check the grammar. Raise InvalidRequest."""
         return self._with_grammar(new.prepared, known_only=False)
 
     def _with_grammar(self, prepared: PreparedRequest, *, known_only: bool) -> PreparedRequest:
@@ -214,7 +214,7 @@ class Preparation:
         return PreparedRequest(request, tokens, max_tokens=1, stop_token_ids=())
 
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
-        """Whether the budget that `request` itself names can be enforced; True if it names none."""
+        """Return whether the budget that `request` itself names can be enforced; True if it names none."""
         return self._thinking.keeps(request)
 
     def tokenize(self, prompt: Prompt, salt: str = "") -> TokenIds:
@@ -280,7 +280,7 @@ class Preparation:
         return pipeline(detokenizer, stops, assembly)
 
     def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
-        """Whether the prompt ends inside reasoning: some templates write its opening mark."""
+        """Return whether the prompt ends inside reasoning: some templates write its opening mark."""
         reasoning = self.tokenizer.answer_format.reasoning
         if not isinstance(prompt, ChatPrompt) or reasoning is None:
             return False

@@ -69,7 +69,7 @@ class ThinkingBudgets:
         return msgspec.structs.replace(marks, tokens=self.tokens(request), opens=opens or marks.opens)
 
     def keeps(self, request: GenerationRequest) -> bool:
-        """Whether a budget that the request itself names can be enforced; True if it names none."""
+        """Return whether a budget that the request itself names can be enforced; True if it names none."""
         named = request.thinking_tokens
         return named in (None, UNLIMITED_THINKING) or self._of_prompt(request.prompt) is not None
 

@@ -177,7 +177,7 @@ class TokenPieces:
             self._held_bytes -= _ENTRY_BYTES + KEY_BYTES * len(oldest)
 
     def _agrees(self) -> bool:
-        """Whether pieces had the ids of the whole in everything that was tried."""
+        """Return whether pieces had the ids of the whole in everything that was tried."""
         marks = list(self._ids)
         tried = [*marks[:_TRIED_MARKS], *marks[-_TRIED_MARKS:]]
         texts = [before + mark + after for mark in tried for before, after in product(_TRIED_TEXTS, repeat=2)]

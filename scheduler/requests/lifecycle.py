@@ -92,7 +92,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 def move(state: State, event: Event) -> State:
-    """The state after `event`. Raises IllegalMove."""
+    """The state after `event`. Raise IllegalMove."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:

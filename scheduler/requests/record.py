@@ -158,13 +158,13 @@ class StreamRecord:
 
     @property
     def listening(self) -> bool:
-        """Whether a reader still waits for the engine's output."""
+        """Return whether a reader still waits for the engine's output."""
         return self.state in _LISTENING
 
     @property
     def trusted(self) -> bool:
-        """Whether it has received enough tokens from its current engine not to be suspected of crashing
-        it."""
+        """Return whether it has received enough tokens from its current engine not to be suspected of
+        crashing it."""
         return self.output_tokens - self.resumed_tokens >= _TRUSTED_TOKENS
 
     @property
@@ -215,7 +215,7 @@ class StreamRecord:
         return msgspec.structs.replace(sampling, seed=(sampling.seed + self.choice * _SEED_STRIDE) % 2**64)
 
     def turn_ended_message(self) -> TurnEnded | None:
-        """What its session waits for now; None without a session or an answer."""
+        """Return what its session waits for now; None without a session or an answer."""
         request = self.prepared.request
         if request.session is None or self.outcome is None or request.only_prompt:
             return None
@@ -251,11 +251,11 @@ class StreamRecord:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more of it counts, though not all of it may be read."""
+        """Return whether nothing more of it counts, though not all of it may be read."""
         return bool(self.unread) and isinstance(self.unread[-1], End)
 
     def forget_unread(self) -> End | None:
-        """What is unread is no part of the answer. Return its end, if it has come."""
+        """Return what is unread is no part of the answer. Return its end, if it has come."""
         end = self.unread[-1] if self.unread else None
         self.output_tokens -= sum(not isinstance(part, End) for part in self.unread)
         self.unread.clear()
@@ -387,7 +387,7 @@ class StreamRecord:
 
 
 def _enforced(thinking: ThinkingBudget | None) -> ThinkingBudget | None:
-    """What the engine needs to know of it: without a limit the parent only counts."""
+    """Return what the engine needs to know of it: without a limit the parent only counts."""
     return None if thinking is None or thinking.tokens is None else thinking
 
 

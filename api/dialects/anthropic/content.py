@@ -208,7 +208,7 @@ class InputMessage(Body):
 
     @property
     def is_prefill(self) -> bool:
-        """Whether an answer can continue this message."""
+        """Return whether an answer can continue this message."""
         return not any(isinstance(block, ToolUse) for block in self.content) and bool(texts(self.content))
 
 

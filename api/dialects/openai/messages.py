@@ -136,7 +136,7 @@ _Part = Annotated[
 
 
 def spoken(parts: Sequence[Any]) -> list[str]:
-    """What each part says; a line about media stands on a line of its own."""
+    """Return what each part says; a line about media stands on a line of its own."""
     texts: list[str] = []
     before: Any = None
     for part in parts:
@@ -160,8 +160,8 @@ def not_json(text: str) -> dict[str, str]:
 
 
 def _loaded(text: str) -> Any:
-    """What `json.loads` makes of it. Models also write what is no JSON, and Python's parser reads some of it:
-    NaN, control characters in strings, lone surrogates."""
+    """Return what `json.loads` makes of it. Models also write what is no JSON, and Python's parser reads some
+    of it: NaN, control characters in strings, lone surrogates."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):

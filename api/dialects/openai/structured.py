@@ -88,7 +88,7 @@ class StructuredOutputs(Body):
     structural_tag: Annotated[str | None, Refused("use tools with strict: true")] = None
 
     def white_space(self) -> WhiteSpace | None:
-        """Between the tokens of JSON. Raises ValueError where a body says both none and some."""
+        """Between the tokens of JSON. Raise ValueError where a body says both none and some."""
         if self.disable_any_whitespace:
             if self.whitespace_pattern:
                 raise ValueError(

@@ -249,6 +249,6 @@ def described(name: str) -> Dialect | None:
 
 
 def writes_bare_text(name: str) -> bool:
-    """Whether the text of a parameter alone does not say if it is a string or JSON."""
+    """Return whether the text of a parameter alone does not say if it is a string or JSON."""
     dialect = _BY_NAME.get(name)
     return dialect is not None and isinstance(dialect.arguments, Tagged) and not dialect.arguments.is_flagged

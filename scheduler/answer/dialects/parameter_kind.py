@@ -67,8 +67,8 @@ def parser_view(types: Mapping[str, frozenset[str]]) -> dict[str, Any]:
 
 
 def read_bare(text: str, types: frozenset[str], schema: Any, root: Schema, budget: StepBudget) -> Any:
-    """What bare text means for a parameter of these types that may be a string: JSON of another type if the
-    schema takes it, else the text itself."""
+    """Return what bare text means for a parameter of these types that may be a string: JSON of another type
+    if the schema takes it, else the text itself."""
     return read_mixed(text, schema, root, budget) if kind_of(types) is Kind.MIXED else text
 
 

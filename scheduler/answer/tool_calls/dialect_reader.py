@@ -52,7 +52,7 @@ def call_reader(syntax: ToolSyntax, calls: Calls, *, in_reasoning: bool) -> Call
 
 
 def _pieces(block: BlockText) -> Pieces | None:
-    """What reads the block's text; None if its dialect is not described."""
+    """Return what reads the block's text; None if its dialect is not described."""
     if block.syntax.name == "mistral":
         return JsonCalls(block).pieces()
     dialect = described(block.syntax.name)
@@ -94,7 +94,7 @@ class DialectReader:
         return waiting > LONG_TEXT or calls.large or (at_end and calls.offered.any_large())
 
     def _goes_on(self, text: str) -> bool:
-        """Whether `text` ends no value but a string that was sent as it came."""
+        """Return whether `text` ends no value but a string that was sent as it came."""
         if _CLOSERS.isdisjoint(text):
             return True
         written = self._block.written

@@ -98,7 +98,7 @@ class KeywordCalls:
             self._block.sent()
 
     def _escaped(self) -> Waiting[str]:
-        """The character that the rest of an escape means. Raises NotAsWritten."""
+        """The character that the rest of an escape means. Raise NotAsWritten."""
         letter = yield from self._stream.character()
         if letter in _OCTAL_OR_NAMED:
             raise NotAsWritten("an escape that only Python reads")

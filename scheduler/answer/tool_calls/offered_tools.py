@@ -54,7 +54,7 @@ class OfferedTools:
         return [replace(tool, parameters=view).definition() for tool, view in views]
 
     def is_large(self, name: str) -> bool:
-        """Whether fitting a value to the tool's schema may take longer than a token may."""
+        """Return whether fitting a value to the tool's schema may take longer than a token may."""
         if name not in self._large:
             self._large[name] = _are_large([self.schema(name)])
         return self._large[name]
@@ -65,7 +65,7 @@ class OfferedTools:
 
     @property
     def are_read(self) -> bool:
-        """Whether all that a parser asks is known, or is found out within a token's time."""
+        """Return whether all that a parser asks is known, or is found out within a token's time."""
         return "definitions" in vars(self) or self._are_few
 
     def any_large(self) -> bool:
@@ -79,7 +79,8 @@ class OfferedTools:
 
 
 def _are_large(schemas: Iterable[Schema]) -> bool:
-    """Whether they have more than `_LIGHT_NODES` values, with references followed each time they are met."""
+    """Return whether they have more than `_LIGHT_NODES` values, with references followed each time they are
+    met."""
     nodes = 0
     for root in schemas:
         check = SchemaCheck(root, StepBudget())
