@@ -30,7 +30,7 @@ from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.request_recorder import KEPT, RecentRequests
 
 MOST_CHOICES = 64
-"""Of one request in a report: a body of embeddings has thousands of texts under one id."""
+"""The most choices of one request in a report: a body of embeddings has thousands of texts under one id."""
 
 
 class Operations:

@@ -209,7 +209,8 @@ class Scheduler:
         return await self._off_loop.tokenize(prompt, tenant, self._salt(tenant))
 
     async def pin_name(self, request: GenerationRequest) -> str:
-        """By which engines release the prompt of `request`, if it is pinned. Raise what `tokenize` does."""
+        """Return the name by which engines release the prompt of `request`, if it is pinned. Raise what
+        `tokenize` does."""
         with self.pool.adapters.using((request,)) as (keyed,):
             salt = self._salt(request.tenant, request.cache_salt)
             tokens = await self._off_loop.tokenize(request.prompt, request.tenant, salt)
@@ -250,7 +251,7 @@ class Scheduler:
 
     @property
     def service_token_seconds(self) -> float | None:
-        """Engine time of one token of service; None: not measured yet."""
+        """Return the engine time of one token of service, or None before it is measured."""
         return self.pool.service_token_seconds(self._config.intake.fairness.output_weight)
 
     def on_charge(self, charged: Charge) -> None:

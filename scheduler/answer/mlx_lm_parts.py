@@ -63,7 +63,7 @@ def chat_template(name: str) -> Any:
 
 
 def inferred_tool_parser(tokenizer: Any) -> str | None:
-    """From the chat template, else from the vocabulary, as in mlx-lm."""
+    """Infer the parser from the chat template, else from the vocabulary, as mlx-lm does."""
     name: str | None = _tokenizer_utils()._infer_tool_parser(tokenizer)
     return name
 

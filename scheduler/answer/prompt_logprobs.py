@@ -20,7 +20,7 @@ _utf8 = getincrementaldecoder("utf-8")
 
 
 class PromptLogprobs(PromptScores):
-    """Of one prompt. `token_bytes` gives the bytes of one token."""
+    """The log-probabilities of one prompt. `token_bytes` returns the bytes of one token."""
 
     def __init__(self, prompt: Sequence[int], token_bytes: Callable[[int], bytes]) -> None:
         self._prompt = prompt

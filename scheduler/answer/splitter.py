@@ -83,7 +83,7 @@ class Splitter(Protocol):
 
 
 class MarkSplitter:
-    """For formats in which marks alone decide: a table of edges by section."""
+    """Splits formats in which marks alone decide: a table of edges by section."""
 
     def __init__(self, edges: Mapping[Section, Sequence[Edge]], initial: Section = TEXT) -> None:
         self._edges = edges

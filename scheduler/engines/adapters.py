@@ -29,7 +29,7 @@ _REPLY_SECONDS = 120.0
 MAX_ADAPTERS = 64
 """Each has a part in every adapted layer's stack, in use or not."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Without a colon, which stands between a model's name and an adapter's."""
+"""An adapter's name has no colon, which stands between the model's name and it."""
 
 
 def source_of(name: str, folder: Path) -> AdapterSource:
@@ -59,7 +59,7 @@ class Adapters:
         self._lives = lives
         self._served = {source.name: source for source in first}
         self._sources = {source.key: source for source in first}
-        """Of all that are served or in use."""
+        """All adapters that are served or in use, by key."""
         self._uses: Counter[str] = Counter()
         self._loading = trio.Lock()
 

@@ -69,8 +69,8 @@ class Dispatcher:
         return submitted
 
     def _open(self) -> list[Engine]:
-        """Engines with room for a new request. One in quarantine has none: a new request would be a further
-        suspect if it died again."""
+        """Return the engines with room for a new request. An engine in quarantine has none: a new request
+        would be a further suspect if the engine died again."""
         if self.held:
             return []
         return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]

@@ -136,13 +136,13 @@ class Engine:
         self._deadlines = StepDeadlines(config.stall_seconds)
         self._breaker = CrashLoopBreaker(config.recovery)
         self._likely = PrefixEstimate()
-        """Of the last process."""
+        """Estimates the prefix cache of the last process."""
         self._loaded_adapters: frozenset[str] = frozenset()
         """Keys in its last process's Load."""
         self.cause: str | None = None
         """Why its last process ended, since it was begun."""
         self._suspects: list[StreamRecord] = []
-        """Of its last death, until their cause is known."""
+        """Requests that may be to blame for the last death, until its cause is known."""
         self._nursery: trio.Nursery | None = None
         self.metrics.slots.set(self.slots)
         self.metrics.chunk_ceiling.set(self.bounds.chunk_tokens)

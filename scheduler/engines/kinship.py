@@ -46,7 +46,7 @@ class Kinship:
         self._first: Ready | None = None
 
     def refusal(self, ready: Ready) -> str:
-        """As above, for an engine that is ready."""
+        """Return the same verdict for an engine that is ready."""
         if self._first is None:
             self._first = ready
         return refusal(self._first, ready)

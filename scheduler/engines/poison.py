@@ -30,7 +30,8 @@ from scheduler.statistics import DeathCause
 _MOST_SPARED_DEATHS = 12
 """More than there are halvings between the largest usual chunk, of 8,192 tokens, and the smallest."""
 _MOST_KILLS = 3
-"""In a row, each before it had four tokens: an operator does not hit one request so often."""
+"""Deaths in a row, each before the request had four tokens: an operator does not kill the engine of one
+request so often."""
 
 
 def count_death(on_board: Iterable[StreamRecord]) -> list[StreamRecord]:

@@ -135,7 +135,8 @@ class Pool:
         return life_of_all(self)
 
     def service_token_seconds(self, output_weight: float) -> float | None:
-        """Engine time of one token of service, the mean of all engines; None: not measured yet."""
+        """Return the engine time of one token of service, averaged over all engines, or None before it is
+        measured."""
         measured = [
             seconds
             for engine in self
@@ -227,8 +228,8 @@ class Pool:
         self._follow_blocks()
 
     def add(self, launcher: EngineLauncher | None = None) -> Engine:
-        """Start a further engine; `launcher` None: as the first ones. Raise TooManyEngines; NodesDecide where
-        no engine is started without a launcher of its own."""
+        """Start a further engine, by `launcher` or in the way of the first ones. Raise TooManyEngines, or
+        NodesDecide where no engine is started without a launcher of its own."""
         if launcher is None and self.nodes_decide:
             raise NodesDecide("there is an engine for each machine that has joined: let another one join")
         if len(self._engines) >= MOST_ENGINES:

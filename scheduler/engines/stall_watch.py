@@ -28,9 +28,9 @@ class OnBoard(Protocol):
 
 
 class StallWatch:
-    """Of one process, which is ready `now`. `deadlines`: its engine's; `on_board`: its requests; `send`
-    reaches it, and `kill` ends it. `replaceable`: whether others could take its requests, so that a wrong
-    verdict costs them little."""
+    """Decides whether one process hangs; the process is ready `now`. `deadlines`: its engine's; `on_board`:
+    its requests; `send` reaches it, and `kill` ends it. `replaceable`: whether others could take its
+    requests, so that a wrong verdict costs them little."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class StallWatch:
         self._seen = (output.counters.steps, output.counters.cache.disk_reads)
 
     def answered(self, inspection: Inspection, now: float) -> None:
-        """Only the reply to our own inspection counts, and only if steps or disk reads advanced since the
-        last one: an engine that makes no progress replies, too."""
+        """Take note of a reply. Only the reply to our own inspection counts, and only if steps or disk reads
+        advanced since the last one: an engine that makes no progress replies, too."""
         if inspection.query != _QUERY or inspection.engine is None:
             return
         done = (inspection.engine.steps, 0 if inspection.disk is None else inspection.disk.reads)

@@ -80,7 +80,7 @@ _FIRST_STARTS = 3
 
 
 _LOGGED_LINES = 64
-"""Of stderr's end, beside the cause: each line is in the log already."""
+"""Number of stderr's last lines that are logged beside the cause: each line is in the log already."""
 
 
 @dataclass(slots=True)
@@ -271,7 +271,7 @@ class Supervisor:
             _log.exception("engine_report_failed")
 
     async def _session(self, attempt: Attempt, channel: Channel) -> None:
-        """From Load to the engine's end. Afterwards `attempt` has the cause."""
+        """Run from Load to the engine's end. Afterwards `attempt` has the cause."""
         self._attempt = attempt
         try:
             with attempt.scope:

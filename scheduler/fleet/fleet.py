@@ -26,7 +26,7 @@ class Memory(Protocol):
 
     @property
     def budget_bytes(self) -> int | None:
-        """Of all together; None: not known, or not bounded."""
+        """Return the budget of all models together, or None if it is unknown or unbounded."""
         ...
 
     def need_bytes(self, model: str) -> int:

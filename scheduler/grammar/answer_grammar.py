@@ -120,7 +120,7 @@ class AnswerGrammars:
         raise InvalidRequest(f"{place}: {why}", param=place)
 
     def _obstacle(self, request: GenerationRequest, place: str) -> UnsupportedParameter | None:
-        """Return why no grammar can be used for this request; None: one can."""
+        """Return why no grammar can be used for this request, or None if one can."""
         if self._vocabulary is None:
             return UnsupportedParameter(
                 f"{place}: the grammar library does not support this model's tokenizer", param=place

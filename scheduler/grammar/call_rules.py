@@ -292,7 +292,7 @@ class _TaggedRules:
         return no_null(pattern) if self._form.has_null_word else pattern
 
     def _free_parameters(self, one: Form) -> str:
-        """Of a tool that declares none: any, if it allows any."""
+        """Return the rule for a tool that declares no parameters: any, if it allows any."""
         others = one.schema.get("additionalProperties", True)
         if others is False:
             return self._no_parameters()
@@ -313,7 +313,7 @@ class _TaggedRules:
         return self._broken(opening.replace(NAME, name))
 
     def _broken(self, text: str) -> str:
-        """With each BREAK as one of the dialect's breaks."""
+        """Return the text with each BREAK as one of the dialect's breaks."""
         return f" {self._breaks()} ".join(map(self._book.literal, text.split(BREAK)))
 
     def _breaks(self) -> str:
@@ -324,7 +324,7 @@ class _TaggedRules:
 
 
 def _only_names(schema: dict[str, Any]) -> dict[str, Any]:
-    """Of a schema that is none: parameters of these names, with any value."""
+    """Return a schema for a tool that has none: parameters of these names, with any value."""
     properties = schema.get("properties")
     return {"properties": dict.fromkeys(properties, True) if isinstance(properties, dict) else {}}
 

@@ -18,7 +18,7 @@ from scheduler.answer.dialects.parameter_kind import JSON_TYPES, json_types
 from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
 
 MOST_STEPS = 20_000
-"""Of one tool's schema: 64 tools of agents take 50 to 300 each."""
+"""Bound on the steps for one tool's schema: 64 tools of agents take 50 to 300 each."""
 _MOST_FORMS = 64
 _TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 _COMBINED = ("$ref", "allOf", "anyOf", "oneOf")
@@ -68,7 +68,7 @@ class Form:
 
     @property
     def choices(self) -> list[Any] | None:
-        """The only values, if it names them; None: it does not."""
+        """Return the only values that it allows, or None if it does not name them."""
         if (listed := _constants(self.schema)) is None:
             return None
         budget = StepBudget(MOST_STEPS)
@@ -176,7 +176,7 @@ class SchemaForms:
         return [one for one in merged if one is not None]
 
     def _merged(self, one: dict[str, Any], other: dict[str, Any], path: Path) -> dict[str, Any] | None:
-        """Return what fits both; None: nothing does."""
+        """Return what fits both, or None if nothing does."""
         merged = dict(one)
         for keyword, value in other.items():
             self._budget.spend()
@@ -305,7 +305,7 @@ def _typed(schema: dict[str, Any], path: Path) -> Iterator[Form]:
 
 
 def _kinds(declared: Any) -> frozenset[str]:
-    """Of the keyword `type`; unknown ones are left out."""
+    """Return the types of the keyword `type`, without unknown ones."""
     kinds = frozenset(declared if isinstance(declared, list) else [str(declared)]) & JSON_TYPES
     return kinds | {"integer"} if "number" in kinds else kinds or JSON_TYPES
 

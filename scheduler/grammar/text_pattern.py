@@ -91,7 +91,7 @@ def text_pattern(
 
 
 def trimmed(pattern: str) -> str:
-    """Without white space at its ends."""
+    """Return a pattern of text without white space at its ends."""
     return f"{pattern} & ~/{_BLANK}{_ANY}/ & ~/{_ANY}{_BLANK}/"
 
 
@@ -100,7 +100,7 @@ def no_null(pattern: str) -> str:
 
 
 def on_one_line(pattern: str, marks: str) -> str:
-    """Without line breaks and `marks`."""
+    """Return a pattern of text without line breaks and `marks`."""
     return f"{pattern} & /[^\\n\\r{escaped(marks)}]*/"
 
 

@@ -38,7 +38,7 @@ class Notation(Protocol):
     def order(self) -> Order: ...
 
     def key(self, name: str) -> str | None:
-        """The rule of a member's name and its colon; None: it cannot be written."""
+        """Return the rule of a member's name and its colon, or None if it cannot be written."""
         ...
 
     def any_key(self) -> str: ...
@@ -48,7 +48,7 @@ class Notation(Protocol):
         ...
 
     def constant(self, value: Any) -> str | None:
-        """The rule of one value; None: it cannot be written."""
+        """Return the rule of one value, or None if it cannot be written."""
         ...
 
 

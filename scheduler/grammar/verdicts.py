@@ -15,8 +15,8 @@ class UnknownVerdict(Exception):
 
 
 class Verdicts:
-    """Errors by grammar text (None: valid), the least recently used evicted first. Thread-safe; two threads
-    that check the same new grammar at the same time both compile it."""
+    """Errors by grammar text (None for a valid one), the least recently used evicted first. Thread-safe; two
+    threads that check the same new grammar at the same time both compile it."""
 
     def __init__(
         self,

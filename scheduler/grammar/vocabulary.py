@@ -49,8 +49,8 @@ class GrammarVocabulary:
         return (text, "") if found is None else (text[: found.start()], text[found.start() :])
 
     def complaint(self, grammar: str) -> str | None:
-        """The error of a grammar, or None: compiled up to the first mask, with the engine's limits. Releases
-        the GIL."""
+        """Return the error of a grammar, or None if it compiles, up to the first mask and with the engine's
+        limits. Releases the GIL."""
         try:
             matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
             if not matcher.is_error():

@@ -16,15 +16,16 @@ from llguidance import regex_to_lark
 from scheduler.structure import WhiteSpace
 
 MAX_LEVELS = 10
-"""Of indentation: also where a schema leaves open what is inside a value, or refers to itself."""
+"""Bound on the levels of indentation, also where a schema leaves open what is inside a value, or refers to
+itself."""
 _BLANKS = 4
 _MAX_STEPS = 100
-"""Of the search through a schema. What is deeper counts as open."""
+"""Bound on the steps of the search through a schema. Anything deeper counts as open."""
 _CONSTRAINING = frozenset(
     ("type", "const", "enum", "$ref", "anyOf", "oneOf", "allOf", "properties", "items", "prefixItems")
 )
 _EMPTY = "NoExtensionBias"
-"""In the library's error of a grammar that no text matches."""
+"""Part of the library's error for a grammar that no text matches."""
 
 
 def json_options(schema: Any, asked: WhiteSpace | None = None) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def _listed(schema: dict[str, Any], keyword: str) -> list[Any]:
 
 
 def _nesting(value: Any) -> int:
-    """Of a constant: how deep its lists and objects are nested."""
+    """Return how deep the lists and objects of a constant are nested."""
     if not isinstance(value, dict | list):
         return 0
     return 1 + max(map(_nesting, value.values() if isinstance(value, dict) else value), default=0)

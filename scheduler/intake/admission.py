@@ -38,7 +38,7 @@ class Admission:
         return self._draining
 
     def blocked(self, now: float) -> str | None:
-        """Return why admission is closed; None: it is open."""
+        """Return why admission is closed, or None if it is open."""
         return self._blocked if now < self._blocked_until else None
 
     def close(self) -> None:
@@ -80,8 +80,8 @@ class Admission:
     def check(
         self, request: GenerationRequest, now: float, requests: int = 1, *, engine_room: int | None = None
     ) -> None:
-        """The checks that need no token count. `requests` more must fit into the queue. `engine_room`: how
-        many can go straight to the engine; None: requests in preparation do not count.
+        """Run the checks that need no token count. `requests` more must fit into the queue. `engine_room`:
+        how many can go straight to the engine. Without it, requests in preparation do not count.
 
         Raise Draining, Unavailable, TenantLimit or QueueFull; InvalidRequest for more than the queue holds.
         """

@@ -129,7 +129,7 @@ class FairQueue:
         self._config = config
         self._tickets: dict[int, Ticket] = {}
         self._bands: OrderedDict[int, Band] = OrderedDict()
-        """By priority, the least recently served first."""
+        """Bands by priority, the least recently served first."""
         self.on_charge: Charge = _nobody
 
     def __len__(self) -> int:

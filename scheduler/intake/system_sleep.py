@@ -35,7 +35,7 @@ class SleepTime:
 
     def __init__(self) -> None:
         self._difference: float | None = None
-        """Of the two clocks, at the last reading."""
+        """Difference of the two clocks, at the last reading."""
         self._read_at = 0.0
         self._sleeps: deque[tuple[float, float]] = deque(maxlen=_MOST_SLEEPS)
         self.total_seconds = 0.0

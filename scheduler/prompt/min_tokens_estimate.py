@@ -30,7 +30,7 @@ _KEEPING_PRE_TOKENIZERS = ("ByteLevel", "Metaspace", "Digits", "Sequence")
 
 
 def longest_token(tokenizer: dict[str, Any], normalized: Callable[[str], str]) -> int | None:
-    """Return the most counted letters in one token; None: unknown.
+    """Return the most counted letters in one token, or None if unknown.
 
     `tokenizer`: the content of its `tokenizer.json`. `normalized`: its normalizer.
     """

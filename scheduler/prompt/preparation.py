@@ -80,9 +80,10 @@ class NewGrammar:
 
 
 PIECES_BYTES = 64 << 20
-"""For the ids of 8 million tokens, each in a piece and in a run: eighty conversations of 100,000."""
+"""Room for the ids of 8 million tokens, each in a piece and in a run: eighty conversations of 100,000."""
 MAX_PROMPT_LOGPROBS = 1 << 18
-"""Of one client's request: prompt tokens times their alternatives, for each choice. About 20 MB of JSON."""
+"""Bound on one client's request: prompt tokens times their alternatives, for each choice. About 20 MB of
+JSON."""
 
 
 def check_prompt_logprobs(prepared: Sequence[PreparedRequest]) -> None:
@@ -108,8 +109,8 @@ class Preparation:
         hold_calls: HoldCalls = "strict",
         pieces_bytes: int = PIECES_BYTES,
     ) -> None:
-        """`thinking` None: no budgets but those that requests name. `pieces_bytes`: for the token ids of
-        parts of prompts; 0: none are kept."""
+        """Without `thinking`, only requests that name a budget have one. `pieces_bytes` bounds the token ids
+        that are kept of parts of prompts; 0 keeps none."""
         self.tokenizer = tokenizer
         self.pieces = TokenPieces(tokenizer, pieces_bytes)
         self.context_tokens = folder.context_tokens
@@ -181,7 +182,8 @@ class Preparation:
     def _held(
         self, hold: Hold, request: GenerationRequest, prompt: TokenIds, system_tokens: int
     ) -> tuple[int, float]:
-        """Of how many tokens a hold is, all of them where the template tells no part; and its seconds."""
+        """Return how many tokens a hold covers, all of them where the template does not show the parts, and
+        its seconds."""
         chat, count = request.prompt, hold.messages
         if count is None or not isinstance(chat, ChatPrompt) or count >= len(chat.messages):
             return len(prompt), hold.seconds

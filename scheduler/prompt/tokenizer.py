@@ -1,6 +1,6 @@
 """The tokenizer protocol, and its implementation with transformers.
 
-This runs in the parent process, without MLX.
+This runs in the server, without MLX.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ def check_dimensions(dimensions: int, embedder: Embedder) -> None:
 
 
 def truncated_length(request: GenerationRequest, context_tokens: int) -> int | None:
-    """Return to how many tokens its prompt is cut; None: to none. Raise InvalidRequest."""
+    """Return the number of tokens that its prompt is cut to, or None if it is not cut. Raise
+    InvalidRequest."""
     if request.truncate_tokens is None:
         return None
     if request.truncate_tokens > context_tokens:

@@ -86,7 +86,7 @@ class StreamRecord:
     state: State = State.QUEUED
     prefilled_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prefilled tokens, those taken from the prefix cache, as the engine reported."""
+    """The prefilled tokens that came from the prefix cache, as the engine reported."""
     output_tokens: int = 0
     unread: deque[Part] = field(default_factory=deque)
     """Parts that have come, and of which the reader has not got everything yet (`turns.py`)."""
@@ -130,7 +130,8 @@ class StreamRecord:
         self.time_line = TimeLine(self.arrived_at)
 
     def move(self, event: Event, now: float | None = None, waits_for: str = "") -> None:
-        """`now`: since when; None: it is over, and its time line needs no more. `waits_for`: of WAIT."""
+        """`now` is the time of the move, or None if the request is over and its time line ends. `waits_for`
+        is for WAIT."""
         before, self.state = self.state, move(self.state, event)
         if now is not None and (self.state is not before or waits_for) and self.listening:
             self.time_line.enter(self.state, now, waits_for if self.state is State.WAITING else "")
@@ -148,7 +149,7 @@ class StreamRecord:
 
     @property
     def usage(self) -> Usage:
-        """So far."""
+        """Return the usage up to now."""
         return Usage(
             len(self.prepared.prompt),
             cached_tokens=self.cached_tokens,
@@ -307,7 +308,7 @@ class StreamRecord:
                 self.outcome = "error"
 
     def statistics(self, now: float) -> RunningStatistics:
-        """For the operators' report."""
+        """Return what the operators' report shows."""
         request = self.prepared.request
         return RunningStatistics(
             id=request.public_id,
@@ -328,7 +329,7 @@ class StreamRecord:
         )
 
     def story(self, now: float) -> RequestStory:
-        """From its arrival until `now`."""
+        """Return the time line from its arrival until `now`."""
         request, start = self.prepared.request, self.arrived_at
         return RequestStory(
             id=request.public_id,
@@ -355,7 +356,7 @@ class StreamRecord:
 
     @property
     def shown_state(self) -> str:
-        """For operators, who see as `waits_for` why it has no slot."""
+        """Return the state for operators, who see as `waits_for` why it has no slot."""
         match self.state:
             case State.WAITING:
                 shown = State.SUBMITTED
@@ -387,7 +388,7 @@ class StreamRecord:
 
 
 def _enforced(thinking: ThinkingBudget | None) -> ThinkingBudget | None:
-    """Return what the engine needs to know of it: without a limit the parent only counts."""
+    """Return the part of the budget that the engine needs: without a limit only the server counts."""
     return None if thinking is None or thinking.tokens is None else thinking
 
 

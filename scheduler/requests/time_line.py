@@ -45,9 +45,9 @@ class RequestStory:
     session: str
     priority: int
     state: str
-    """As `RunningStatistics.state`."""
+    """The state, as in `RunningStatistics.state`."""
     outcome: str | None
-    """None: it goes on."""
+    """How the request ended, or None while it runs."""
     engine: str | None
     prompt_tokens: int
     cached_tokens: int
@@ -58,7 +58,7 @@ class RequestStory:
     waits_for: str
     """One of `link.waits.REASONS`; empty: it runs or has ended."""
     ahead: int | None
-    """How many queued requests will be served before it; None: it is not in the queue."""
+    """How many queued requests will be served before it, or None if it is not in the queue."""
     spans: tuple[Span, ...]
     """Seconds since its arrival."""
 

@@ -25,7 +25,7 @@ class Tracer(Protocol):
 
 
 class RequestRecorder:
-    """Called once per finished request. It never raises. `tracer` None: no tracing."""
+    """Called once per finished request. It never raises. Without `tracer` nothing is traced."""
 
     def __init__(self, metrics: ModelMetrics, tracer: Tracer | None = None) -> None:
         self.recent = RecentRequests()
@@ -116,7 +116,7 @@ KEPT = 64
 @dataclass(frozen=True, slots=True)
 class RecentRequest:
     """A row of the live page. `number` counts up, so that a reader can fetch only newer rows. Seconds count
-    from arrival; None: it did not happen."""
+    from arrival, and are None for what did not happen."""
 
     number: int
     id: str
@@ -138,7 +138,7 @@ class RecentRequests:
         self._kept: deque[RecentRequest] = deque(maxlen=KEPT)
         self._stories: deque[RequestStory] = deque(maxlen=KEPT)
         self.number = 0
-        """Of the last request that ended."""
+        """Number of the last request that ended."""
 
     def add(self, record: StreamRecord, now: float) -> None:
         request, start = record.prepared.request, record.arrived_at

@@ -244,7 +244,7 @@ def dialect_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Dialect 
 
 
 def described(name: str) -> Dialect | None:
-    """By the name of its parser, for a dialect that a name alone decides."""
+    """Return the dialect that the name of a parser alone decides."""
     return _BY_NAME.get(name)
 
 

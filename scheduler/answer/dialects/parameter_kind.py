@@ -17,7 +17,7 @@ from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget, Steps
 
 JSON_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 MOST_STEPS = 2000
-"""Of looking at one tool's schema: where they are spent, a parameter may be anything."""
+"""Bound on the steps of looking at one tool's schema: past it, a parameter may be anything."""
 _DEEPEST = 16
 
 

@@ -24,11 +24,11 @@ class BlockText:
         self.stream = TextStream()
         self.written: list[WrittenCall] = []
         self.begun_at = 0
-        """Where the newest call begins."""
+        """The offset at which the newest call begins."""
         self.sent_to = 0
         """Up to where its text was sent as arguments."""
         self.whole_to = 0
-        """Where the newest whole call ends."""
+        """The offset at which the newest whole call ends."""
 
     def begin(self, name: str, call_id: str | None = None) -> WrittenCall:
         """Raise NotAsWritten for a name that cannot be sent."""

@@ -34,7 +34,7 @@ from scheduler.answer.tool_calls.written_call import WrittenCall
 from scheduler.events import AnswerPiece, ToolCallArguments
 
 _CLOSERS = frozenset(">)]}|,'\"\n")
-"""Without any of them a text ends no value, in any dialect."""
+"""A text without any of them ends no value, in any dialect."""
 _LONGEST_TOKEN = 64
 """Characters in which no string ends and another value begins and ends."""
 
@@ -151,7 +151,8 @@ class DialectReader:
         return written.json(whole[len(written.sent) :])
 
     def _unreadable(self, why: Exception) -> UnreadableCall:
-        """Of the call that was begun; if none was, of the text behind the calls that are over."""
+        """Return an error for the call that was begun or, if none was, for the text behind the finished
+        calls."""
         written = self._block.written
         if written and not written[-1].ended:
             rest = self.raw[self._block.sent_to :]

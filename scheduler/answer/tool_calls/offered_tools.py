@@ -16,8 +16,8 @@ from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget
 from scheduler.request import Tool
 
 _REQUEST_STEPS = 30_000
-"""For the parameters of all tools of a request: at most about 40 ms of a worker. 64 tools of agents take 50
-to 300 steps each."""
+"""Bound on the steps for the parameters of all tools of a request: at most about 40 ms of a worker. 64 tools
+of agents take 50 to 300 steps each."""
 _LIGHT_NODES = 400
 """Values of a schema, with its references followed, up to which it is checked in less than a millisecond."""
 
@@ -49,7 +49,7 @@ class OfferedTools:
 
     @cached_property
     def definitions(self) -> list[dict[str, Any]]:
-        """For mlx-lm's parsers, which read a parameter by its type."""
+        """Return definitions for mlx-lm's parsers, which read a parameter by its type."""
         views = ((tool, parser_view(self._types[name])) for name, tool in self._tools.items())
         return [replace(tool, parameters=view).definition() for tool, view in views]
 

@@ -249,7 +249,7 @@ _TAIL = re.compile(r"[\s}]*")
 
 
 def _sendable_name(text: str) -> str | None:
-    """A name's JSON text, read; None: it is none, or cannot be sent."""
+    """Parse a name's JSON text. Return None if it is not a name, or one that cannot be sent."""
     try:
         name = str(loads(text, strict=False))
         name.encode()

@@ -173,8 +173,8 @@ class TaggedCalls:
         return text[len(start) : -len(end)] if text.startswith(start) and text.endswith(end) else text
 
     def _key(self) -> Waiting[tuple[str, bool | None, str]]:
-        """The name of the parameter, whether its value is text (None: its schema decides), and the opening
-        tag up to the value."""
+        """Return the name of the parameter, whether its value is text (or None if its schema decides that),
+        and the opening tag up to the value."""
         tagged = self._tagged
         if not tagged.is_flagged:
             first, *others = self._after_key.split(BREAK)

@@ -53,7 +53,7 @@ class TextStream:
         self._added += len(text)
 
     def close(self) -> None:
-        """No more text comes."""
+        """Take note that no more text comes."""
         self._closed = True
 
     def more(self) -> Waiting[None]:

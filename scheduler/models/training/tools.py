@@ -1,4 +1,4 @@
-"""Tools, questions that need one, their results, and what is said from those."""
+"""Tools, questions that need one, their results, and answers from those."""
 
 from __future__ import annotations
 
