@@ -1,8 +1,8 @@
 """Sessions whose prompts have grown long: what a turn with little new in it costs.
 
-With the scripted engine, which computes nothing, what is measured is the way of a prompt through the parent,
-from the body's bytes to the engine's link, and how long its event loop is busy meanwhile. With a model it is
-the whole: the time to the first token, and whether an answer behind a cached prefix is the one without.
+With the scripted engine, which computes nothing, this measures the way of a prompt through the server, from
+the body's bytes to the engine's link, and how long its event loop is busy meanwhile. With a model it is the
+whole: the time to the first token, and whether an answer behind a cached prefix is the one without.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from loadtests.processes import (
 from loadtests.turns import Turn, ask_all
 
 _SYSTEM_SHARE = 0.1
-"""Of the system prompt in the whole prompt, which all sessions have in common."""
+"""The system prompt's share of the whole prompt, which all sessions have in common."""
 _SCRIPTED_TOKENS, _ANSWER_TOKENS = 4, 32
 _CONTEXT_SHARE = 0.97
-"""Of a model's context that prompts may take: their lengths are estimates."""
+"""The share of a model's context that prompts may take: their lengths are estimates."""
 _IDLE_SECONDS = 3.0
 """Long enough to measure what a probe costs: the kernel counts processor time in hundredths of a second."""
 _LONG_LOOP_SECONDS = 0.010
@@ -50,7 +50,7 @@ class SessionsPlan:
     tokens: int
     new_tokens: int
     turns: int
-    """Of each session, after the first."""
+    """Turns of each session, after the first."""
     clients: int
     """Turns in flight at a time."""
     seed: int = 0
@@ -58,7 +58,7 @@ class SessionsPlan:
     """Whether the past is calls of a tool and their results, as an agent's is; otherwise questions and
     answers."""
     model: str | None = None
-    """A folder, or "embedded"; None: the scripted engine."""
+    """A folder, or "embedded"; None runs the scripted engine."""
     compared: int = 0
     """How many sessions' last turns are asked again where nothing of them is cached."""
 
@@ -80,27 +80,27 @@ class SessionsPlan:
 
     @property
     def most_tokens(self) -> int:
-        """Of a prompt and its answer."""
+        """Return the most tokens of a prompt and its answer."""
         return self.tokens + self.turns * self.new_tokens + _ANSWER_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
 class LongSessions:
-    """`cold` is each session's first turn, `warm` the later ones. Processor time is the parent's and its
+    """`cold` is each session's first turn, `warm` the later ones. Processor time is the server's and its
     threads'; loop times are of probes, without the time for which the machine had no core for them."""
 
     prompt_tokens: int
-    """Of the last turn."""
+    """Prompt tokens of the last turn."""
     cold_cpu_seconds: float
     warm_cpu_seconds: float
     engine_cpu_seconds: float
-    """Of the engine's process, for each warm turn."""
+    """CPU time of the engine's process, for each warm turn."""
     warm_turns_per_second: float
     warm_turn_seconds: dict[str, float]
     loop_seconds: dict[str, float]
     resident_bytes: int
     loop_cpu_seconds: float = 0.0
-    """Of a warm turn, the part of the thread with the event loop. 0 without /proc."""
+    """CPU time of a warm turn in the thread with the event loop. 0 without /proc."""
     pieces: dict[str, int] = field(default_factory=dict)
     """`prompt_pieces` of `/v1/scheduler`; empty for a server without them."""
     cold_engine_cpu_seconds: float = 0.0
@@ -108,10 +108,10 @@ class LongSessions:
     warm_ttft_seconds: dict[str, float] = field(default_factory=dict)
     """Empty for the scripted engine."""
     cached_share: float = 0.0
-    """Of the warm turns' prompt tokens."""
+    """The cached share of the warm turns' prompt tokens."""
     compared: int = 0
     parted: int = 0
-    """Of `compared` answers, those that are not the cold ones token for token."""
+    """Number of `compared` answers that are not the cold ones token for token."""
 
     @property
     def ratio(self) -> float:

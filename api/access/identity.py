@@ -29,7 +29,7 @@ SESSION_HEADERS = (
     "session_id",
     "x-session-id",
 )
-"""In order of precedence: the first that is present and not empty names the session."""
+"""Headers in order of precedence: the first that is present and not empty names the session."""
 TRACE_HEADER = "traceparent"
 """W3C's trace context. The tracer checks its value: an invalid one must not fail a request."""
 TIMEOUT_HEADER = "x-request-timeout"
@@ -64,7 +64,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which headers name tenant, session and timeout."""
+    """The headers that name tenant, session and timeout."""
 
     tenant_header: str | None = None
 

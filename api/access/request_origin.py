@@ -1,4 +1,4 @@
-"""Which hosts and web pages may send requests: the guard against DNS rebinding and foreign pages.
+"""Decides which hosts and web pages may send requests: the guard against DNS rebinding and foreign pages.
 
 A page whose name is rebound to 127.0.0.1 is same-origin for its browser; only its name in `Host` reveals it.
 A page of another site names itself in `Origin`. If a browser sends none (images, frames, links),

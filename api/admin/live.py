@@ -71,7 +71,7 @@ def live_routes(models: ServedModels) -> APIRouter:
 
 
 class EventStreamResponse(Response):
-    """For the API's description."""
+    """Describes the stream in the API's description."""
 
     media_type = "text/event-stream"
 
@@ -131,7 +131,8 @@ class LiveFeed:
         return last.number, self._first[1] + (self._cache if is_fresh else b"")
 
     def after(self, seen: int, now: float) -> tuple[int, bytes] | None:
-        """Return the last frame's number and the events since frame `seen`; None: that is too long ago."""
+        """Return the last frame's number and the events since frame `seen`, or None if that is too long
+        ago."""
         if self._is_due(now):
             self._make(now)
         last = self._frames[-1].number

@@ -42,7 +42,7 @@ class BodyWork:
     offload: Offload
     tenant: str
     lane: Lane | None
-    """None: on the event loop."""
+    """The worker's lane; None validates on the event loop."""
 
     def also_of(self, stored_bytes: int) -> BodyWork:
         """Return the same for a body and this many more bytes of JSON text."""
@@ -73,8 +73,8 @@ class BodyWork:
 
 
 def lane_of(body: bytes) -> Lane | None:
-    """Return the lane that validates the body; None: the event loop. Counting includes strings' contents,
-    which takes 5 µs."""
+    """Return the lane that validates the body, or None for the event loop. Counting includes strings'
+    contents, which takes 5 µs."""
     if len(body) > LARGE_BYTES:
         return Lane.LARGE
     small = (

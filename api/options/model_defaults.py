@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class Source(StrEnum):
-    """Where a default comes from, the first one first."""
+    """The source of a default, the first one first."""
 
     NAME = "served_model_name"
     OPTION = "option"
@@ -36,7 +36,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DefaultSettings:
-    """What one source says; None: nothing."""
+    """What one source sets; None where it sets nothing."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -78,7 +78,7 @@ class Defaults:
 
     sampling: Sampling = field(default_factory=Sampling)
     thinking: bool | None = None
-    """None: as the chat template does where nobody asks."""
+    """Whether the model thinks; None leaves it to the chat template."""
     sources: Mapping[str, Source] = field(default_factory=lambda: dict.fromkeys(SETTINGS, Source.NEUTRAL))
 
     def sampling_for(
@@ -118,7 +118,7 @@ class Defaults:
         return asked if says or self.thinking is None else replace(asked, enabled=self.thinking)
 
     def described(self) -> dict[str, Any]:
-        """For `/v1/models` and the log."""
+        """Return the defaults for `/v1/models` and the log."""
         return {
             "default_sampling_params": {name: getattr(self.sampling, name) for name in _OF_SAMPLING},
             "default_thinking": {None: "auto", True: "on", False: "off"}[self.thinking],
@@ -149,7 +149,7 @@ def checked(name: str, value: Any) -> Any:
 
 
 def from_text(name: str, text: str) -> Any:
-    """As `checked`, from how it is written in an option."""
+    """Check the value as `checked`, from its text in an option."""
     return _validated(_ADAPTERS[name].validate_strings, text)
 
 

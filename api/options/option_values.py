@@ -127,7 +127,7 @@ def named_folders(text: str | None) -> list[tuple[str, str]]:
 
 
 def adapter_folders(given: Any) -> Any:
-    """Of an option that may be given several times: text with commas."""
+    """Parse the value of an option that may be given several times: text with commas."""
     text = ",".join(given) if isinstance(given, tuple) else given
     if isinstance(text, str):
         named_folders(text)

@@ -312,8 +312,8 @@ class ServeSettings(ModelSettings):
 
     @cached_property
     def rank_hosts(self) -> RankHosts | None:
-        """The machines of one engine's ranks; None: each engine is on one. Always the same, with its token.
-        Raise OptionError."""
+        """Return the machines of one engine's ranks, or None if each engine is on one machine. It is always
+        the same object, with its token. Raise OptionError."""
         if not isinstance(self.engines, str) or ":" not in self.engines:
             return None
         # Imported here: a server whose engines are all on this machine loads nothing of it.

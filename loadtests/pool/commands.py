@@ -52,7 +52,7 @@ def scale_command(
     rounds: int,
     out: Path,
 ) -> None:
-    """Measure tokens/s by the number of engines, and what a streamed token costs the front."""
+    """Measure tokens/s by the number of engines, and what a streamed token costs the server."""
     logging.configure("console", "error")
     alone = front.run(front.FrontPlan(simulated, slots), _note)
     plan = scale.ScalePlan(engines, step_ms / 1000, slots, seconds, rounds=rounds)
@@ -85,7 +85,7 @@ def affinity_command(engines: int, sessions: int, turns: int, seed: int, out: Pa
 def links_command(
     delays_ms: tuple[int, ...], step_ms: float, slots: int, seconds: float, rounds: int, out: Path
 ) -> None:
-    """Measure what an engine's link costs the front, and what its delay costs the clients."""
+    """Measure what an engine's link costs the server, and what its delay costs the clients."""
     logging.configure("console", "error")
     plan = links.LinksPlan((0, *delays_ms), step_ms / 1000, slots, seconds, rounds)
     found = links.run(plan, _note)

@@ -1,8 +1,8 @@
-"""The front alone: what a streamed token costs it, by the number of engines.
+"""The server without HTTP: what a streamed token costs it, by the number of engines.
 
 The engines are simulated (`simulation.py`), so that 16 of them need neither machines nor cores. Of this
-thread's processor time everything is the front's but the engines' own: reading frames, routing, text, events,
-readers, placement. HTTP is not in it: `scale.py` measures the whole server.
+thread's processor time everything is the server's but the engines' own: reading frames, routing, text,
+events, readers, placement. HTTP is not in it: `scale.py` measures the whole server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FrontPlan:
 
 @dataclass(frozen=True, slots=True)
 class FrontCost:
-    """`tokens` in `seconds` of simulated time, for `cpu_seconds` of the front."""
+    """`tokens` in `seconds` of simulated time, for `cpu_seconds` of the server."""
 
     engines: int
     tokens: int
@@ -49,7 +49,7 @@ class FrontCost:
 
     @property
     def tokens_per_second(self) -> float:
-        """In simulated time: whether the engines were kept busy."""
+        """Return the tokens/s in simulated time, which shows whether the engines were kept busy."""
         return self.tokens / self.seconds
 
     @property

@@ -1,7 +1,7 @@
-"""Tokens/s by the number of engines, and what a streamed token costs the front: whole servers, one after
+"""Tokens/s by the number of engines, and what a streamed token costs the server: whole servers, one after
 another.
 
-Scripted engines with long steps need little of the machine, so that what is measured is the front: whether it
+Scripted engines with long steps need little of the machine, so that this measures the server: whether it
 keeps all slots busy. Clients are a closed loop, one for each slot.
 """
 

@@ -51,7 +51,7 @@ class Timing:
 
 class SimulatedEngines:
     """An `EngineLauncher` for any number of engines. `tokens`: sent by all of them; `cpu_seconds`: what they
-    have taken of this thread's processor time, the rest of which is the front's."""
+    have taken of this thread's processor time, the rest of which is the server's."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
@@ -96,7 +96,7 @@ class _Clock:
 
 
 class _Backend(ScriptedBackend):
-    """Reports the same times as it takes, so that the engine and the front learn them; and, as the real one
+    """Reports its simulated step times, so that both sides' speed models learn them; and, as the real one
     does, puts a prompt into the prefix cache before its last token, not only when the row ends."""
 
     def __init__(self, load: Load, timing: Timing, clock: _Clock) -> None:
@@ -214,6 +214,6 @@ async def front(
 
 
 async def _in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
-    """In place of a worker thread, during which a virtual clock would jump."""
+    """Call the function in place of a worker thread, during which a virtual clock would jump."""
     await trio.lowlevel.checkpoint()
     return work()

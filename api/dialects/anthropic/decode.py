@@ -65,7 +65,7 @@ def generation_request(
 
 
 def _holds(body: MessagesRequest) -> Iterator[Hold]:
-    """For each time to live, the last place that names it. A mark within a turn holds the turn."""
+    """Yield, for each time to live, the last place that names it. A mark within a turn holds the turn."""
     if body.cache_control is not None and body.cache_control.seconds is not None:
         yield Hold(None, body.cache_control.seconds)
     last: dict[float, int] = {}

@@ -154,8 +154,8 @@ def _in_parts(value: Any) -> Any:
 
 
 def not_json(text: str) -> dict[str, str]:
-    """For the template: arguments that a model wrote and nobody can parse. The client sends them back with
-    every later turn, beside its own complaint to the model."""
+    """Return arguments for the template that a model wrote and that cannot be parsed. The client sends them
+    back with every later turn, beside its own complaint to the model."""
     return {"not_json": text}
 
 

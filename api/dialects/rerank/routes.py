@@ -46,8 +46,8 @@ def rerank_routes(models: ServedModels) -> APIRouter:
 def rerank_requests(
     body: RerankRequest, embedder: Embedder | None, public_id: str, start: int, end: int
 ) -> list[GenerationRequest]:
-    """One for each of these documents, with its own copy of the query. `embedder` None: the model is no
-    reranker, which the scheduler says."""
+    """Return one request for each of these documents, with its own copy of the query. Without `embedder` the
+    model is no reranker, and the scheduler refuses them."""
     return [
         GenerationRequest(
             public_id=public_id,

@@ -1,7 +1,7 @@
-"""Ids of responses: they name the front that made them.
+"""Ids of responses: they name the server that made them.
 
-A response is stored by one front only (a running `penstock serve`), and gateways do not know by which. So
-another front that is asked for it says where to ask instead.
+A response is stored by one server only (a running `penstock serve`), and gateways do not know by which. So
+another server that is asked for it answers with the name of the one to ask.
 
 A file of its own because the ids are made for bodies and read from paths, and both have the same form.
 """
