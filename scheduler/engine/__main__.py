@@ -101,7 +101,8 @@ def _expect_load(command: ToEngine) -> Load:
 
 _NICE = 15
 _THREADS = Path("/proc/self/task")
-"""On Linux a nice value is a thread's, and the matrix library has its threads by now."""
+"""Threads of this process: on Linux a nice value is a thread's, and the matrix library has its threads by
+now."""
 
 
 def _yield_processor() -> None:
@@ -140,7 +141,7 @@ def _make_backend(command: Load, inbox: Inbox[ToEngine]) -> Backend:
 
 
 def _run(loop: EngineLoop, inbox: Inbox[ToEngine]) -> NoReturn:
-    """Run until the process ends: when the parent closes the link, the inbox thread exits the process."""
+    """Run until the process ends: when the server closes the link, the inbox thread exits the process."""
     while True:
         if loop.resting:
             commands = inbox.wait_burst()

@@ -57,11 +57,11 @@ class StepResult:
     refused: tuple[tuple[int, str], ...] = ()
     """Sequences of `StepPlan.admit` that cannot run, and why: nothing of them is left."""
     refused_adapters: tuple[tuple[str, str], ...] = ()
-    """By key, and why."""
+    """Reasons by key."""
     freed_bytes: int = 0
-    """By `StepPlan.clear`."""
+    """Bytes that `StepPlan.clear` freed."""
     evicted_bytes: int = 0
-    """By `StepPlan.evict`."""
+    """Bytes that `StepPlan.evict` freed."""
     unpinned: tuple[str, ...] = ()
     slow: tuple[tuple[int, str], ...] = field(default=(), compare=False)
     """Rows that should end for their masks' time, by this process's clock, and why: ranks end them together,

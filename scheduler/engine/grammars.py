@@ -39,7 +39,8 @@ class Grammars:
         self._kept = kept
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._awaited: dict[int, Future[LLMatcher]] = {}
-        """By request id. Separate from `_compiled`, where more than `kept` of them would evict each other."""
+        """Compilations by request id. Separate from `_compiled`, where more than `kept` of them would evict
+        each other."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
 
     @property

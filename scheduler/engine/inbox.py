@@ -1,6 +1,6 @@
 """The engine's end of the link: a thread that reads, and a method that sends.
 
-Reading in a thread ends this process immediately when the parent dies, also in the middle of a long step: an
+Reading in a thread ends this process immediately when the server dies, also in the middle of a long step: an
 orphan would hold the model's memory. The thread uses no MLX; only the main thread does.
 """
 
@@ -23,7 +23,7 @@ from scheduler.shared.wire_struct import WireStruct
 
 _READ_BYTES = 1 << 18
 _SILENCE_SECONDS = 0.002
-"""Twice the time that the parent takes from one request of a burst to the next."""
+"""Twice the time that the server takes from one request of a burst to the next."""
 _BURST_SECONDS = 0.04
 _LAST_SECONDS = 1.0
 PARENT_GONE = 3
@@ -66,7 +66,7 @@ class Inbox(Generic[_Incoming]):
         self._thread.start()
 
     def wait(self) -> _Incoming:
-        """Return the next command, without a time limit; if the parent dies, so does the process."""
+        """Return the next command, without a time limit; if the server dies, so does the process."""
         return self._commands.get()
 
     def wait_burst(self) -> list[_Incoming]:
@@ -103,13 +103,13 @@ class Inbox(Generic[_Incoming]):
                 return commands
 
     def send(self, message: WireStruct) -> None:
-        """Send a message. Blocks while the parent is behind: 93 step frames fit the socket's buffer."""
+        """Send a message. Blocks while the server is behind: 93 step frames fit the socket's buffer."""
         with self._sending:
             self._link.sendall(encode(message))
 
     def send_last(self, message: WireStruct) -> None:
-        """Send a message before this process exits, from any thread. Not sent where another thread is in the
-        middle of one that the parent does not take."""
+        """Send a message before this process exits, from any thread. It is not sent if another thread is in
+        the middle of a message that the server does not take."""
         if self._sending.acquire(timeout=_LAST_SECONDS):
             self._link.settimeout(_LAST_SECONDS)
             with suppress(OSError):

@@ -81,7 +81,7 @@ class EngineLoop:
         clock: Callable[[], float] = time.perf_counter,
         ceiling: ChunkCeiling | None = None,
     ) -> None:
-        """`ceiling` None: no device timeout has lowered it."""
+        """Without `ceiling`, no device timeout has lowered it."""
         self._backend = backend
         self._pace = pace
         self._clock = clock
@@ -185,7 +185,7 @@ class EngineLoop:
         self._retired.append(Retired(request_id, "cancelled"))
 
     def _carry_out(self, budget: BudgetChange) -> None:
-        """At once, because the next reading must see what it frees."""
+        """Carry out the change at once, because the next reading must see what it frees."""
         self._execute(StepPlan(budget=budget))
 
     def _execute(self, todo: StepPlan) -> StepResult:

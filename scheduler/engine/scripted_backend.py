@@ -301,7 +301,7 @@ class ScriptedBackend:
         return Retired(submit.request_id, "pooled", vector=vector)
 
     def _scores(self, request_id: int, start: int) -> PromptLogprobsOut | None:
-        """Of the prompt tokens computed from `start` on, where they are asked for."""
+        """Return the scores of the prompt tokens computed from `start` on, where they are asked for."""
         sequence = self._rows[request_id].sequence
         if not (positions := sequence.score(start, sequence.computed_tokens)):
             return None

@@ -33,7 +33,7 @@ class ModelTraits:
     name: str
     pinned: bool = False
     idle_seconds: float | None = None
-    """Unload the model after this time without a request. None: only to make room for another model."""
+    """Unload the model after this time without a request; with None only to make room for another model."""
 
 
 class Model:

@@ -1,6 +1,6 @@
 """A LoRA adapter's folder, as mlx-lm writes it, as far as it can be judged without the model.
 
-Both processes read it: the parent names an adapter by its fingerprint, and the engine refuses files that are
+Both processes read it: the server names an adapter by its fingerprint, and the engine refuses files that are
 no longer those. Nothing here imports MLX.
 """
 
@@ -36,8 +36,8 @@ class AdapterConfig:
     layers: int
     """It applies to this many of the last layers; 0 or less: to all."""
     keys: tuple[str, ...] | None
-    """Paths of modules, within a layer or from the model on; None: every module of a layer that can have
-    one."""
+    """Paths of modules, within a layer or from the model on, or None for every module of a layer that can
+    have one."""
 
 
 def fingerprint(folder: Path) -> str:
@@ -56,7 +56,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def weights_bytes(folder: Path) -> int:
-    """Of its factors, about; 0 if they cannot be read."""
+    """Return the bytes of its factors, about; 0 if they cannot be read."""
     try:
         return (folder / WEIGHTS_FILE).stat().st_size
     except OSError:

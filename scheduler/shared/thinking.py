@@ -1,7 +1,7 @@
 """The thinking budget of one answer, by token ids.
 
 Its state is a function of the budget and the answer's ids so far, and of nothing else: a preempted or resumed
-answer goes on with what it would have had. The engine forces tokens by it, the parent counts reasoning by it.
+answer goes on with what it would have had. The engine forces tokens by it, the server counts reasoning by it.
 
 A budget of N leaves at most N tokens between opening and end marks, over all reasoning of the answer. When
 they are spent the end mark is forced, token by token: what the model has begun of it is completed. From then
@@ -31,7 +31,7 @@ class Held(NamedTuple):
 
     token: int
     after: int | None
-    """Only if the unknown token before it is this one; None: in any case."""
+    """Applies only if the unknown token before it is this one; without it always."""
 
 
 class ThinkingLimit:
@@ -141,7 +141,8 @@ class ThinkingLimit:
         return None if tokens is None else max(0, tokens - self.reasoning_tokens)
 
     def _free_tokens(self) -> int | None:
-        """No fewer further tokens than these are not forced, whatever they are; None: all to come."""
+        """Return how many further tokens at least are not forced, whatever they are, or None if all to come
+        are free."""
         left = self._left()
         if left is None or self._phase is _Phase.PASSED or self._closed:
             return None

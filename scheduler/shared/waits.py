@@ -1,5 +1,5 @@
-"""What requests wait for: the reasons, from tokenizing to an engine's slots, and how an engine tells the
-parent of those that it has.
+"""What requests wait for: the reasons, from tokenizing to an engine's slots, and how an engine reports those
+of its requests to the server.
 
 A reason is one word, so that pages and programs can tell them apart.
 """
@@ -44,17 +44,17 @@ class WaitOut(WireStruct, frozen=True):
 
 
 class Waits:
-    """What the engine's requests without a slot wait for, as the parent learns it: each change once, and none
-    of a request that has retired, which the parent would take for a broken engine.
+    """What the engine's requests without a slot wait for, as the server learns it: each change once, and none
+    of a request that has retired, which the server would take for a broken engine.
 
     `now` is the engine's clock. O(waiting) a turn, and nothing a token.
     """
 
     def __init__(self) -> None:
         self._told: dict[int, WaitReason] = {}
-        """Of those without a slot."""
+        """The reported reasons of requests without a slot."""
         self._changes: dict[int, tuple[WaitReason, float]] = {}
-        """By request, what is not sent yet, and since when it holds."""
+        """The changes by request that are not sent yet, with the time of each."""
 
     def __bool__(self) -> bool:
         """Whether there is something to send."""

@@ -143,7 +143,7 @@ def _pin(text: str, extras: Sequence[str]) -> Pin | None:
 
 
 def port_fact(number: int) -> Port:
-    """As `serve` would listen, on the loopback address."""
+    """Return whether the port is free: bind as `serve` would, on the loopback address."""
     with closing(socket.socket()) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -23,7 +23,7 @@ from scheduler.engine.disk.disk_reading import Reading, ReadOutcome
 from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
 
 _LOOK_SECONDS = 5.0
-"""Between two looks for files that were copied into the folder."""
+"""Time between two looks for files that were copied into the folder."""
 _LOOK_PATIENCE_SECONDS = 1.0
 """Requests wait for a look so long at most. One takes milliseconds, unless the disk is slow."""
 

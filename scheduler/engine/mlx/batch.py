@@ -99,7 +99,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
 
 
 class _Pending(NamedTuple):
-    """Sampled tokens that are not returned yet. `chosen` None: they are the last tokens of prompts."""
+    """Sampled tokens that are not returned yet. Without `chosen` they are the last tokens of prompts."""
 
     tokens: mx.array
     logprobs: Sequence[RowLogprobs | None]
@@ -243,14 +243,14 @@ class Batch(OpenGenerator):
     _generation_batch: DecodeBatch
 
     def __init__(self, model: Any, max_rows: int, adapters: Adapters | None = None) -> None:
-        """`adapters` None: no row has one."""
+        """Without `adapters`, no row has one."""
         super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows)
         self._prompt_batch = PrefillBatch.empty(model, None)
         self._generation_batch = DecodeBatch.empty(model, None)
         self._prompt_batch.adapters = self._generation_batch.adapters = adapters or Adapters(model)
         self._decode_steps = 0
         self.rows: dict[int, Row] = {}
-        """By request id."""
+        """Rows by request id."""
 
     @property
     def begun(self) -> set[int]:

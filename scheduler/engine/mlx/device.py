@@ -60,7 +60,7 @@ class MlxDevice:
         self._system = system_reader()
         self._held_bytes = self._pool_bytes = 0
         self._host_bytes: int | None = None
-        """Resident when the peak was restarted; None: the host's memory is not measured."""
+        """Resident bytes when the peak was restarted, or None if the host's memory is not measured."""
         self._recommended_bytes = recommended_bytes(self.facts())
 
     @staticmethod

@@ -255,8 +255,8 @@ weights that have never been read here. Of those that have been, it is there at 
 
 
 def _fingerprinting(load: Load) -> Future[str] | None:
-    """Return what becomes the model's fingerprint, read beside the load. None: no disk tier is requested, or
-    it is not available, which is printed to stderr."""
+    """Return what becomes the model's fingerprint, read beside the load. Return None if no disk tier is
+    requested, or if it is not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
         return None
     if load.ranks is not None:
@@ -320,7 +320,7 @@ def _facts(model: Any, config: dict[str, Any]) -> dict[str, str]:
 
 
 _SLICE_BYTES = 1 << 30
-"""Of weights in one evaluation: all of a model of 300 GB in one take longer than Metal's watchdog waits
+"""Bytes of weights in one evaluation: all of a model of 300 GB in one take longer than Metal's watchdog waits
 (mlx-lm #1572), and slices show progress. Converted weights then need both types of one slice only."""
 _PART_BYTES = 8 << 20
 """The same for a rank, which needs the whole tensors of a slice for a moment. Of a model of 1 GB, half of it

@@ -35,7 +35,7 @@ class SingleRows:
         self._model = model
         self._adapters = adapters
         self.rows: dict[int, Row] = {}
-        """By request id."""
+        """Rows by request id."""
         self._decoding: dict[Row, RowsSampler] = {}
 
     @property
@@ -130,7 +130,7 @@ class SingleRows:
 
 
 def cache_bytes(layers: Sequence[Any]) -> int:
-    """Of caches that may be of a model's own kind, without mlx-lm's `nbytes`."""
+    """Return the bytes of caches that may be of a model's own kind, without mlx-lm's `nbytes`."""
     found: int = 0
     for layer in leaves(layers):
         try:

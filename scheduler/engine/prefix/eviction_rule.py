@@ -12,7 +12,7 @@ from scheduler.engine.prefix.retention import Mark, SessionKey
 from scheduler.engine.prefix.return_times import ReturnTimes
 
 _MOST_HITS = 8
-"""Of a shared prefix: more say nothing more about its future."""
+"""Bound on the counted hits of a shared prefix: more say nothing more about its future."""
 _LEAST_SECONDS = 0.5
 _LEAST_WAIT_SECONDS = 0.001
 

@@ -47,7 +47,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         rule: EvictionRule | None = None,
     ) -> None:
         """`token_bytes`: a Segment's bytes per token, to make room before it is cut; 0 if no layer can be
-        cut. `needs_snapshot`: the model has layers that cannot be cut. `buffers` None: any number."""
+        cut. `needs_snapshot`: the model has layers that cannot be cut. Without `buffers`, their number is
+        unbounded."""
         self.budget_bytes = budget_bytes
         self._running_bytes = 0
         self._token_bytes = token_bytes + KEY_BYTES
@@ -251,7 +252,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self.evicted_bytes - before
 
     def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics:
-        """For operators. `top` shared prefixes take a walk of all nodes: not for every step."""
+        """Return the statistics for operators. `top` shared prefixes take a walk of all nodes: not for every
+        step."""
         return CacheStatistics(
             size=self._tree.size(),
             leases=len(self._tree.leases),

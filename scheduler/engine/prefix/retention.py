@@ -63,7 +63,7 @@ class Mark:
     held_bytes: int = 0  # Of the bound on what is held.
 
     def hit_by(self, key: SessionKey | None, now: float, protecting: bool, protecting_hits: int) -> None:
-        """A request of this session, None: of none, begins with what ends here."""
+        """Take note that a request begins with what ends here: one of this session, or of none."""
         self._used_by(key, hit=True)
         self.hits += 1
         self.gap_seconds += (now - self.last_used - self.gap_seconds) / min(self.hits, 4)

@@ -35,7 +35,7 @@ class Followers(Protocol):
     """The other ranks, in the order of their numbers, from 1 on."""
 
     def send(self, message: Prepare | StepPlan) -> None:
-        """To each of them, in order."""
+        """Send to each of them, in order."""
         ...
 
     def joined(self) -> abc.Sequence[Joined]:
@@ -75,7 +75,7 @@ class AllRanks:
         self._digest = Digest()
         self._steps = 0
         self._expected: dict[int, State] = {}
-        """By number: this rank's states until all others have sent theirs."""
+        """This rank's states by number, until all others have sent theirs."""
         self._missing: dict[int, int] = {}
         self._comparisons = 0
         self.agreed: State | None = None

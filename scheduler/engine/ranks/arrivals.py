@@ -33,7 +33,7 @@ ARRIVAL_SECONDS = 120.0
 HELLO_SECONDS = 1.0
 MOST_UNIDENTIFIED = 64
 _LOOK_SECONDS = 0.05
-"""Between two looks at who has been identified."""
+"""Time between two looks at who has been identified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Reception:
         self._deciding = threading.Lock()
         self._unidentified = threading.BoundedSemaphore(MOST_UNIDENTIFIED)
         self._arrived: queue.SimpleQueue[tuple[str, Arrived | str]] = queue.SimpleQueue()
-        """By role; a text: why a process with the right token is not let in."""
+        """Arrivals by role; a text is the reason why a process with the right token is refused."""
 
     def all_of(self, listener: socket.socket, deadline: float) -> list[Arrived]:
         found: dict[int, Arrived] = {}

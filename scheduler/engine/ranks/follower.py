@@ -32,7 +32,7 @@ from scheduler.shared.hello import HelloRefused, rank_role
 from scheduler.shared.messages import Follow
 
 RANK_SECONDS = 120.0
-"""For rank 0, which may have to wait for the other machines."""
+"""Bound for rank 0, which may have to wait for the other machines."""
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of <sys/prctl.h>."""
 

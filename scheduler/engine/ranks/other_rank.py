@@ -74,7 +74,7 @@ def joined(backend: Backend) -> Joined:
 
 
 def disagreement(own: Joined, other: Joined) -> str | None:
-    """Return which fact of another rank differs from rank 0's; None: none does."""
+    """Return which fact of another rank differs from rank 0's, or None if none does."""
     for name, value in own.facts.items():
         if (found := other.facts.get(name)) != value:
             return f"its {name} is {found!r}, rank 0's {value!r}"
@@ -90,7 +90,7 @@ class OtherRank:
         self._answer = answer
         self._digest = Digest()
         self._refused: dict[int, str] = {}
-        """By the last plan: rank 0 must have refused them as well."""
+        """Requests that the last plan refused: rank 0 must have refused them as well."""
 
     def carry_out(self, message: ToRank) -> None:
         """Raises RanksDisagree, and what the back end raises, after which this rank cannot go on."""

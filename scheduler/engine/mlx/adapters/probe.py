@@ -20,7 +20,8 @@ from scheduler.shared.adapter_files import AdapterRefused
 _ROWS = (True, False, False)
 """Not the same from behind: a module may turn them round."""
 _TOKENS = 24
-"""With two experts a token, more than the 64 inputs from which on mlx-lm sorts them by expert."""
+"""Enough tokens that, with two experts a token, there are more than the 64 inputs from which on mlx-lm sorts
+them by expert."""
 _TOLERANCE = 1e-3
 _TOLERANCE_16_BIT = 0.05
 """Fraction of the largest logit, as at load (`../load_check.py`)."""

@@ -120,7 +120,7 @@ class BatchRows:
         return self._private.whole()
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
-        """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always.
+        """Return the mask of the private part alone, as mlx-lm's BatchKVCache makes it: always an array.
 
         Raises ValueError for a window where rows share runs in place: it would not apply to them.
         """
@@ -165,7 +165,7 @@ class BatchRows:
         return RowView(keys, values, self._private.padding[idx], self._geometry.shared_tokens[idx])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
-        """For BatchGenerator's split, after which each side drops some rows."""
+        """Copy it for BatchGenerator's split, after which each side drops some rows."""
         return BatchRows(self._layer, self._private.twin(), self._geometry)
 
     @property

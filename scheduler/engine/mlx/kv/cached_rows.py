@@ -72,8 +72,8 @@ class Row:
 
 
 class CachedRows:
-    """`prefixes` None: no prefix cache, and rows begin empty. `in_place`: the model's attention was replaced,
-    so rows may share."""
+    """`prefixes` is None without a prefix cache; rows then begin empty. `in_place`: the model's attention was
+    replaced, so rows may share."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ class PrefixDisk:
         self._fetches: dict[int, _Fetch] = {}
         self._considered: set[int] = set()
         self._chains: dict[int, Chain] = {}
-        """Of requests that wait while the folder is looked at again."""
+        """Chains of requests that wait while the folder is looked at again."""
         self._paths: deque[_Path] = deque(maxlen=_MOST_PATHS)
 
     # --- reading

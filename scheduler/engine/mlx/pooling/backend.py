@@ -82,7 +82,7 @@ class PoolingBackend:
         self._rows: dict[int, PooledRow] = {}
         self._dimensions = head.size(self._body(mx.array([[0]])).shape[-1])
         self._token_seconds: float | None = None
-        """Of the last step: a step is predicted by it, as no row decodes here."""
+        """Time of the last step, which predicts the next: no row decodes here."""
 
     def describe(self) -> Ready:
         return self._description

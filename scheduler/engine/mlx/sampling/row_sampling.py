@@ -48,14 +48,14 @@ class RowSampling:
     constraint: Constraint | None = None
     """The answer's grammar, which has consumed `output`."""
     thinking: ThinkingLimit | None = None
-    """Of an answer with a thinking budget; it has seen `output`."""
+    """The limit of an answer with a thinking budget; it has seen `output`."""
     bias: mx.array | None = field(init=False, default=None)
     on_host: bool = field(default_factory=lambda: device().traits.exp_is_slow)
     """Whether NumPy is faster than MLX after the model: `host_chooser.py` then chooses the tokens."""
     position: int = field(init=False)
     """The next token's position in the output."""
     counts: TokenCounts | HostCounts | None = field(init=False, default=None)
-    """For penalties; None if there are none."""
+    """Counts for penalties; None if there are none."""
     failure: str | None = field(init=False, default=None)
     """Why its last token must not be emitted, and the row ends."""
     _first_position: int = field(init=False)

@@ -66,7 +66,7 @@ class ThinkingRows:
         return logits
 
     def force(self, chosen: Chosen) -> Chosen:
-        """With the forced tokens instead of those chosen. A row whose logits are NaN fails all the same;
+        """Return the choice with the forced tokens in place. A row whose logits are NaN fails all the same;
         that all tokens were masked does not matter here."""
         forced = [
             (place, token)

@@ -21,8 +21,8 @@ from scheduler.engine.load_failure import LoadRefused
 from scheduler.shared.messages import RankGroup
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
-"""Tells all ranks these bytes, and returns what each said, by rank. Each rank calls it the same number of
-times, between two uses of the device. Raises or ends the process if a rank is gone."""
+"""Sends these bytes to all ranks, and returns the bytes of each, by rank. Each rank calls it the same number
+of times, between two uses of the device. Raises or ends the process if a rank is gone."""
 
 _Said = TypeVar("_Said")
 

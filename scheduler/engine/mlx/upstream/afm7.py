@@ -36,7 +36,7 @@ class RowOffsets(afm7.AFMModel):  # type: ignore[misc]  # mlx-lm has no types
 def _reused(
     attention: Any, x: mx.array, keys: mx.array, values: mx.array, mask: Any, offset: mx.array
 ) -> mx.array:
-    """As upstream's `KVReuseAttention`, with the position of each row's first query: (rows)."""
+    """Do the same as upstream's `KVReuseAttention`, with the position of each row's first query: (rows)."""
     rows, length, _ = x.shape
     queries = attention.q_proj(x).reshape(rows, length, attention.n_heads, -1).swapaxes(1, 2)
     queries = attention.q_norm(attention.rope(queries, offset=offset))

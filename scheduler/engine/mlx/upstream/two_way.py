@@ -25,7 +25,7 @@ class TwoWayGemma3(Gemma3Model):  # type: ignore[misc]  # mlx-lm has no types
         input_embeddings: mx.array | None = None,
         lengths: mx.array | None = None,
     ) -> mx.array:
-        """`lengths`: of the rows, which are padded on the right; None: of all of them the whole. There is no
+        """`lengths` of the rows, which are padded on the right; without it all of them are whole. There is no
         cache: a later token would change the earlier ones."""
         hidden = self.embed_tokens(inputs) if input_embeddings is None else input_embeddings
         # In the type of the weights, as transformers: rounded to bfloat16 it would be 0.1 % off in float32.
