@@ -42,7 +42,7 @@ class Address:
 
     @property
     def trust_env(self) -> bool:
-        """Whether proxies of the environment apply: they cannot reach this machine's loopback."""
+        """Return whether proxies of the environment apply: they cannot reach this machine's loopback."""
         host = httpx.URL(self.url).host
         try:
             return not ip_address(host).is_loopback

@@ -64,7 +64,7 @@ class Readings(Protocol):
         ...
 
     def system(self) -> SystemMemory:
-        """What the operating system says; at most a few times a second."""
+        """Return what the operating system says; at most a few times a second."""
         ...
 
     def restart_peak(self, host: bool = False) -> None:

@@ -136,7 +136,7 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
 
     @property
     def computes(self) -> bool:
-        """Whether the model runs, if there are rows."""
+        """Return whether the model runs, if there are rows."""
         return bool(self.chunks or self.decode)
 
 

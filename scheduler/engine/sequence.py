@@ -85,7 +85,8 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def resumed(self) -> bool:
-        """Whether part of its answer is prefilled: after a preemption, or a crash of another engine."""
+        """Return whether part of its answer is prefilled: after a preemption, or a crash of another
+        engine."""
         return self.prompt_tokens > self._answer_start
 
     @property
@@ -95,7 +96,8 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def unscored(self) -> bool:
-        """Whether log-probabilities of its prompt are still to be computed: it takes no prefix hit then."""
+        """Return whether log-probabilities of its prompt are still to be computed: it takes no prefix hit
+        then."""
         wanted = self.submit.prompt_logprobs is not None
         return wanted and self.scored_tokens < self.asked_tokens - 1
 

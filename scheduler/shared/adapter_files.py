@@ -41,7 +41,7 @@ class AdapterConfig:
 
 
 def fingerprint(folder: Path) -> str:
-    """Return 64 hex digits over all bytes of both files. Raises AdapterRefused if one cannot be read."""
+    """Return 64 hex digits over all bytes of both files. Raise AdapterRefused if one cannot be read."""
     digest = blake2b(digest_size=32)
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         contents = blake2b()
@@ -64,7 +64,7 @@ def weights_bytes(folder: Path) -> int:
 
 
 def check_unchanged(folder: Path, key: str) -> None:
-    """Raises AdapterRefused if the files have another fingerprint than `key`."""
+    """Raise AdapterRefused if the files have another fingerprint than `key`."""
     if fingerprint(folder) != key:
         raise AdapterRefused("its files have changed since it was named")
 
@@ -79,7 +79,7 @@ def named(name: str) -> Iterator[None]:
 
 
 def read_config(folder: Path) -> AdapterConfig:
-    """Raises AdapterRefused, which names the field."""
+    """Raise AdapterRefused, which names the field."""
     try:
         with (folder / CONFIG_FILE).open("rb") as file:
             text = file.read(_MAX_CONFIG_BYTES + 1)

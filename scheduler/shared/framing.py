@@ -31,7 +31,7 @@ def _encode_token_ids(value: object) -> memoryview:
 
 
 def _decode_token_ids(wanted: type, value: bytes) -> TokenIds:
-    """Raises TypeError or ValueError, which msgspec turns into its DecodeError."""
+    """Raise TypeError or ValueError, which msgspec turns into its DecodeError."""
     assert wanted is array, f"{wanted.__name__} is in no message"
     tokens = array("I")
     tokens.frombytes(value)

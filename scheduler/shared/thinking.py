@@ -69,13 +69,13 @@ class ThinkingLimit:
         return self._budget.end[_begun(self._tail, self._budget.end)]
 
     def may_act_after(self, tokens: int) -> bool:
-        """Whether the token that follows `tokens` unknown ones may be forced: those must be known first.
-        What `held` masks needs none of them."""
+        """Return whether the token that follows `tokens` unknown ones may be forced: those must be known
+        first. What `held` masks needs none of them."""
         free = self._free_tokens()
         return free is not None and free <= tokens
 
     def held(self, unknown: int) -> Held | None:
-        """What may not follow the next `unknown` tokens (0 or 1)."""
+        """Return what may not follow the next `unknown` tokens (0 or 1)."""
         start, held = self._budget.start, self._budget.held
         if not self._closed:
             return None
@@ -133,7 +133,7 @@ class ThinkingLimit:
 
     @property
     def _closed(self) -> bool:
-        """Whether the budget is spent, and its last reasoning has ended."""
+        """Return whether the budget is spent, and its last reasoning has ended."""
         return self._has_ended and self._phase is not _Phase.INSIDE and self._left() == 0
 
     def _left(self) -> int | None:
@@ -158,14 +158,14 @@ def _marks(budget: ThinkingBudget) -> list[tuple[int, ...]]:
 
 
 def _begun(tail: Sequence[int], mark: Sequence[int]) -> int:
-    """How many tokens of `mark` the tail ends with; fewer than all."""
+    """Return how many tokens of `mark` the tail ends with; fewer than all."""
     return next(
         length for length in range(min(len(tail), len(mark) - 1), -1, -1) if _ends_with(tail, mark[:length])
     )
 
 
 def check_marks(budget: ThinkingBudget | None, vocabulary: int) -> None:
-    """Raises RequestRefused for marks that cannot be forced or found."""
+    """Raise RequestRefused for marks that cannot be forced or found."""
     if budget is None:
         return
     paired = bool(budget.call_start) == bool(budget.call_end)

@@ -57,7 +57,7 @@ class Waits:
         """The changes by request that are not sent yet, with the time of each."""
 
     def __bool__(self) -> bool:
-        """Whether there is something to send."""
+        """Return whether there is something to send."""
         return bool(self._changes)
 
     def look(self, reasons: Mapping[int, WaitReason], now: float) -> None:

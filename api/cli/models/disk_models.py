@@ -108,7 +108,7 @@ def find(
 ) -> list[DiskModel]:
     """Return every model of the hub's cache, of Penstock's own folder and of `folders`, and the embedded one,
     in order of their names. `cache`, `made`: other places than this user's. Not `dialects`: they stay empty,
-    as `chat_template` is, and nothing slow is loaded. Raises nothing for what a folder may hold."""
+    as `chat_template` is, and nothing slow is loaded. Raise nothing for what a folder may hold."""
     places = [
         *_hub_places(hub_cache() if cache is None else cache),
         *_folder_places([made_models_folder() if made is None else made], given=False),

@@ -87,7 +87,7 @@ def list_files(model: str, revision: str, endpoint: str | None = None) -> HubLis
 
 
 def _is_safe(path: str) -> bool:
-    """Whether a file stays in the folder that it is written to."""
+    """Return whether a file stays in the folder that it is written to."""
     return not path.startswith("/") and ".." not in path.split("/") and "\\" not in path and "\0" not in path
 
 

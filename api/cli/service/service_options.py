@@ -94,7 +94,7 @@ class Places:
 
     @property
     def record(self) -> Path:
-        """What `install` was asked for."""
+        """Return what `install` was asked for."""
         return self.folder / "service.json"
 
 
@@ -131,7 +131,7 @@ def label(name: str) -> str:
 
 
 def run_command(options: ServiceOptions, places: Places) -> list[str]:
-    """What the service manager starts."""
+    """Return what the service manager starts."""
     scope = ["--system"] if options.system else []
     log = []
     if places.log is not None:

@@ -82,12 +82,12 @@ class Reading:
 
     @property
     def idle(self) -> int:
-        """What is held beside arrays."""
+        """Return what is held beside arrays."""
         return self.used - self.active
 
     @property
     def limit_binds(self) -> bool:
-        """Whether the limit, and not the system, is what there is least of."""
+        """Return whether the limit, and not the system, is what there is least of."""
         if self.pressure is not Pressure.NORMAL:
             return False
         return self.available is None or self.available > self.limit - self.used
@@ -114,7 +114,7 @@ class Allowance:
 
     @property
     def admits(self) -> bool:
-        """Whether sequences may join running rows; one alone always runs."""
+        """Return whether sequences may join running rows; one alone always runs."""
         return self.relief < Relief.HOLD
 
 
@@ -141,7 +141,7 @@ def nearest_limit(limit: MemoryLimit, asked_bytes: int, least_bytes: int) -> Mem
 
 
 def moved(before_bytes: int, kv_bytes: int) -> bool:
-    """Whether a KV budget differs by so much that it is worth an eviction."""
+    """Return whether a KV budget differs by so much that it is worth an eviction."""
     return abs(kv_bytes - before_bytes) * BUDGET_STEP >= before_bytes
 
 
@@ -248,7 +248,7 @@ def _short_bytes(reading: Reading, whole_bytes: int, needed_bytes: int) -> int:
 
 
 def _suffices(reading: Reading, needed_bytes: int) -> bool:
-    """Whether there is room for twice what is needed: what is taken back must not be short at once."""
+    """Return whether there is room for twice what is needed: what is taken back must not be short at once."""
     headroom = reading.headroom
     return reading.pressure is Pressure.NORMAL and (headroom is None or headroom >= 2 * needed_bytes)
 

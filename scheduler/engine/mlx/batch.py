@@ -68,7 +68,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         return self.samplers
 
     def compute(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
-        """Compute a chunk of each row. Returns the log-probabilities of their prompts that rows ask for. As
+        """Compute a chunk of each row. Return the log-probabilities of their prompts that rows ask for. As
         upstream's `prompt`, but MLX's freed buffers stay for the next chunk: clearing them after each costs
         page faults for all activations again."""
         chunks = [row.prompt_chunk(tokens[row]) for row in self.rows]
@@ -127,7 +127,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return self.samplers
 
     def step(self, overlap: bool) -> list[Sampled]:
-        """Compute a token of each row. Returns these tokens, or with overlap the previous step's, if any."""
+        """Compute a token of each row. Return these tokens, or with overlap the previous step's, if any."""
         self._draw()
         pending = self._sampled() if self.has_pending else None
         inputs = self._next_tokens

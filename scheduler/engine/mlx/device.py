@@ -129,7 +129,7 @@ def device() -> MlxDevice:
 
 
 def limit_of(load: Load, weights_bytes: int) -> MemoryLimit:
-    """Return the memory limit of this process. Raises MemoryTooSmall if the weights do not fit."""
+    """Return the memory limit of this process. Raise MemoryTooSmall if the weights do not fit."""
     kv_bytes = None if load.kv_cache_bytes < 0 else load.kv_cache_bytes
     return memory_limit(
         load.memory_limit,

@@ -89,7 +89,7 @@ class Verdict:
 def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = True) -> Verdict:
     """The fullest batching that is right for this model. `prefixes` False: there is no prefix cache to check.
 
-    Raises ModelUnusable.
+    Raise ModelUnusable.
     """
     sharing = sharing_fault(model) if prefixes else None
     wanted = Batching(in_place=prefixes and sharing is None, prefixes=prefixes)
@@ -131,7 +131,7 @@ class _Reference:
         return len(self.text) - len(self.logprobs)
 
     def has(self, text: list[int], start: int) -> bool:
-        """Whether it begins with this text, and has its positions from `start` on."""
+        """Return whether it begins with this text, and has its positions from `start` on."""
         return self._start <= start and self.text[: len(text)] == text
 
     def differences(self, answer: Sequence[TokenOut], start: int) -> list[float]:
@@ -188,7 +188,7 @@ class _Check:
         return replace(verdict, batching=ONE_ROW)
 
     def _only_rounds(self, wanted: Batching) -> bool:
-        """Whether this batching differs as one row at a time does, by the rounding of few bits."""
+        """Return whether this batching differs as one row at a time does, by the rounding of few bits."""
         batch, alone = self._fault(wanted), self._fault(ONE_ROW)
         if self._exact or batch is None or alone is None or not math.isfinite(alone.by):
             return False
@@ -246,7 +246,7 @@ class _Check:
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
     def _compare(self, submit: Submit, answer: Sequence[TokenOut]) -> None:
-        """Raises _Differs."""
+        """Raise _Differs."""
         text = [*submit.prompt, *(token.token for token in answer[:-1])]
         differences = self._reference(text, len(answer)).differences(answer, len(text) - len(answer))
         worst = max(differences) if self._exact else median(differences)

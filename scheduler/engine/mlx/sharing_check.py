@@ -44,8 +44,8 @@ _COARSE = {mx.bfloat16, mx.float16, mx.uint8, mx.uint32}
 
 
 def computes_in_float32(model: Any) -> bool:
-    """Whether rounding is float32's all the way. The logits' type does not say: some models convert them, and
-    float32 weights beside packed embeddings widen what was rounded before."""
+    """Return whether rounding is float32's all the way. The logits' type does not say: some models convert
+    them, and float32 weights beside packed embeddings widen what was rounded before."""
     flat: Any = tree_flatten(model.parameters())
     return not any(value.dtype in _COARSE for _, value in flat)
 

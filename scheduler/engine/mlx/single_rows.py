@@ -66,7 +66,7 @@ class SingleRows:
         return ()
 
     def prefill(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
-        """Compute this number of prompt tokens of each row. Returns the log-probabilities of their prompts
+        """Compute this number of prompt tokens of each row. Return the log-probabilities of their prompts
         that rows request."""
         scored: list[PromptLogprobsOut] = []
         with mx.stream(generation_stream):
@@ -81,7 +81,7 @@ class SingleRows:
         return scored
 
     def start_decoding(self) -> list[Row]:
-        """Move the rows with only their last prompt token left to those that decode. Returns them."""
+        """Move the rows with only their last prompt token left to those that decode. Return them."""
         whole = [
             row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
         ]

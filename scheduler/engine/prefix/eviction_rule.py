@@ -21,8 +21,8 @@ class EvictionRule(Protocol):
     """Told of what happens to sessions and entries; times in the seconds of one clock."""
 
     def worth(self, mark: Mark, last_used: float, hits: int, now: float) -> tuple[float, float]:
-        """What keeping a leaf, or a snapshot within a path, is worth, the least is evicted first; and the
-        time until which that holds."""
+        """Return what keeping a leaf, or a snapshot within a path, is worth, the least is evicted first; and
+        the time until which that holds."""
         ...
 
     def hit(self, mark: Mark, now: float) -> None:

@@ -119,7 +119,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         limit: int | None = None,
         known: Node[SegmentT, SnapshotT] | None = None,
     ) -> Match[SegmentT, SnapshotT]:
-        """What is cached of a prefix. Changes and counts nothing; `known` as in `RadixTree.match`."""
+        """Return what is cached of a prefix. Changes and counts nothing; `known` as in `RadixTree.match`."""
         return self._tree.match(tokens, salt, limit, known)
 
     def pin(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
@@ -334,7 +334,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self.room - self.nbytes
 
     def _too_many(self, segments: int = 0, snapshots: int = 0) -> bool:
-        """Whether these and what is held are more buffers than may be held."""
+        """Return whether these and what is held are more buffers than may be held."""
         tree, bound = self._tree, self._buffers
         return bound is not None and bound.exceeded(tree.nodes + segments, tree.snapshots + snapshots)
 

@@ -24,7 +24,8 @@ class Retention:
     sessions: int = 4096  # The turns of a forgotten session age like any others.
 
     def continues(self, hit_tokens: int, prompt_tokens: int, system_tokens: int) -> bool:
-        """Whether a hit continues a conversation rather than branching from it (exo #1817's good hit)."""
+        """Return whether a hit continues a conversation rather than branching from it (exo #1817's good
+        hit)."""
         least = max(self.continuation_tokens, system_tokens, self.continuation_share * prompt_tokens)
         return hit_tokens >= least
 

@@ -52,8 +52,8 @@ class Arrived:
 
 
 def arrivals(group: RankGroup, seconds: float = ARRIVAL_SECONDS) -> list[Arrived]:
-    """Return the connections of ranks 1 and up, in their order. Raises LoadRefused, which names those that
-    did not come, or are not let in."""
+    """Return the connections of ranks 1 and up, in their order. Raise LoadRefused, which names those that did
+    not come, or are not let in."""
     host, _, port = group.control.rpartition(":")
     try:
         listener = socket.create_server((host, int(port)), backlog=MOST_UNIDENTIFIED)
@@ -132,7 +132,7 @@ class _Reception:
 
 
 def _first_frame(link: socket.socket, deadline: float) -> bytes:
-    """Raises LinkError for what is no Hello, and TimeoutError."""
+    """Raise LinkError for what is no Hello, and TimeoutError."""
     length = int.from_bytes(_exactly(link, LENGTH_BYTES, deadline), "big")
     if length > MOST_HELLO_BYTES:
         raise LinkError(f"a first frame of {length} bytes is no Hello")

@@ -43,7 +43,8 @@ class Peer(Protocol):
     def link(self) -> socket.socket: ...
 
     def ending(self) -> str:
-        """How it ended, after the end of its socket: the rest of a sentence that begins with its name."""
+        """Return how it ended, after the end of its socket: the rest of a sentence that begins with its
+        name."""
         ...
 
     def end(self) -> None:

@@ -93,7 +93,7 @@ class OtherRank:
         """Requests that the last plan refused: rank 0 must have refused them as well."""
 
     def carry_out(self, message: ToRank) -> None:
-        """Raises RanksDisagree, and what the back end raises, after which this rank cannot go on."""
+        """Raise RanksDisagree, and what the back end raises, after which this rank cannot go on."""
         match message:
             case StepPlan():
                 self._execute(message)

@@ -43,7 +43,7 @@ class Adapters:
         return sum(layer.nbytes for layer in self._layers.values())
 
     def load(self, source: AdapterSource) -> None:
-        """Raises AdapterRefused, whose message names the adapter; then nothing has changed."""
+        """Raise AdapterRefused, whose message names the adapter; then nothing has changed."""
         if source.key in self._slots:
             return
         with named(source.name):

@@ -31,7 +31,7 @@ Over = Callable[[Sequence[bool]], AbstractContextManager[None]]
 
 
 def probe(model: Any, over: Over, batched: bool) -> None:
-    """Raises AdapterRefused. Not `batched`: rows never share a call, and one with the adapter is all that is
+    """Raise AdapterRefused. Not `batched`: rows never share a call, and one with the adapter is all that is
     tried."""
     tokens = (mx.arange(len(_ROWS) * _TOKENS) % 61 + 1).reshape(len(_ROWS), _TOKENS)
     try:

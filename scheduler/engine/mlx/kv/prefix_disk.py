@@ -72,8 +72,8 @@ class PrefixDisk:
     # --- reading
 
     def preparing(self, sequence: Sequence) -> bool:
-        """Whether a waiting request's prefix is still being read from disk. Called in every turn; the first
-        call decides whether anything is worth reading."""
+        """Return whether a waiting request's prefix is still being read from disk. Called in every turn; the
+        first call decides whether anything is worth reading."""
         number = sequence.request_id
         if (fetch := self._fetches.get(number)) is not None:
             return self._continue(number, fetch)

@@ -97,7 +97,7 @@ class PoolingHead:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether the weights are not packed, so that their type is that of the states."""
+        """Return whether the weights are not packed, so that their type is that of the states."""
         return bool(mx.issubdtype(self._embedding.weight.dtype, mx.floating))
 
     def cut(self, vector: Vector, dimensions: int) -> Vector:

@@ -41,8 +41,8 @@ class Rank:
 
     @property
     def on_this_machine(self) -> int:
-        """How many ranks use the memory that this one does: all, where rank 0 starts the others and they have
-        no GPU each."""
+        """Return how many ranks use the memory that this one does: all, where rank 0 starts the others and
+        they have no GPU each."""
         return 1 if self.group.control or self.group.backend == "nccl" else self.group.ranks
 
     def wait(self) -> None:
@@ -51,7 +51,7 @@ class Rank:
         self.exchange(b"")
 
     def decided(self, mine: _Said, kind: type[_Said] | UnionType) -> _Said:
-        """What rank 0 says, of the type `kind`."""
+        """Return what rank 0 says, of the type `kind`."""
         return self._all(mine, kind)[0]
 
     def least(self, mine: MemoryLimit) -> MemoryLimit:
@@ -64,7 +64,7 @@ class Rank:
         return min(self._all(mine, MemoryLimit), key=room)
 
     def compare(self, mine: Mapping[str, str]) -> None:
-        """What must be equal for all to compute the same, by its name in words. Raises RanksUnusable on all
+        """What must be equal for all to compute the same, by its name in words. Raise RanksUnusable on all
         ranks if any differs."""
         first, *rest = self._all(dict(mine), dict[str, str])
         for number, facts in enumerate(rest, 1):

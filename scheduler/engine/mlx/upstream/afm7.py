@@ -15,7 +15,7 @@ from mlx_lm.models.base import create_attention_mask
 
 class RowOffsets(afm7.AFMModel):  # type: ignore[misc]  # mlx-lm has no types
     def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
-        """inputs: (rows, tokens). Raises ValueError where rows share runs in place."""
+        """inputs: (rows, tokens). Raise ValueError where rows share runs in place."""
         answer: mx.array
         if cache is None or isinstance(cache[-1].offset, int):
             answer = super().__call__(inputs, cache)

@@ -47,7 +47,7 @@ class TwoWayGemma3(Gemma3Model):  # type: ignore[misc]  # mlx-lm has no types
 
 
 def attend_both_ways(model: Any) -> None:
-    """Let the body of `model` attend both ways. Raises LoadRefused for one that has no such class here."""
+    """Let the body of `model` attend both ways. Raise LoadRefused for one that has no such class here."""
     body = body_of(model)
     if type(body) is not Gemma3Model:
         raise LoadRefused(
@@ -58,7 +58,7 @@ def attend_both_ways(model: Any) -> None:
 
 
 def body_of(model: Any) -> Any:
-    """The part of mlx-lm's `model` that gives final hidden states. Raises LoadRefused if there is none."""
+    """The part of mlx-lm's `model` that gives final hidden states. Raise LoadRefused if there is none."""
     body = getattr(getattr(model, "language_model", model), "model", None)
     if body is None or not hasattr(body, "embed_tokens"):
         raise LoadRefused(
