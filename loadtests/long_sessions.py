@@ -142,19 +142,19 @@ async def run(plan: SessionsPlan) -> LongSessions:
         system_words = round(plan.tokens * _SYSTEM_SHARE * words_per_token)
         system = text_of(random.Random(plan.seed), system_words)
         sessions = [_conversation(plan, number, words_per_token, system) for number in range(plan.sessions)]
-        parent = server.process.pid
-        (engine,) = children(parent)
-        before, engine_before = cpu_seconds(parent), cpu_seconds(engine)
+        server_pid = server.process.pid
+        (engine,) = children(server_pid)
+        before, engine_before = cpu_seconds(server_pid), cpu_seconds(engine)
         first = await ask_all(http, server.url, [one.body(**plan.answer) for one in sessions], plan.clients)
-        cold = (cpu_seconds(parent) - before) / len(sessions)
+        cold = (cpu_seconds(server_pid) - before) / len(sessions)
         cold_engine = (cpu_seconds(engine) - engine_before) / len(sessions)
         port = urlsplit(server.url).port
         assert port is not None
-        prober = Prober(port, parent)
+        prober = Prober(port, server_pid)
         try:
-            probe_seconds = await _cost_of_a_probe(prober, parent)
-            parents, engines, later = cpu_seconds(parent), cpu_seconds(engine), list[Turn]()
-            loop_thread = main_thread_cpu_seconds(parent)
+            probe_seconds = await _cost_of_a_probe(prober, server_pid)
+            servers, engines, later = cpu_seconds(server_pid), cpu_seconds(engine), list[Turn]()
+            loop_thread = main_thread_cpu_seconds(server_pid)
             started = trio.current_time()
             for _ in range(plan.turns):
                 for session in sessions:
@@ -163,17 +163,17 @@ async def run(plan: SessionsPlan) -> LongSessions:
                 later += await ask_all(http, server.url, bodies, plan.clients)
             turns = plan.turns * len(sessions)
             took = trio.current_time() - started
-            parents, engines = cpu_seconds(parent) - parents, cpu_seconds(engine) - engines
-            loop_thread = main_thread_cpu_seconds(parent) - loop_thread
+            servers, engines = cpu_seconds(server_pid) - servers, cpu_seconds(engine) - engines
+            loop_thread = main_thread_cpu_seconds(server_pid) - loop_thread
             loop = prober.silence()
             # A turn of a model takes seconds, in which a hundred probes cost more than the turn does.
             probing = loop.probes * probe_seconds
-            warm, engines = max(0.0, parents - probing) / turns, engines / turns
+            warm, engines = max(0.0, servers - probing) / turns, engines / turns
             loop_thread = max(0.0, loop_thread - probing) / turns
         finally:
             prober.close()
         report = (await http.get(f"{server.url}/v1/scheduler")).json()
-        resident = resident_bytes(parent)
+        resident = resident_bytes(server_pid)
         again = await _asked_cold(plan, http, server.url, sessions)
         return LongSessions(
             later[-1].prompt_tokens,
@@ -195,12 +195,12 @@ async def run(plan: SessionsPlan) -> LongSessions:
         )
 
 
-async def _cost_of_a_probe(prober: Prober, parent: int) -> float:
+async def _cost_of_a_probe(prober: Prober, server_pid: int) -> float:
     """Return the server's processor time for an answer to the prober, while it does nothing else."""
     prober.silence()
-    before = cpu_seconds(parent)
+    before = cpu_seconds(server_pid)
     await trio.sleep(_IDLE_SECONDS)
-    taken = cpu_seconds(parent) - before
+    taken = cpu_seconds(server_pid) - before
     return taken / max(1, prober.silence().probes)
 
 
@@ -243,7 +243,7 @@ def lines(found: LongSessions) -> Iterator[str]:
     yield f"{found.ratio:.1f} times less; the engine's process {cold_engine}{engine:.1f} ms"
     if found.loop_cpu_seconds:
         yield f"event loop {1000 * found.loop_cpu_seconds:.1f} ms of them, the rest in worker threads"
-    yield f"one core of the parent: {found.turns_per_core_second:.0f} warm turns/s"
+    yield f"one core of the server: {found.turns_per_core_second:.0f} warm turns/s"
     yield f"warm turns {found.warm_turns_per_second:.1f}/s, each {_milliseconds(found.warm_turn_seconds)}"
     if found.warm_ttft_seconds:
         ttft = f"{_milliseconds(found.cold_ttft_seconds)} cold; {_milliseconds(found.warm_ttft_seconds)} warm"

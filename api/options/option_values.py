@@ -18,7 +18,7 @@ from api.options.served_names import named_presets
 from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
 
-FRONT_NAME = r"[A-Za-z0-9]{1,32}"
+SERVER_NAME = r"[A-Za-z0-9]{1,32}"
 """No underscore, which ends the name in an id."""
 
 

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, SecretStr
 from api.access.api_keys import ApiKeys, load_keys
 from api.options.model_settings import ModelSettings, option
 from api.options.option_values import (
-    FRONT_NAME,
+    SERVER_NAME,
     Bytes,
     MemoryAmount,
     between_commas,
@@ -83,7 +83,7 @@ class ServeSettings(ModelSettings):
         "Name of this server among several behind a gateway: at most 32 letters and digits, which the ids of"
         " its stored responses begin with. None if not given.",
         None,
-        pattern=rf"^{FRONT_NAME}$",
+        pattern=rf"^{SERVER_NAME}$",
     )
 
     api_key: SecretStr | None = option(

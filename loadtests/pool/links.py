@@ -83,7 +83,7 @@ def run(plan: LinksPlan, note: Callable[[str], None]) -> list[LinkCost]:
             one = trio.run(partial(_measure, plan, preparation, delay_ms))
             found.setdefault(delay_ms, []).append(one)
             cost = 1e6 * one.cpu_seconds_per_token
-            note(f"{one.link}: {one.tokens_per_second:.1f} tokens/s, {cost:.0f} µs of the front a token")
+            note(f"{one.link}: {one.tokens_per_second:.1f} tokens/s, {cost:.0f} µs of the server a token")
     return [
         LinkCost(
             delay_ms,

@@ -106,7 +106,8 @@ async def run(plan: ScalePlan, note: Callable[[str], None]) -> list[Scaled]:
             found.append(one)
             cost = 1e6 * one.cpu_seconds_per_token
             note(
-                f"engines {engines}: {one.tokens_per_second:.1f} tokens/s, {cost:.0f} µs of the front a token"
+                f"engines {engines}: {one.tokens_per_second:.1f} tokens/s,"
+                f" {cost:.0f} µs of the server a token"
             )
     return found
 

@@ -1,4 +1,4 @@
-"""A pool of simulated engines behind the real front, all in this process and on a virtual clock.
+"""A pool of simulated engines behind the real server, all in this process and on a virtual clock.
 
 The scheduler, the link's frames and each engine's loop with its prefix cache are the real ones; only the
 model and the processes are missing. A step lasts as long as its `Timing` says, on trio's clock, so that a
@@ -176,8 +176,8 @@ def simulated(main: Callable[[], Awaitable[_T]]) -> _T:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
-    """A running front with its engines."""
+class RunningServer:
+    """A running server with its engines."""
 
     scheduler: Scheduler
     engines: SimulatedEngines
@@ -190,9 +190,9 @@ def prepared() -> Preparation:
 
 
 @asynccontextmanager
-async def front(
+async def running_server(
     preparation: Preparation, timing: Timing, slots: int, engines: int, place: Place = least_seconds
-) -> AsyncIterator[Front]:
+) -> AsyncIterator[RunningServer]:
     """Yield when the engines are ready."""
     vocabulary = inspect(EMBEDDED_FOLDER).vocabulary
     launcher = SimulatedEngines(timing)
@@ -209,7 +209,7 @@ async def front(
         # One is ready; simulated engines load in no time, and so the others are within this one.
         await scheduler.wait_ready()
         await trio.sleep(_START_SECONDS)
-        yield Front(scheduler, launcher, vocabulary)
+        yield RunningServer(scheduler, launcher, vocabulary)
         nursery.cancel_scope.cancel()
 
 

@@ -26,8 +26,8 @@ _SILENCE_SECONDS = 0.002
 """Twice the time that the server takes from one request of a burst to the next."""
 _BURST_SECONDS = 0.04
 _LAST_SECONDS = 1.0
-PARENT_GONE = 3
-"""The exit code of an engine whose parent died or sent an invalid message."""
+SERVER_GONE = 3
+"""The exit code of an engine whose server died or sent an invalid message."""
 
 
 _Incoming = TypeVar("_Incoming")
@@ -36,7 +36,7 @@ _Incoming = TypeVar("_Incoming")
 def inherited_link(fd: int) -> socket.socket:
     """Prepare a process that the server or rank 0 started, and return its end of the link, descriptor
     `fd`."""
-    # Ctrl-C reaches the whole foreground process group, but only the parent decides when to stop.
+    # Ctrl-C reaches the whole foreground process group, but only the server decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_standard_output_clean()
     return socket.socket(fileno=fd)
@@ -45,11 +45,11 @@ def inherited_link(fd: int) -> socket.socket:
 def keep_standard_output_clean() -> None:
     """Send what this process prints to stderr, where its stacks go, too, if it crashes."""
     faulthandler.enable()
-    # The parent owns standard output, and a library's stray print must not appear there. Redirect both the
+    # The server owns standard output, and a library's stray print must not appear there. Redirect both the
     # Python object, which is line-buffered (a block-buffered one would delay its lines), and the descriptor
     # that C code writes to.
-    parents, sys.stdout = sys.stdout, sys.stderr
-    os.dup2(sys.stderr.fileno(), parents.fileno())
+    reserved, sys.stdout = sys.stdout, sys.stderr
+    os.dup2(sys.stderr.fileno(), reserved.fileno())
 
 
 class Inbox(Generic[_Incoming]):
@@ -103,7 +103,7 @@ class Inbox(Generic[_Incoming]):
                 return commands
 
     def send(self, message: WireStruct) -> None:
-        """Send a message. Blocks while the server is behind: 93 step frames fit the socket's buffer."""
+        """Send a message. Blocks while the parent is behind: 93 step frames fit the socket's buffer."""
         with self._sending:
             self._link.sendall(encode(message))
 
@@ -121,9 +121,9 @@ class Inbox(Generic[_Incoming]):
                 for command in self._reader.feed(data):
                     self._commands.put(command)
         except Exception:
-            # The parent reads the cause of death from stderr.
+            # The server reads the cause of death from stderr.
             traceback.print_exc()
             sys.stderr.flush()
         finally:
             # os._exit: the main thread may be deep inside a step, and nothing here is worth keeping.
-            os._exit(PARENT_GONE)
+            os._exit(SERVER_GONE)

@@ -290,7 +290,7 @@ class Supervisor:
             attempt.death = DeathCause.STOPPED
             raise
         except Exception as error:
-            # A bug in the parent. The step may be half delivered, which resuming allows for.
+            # A bug in the server. The step may be half delivered, which resuming allows for.
             _log.exception("engine_message_failed")
             attempt.cause = f"a message of the engine could not be handled: {type(error).__name__}: {error}"
             attempt.death, attempt.reported_fault = DeathCause.FAULT, True

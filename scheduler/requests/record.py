@@ -1,4 +1,4 @@
-"""The parent's one record of an accepted request: one state, and one owner of each fact."""
+"""The server's one record of an accepted request: one state, and one owner of each fact."""
 
 from __future__ import annotations
 

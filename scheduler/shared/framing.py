@@ -100,6 +100,6 @@ def engine_inbound() -> FrameReader[ToEngine]:
     return FrameReader(message_decoder(ToEngine))
 
 
-def parent_inbound() -> FrameReader[FromEngine]:
+def server_inbound() -> FrameReader[FromEngine]:
     """Return a reader for what the server receives."""
     return FrameReader(message_decoder(FromEngine))

@@ -55,7 +55,7 @@ class AdapterSource(WireStruct, frozen=True):
 
 
 class RankGroup(WireStruct, frozen=True):
-    """One engine of several `mx.distributed` ranks. The parent knows rank 0 only, which gets the Load."""
+    """One engine of several `mx.distributed` ranks. The server knows rank 0 only, which gets the Load."""
 
     ranks: int
     backend: Literal["ring", "jaccl", "nccl"]
@@ -195,7 +195,7 @@ class ThinkingBudget(WireStruct, frozen=True):
 
 
 class Submit(WireStruct, frozen=True, tag="submit"):
-    """One accepted request. The parent assigns ids, which count up and are never reused."""
+    """One accepted request. The server assigns ids, which count up and are never reused."""
 
     request_id: int
     prompt: TokenIds

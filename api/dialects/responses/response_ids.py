@@ -12,26 +12,26 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from api.options.option_values import FRONT_NAME
+from api.options.option_values import SERVER_NAME
 
 _BYTES = 24
-_NAMED = re.compile(rf"resp_({FRONT_NAME})_[0-9a-f]{{{2 * _BYTES}}}")
+_NAMED = re.compile(rf"resp_({SERVER_NAME})_[0-9a-f]{{{2 * _BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseIds:
-    """`front`: the name of this one, or empty; its ids then name none."""
+    """`server`: the name of this one, or empty, which leaves the ids without a name."""
 
-    front: str = ""
+    server: str = ""
 
     def new(self) -> str:
-        name = f"{self.front}_" if self.front else ""
+        name = f"{self.server}_" if self.server else ""
         return f"resp_{name}{secrets.token_hex(_BYTES)}"
 
     def elsewhere(self, response_id: str) -> str:
-        """Return what to add to "not found" about the id of another front; empty for all other ids."""
+        """Return what to add to "not found" about the id of another server; empty for all other ids."""
         named = _NAMED.fullmatch(response_id)
-        if named is None or named[1] == self.front:
+        if named is None or named[1] == self.server:
             return ""
-        this = f"this is {self.front!r}" if self.front else "this one has no name"
-        return f": it is of the front {named[1]!r}, {this}"
+        this = f"this is {self.server!r}" if self.server else "this one has no name"
+        return f": it is of the server {named[1]!r}, {this}"
