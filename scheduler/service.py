@@ -49,7 +49,7 @@ from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
 
 
-class Keeper(Protocol):
+class ModelLoader(Protocol):
     """Decides whether the engines of a scheduler's model are loaded."""
 
     def check(self) -> None:
@@ -95,7 +95,7 @@ class Scheduler:
         goes on while the machine sleeps. `model_name`: of the metrics, if none are given.
         `share_of`: an engine's part of the memory of all models."""
         self.metrics = metrics or Metrics().of_model(model_name)
-        self.keeper: Keeper = _AlwaysLoaded()
+        self.model_loader: ModelLoader = _AlwaysLoaded()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
         self._preparation = preparation
@@ -123,7 +123,7 @@ class Scheduler:
             self.metrics,
             preparation.pieces.statistics,
             self.recent,
-            lambda: self.keeper.waits_for,
+            lambda: self.model_loader.waits_for,
         )
 
     async def run(self) -> None:
@@ -166,7 +166,7 @@ class Scheduler:
         requests = tuple(replace(one, cache_salt=self._salt(one.tenant, one.cache_salt)) for one in requests)
         choices = sum(request.choices for request in requests)
         try:
-            self.keeper.check()
+            self.model_loader.check()
             with self._admission.preparing(requests[0], arrived_at, self.pool.dispatcher.room, choices):
                 prepared = [await self._off_loop.prepare(request) for request in requests]
                 check_prompt_logprobs(prepared)
@@ -189,7 +189,7 @@ class Scheduler:
             for record in records:
                 releases.callback(self._release, record)
             self._enqueue(records)
-            yield RequestStream(records, doorbell, self._queue.ahead_of, lambda: self.keeper.waits_for)
+            yield RequestStream(records, doorbell, self._queue.ahead_of, lambda: self.model_loader.waits_for)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load a LoRA adapter into all engines. Raise AdapterUnusable, and Unavailable if none is running."""
@@ -351,4 +351,4 @@ class Scheduler:
         self._telemetry.sample(self.operations.observe_queue)
         change, self._change = self._change, trio.Event()
         change.set()
-        self.keeper.changed()
+        self.model_loader.changed()

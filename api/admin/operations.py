@@ -93,8 +93,8 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
         arrival on, in spans of seconds. It may wait, run, or be among the last 64 that ended. No text of it
         is kept."""
         named = models.model(model)
-        stories = named.scheduler.operations.stories(request_id)
-        choices = [rounded(asdict(story)) for story in stories]
+        reports = named.scheduler.operations.request_reports(request_id)
+        choices = [rounded(asdict(report)) for report in reports]
         return {"id": request_id, "model": named.name, "choices": choices}
 
     return router

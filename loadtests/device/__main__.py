@@ -96,13 +96,13 @@ def _performance(folder: Path, quick: bool) -> Iterator[Section]:
 
 
 def _section(title: str, expected: str, findings: Iterable[Finding]) -> Section:
-    """Tell each finding as it is made: on a device that dies, the last line says where."""
+    """Print each finding as it is made: on a device that dies, the last line says where."""
     print(f"{title}:", flush=True)
-    told: list[Finding] = []
+    made: list[Finding] = []
     for finding in findings:
         print(f"  {finding.name}: {finding.judgement} {finding.detail}", flush=True)
-        told.append(finding)
-    return Section(title, expected, tuple(told))
+        made.append(finding)
+    return Section(title, expected, tuple(made))
 
 
 def main() -> int:

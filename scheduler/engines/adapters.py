@@ -125,19 +125,19 @@ class Adapters:
             _log.info("adapter_loaded", adapter=source.name, key=source.key)
 
     async def _load_everywhere(self, source: AdapterSource) -> None:
-        heard: list[AdapterLoaded] = []
+        replies: list[AdapterLoaded] = []
 
         async def load(life: Life) -> None:
             call = life.calls.send(lambda number: LoadAdapter(number, source), AdapterLoaded)
             if (reply := await life.calls.wait(call, _REPLY_SECONDS)) is not None:
-                heard.append(reply)
+                replies.append(reply)
 
         async with trio.open_nursery() as nursery:
             for life in self._lives():
                 nursery.start_soon(load, life)
-        if not heard:
+        if not replies:
             raise Unavailable("no engine is running that could load it", retry_after_seconds=1.0)
-        if refusals := [reply.refusal for reply in heard if reply.refusal]:
+        if refusals := [reply.refusal for reply in replies if reply.refusal]:
             raise AdapterUnusable(refusals[0], param="lora_path")
 
     def unload(self, name: str) -> None:

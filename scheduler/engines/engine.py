@@ -20,10 +20,10 @@ import trio
 from scheduler.config import SchedulerConfig, load_message
 from scheduler.engine_bounds import EngineBounds
 from scheduler.engines.adapters import Adapters
+from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.condition import State
 from scheduler.engines.deadlines import StepDeadlines
 from scheduler.engines.death import CrashLoopBreaker, Death
-from scheduler.engines.kinship import Kinship
 from scheduler.engines.life import Life
 from scheduler.engines.memory_share import MemoryShare
 from scheduler.engines.placement import Candidate
@@ -89,7 +89,7 @@ class Shared:
     observer: EngineObserver
     awaiting: Awaiting
     adapters: Adapters
-    kinship: Kinship
+    compatibility: Compatibility
     requests: RequestObserver
     turns: Turns
     left: Callable[[StreamRecord], None]
@@ -127,7 +127,7 @@ class Engine:
             shared.turns,
             shared.clock,
         )
-        self.supervisor = Supervisor(launcher, self, config.supervision, shared.kinship.refusal)
+        self.supervisor = Supervisor(launcher, self, config.supervision, shared.compatibility.refusal)
         self.metrics = shared.metrics.of_engine(name)
         self._shared = shared
         self._config = config

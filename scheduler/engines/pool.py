@@ -11,9 +11,9 @@ import trio
 from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import Adapters
 from scheduler.engines.boundary import MOST_ENGINES, EngineTraits, Launchers
+from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.dispatcher import Dispatcher
 from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, EngineObserver, Shared
-from scheduler.engines.kinship import Kinship
 from scheduler.engines.life import Life
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.supervisor import EngineNeverReady
@@ -77,7 +77,7 @@ class Pool:
             observer=self,
             awaiting=self.awaiting,
             adapters=self.adapters,
-            kinship=Kinship(),
+            compatibility=Compatibility(),
             requests=traits.observer,
             turns=self.turns,
             left=self._left,

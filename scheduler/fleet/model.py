@@ -65,14 +65,14 @@ class Model:
         """When an operator asked for it."""
         self._used_at = self._loaded_at = -math.inf
         self._failed_at = -math.inf
-        scheduler.keeper = self
+        scheduler.model_loader = self
 
     @classmethod
     def kept(cls, name: str, scheduler: Scheduler) -> Model:
         """Return a model that is always loaded."""
         return cls(ModelTraits(name, pinned=True), scheduler)
 
-    # --- as its scheduler's keeper
+    # --- as its scheduler's model loader
 
     def check(self) -> None:
         if self.state is not ModelState.FAILED:

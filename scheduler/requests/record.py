@@ -27,7 +27,7 @@ from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import IN_ENGINE, Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
-from scheduler.requests.time_line import RequestStory, TimeLine
+from scheduler.requests.time_line import RequestReport, TimeLine
 from scheduler.shared.messages import (
     MAX_KIND_CHARACTERS,
     Sampling,
@@ -328,10 +328,10 @@ class StreamRecord:
             waits_for="" if self.state is State.SUBMITTED else self.waits_for,
         )
 
-    def story(self, now: float) -> RequestStory:
-        """Return the time line from its arrival until `now`."""
+    def report(self, now: float) -> RequestReport:
+        """Return what operators see of it, from its arrival until `now`."""
         request, start = self.prepared.request, self.arrived_at
-        return RequestStory(
+        return RequestReport(
             id=request.public_id,
             choice=self.choice,
             tenant=request.tenant,
@@ -369,7 +369,7 @@ class StreamRecord:
 
     @property
     def waits_for(self) -> str:
-        """Return what keeps it from running, once it has left the queue: one of `link.waits.REASONS`; empty:
+        """Return what keeps it from running, once it has left the queue: one of `shared.waits.REASONS`; empty:
         it runs, or ends."""
         match self.state:
             case State.SUBMITTED:

@@ -35,7 +35,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestStory:
+class RequestReport:
     """What operators see of one choice of a request from arrival until now, or to its end. It has no text of
     prompt or answer."""
 
@@ -56,7 +56,7 @@ class RequestStory:
     resumed: int
     total_seconds: float
     waits_for: str
-    """One of `link.waits.REASONS`; empty: it runs or has ended."""
+    """One of `shared.waits.REASONS`; empty if it runs or has ended."""
     ahead: int | None
     """How many queued requests will be served before it, or None if it is not in the queue."""
     spans: tuple[Span, ...]

@@ -51,7 +51,7 @@ class Waits:
     """
 
     def __init__(self) -> None:
-        self._told: dict[int, WaitReason] = {}
+        self._reported: dict[int, WaitReason] = {}
         """The reported reasons of requests without a slot."""
         self._changes: dict[int, tuple[WaitReason, float]] = {}
         """The changes by request that are not sent yet, with the time of each."""
@@ -64,7 +64,7 @@ class Waits:
         """These are not admitted in this turn, for these reasons. A preempted one keeps its own until it has
         a slot again: what it waits for is that memory is free."""
         for request_id, reason in reasons.items():
-            known = self._told.get(request_id)
+            known = self._reported.get(request_id)
             if known not in (reason, "preempted"):
                 self._waits(request_id, reason, now)
 
@@ -72,17 +72,17 @@ class Waits:
         self._waits(request_id, "preempted", now)
 
     def _waits(self, request_id: int, reason: WaitReason, now: float) -> None:
-        self._told[request_id] = reason
+        self._reported[request_id] = reason
         self._changes[request_id] = reason, now
 
     def admitted(self, request_id: int, now: float) -> None:
         """It has a slot. Nothing is sent of one that did not wait."""
-        if self._told.pop(request_id, None) is not None:
+        if self._reported.pop(request_id, None) is not None:
             self._changes[request_id] = "nothing", now
 
     def forget(self, request_id: int) -> None:
         """It retires without a slot."""
-        self._told.pop(request_id, None)
+        self._reported.pop(request_id, None)
         self._changes.pop(request_id, None)
 
     def take(self, now: float) -> list[WaitOut]:

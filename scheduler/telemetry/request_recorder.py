@@ -12,7 +12,7 @@ import structlog
 from scheduler.errors import SchedulerError
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.time_line import RequestStory
+from scheduler.requests.time_line import RequestReport
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance
@@ -59,7 +59,7 @@ def log_request(model: str, record: StreamRecord, now: float) -> None:
     from arrival to the engine, so it includes tokenizing.
     """
     malformed = record.pipeline.malformed_calls
-    # One of a batch's thousands of texts; the batch has a line of its own (`api/answers/waves.py`).
+    # One of a batch's thousands of texts; the batch has a line of its own (`api/answers/blocks.py`).
     level = logging.INFO if record.prepared.request.kind == "chat" else logging.DEBUG
     _log.log(
         level,
@@ -136,14 +136,14 @@ class RecentRequests:
 
     def __init__(self) -> None:
         self._kept: deque[RecentRequest] = deque(maxlen=KEPT)
-        self._stories: deque[RequestStory] = deque(maxlen=KEPT)
+        self._reports: deque[RequestReport] = deque(maxlen=KEPT)
         self.number = 0
         """Number of the last request that ended."""
 
     def add(self, record: StreamRecord, now: float) -> None:
         request, start = record.prepared.request, record.arrived_at
         self.number += 1
-        self._stories.append(record.story(now))
+        self._reports.append(record.report(now))
         self._kept.append(
             RecentRequest(
                 number=self.number,
@@ -164,6 +164,6 @@ class RecentRequests:
         """Return requests after `number`, the oldest first."""
         return [one for one in self._kept if one.number > number]
 
-    def stories(self, public_id: str) -> list[RequestStory]:
+    def request_reports(self, public_id: str) -> list[RequestReport]:
         """Return those of a request's choices, the oldest first."""
-        return [story for story in self._stories if story.id == public_id]
+        return [report for report in self._reports if report.id == public_id]

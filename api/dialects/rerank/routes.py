@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from api.access.auth import CallerOf
-from api.answers.waves import all_finished
+from api.answers.blocks import all_finished
 from api.dialects.embeddings.encode import numbers, usage_object
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.rerank.schema import RerankRequest

@@ -25,7 +25,7 @@ from scheduler.engine.dial import DialFailed, dial
 from scheduler.engine.inbox import Inbox, inherited_link
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.model_source import located
-from scheduler.engine.ranks.messages import Failed, Heard, Said, Start, ToRank
+from scheduler.engine.ranks.messages import Failed, LoadReport, LoadReports, Start, ToRank
 from scheduler.engine.ranks.other_rank import OtherRank, PlanClock, RanksDisagree, joined
 from scheduler.shared.framing import FrameReader, message_decoder
 from scheduler.shared.hello import HelloRefused, rank_role
@@ -86,11 +86,11 @@ def _load(inbox: Inbox[ToRank], clock: PlanClock) -> Backend:
 
 
 def _exchange(inbox: Inbox[ToRank], mine: bytes) -> list[bytes]:
-    inbox.send(Said(mine))
-    heard = inbox.wait()
-    if not isinstance(heard, Heard):
-        raise RanksDisagree(f"{type(heard).__name__} while the model is loaded")
-    return list(heard.said)
+    inbox.send(LoadReport(mine))
+    answer = inbox.wait()
+    if not isinstance(answer, LoadReports):
+        raise RanksDisagree(f"{type(answer).__name__} while the model is loaded")
+    return list(answer.reports)
 
 
 def _end(inbox: Inbox[ToRank], failed: Failed) -> NoReturn:

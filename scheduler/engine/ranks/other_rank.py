@@ -13,7 +13,7 @@ import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.ranks.messages import Heard, Joined, Prepare, Start, State, ToRank
+from scheduler.engine.ranks.messages import Joined, LoadReports, Prepare, Start, State, ToRank
 from scheduler.engine.sequence import Sequence
 
 
@@ -99,7 +99,7 @@ class OtherRank:
                 self._execute(message)
             case Prepare(submit=submit):
                 self._backend.preparing(Sequence.of(submit))
-            case Start() | Heard():
+            case Start() | LoadReports():
                 raise RanksDisagree(f"{type(message).__name__} after the model was loaded")
             case _:
                 assert_never(message)

@@ -24,7 +24,7 @@ Exchange: TypeAlias = Callable[[bytes], list[bytes]]
 """Sends these bytes to all ranks, and returns the bytes of each, by rank. Each rank calls it the same number
 of times, between two uses of the device. Raises or ends the process if a rank is gone."""
 
-_Said = TypeVar("_Said")
+_Fact = TypeVar("_Fact")
 
 
 class RanksUnusable(LoadRefused):
@@ -50,8 +50,8 @@ class Rank:
         disks differ by more."""
         self.exchange(b"")
 
-    def decided(self, mine: _Said, kind: type[_Said] | UnionType) -> _Said:
-        """Return what rank 0 says, of the type `kind`."""
+    def decided(self, mine: _Fact, kind: type[_Fact] | UnionType) -> _Fact:
+        """Return rank 0's value, of the type `kind`."""
         return self._all(mine, kind)[0]
 
     def least(self, mine: MemoryLimit) -> MemoryLimit:
@@ -74,6 +74,6 @@ class Rank:
                         f"rank {number} differs: its {name} is {value}, and {first[name]} on rank 0"
                     )
 
-    def _all(self, mine: _Said, kind: type[_Said] | UnionType) -> list[_Said]:
-        said = self.exchange(msgspec.msgpack.encode(mine))
-        return [msgspec.msgpack.decode(each, type=kind) for each in said]
+    def _all(self, mine: _Fact, kind: type[_Fact] | UnionType) -> list[_Fact]:
+        reports = self.exchange(msgspec.msgpack.encode(mine))
+        return [msgspec.msgpack.decode(each, type=kind) for each in reports]
