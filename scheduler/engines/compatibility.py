@@ -17,7 +17,8 @@ connects."""
 
 
 def refusal(first: Ready, other: Ready) -> str:
-    """Return why `other` cannot serve beside `first`, a sentence for the operator, or an empty string if it can."""
+    """Return why `other` cannot serve beside `first`, a sentence for the operator, or an empty string if it
+    can."""
     different = [
         f"{name} {_shown(getattr(other, field))}, not {_shown(getattr(first, field))}"
         for field, name in _ALIKE.items()
@@ -39,8 +40,8 @@ def _shown(value: str | int) -> str:
 
 
 class Compatibility:
-    """All engines must match the first one's model, weights dtype and vocabulary for as long as the pool lives:
-    every answer so far, and every prompt that waits, was made for that model."""
+    """All engines must match the first one's model, weights dtype and vocabulary for as long as the pool
+    lives: every answer so far, and every prompt that waits, was made for that model."""
 
     def __init__(self) -> None:
         self._first: Ready | None = None

@@ -73,12 +73,12 @@ class LinkedFollowers:
             try:
                 peer.link.sendall(frame)
             except OSError as error:
-                # The thread that reads from it says how it ended.
+                # The thread that reads from it reports how it ended.
                 time.sleep(2 * STATUS_SECONDS)
                 raise ConnectionError(f"rank {rank} is gone: {error}") from error
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """While the model is loaded: tell every rank what each of them says, by rank, and return it."""
+        """Send the reports of all ranks to each of them while the model is loaded, and return them, by rank."""
         reports = [mine, *(each.get() for each in self._reports)]
         self.send(LoadReports(tuple(reports)))
         return reports
