@@ -186,7 +186,7 @@ ERROR_DIALECTS: dict[str, ErrorDialect] = {
     "/": ErrorDialect(attrgetter("status"), ApiError.openai_body),
     "/v1/messages": ErrorDialect(attrgetter("anthropic_status"), ApiError.anthropic_body),
 }
-"""By path prefix; the longest match applies."""
+"""Dialects by path prefix; the longest match applies."""
 
 
 def error_response(scope: Scope, error: ApiError) -> JSONResponse:

@@ -84,13 +84,13 @@ class Assembly:
     models: ServedModels
     metrics: Metrics
     tracers: Sequence[RequestSpans]
-    """Of each model that is traced."""
+    """Spans of each model that is traced."""
     cluster: RemoteEngines | None = None
-    """Where engines are on other machines."""
+    """Set where engines are on other machines."""
 
     @property
     def reports(self) -> dict[str, Callable[[], dict[str, Any]]]:
-        """Of what all models share."""
+        """Return the reports on what all models share."""
         return {} if self.cluster is None else {"cluster": self.cluster.report}
 
 
@@ -103,7 +103,7 @@ class _Shared:
     metrics: Metrics
     threads: WorkerThreads
     memory: SharedMemory | None
-    """None: one model has all of it."""
+    """The memory that several models share; None if one model has all of it."""
     models: int
 
 

@@ -30,9 +30,9 @@ class ServedName:
     adapter: str = ""
     """The name of the adapter that it means; empty: none."""
     parent: str | None = None
-    """With an adapter, the model's name."""
+    """The model's name, for an adapter."""
     embedder: Embedder | None = None
-    """None: the model writes tokens."""
+    """Set if the model is an embedder or a reranker; None if it writes tokens."""
 
 
 def _no_adapters() -> Sequence[str]:
@@ -49,11 +49,11 @@ class ServedModel:
     tool_calls: str = "native"
     """`AnswerFormat.tool_calls` of the model."""
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
-    """By name; a name that is not here has the neutral ones."""
+    """Defaults by name; a name that is not here has the neutral ones."""
     adapters: Callable[[], Sequence[str]] = _no_adapters
     """Their names now: operators load and unload them."""
     embedder: Embedder | None = None
-    """None: the model writes tokens."""
+    """Set if the model is an embedder or a reranker; None if it writes tokens."""
 
     @property
     def kind(self) -> ModelKind:
@@ -64,7 +64,8 @@ class ServedModel:
         return self.names[0]
 
     def find(self, wanted: str | None) -> ServedName | None:
-        """Return what a request asks for by this name, or by none; None: not this model."""
+        """Return what a request asks for by this name, or by none, or None if this model does not serve
+        it."""
         name = self.name if wanted is None else wanted
         if name in self.names:
             return ServedName(name, self.defaults.get(name, NEUTRAL), embedder=self.embedder)
@@ -122,7 +123,7 @@ class Served:
 
     @property
     def embedder(self) -> Embedder | None:
-        """None: the model writes tokens."""
+        """Return the embedder or reranker, or None if the model writes tokens."""
         return self.of_name.embedder
 
     @property
@@ -148,7 +149,7 @@ class ServedModels:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of all models, and one for each adapter."""
+        """Return the names of all models, and one for each adapter."""
         return [name for _, model in self for name in model.all_names]
 
     def check(self, wanted: str | None) -> Served:

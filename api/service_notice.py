@@ -12,7 +12,8 @@ _SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_
 
 
 class ServiceNotice:
-    """Without a service manager it sends nothing. No message waits for the receiver or raises."""
+    """Tells a service manager what happens; without one it sends nothing. No message waits for the receiver
+    or raises."""
 
     def __init__(self, address: str | None = None, watchdog_seconds: float | None = None) -> None:
         """`address`: of a Unix datagram socket; one that begins with @ is abstract. `watchdog_seconds`: the

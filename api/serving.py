@@ -48,7 +48,7 @@ next request at once, whose answer says that the connection closes."""
 _PROBES = ("/health", "/ready", "/metrics")
 """Answered also when agents hold all connections."""
 _METRICS_LIMITS = Limits(connections=16, refusals=4)
-"""Within the server's reserve of descriptors."""
+"""Bounds within the server's reserve of descriptors."""
 
 
 def serve(settings: ServeSettings) -> None:

@@ -1,4 +1,4 @@
-"""Which Penstock this is: the release, and the commit that it was built from, where that is known."""
+"""Names this Penstock: its release, and the commit that it was built from, where that is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Version:
         return f"{self.release} ({self.commit})" if self.commit else self.release
 
     def listing(self) -> dict[str, str | None]:
-        """For `/v1/models`."""
+        """Return the version for `/v1/models`."""
         return {"name": PACKAGE, "version": self.release, "commit": self.commit or None}
 
 

@@ -24,9 +24,9 @@ CHOICES = {"model": 'model=~"$model"', "engine": 'engine=~"$engine"'}
 RANGE = "$__rate_interval"
 BY_MODEL, BY_ENGINE = "instance, model", "instance, model, engine"
 MODEL_LEGEND = "{{instance}} {{model}}"
-"""In the legend of a panel with a curve a model."""
+"""Legend of a panel with a curve a model."""
 ENGINE_LEGEND = MODEL_LEGEND + " engine {{engine}}"
-"""In the legend of a panel with a curve an engine."""
+"""Legend of a panel with a curve an engine."""
 
 
 @dataclass(frozen=True, slots=True)

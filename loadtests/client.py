@@ -62,7 +62,7 @@ async def follow(
     observed: Observed,
 ) -> None:
     """Send `body` to `url` and follow the stream to its end, into the caller's record, so that a cancelled
-    request keeps what it received. Raises nothing but cancellation."""
+    request keeps what it received. Raise nothing but cancellation."""
     patience = trio.CancelScope(
         deadline=trio.current_time() + wish.hang_up_after_seconds
         if wish.hang_up_after_seconds is not None

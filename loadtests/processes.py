@@ -23,7 +23,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether there is no such process, or a zombie."""
+    """Return whether there is no such process, or a zombie."""
     state = ps("-p", str(pid), "-o", "stat=").strip()
     return not state or state.startswith("Z")
 

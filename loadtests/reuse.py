@@ -22,7 +22,7 @@ class _Node:
     def __init__(self, label: str) -> None:
         self.label = label
         self.children: dict[str, _Node] = {}
-        """By the first character of their label."""
+        """Children by the first character of their label."""
 
 
 class ReuseIndex:

@@ -76,7 +76,7 @@ def _reports_cached(request: RequestRecord) -> bool:
 
 
 def _cached_most(view: Window) -> float | None:
-    """Over the same requests as the cached share, so that the two compare."""
+    """Return the share over the same requests as the cached share, so that the two compare."""
     silent = not any(map(_reports_cached, view.sent))
     return _share(view, _reusable, lambda request: silent or _reports_cached(request))
 

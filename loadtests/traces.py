@@ -32,7 +32,7 @@ from loadtests.scenario import Replay, ScenarioError
 MOONCAKE_BLOCK_TOKENS: Final = 512
 CHARACTERS_PER_TOKEN: Final = 4
 DEFAULT_MAX_TOKENS: Final = 256
-"""For a logged request without a limit."""
+"""Tokens for a logged request without a limit."""
 
 
 @dataclass(frozen=True, slots=True)

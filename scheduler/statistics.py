@@ -90,7 +90,8 @@ class MemberStatistics:
 class SchedulerStatistics:
     """The scheduler at one moment. `engine` is all engines together: ready if one is. `in_engine` includes
     requests that await another engine. `stalled_seconds` is 0 while an engine makes progress or none has
-    work. `blocked`: why nothing is admitted (None: admission is open), and for how many more seconds."""
+    work. `blocked`: why nothing is admitted, and for how many more seconds, or None while admission is
+    open."""
 
     queued: int
     in_engine: int
@@ -121,7 +122,7 @@ class FlowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """All queued requests. `bound_*` are the bounds on waiting requests; None: no such bound."""
+    """All queued requests. `bound_*` are the bounds on waiting requests, or None where there is none."""
 
     requests: int
     prompt_tokens: int
@@ -159,8 +160,8 @@ class RunningStatistics:
 
 @dataclass(frozen=True, slots=True)
 class WaitStatistics:
-    """Requests of one tenant that wait for one of `link.waits.REASONS`. `oldest_seconds` counts from their
-    arrival, `oldest_id` is its answer's id; both None: not known."""
+    """Requests of one tenant that wait for one of `shared.waits.REASONS`. `oldest_seconds` counts from their
+    arrival, `oldest_id` is its answer's id; both are None if unknown."""
 
     tenant: str
     reason: str
@@ -171,13 +172,13 @@ class WaitStatistics:
 
 @dataclass(frozen=True, slots=True)
 class PieceStatistics:
-    """Of token ids that are kept by piece of text. Since the start: prompt tokens, and how many of them were
+    """Token ids that are kept by piece of text. Since the start: prompt tokens, and how many of them were
     kept."""
 
     tokens: int = 0
     kept_tokens: int = 0
     held_bytes: int = 0
-    """At this moment."""
+    """Bytes held at this moment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,6 @@ def adapter_routes(models: ServedModels) -> APIRouter:
 
 
 def _base(models: ServedModels, wanted: str | None) -> tuple[str, Scheduler]:
-    """Return the model whose adapter it is. Raises ModelNotFound."""
+    """Return the model whose adapter it is. Raise ModelNotFound."""
     served = models.check(wanted)
     return served.of_name.parent or served.name, served.scheduler

@@ -94,7 +94,8 @@ class _Family(Collector):
 
 
 def _of_family(family: Metric, modern: bool) -> bytes:
-    """By default the library writes vllm_ for vllm:, although a colon needs no escape."""
+    """Return the family's text, with colons: the library's default writes vllm_ for vllm:, although a colon
+    needs no escape."""
     if modern:
         text: bytes = openmetrics.generate_latest(_Family(family), escaping=openmetrics.ALLOWUTF8)
         return text.removesuffix(_END)

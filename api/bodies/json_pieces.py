@@ -110,7 +110,7 @@ class PiecedResponse(Response):
 
 
 def _slice(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
-    """And whether more follows."""
+    """Return a slice, and whether more follows."""
     parts: list[bytes] = []
     room = SLICE_BYTES
     for piece in pieces:

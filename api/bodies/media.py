@@ -14,7 +14,8 @@ Policy = Literal["note", "refuse"]
 """`--media`."""
 
 LOOKED_AT_BYTES = 1 << 16
-"""Of one part. A photograph's size stands behind its thumbnail; in most other formats within 30 bytes."""
+"""Bound on the bytes of one part that are looked at. A photograph's size stands behind its thumbnail; in most
+other formats within 30 bytes."""
 LARGEST_LOOKED_AT_BYTES = 8 << 20
 """A larger part is named by its length alone."""
 _LONGEST_NAME = 120
@@ -41,7 +42,7 @@ def note(kind: str, what: str = "", name: str | None = None) -> str:
 
 
 def of_url(url: str) -> str:
-    """What `note` says of a URL, which may be a `data:` URL. Others are neither fetched nor quoted."""
+    """Return what `note` says of a URL, which may be a `data:` URL. Others are neither fetched nor quoted."""
     if url[:5].lower() != "data:":
         return " by URL"
     comma = url.find(",", 0, 1024)
@@ -51,12 +52,12 @@ def of_url(url: str) -> str:
 
 
 def of_file(data: str) -> str:
-    """What `note` says of a file, which comes as a `data:` URL or as its base64 text alone."""
+    """Return what `note` says of a file, which comes as a `data:` URL or as its base64 text alone."""
     return of_url(data) if data[:5].lower() == "data:" else of_data(data)
 
 
 def of_data(data: str, start: int = 0) -> str:
-    """What `note` says of the base64 text in `data` from `start` on."""
+    """Return what `note` says of the base64 text in `data` from `start` on."""
     length = _decoded_bytes(data, start)
     if length > LARGEST_LOOKED_AT_BYTES:
         return f", {length} bytes"
@@ -69,7 +70,7 @@ def of_data(data: str, start: int = 0) -> str:
 
 
 def _quoted(name: str | None) -> str:
-    """On the line, whatever is in it."""
+    """Quote a string on one line, whatever is in it."""
     plain = " ".join("".join(letter if letter.isprintable() else " " for letter in name or "").split())
     return f' "{plain[:_LONGEST_NAME]}"' if plain else ""
 
@@ -98,7 +99,7 @@ def _form(head: bytes) -> str:
 
 
 def _picture(head: bytes) -> tuple[int, int, str] | None:
-    """Width, height and format; None: no format known here, or no size in what was looked at."""
+    """Return width, height and format, or None if the format is unknown or the part has no size."""
     if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
         return _big(head, 16, 4), _big(head, 20, 4), "PNG"
     if head.startswith((b"GIF87a", b"GIF89a")) and len(head) >= 10:
@@ -124,7 +125,7 @@ def _webp(head: bytes) -> tuple[int, int, str] | None:
 
 
 def _jpeg(head: bytes) -> tuple[int, int, str] | None:
-    """From segment to segment up to the frame: each step moves on, so it ends with what was looked at."""
+    """Go from segment to segment up to the frame: each step moves on, so it ends with what was looked at."""
     place = 2
     while place + 9 <= len(head) and head[place] == 0xFF:
         marker = head[place + 1]

@@ -14,7 +14,7 @@ from typing import Any
 
 HEADER = "x-penstock-ignored"
 SCOPE_KEY = "penstock_ignored"
-"""In a request's ASGI scope: the names, for what is made of the request later."""
+"""Key of a request's ASGI scope under which the ignored fields are kept for later stages."""
 MAX_NAMES = 16
 MAX_NAME_CHARACTERS = 64
 MORE = "..."
@@ -25,11 +25,11 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.$@:/+*\[\]-]")
 
 
 class UnknownFields:
-    """Of one body: the first place of each unknown field of each schema."""
+    """The unknown fields of one body: the first place of each unknown field of each schema."""
 
     def __init__(self) -> None:
         self._places: dict[int, set[str]] = {}
-        """By the identity of the object that the field is in, which the body keeps alive."""
+        """Places by the identity of the object that the field is in, which the body keeps alive."""
         self._seen: set[tuple[type, str]] = set()
 
     @staticmethod
@@ -100,7 +100,7 @@ def ignored(scope: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ignore(scope: MutableMapping[str, Any], name: str) -> tuple[str, ...]:
-    """Add a known field that has no effect here. Returns all names."""
+    """Add a known field that has no effect here. Return all names."""
     names = scope[SCOPE_KEY] = tuple(sorted({*ignored(scope), name}))
     return names
 

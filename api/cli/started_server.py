@@ -41,7 +41,7 @@ class Start:
     """How the child is started."""
 
     arguments: tuple[str, ...]
-    """Of `penstock serve`, as the user gave them."""
+    """Arguments of `penstock serve`, as the user gave them."""
     key: str | None
     environment: Mapping[str, str]
 

@@ -45,7 +45,7 @@ class BodyBudget:
 
     @property
     def crowded(self) -> bool:
-        """Whether a body waits for room."""
+        """Return whether a body waits for room."""
         return bool(self._waiting)
 
     def take(self, account: str, count: int) -> None:
@@ -91,7 +91,8 @@ class BodyBudget:
         )
 
     def _grant(self) -> None:
-        """In the order in which they came; one whose account has no room keeps no other waiting."""
+        """Grant room in the order in which bodies came; one whose account has no room keeps no other
+        waiting."""
         for waiter in tuple(self._waiting):
             if self._has_room(waiter.account, waiter.bytes):
                 self._waiting.remove(waiter)
@@ -103,7 +104,7 @@ class BodyCharge:
     """What one body is charged with, from its first byte to its `release`."""
 
     def __init__(self, budget: BodyBudget, length: int | None) -> None:
-        """`length`: as the request's head has it; None: unknown."""
+        """`length`: as the request's head has it, or None if unknown."""
         self._budget = budget
         self._length = length
         self._charged = 0

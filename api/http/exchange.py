@@ -141,19 +141,19 @@ class Exchange:
 
     @property
     def complete(self) -> bool:
-        """Whether the whole response was sent."""
+        """Return whether the whole response was sent."""
         return self._phase is Phase.COMPLETE
 
     @property
     def answerable(self) -> bool:
-        """Whether the server can still answer by itself: no byte of a response was sent, and the client is
-        connected."""
+        """Return whether the server can still answer by itself: no byte of a response was sent, and the
+        client is connected."""
         return not self._head_written and self._outbound.intact and not self._inbound.ended
 
     @property
     def needs_reset(self) -> bool:
-        """Whether to reset: otherwise the client could take a truncated body as complete, or leaves bytes
-        unread."""
+        """Return whether to reset: otherwise the client could take a truncated body as complete, or leaves
+        bytes unread."""
         stalled = self.refused is not None and self.refused.refusal is Refusal.WRITE_TIMEOUT
         close_delimited = self._head_written and self._request.http_version < b"1.1"
         return not self.complete and (stalled or close_delimited)
@@ -164,8 +164,8 @@ class Exchange:
 
     @property
     def _cancelled(self) -> bool:
-        """Whether the application's scope is cancelled. (Reading the scope's own property reads the clock
-        each time.)"""
+        """Return whether the application's scope is cancelled. (Reading the scope's own property reads the
+        clock each time.)"""
         return self.end is not End.NONE
 
     async def run(self, scope: Scope) -> None:

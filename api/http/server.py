@@ -185,7 +185,7 @@ class Server:
                 self._places.give_back(place)
 
     async def _serve(self, place: Place, stream: trio.abc.HalfCloseableStream) -> None:
-        """Serve one connection. Raises only Cancelled; the caller closes the stream."""
+        """Serve one connection. Raise only Cancelled; the caller closes the stream."""
         try:
             match place:
                 case Place.SERVED:

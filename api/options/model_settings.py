@@ -172,7 +172,7 @@ class ModelSettings(BaseModel):
         return {name: Path(folder) for name, folder in named_folders(self.adapter)}
 
     def named_presets(self, own_name: str) -> tuple[NamedPreset, ...]:
-        """Of the served names; `own_name` where the option names none."""
+        """Return the presets of the served names; `own_name` where the option names none."""
         return named_presets(self.served_model_name) if self.served_model_name else (NamedPreset(own_name),)
 
     def default_settings(self) -> DefaultSettings:

@@ -18,7 +18,7 @@ from api.options.served_names import named_presets
 from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
 
-FRONT_NAME = r"[A-Za-z0-9]{1,32}"
+SERVER_NAME = r"[A-Za-z0-9]{1,32}"
 """No underscore, which ends the name in an id."""
 
 
@@ -114,7 +114,7 @@ def served_names(text: Any) -> Any:
 
 
 def named_folders(text: str | None) -> list[tuple[str, str]]:
-    """`name=folder,name=folder`. Raises ValueError, which quotes the bad part."""
+    """`name=folder,name=folder`. Raise ValueError, which quotes the bad part."""
     found: dict[str, str] = {}
     for part in between_commas(text):
         name, equals, folder = map(str.strip, part.partition("="))
@@ -127,7 +127,7 @@ def named_folders(text: str | None) -> list[tuple[str, str]]:
 
 
 def adapter_folders(given: Any) -> Any:
-    """Of an option that may be given several times: text with commas."""
+    """Parse the value of an option that may be given several times: text with commas."""
     text = ",".join(given) if isinstance(given, tuple) else given
     if isinstance(text, str):
         named_folders(text)

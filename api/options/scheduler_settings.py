@@ -35,7 +35,7 @@ def scheduler_config(
     pooler: Pooler | None = None,
     models: int = 1,
 ) -> SchedulerConfig:
-    """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raises StartupError for
+    """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raise StartupError for
     an adapter whose folder cannot be read, and for what engines of several ranks cannot do."""
     _check_ranks(settings, pooler, models)
     return SchedulerConfig(

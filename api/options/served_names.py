@@ -22,7 +22,7 @@ class NamedPreset:
 
 
 def named_presets(text: str) -> tuple[NamedPreset, ...]:
-    """In their order. Raises ValueError, which quotes the bad part."""
+    """Return the presets in their order. Raise ValueError, which quotes the bad part."""
     found: dict[str, dict[str, Any]] = {}
     last: str | None = None
     for part in filter(None, map(str.strip, text.split(","))):

@@ -195,7 +195,7 @@ ENGINE = Dashboard(
         ),
         Panel(
             "Share of time inside steps",
-            "1 is a busy engine. Below with a queue: the parent process is too slow to feed it.",
+            "1 is a busy engine. Below with a queue: the server is too slow to feed it.",
             "percentunit",
             [
                 Query(

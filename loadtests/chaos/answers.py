@@ -58,7 +58,7 @@ class Answer:
 
     @property
     def whole(self) -> bool:
-        """Whether it came to its end."""
+        """Return whether it came to its end."""
         return self.ended and self.error is None
 
     def take(self, chunk: dict[str, Any]) -> None:

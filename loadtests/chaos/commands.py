@@ -43,7 +43,7 @@ _SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.05")
     type=click.Choice(["mlx", "scripted"]),
     default="mlx",
     show_default=True,
-    help="The embedded model; or tokens by arithmetic, which leave the machine to the front.",
+    help="The embedded model; or tokens by arithmetic, which leave the machine to the server.",
 )
 @click.option("--poison/--no-poison", default=True, help="Plant a request that crashes every engine.")
 @_OUT

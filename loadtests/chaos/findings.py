@@ -45,7 +45,7 @@ class Findings:
     longest_pause_seconds: float = 0.0
     seconds: float = 0.0
     gaps: list[float] = field(default_factory=list)
-    """Of several engines: the longest pause of any even stream that was trusted, at each moment when one was
+    """For several engines: the longest pause of any even stream that was trusted, at each moment when one was
     killed alone."""
     early_gap_seconds: float = 0.0
     """The same of streams that had just begun, at all these moments. It has no bound: their prompts are

@@ -33,7 +33,7 @@ def findings(backend: MlxBackend, context_tokens: int, chunks: Sequence[int], ro
 
 
 def _transient_bytes(work: Callable[[], object]) -> int:
-    """At the peak, beyond what is held before or after."""
+    """Return the bytes at the peak, beyond what is held before or after."""
     before = device().memory().active
     device().restart_peak()
     work()
@@ -133,7 +133,8 @@ def _copies(backend: MlxBackend, rows: int) -> Finding:
 
 
 def _buffers(backend: MlxBackend) -> Finding:
-    """By counting arrays: MLX tells no number of buffers, and trying would end the process."""
+    """Count buffers by counting arrays: MLX reports no number of buffers, and trying would end the
+    process."""
     of_segment, of_snapshot = CacheLayout(backend.model).arrays
     weights = len(tree_flatten(backend.model.parameters()))
     most = device().traits.most_buffers

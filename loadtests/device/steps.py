@@ -21,7 +21,7 @@ from scheduler.shared.token_ids import compact
 _PROMPT_TOKENS = 64
 _STEPS_A_TURN = 8
 _MOST_SECONDS = 4.0
-"""Of one evaluation; Metal's watchdog waits for some more."""
+"""Bound on one evaluation; Metal's watchdog waits for some more."""
 
 
 def findings(

@@ -84,7 +84,7 @@ class Asker:
         return said.refusal or len(set(said.text.split())) == 1
 
     def greedy(self, **fields: Any) -> bool | str:
-        """Whether the field leaves only the best token at any temperature."""
+        """Return whether the field leaves only the best token at any temperature."""
         said = self.say(**_HOT, **fields)
         return said.refusal or said.text == self.plain.text
 

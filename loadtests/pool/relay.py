@@ -26,7 +26,7 @@ class Relay:
         self._connections: list[trio.CancelScope] = []
         self._frozen: list[trio.CancelScope] = []
         self.pieces = 0
-        """That were relayed."""
+        """Number of pieces that were relayed."""
 
     async def serve(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         """Never returns by itself. Starts with its own port."""

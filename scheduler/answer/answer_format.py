@@ -78,7 +78,7 @@ class AnswerFormat:
     layout: Layout = Layout.MARKS
     hidden_marks: tuple[str, ...] = ()
     transitions: Mapping[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """As in mlx-lm's RESPONSE_FORMAT."""
+    """Transitions as in mlx-lm's RESPONSE_FORMAT."""
 
     @property
     def has_tool_calls(self) -> bool:
@@ -93,12 +93,13 @@ class AnswerFormat:
 
     @property
     def call_dialect(self) -> str:
-        """For metrics."""
+        """Return the name for metrics."""
         return "harmony" if self.tools is None else self.tools.name
 
     @property
     def reasoning_dialect(self) -> str:
-        """As `--reasoning-parser` names it, for an operator; `none` where the model writes no reasoning."""
+        """Return the name that `--reasoning-parser` gives it, for an operator; `none` where the model writes
+        no reasoning."""
         if self.layout is not Layout.MARKS:
             return self.layout.name.lower()
         if self.reasoning is None:
@@ -179,7 +180,7 @@ GENERIC_CALL = ("<tool_call>", "</tool_call>")
 GENERIC_RESULT = "<tool_response>"
 
 _SECTIONS = {"header": HIDDEN, "reasoning": REASONING, "normal": TEXT, "tool": CALL}
-"""By mlx-lm's names of states."""
+"""Sections by mlx-lm's names of states."""
 
 _REASONING_TOKENS = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
 """Control tokens in reasoning marks of more than one token."""
@@ -231,7 +232,7 @@ def tool_syntax(name: str) -> ToolSyntax:
 def answer_format(
     tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> AnswerFormat:
-    """The format of a transformers tokenizer's model. Raises OptionError for unknown names."""
+    """The format of a transformers tokenizer's model. Raise OptionError for unknown names."""
     _check("tool-parser", tool_parser, tool_parsers())
     _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
     if "harmony" in (tool_parser, reasoning_parser) or (

@@ -76,8 +76,8 @@ class Assembly:
 
     @property
     def complete(self) -> bool:
-        """Whether the answer is complete, although the model may go on: only one call was allowed, or it
-        began to write a tool's result itself."""
+        """Return whether the answer is complete, although the model may go on: only one call was allowed, or
+        it began to write a tool's result itself."""
         return self._ended or (self.ended_calls > 0 and self._calls.enough)
 
     def feed(self, text: str) -> Iterator[AnswerPiece | Heavy]:

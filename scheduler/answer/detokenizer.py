@@ -64,7 +64,7 @@ class ByteTable:
 
 
 class ByteLevelDetokenizer:
-    """For byte-level BPE (GPT-2, Llama 3, Qwen, ...): 0.2 microseconds a token."""
+    """Decodes byte-level BPE (GPT-2, Llama 3, Qwen, ...): 0.2 microseconds a token."""
 
     def __init__(self, table: ByteTable) -> None:
         self._table = table
@@ -85,7 +85,7 @@ may become U+FFFD, too."""
 
 
 class WindowDetokenizer:
-    """For all other tokenizers: decodes a sliding window and emits what is new at its end.
+    """Serves all other tokenizers: it decodes a sliding window and emits what is new at its end.
 
     The algorithm of text-generation-inference and vLLM (`detokenize_incrementally`): the window begins
     with tokens already emitted, because a token's text depends on the tokens before it.

@@ -57,13 +57,13 @@ def tool_parser(name: str) -> Any:
 
 
 def chat_template(name: str) -> Any:
-    """A module with `apply_chat_template` or `RESPONSE_FORMAT`, or both. Raises ImportError."""
+    """A module with `apply_chat_template` or `RESPONSE_FORMAT`, or both. Raise ImportError."""
     _folder()
     return import_module(f"{_PACKAGE}.chat_templates.{name}")
 
 
 def inferred_tool_parser(tokenizer: Any) -> str | None:
-    """From the chat template, else from the vocabulary, as in mlx-lm."""
+    """Infer the parser from the chat template, else from the vocabulary, as mlx-lm does."""
     name: str | None = _tokenizer_utils()._infer_tool_parser(tokenizer)
     return name
 

@@ -38,8 +38,9 @@ class AnswerPipeline:
         thinking: ThinkingLimit | None = None,
         prompt: PromptLogprobs | None = None,
     ) -> None:
-        """`stop`: WantedStrings where the choices of a request share them. `thinking` counts reasoning by
-        token ids, as the engine does; None: by the sections of the text, with the end mark."""
+        """`stop`: WantedStrings where the choices of a request share them. With `thinking`, reasoning is
+        counted by token ids, as the engine does; without it by the sections of the text, including the end
+        mark."""
         self._detokenizer = detokenizer
         wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
         self._stop_strings = StopStrings(wanted, included=includes_stop)
@@ -49,8 +50,8 @@ class AnswerPipeline:
         """Whether the latest token may complete a stop string."""
         self._spans = spans
         self.prompt = prompt
-        """Where the prompt's log-probabilities are collected; None: they are not requested, or of another
-        choice."""
+        """Collects the prompt's log-probabilities. None if they are not requested, or if another choice has
+        them."""
         self._read = 0
         """Characters passed on; only counted without an assembly, which has its own count."""
         self._thinking = thinking
@@ -63,12 +64,12 @@ class AnswerPipeline:
 
     @property
     def stopped(self) -> bool:
-        """Whether the answer is complete, although the engine may still generate."""
+        """Return whether the answer is complete, although the engine may still generate."""
         return self.stop_string is not None or (self._assembly is not None and self._assembly.complete)
 
     @property
     def malformed_calls(self) -> int:
-        """How many tool calls the model wrote that cannot be parsed."""
+        """Return how many tool calls the model wrote that cannot be parsed."""
         return 0 if self._assembly is None else self._assembly.malformed_calls
 
     @property

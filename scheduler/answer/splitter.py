@@ -83,7 +83,7 @@ class Splitter(Protocol):
 
 
 class MarkSplitter:
-    """For formats in which marks alone decide: a table of edges by section."""
+    """Splits formats in which marks alone decide: a table of edges by section."""
 
     def __init__(self, edges: Mapping[Section, Sequence[Edge]], initial: Section = TEXT) -> None:
         self._edges = edges
@@ -141,6 +141,6 @@ class MarkSplitter:
 
 
 def _beyond_first(text: str, mark: str) -> bool:
-    """Whether `text` has something other than white space and the beginning of `mark`."""
+    """Return whether `text` has something other than white space and the beginning of `mark`."""
     rest = text.lstrip()
     return bool(rest) and not mark.startswith(rest)

@@ -68,7 +68,7 @@ class Server:
         os._exit(0)
 
     def send(self, message: FromAgent) -> None:
-        """From any thread, whole messages. Ends the process if the server is gone."""
+        """Send whole messages, from any thread. Ends the process if the server is gone."""
         try:
             self._link.sendall(encode(message))
         except OSError:
@@ -224,7 +224,7 @@ def _cause(error: BaseException) -> str:
 
 
 def token_refusal(environment: Mapping[str, str]) -> str | None:
-    """Return why Ray may not be used as this environment sets it up; None: it may."""
+    """Return why Ray must not be used with this environment, or None if it may."""
     return None if environment.get("RAY_AUTH_MODE", "").lower() == "token" else _NO_TOKENS
 
 

@@ -36,7 +36,7 @@ BACKOFF_LIMIT_SECONDS = 15.0
 SILENCE_SECONDS = 60.0
 """An agent that connects to Ray, or has been connected, gives a sign of life or a reason before this."""
 _STOP_SECONDS = 2.0
-"""From end of file to SIGKILL: the agent holds nothing."""
+"""Time from end of file to SIGKILL: the agent holds nothing."""
 
 
 class ClusterState(StrEnum):
@@ -78,7 +78,7 @@ class RayCluster:
         """This machine's, as Ray has it."""
         self.nodes: dict[str, Node] = {}
         self._refusal = ""
-        """Why the agent said that it cannot work."""
+        """Why the agent cannot work, as it reported."""
         self._place: Place | None = None
 
     async def run(self, place: Place) -> None:

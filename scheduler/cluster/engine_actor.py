@@ -36,7 +36,7 @@ class EngineActor:
     def __init__(
         self, addresses: Sequence[str], port: int, token: str, blas: str, machine: str, unit: int | None
     ) -> None:
-        """`unit`: which of several on this node; None: there is one."""
+        """`unit`: the number among several actors on this node, or None if there is one."""
         environment = engine_environment(os.environ)
         device = environment.pop(DEVICE_VARIABLE, str(unit or 0))
         name = machine if not unit else f"{machine}:{unit}"

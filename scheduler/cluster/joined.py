@@ -31,7 +31,7 @@ RETRY_LIMIT_SECONDS = 3600.0
 """The wait doubles up to this: a machine may load a model for minutes only to be refused."""
 _TICK_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
-"""For closing a connection, which waits for nobody."""
+"""Bound on closing a connection, which nothing waits for."""
 
 
 class Engine(Protocol):
@@ -41,14 +41,14 @@ class Engine(Protocol):
     def name(self) -> str: ...
     @property
     def linked(self) -> bool:
-        """Whether a process of it runs."""
+        """Return whether a process of it runs."""
         ...
 
     @property
     def ready(self) -> bool: ...
     @property
     def failed(self) -> bool:
-        """Whether it could not be started, and nobody tries."""
+        """Return whether it could not be started, and nobody tries."""
         ...
 
 
@@ -79,7 +79,7 @@ class JoinedLauncher:
 
     @property
     def waiting(self) -> bool:
-        """Whether all machines have dialed, and nobody has taken their connections."""
+        """Return whether all machines have dialed, and nobody has taken their connections."""
         return len(self._dialed) == self._ranks
 
     def offer(self, dialed: Dialed, rank: int = 0) -> Dialed | None:
@@ -96,8 +96,8 @@ class JoinedLauncher:
         return dialed
 
     async def run(self, session: Session) -> Exit:
-        """As EngineLauncher; waits until the machines have dialed. How the engine ended is in the log of what
-        keeps it alive there."""
+        """Implements `EngineLauncher`; waits until the machines have dialed. The log of the service that
+        keeps the engine alive there has the cause of its end."""
         await self._complete.wait()
         dialed = self.withdraw()
         channels = [Channel(one.stream) for one in dialed]
@@ -142,11 +142,11 @@ class _Place:
     machines: dict[str, str]
     """Names and addresses, as they dialed last."""
     away_since: float | None = None
-    """Since when no connection of it is there."""
+    """The time since which it has no connection."""
     taken_since: float | None = None
-    """Since when a second connection waits beside one that is in use."""
+    """The time since which a second connection waits beside one that is in use."""
     failures: int = 0
-    """In a row."""
+    """Number of failures in a row."""
     retry_at: float | None = None
 
 

@@ -22,7 +22,7 @@ def make_backend(
     exchange: Callable[[bytes], list[bytes]] | None = None,
 ) -> Backend:
     """Load the model. `report`: gets the stages of loading; `clock`: seconds, by which the prefix cache ages;
-    `number`, `exchange`: of this rank in an engine of several, as in `mlx/sharding/rank.py`. Raises what the
+    `number`, `exchange`: of this rank in an engine of several, as in `mlx/sharding/rank.py`. Raise what the
     back end's loading raises."""
     match command.backend:
         case "scripted":

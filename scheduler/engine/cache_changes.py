@@ -13,7 +13,7 @@ from scheduler.shared.adapter_files import salted
 
 def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: Sequence, tokens: int) -> None:
     """Hold what the first `tokens` of a sequence were asked to be held for, and remember what is refused. A
-    longer prefix is left to a later call: the prompt's last token is computed apart. `prefixes` None: all
+    longer prefix is left to a later call: the prompt's last token is computed apart. Without `prefixes`, all
     are refused."""
     refusals = list[str]()
     for length, seconds in sequence.submit.holds:

@@ -25,7 +25,8 @@ class Pressure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SystemMemory:
-    """`available_bytes`: what the system, or the tightest control group, can still give; None: unknown."""
+    """`available_bytes`: what the system, or the tightest control group, can still give, or None if
+    unknown."""
 
     footprint_bytes: int = 0
     available_bytes: int | None = None
@@ -49,9 +50,9 @@ class Traits:
     memory limit allows as much: longer chunks over longer runs are computed in pieces."""
     evaluation_seconds: float | None = None
     """A chunk that takes longer is evaluated in slices (`mlx/upstream/layer_slices.py`), on a device that
-    ends long work or that draws the screen; None: at once."""
+    ends long work or that draws the screen; None never slices."""
     most_buffers: int | None = None
-    """Allocations that the device can hold at a time, whatever their size; None: any number."""
+    """Allocations that the device can hold at a time, whatever their size, or None if unbounded."""
 
 
 class Readings(Protocol):
@@ -63,7 +64,7 @@ class Readings(Protocol):
         ...
 
     def system(self) -> SystemMemory:
-        """What the operating system says; at most a few times a second."""
+        """Return what the operating system says; at most a few times a second."""
         ...
 
     def restart_peak(self, host: bool = False) -> None:

@@ -17,7 +17,7 @@ from scheduler.shared.local_network import connect_failure
 from scheduler.shared.messages import PROTOCOL_VERSION
 
 _ADDRESS_SECONDS = 3.0
-"""For one attempt at one address: a firewall may answer nothing."""
+"""Bound on one attempt at one address: a firewall may answer nothing."""
 _PAUSE_SECONDS = 0.2
 _reply_decoder = msgspec.msgpack.Decoder(HelloReply)
 

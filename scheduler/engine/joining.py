@@ -35,7 +35,7 @@ engine. Another attempt would end alike."""
 _PRIVATE = ("PENSTOCK_", "RAY_")
 """Beginnings of variables that no engine needs, and that may be secrets."""
 _NOTICE_SECONDS = 60.0
-"""Between two lines that say what this process waits for."""
+"""Time between two lines that name what this process waits for."""
 _DIAL_SECONDS = 5.0
 _HUNG_SECONDS = 60.0
 """A thread that holds the interpreter for this long keeps the one that reads the link from ending the

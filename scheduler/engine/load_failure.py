@@ -1,6 +1,6 @@
-"""Why an engine could not load its model, as one line for the operator that says what to do.
+"""Why an engine could not load its model, as one line for the operator that names the remedy.
 
-Pure. The stack goes to the parent beside it, which logs it at debug level.
+Pure. The stack goes to the server beside it, which logs it at debug level.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 _MAX_CHARACTERS = 600
-"""Of the error's own words: mlx-lm lists every missing parameter."""
+"""Bound on the error's own words: mlx-lm lists every missing parameter."""
 
 
 class LoadRefused(Exception):

@@ -65,7 +65,7 @@ def _is_hub_id(model: str) -> bool:
 
 
 def _hub_cache(environment: Mapping[str, str]) -> Path:
-    """As huggingface_hub has it, whose import takes longer than all of this."""
+    """Return the folder that huggingface_hub uses, whose import takes longer than all of this."""
     if cache := environment.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
     caches = Path(environment.get("XDG_CACHE_HOME") or "~/.cache")

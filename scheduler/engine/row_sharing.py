@@ -26,8 +26,9 @@ must save are those that would be in memory once more."""
 
 
 def bounded_cost(measured_tokens: int | None, token_bytes: int, kv_budget_bytes: int) -> int:
-    """Return the cost of a group by which to decide, in tokens. None: not measured. Sharing is about memory,
-    too: a GPU that reads quickly would copy a prefix of 8,000 tokens, a gigabyte of a large model's."""
+    """Return the cost of a group by which to decide, in tokens. `measured_tokens` is None if there was no
+    measurement. Sharing is about memory, too: a GPU that reads quickly would copy a prefix of 8,000 tokens, a
+    gigabyte of a large model's."""
     if measured_tokens is None:
         return GROUP_COST_TOKENS
     most = int(kv_budget_bytes * _MOST_COPIES) // max(1, token_bytes)

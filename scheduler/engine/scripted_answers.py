@@ -17,7 +17,7 @@ _FIRST_TOKEN = 256
 """Ids below are single bytes in our tokenizers; above them any sequence is readable text."""
 _SPECIAL_TOKENS = 64
 _DIMENSIONS = 16
-"""Of a vector."""
+"""Dimensions of a vector."""
 
 
 def scripted_token(prompt_digest: int, position: int, vocabulary: int) -> int:

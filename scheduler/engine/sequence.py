@@ -18,7 +18,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
     a record of its own."""
 
     submit: Submit
-    """As received, without the prompt's ids, and with its adapter in its salt."""
+    """The request as received, without the prompt's ids, and with its adapter in its salt."""
     tokens: TokenIds
     prompt_tokens: int
     """Tokens to prefill before the first is decoded. After a preemption, and for a request resumed from
@@ -39,7 +39,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
     scored_tokens: int = 0
     """The last position of the prompt whose log-probability was returned."""
     hold_refusal: str = ""
-    """As in Retired: of what its computed tokens were held for last."""
+    """The refusal as in Retired, for the last hold of its computed tokens."""
     _answer_start: int = 0
     _shared: dict[int, int] = msgspec.field(default_factory=dict)
 
@@ -85,7 +85,8 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def resumed(self) -> bool:
-        """Whether part of its answer is prefilled: after a preemption, or a crash of another engine."""
+        """Return whether part of its answer is prefilled: after a preemption, or a crash of another
+        engine."""
         return self.prompt_tokens > self._answer_start
 
     @property
@@ -95,7 +96,8 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def unscored(self) -> bool:
-        """Whether log-probabilities of its prompt are still to be computed: it takes no prefix hit then."""
+        """Return whether log-probabilities of its prompt are still to be computed: it takes no prefix hit
+        then."""
         wanted = self.submit.prompt_logprobs is not None
         return wanted and self.scored_tokens < self.asked_tokens - 1
 

@@ -105,13 +105,14 @@ def _size(step: Step) -> int:
 
 
 _LOAD_FLOOR_SECONDS = 300.0
-"""For imports and a small model: 4 s of work took 60 s beside six other programs on two cores."""
+"""Covers imports and a small model: 4 s of work took 60 s beside six other programs on two cores."""
 _LOAD_MULTIPLE = 20.0
 """Times the slowest load so far: its weights may have been in the page cache, and the next load's may not."""
 
 
 def load_limit_seconds(slowest_seconds: float | None, ceiling_seconds: float) -> float:
-    """`slowest_seconds` None: no engine has loaded yet, and only the operator's ceiling applies."""
+    """Return the bound on a load. Without `slowest_seconds` no engine has loaded yet, and only the operator's
+    ceiling applies."""
     if slowest_seconds is None:
         return ceiling_seconds
     return min(ceiling_seconds, max(_LOAD_FLOOR_SECONDS, _LOAD_MULTIPLE * slowest_seconds))

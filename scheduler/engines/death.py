@@ -106,7 +106,7 @@ class CrashLoopBreaker:
         self._deaths.append(now)
 
     def reason(self, now: float) -> str | None:
-        """Why admission is closed; None: it is open."""
+        """Return why admission is closed, or None if it is open."""
         window, bound = self._config.death_window_seconds, self._config.max_engine_deaths
         if len(self._deaths) < bound or now - self._deaths[0] > window:
             return None

@@ -43,12 +43,12 @@ class Dispatcher:
 
     @property
     def credits(self) -> int:
-        """How many requests the engines may hold together."""
+        """Return how many requests the engines may hold together."""
         return sum(engine.credits for engine in self._engines.values())
 
     @property
     def has_room(self) -> bool:
-        """Whether a request that arrives now goes straight to an engine."""
+        """Return whether a request that arrives now goes straight to an engine."""
         return bool(self._open())
 
     @property
@@ -69,8 +69,8 @@ class Dispatcher:
         return submitted
 
     def _open(self) -> list[Engine]:
-        """Engines with room for a new request. One in quarantine has none: a new request would be a further
-        suspect if it died again."""
+        """Return the engines with room for a new request. An engine in quarantine has none: a new request
+        would be a further suspect if the engine died again."""
         if self.held:
             return []
         return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]

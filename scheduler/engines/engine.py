@@ -20,10 +20,10 @@ import trio
 from scheduler.config import SchedulerConfig, load_message
 from scheduler.engine_bounds import EngineBounds
 from scheduler.engines.adapters import Adapters
+from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.condition import State
 from scheduler.engines.deadlines import StepDeadlines
 from scheduler.engines.death import CrashLoopBreaker, Death
-from scheduler.engines.kinship import Kinship
 from scheduler.engines.life import Life
 from scheduler.engines.memory_share import MemoryShare
 from scheduler.engines.placement import Candidate
@@ -89,7 +89,7 @@ class Shared:
     observer: EngineObserver
     awaiting: Awaiting
     adapters: Adapters
-    kinship: Kinship
+    compatibility: Compatibility
     requests: RequestObserver
     turns: Turns
     left: Callable[[StreamRecord], None]
@@ -127,7 +127,7 @@ class Engine:
             shared.turns,
             shared.clock,
         )
-        self.supervisor = Supervisor(launcher, self, config.supervision, shared.kinship.refusal)
+        self.supervisor = Supervisor(launcher, self, config.supervision, shared.compatibility.refusal)
         self.metrics = shared.metrics.of_engine(name)
         self._shared = shared
         self._config = config
@@ -136,13 +136,13 @@ class Engine:
         self._deadlines = StepDeadlines(config.stall_seconds)
         self._breaker = CrashLoopBreaker(config.recovery)
         self._likely = PrefixEstimate()
-        """Of the last process."""
+        """Estimates the prefix cache of the last process."""
         self._loaded_adapters: frozenset[str] = frozenset()
         """Keys in its last process's Load."""
         self.cause: str | None = None
         """Why its last process ended, since it was begun."""
         self._suspects: list[StreamRecord] = []
-        """Of its last death, until their cause is known."""
+        """Requests that may be to blame for the last death, until its cause is known."""
         self._nursery: trio.Nursery | None = None
         self.metrics.slots.set(self.slots)
         self.metrics.chunk_ceiling.set(self.bounds.chunk_tokens)
@@ -155,27 +155,27 @@ class Engine:
 
     @property
     def linked(self) -> bool:
-        """Whether a process of it runs, which may still be loading."""
+        """Return whether a process of it runs, which may still be loading."""
         return self.supervisor.linked
 
     @property
     def running(self) -> bool:
-        """Whether `run` runs, or is to: a process of it may be left."""
+        """Return whether `run` runs, or is to: a process of it may be left."""
         return self.supervisor.running or self._nursery is not None
 
     @property
     def failed(self) -> bool:
-        """Whether it could not be started, and nobody tries."""
+        """Return whether it could not be started, and nobody tries."""
         return self.supervisor.state is State.FAILED
 
     @property
     def failure(self) -> str | None:
-        """Why it could not be started, if nobody tries any more."""
+        """Return why it could not be started, if nobody tries any more."""
         return self.supervisor.failure
 
     @property
     def hopeless(self) -> bool:
-        """Whether it will not take a request again, as far as is known."""
+        """Return whether it will not take a request again, as far as is known."""
         failed_starts = self.supervisor.statistics().failed_starts
         return self.draining or self.failed or failed_starts >= self._config.recovery.max_failed_starts
 
@@ -210,7 +210,7 @@ class Engine:
 
     @property
     def credits(self) -> int:
-        """How many requests it may ever hold."""
+        """Return how many requests it may ever hold."""
         return 0 if self.draining else self.slots + self._config.intake.lookahead
 
     @property
@@ -323,7 +323,7 @@ class Engine:
         self.supervisor.forgo()
 
     async def load(self) -> Load:
-        """Raises OSError if the model's files cannot be read, by which engines on other machines know it."""
+        """Raise OSError if the model's files cannot be read, by which engines on other machines know it."""
         engine, known = self._config.engine, ""
         if engine.model:
             cache_folder = Path(engine.cache_folder) if engine.cache_folder else None

@@ -30,7 +30,8 @@ from scheduler.statistics import DeathCause
 _MOST_SPARED_DEATHS = 12
 """More than there are halvings between the largest usual chunk, of 8,192 tokens, and the smallest."""
 _MOST_KILLS = 3
-"""In a row, each before it had four tokens: an operator does not hit one request so often."""
+"""Deaths in a row, each before the request had four tokens: an operator does not kill the engine of one
+request so often."""
 
 
 def count_death(on_board: Iterable[StreamRecord]) -> list[StreamRecord]:
@@ -85,6 +86,6 @@ def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
 
 
 def takes_suspect(on_board: OnBoard, slots: int) -> bool:
-    """Whether an engine with these requests may resume a suspect now: its death would have no other culprit.
-    Without a free slot the suspect would be blamed for a death while it only waited."""
+    """Return whether an engine with these requests may resume a suspect now: its death would have no other
+    culprit. Without a free slot the suspect would be blamed for a death while it only waited."""
     return len(on_board) < slots and all(record.trusted for record in on_board)

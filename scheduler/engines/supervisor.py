@@ -80,7 +80,7 @@ _FIRST_STARTS = 3
 
 
 _LOGGED_LINES = 64
-"""Of stderr's end, beside the cause: each line is in the log already."""
+"""Number of stderr's last lines that are logged beside the cause: each line is in the log already."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Attempt:
     """The traceback of a load that failed."""
 
     def lasted(self, seconds: float) -> bool:
-        """Whether it has been ready for at least `seconds`."""
+        """Return whether it has been ready for at least `seconds`."""
         return self.became_ready_at is not None and trio.current_time() - self.became_ready_at >= seconds
 
 
@@ -145,17 +145,17 @@ class Supervisor:
 
     @property
     def linked(self) -> bool:
-        """Whether an engine's process runs: it loads, or is ready."""
+        """Return whether an engine's process runs: it loads, or is ready."""
         return self._attempt is not None
 
     @property
     def running(self) -> bool:
-        """Whether `run` runs, or is to: a process may be left."""
+        """Return whether `run` runs, or is to: a process may be left."""
         return self.state not in (State.ABSENT, State.FAILED)
 
     @property
     def was_ready(self) -> bool:
-        """Whether any of its engines ever was."""
+        """Return whether any of its engines ever was."""
         return self._slowest_load_seconds is not None
 
     def begin(self) -> None:
@@ -194,7 +194,7 @@ class Supervisor:
     async def run(self) -> None:
         """Return when it has been stopped.
 
-        Raises EngineNeverReady if the first engine reports that it cannot start, or the first three all fail;
+        Raise EngineNeverReady if the first engine reports that it cannot start, or the first three all fail;
         and if any engine, or the machine that it should run on, is refused.
         """
         if not self.running:
@@ -271,7 +271,7 @@ class Supervisor:
             _log.exception("engine_report_failed")
 
     async def _session(self, attempt: Attempt, channel: Channel) -> None:
-        """From Load to the engine's end. Afterwards `attempt` has the cause."""
+        """Run from Load to the engine's end. Afterwards `attempt` has the cause."""
         self._attempt = attempt
         try:
             with attempt.scope:
@@ -290,7 +290,7 @@ class Supervisor:
             attempt.death = DeathCause.STOPPED
             raise
         except Exception as error:
-            # A bug in the parent. The step may be half delivered, which resuming allows for.
+            # A bug in the server. The step may be half delivered, which resuming allows for.
             _log.exception("engine_message_failed")
             attempt.cause = f"a message of the engine could not be handled: {type(error).__name__}: {error}"
             attempt.death, attempt.reported_fault = DeathCause.FAULT, True
@@ -361,5 +361,5 @@ class Supervisor:
 
 
 def _hint(exit_: Exit) -> str:
-    """What may be behind an engine's end before READY for which it gave no reason."""
+    """Return what may be behind an engine's end before READY for which it gave no reason."""
     return ": the system may lack memory for the model" if exit_.returncode == -signal.SIGKILL else ""

@@ -26,11 +26,11 @@ class Memory(Protocol):
 
     @property
     def budget_bytes(self) -> int | None:
-        """Of all together; None: not known, or not bounded."""
+        """Return the budget of all models together, or None if it is unknown or unbounded."""
         ...
 
     def need_bytes(self, model: str) -> int:
-        """What a model holds and cannot give back, or would need at least."""
+        """Return what a model holds and cannot give back, or would need at least."""
         ...
 
     def reserve(self, model: str) -> None:
@@ -38,7 +38,7 @@ class Memory(Protocol):
         ...
 
     def may_load(self, model: str) -> bool:
-        """Whether they have."""
+        """Return whether they have."""
         ...
 
     def release(self, model: str) -> None:
@@ -112,7 +112,7 @@ class Fleet:
     async def run(self) -> None:
         """Never returns by itself. Cancelling it ends all engines and fails every request.
 
-        Raises EngineNeverReady, of the only model, or StartupError if none of those loaded at the start can
+        Raise EngineNeverReady, of the only model, or StartupError if none of those loaded at the start can
         be.
         """
         async with trio.open_nursery() as nursery:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _LEAST_WEIGHT = 1e-3
-"""Of an engine that does nothing, beside one that is busy all the time."""
+"""The weight of an idle engine, beside one that is busy all the time."""
 _GROWTH_PART = 4
 """An engine that computes wants what it uses and a quarter of its part, which it may fill until shares are
 computed again."""
@@ -45,7 +45,7 @@ class EngineMemory:
 
     @property
     def held_bytes(self) -> int:
-        """Of KV: rows and prefixes."""
+        """Return the bytes of KV in use: rows and prefixes."""
         return max(self.rows_bytes, self.kept_bytes - self.floor_bytes)
 
 
@@ -140,7 +140,8 @@ def leveled(total_bytes: int, wants: Mapping[str, int]) -> dict[str, int]:
 
 
 def _is_near(limits: Mapping[str, int], engines: Sequence[EngineMemory], budget_bytes: int) -> bool:
-    """Whether the present shares will do: each engine has one, its rows fit, and none would change much."""
+    """Return whether the present shares will do: each engine has one, its rows fit, and none would change
+    much."""
     if sum(one.limit_bytes for one in engines) > budget_bytes:
         return False
     for one in engines:

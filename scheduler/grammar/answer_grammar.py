@@ -76,7 +76,7 @@ class AnswerGrammars:
     def grammar(self, request: GenerationRequest, *, in_reasoning: bool, known_only: bool = False) -> str:
         """The grammar of the answer; empty: none. `in_reasoning`: the prompt has opened reasoning.
 
-        Raises InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
+        Raise InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
         check it and `known_only` forbids that.
         """
         if (asked := _asked(request, self._hold_calls)) is None:
@@ -120,7 +120,7 @@ class AnswerGrammars:
         raise InvalidRequest(f"{place}: {why}", param=place)
 
     def _obstacle(self, request: GenerationRequest, place: str) -> UnsupportedParameter | None:
-        """Return why no grammar can be used for this request; None: one can."""
+        """Return why no grammar can be used for this request, or None if one can."""
         if self._vocabulary is None:
             return UnsupportedParameter(
                 f"{place}: the grammar library does not support this model's tokenizer", param=place

@@ -14,7 +14,7 @@ class RuleBook:
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self.vocabulary = vocabulary
         self._names: dict[str, str] = {}
-        """By what they stand for."""
+        """Names of rules by their content."""
         self._lines: list[str] = []
 
     def lines(self) -> list[str]:
@@ -64,6 +64,6 @@ class RuleBook:
 
 
 def one_of(alternatives: Iterable[str]) -> str:
-    """In parentheses where there are several."""
+    """Return the alternatives as one rule, in parentheses where there are several."""
     found: Sequence[str] = list(dict.fromkeys(alternatives))
     return found[0] if len(found) == 1 else "(" + " | ".join(found) + ")"

@@ -67,7 +67,7 @@ def text_pattern(
 ) -> str:
     """The pattern of the strings of `form` that contain none of `ends`. `complaint`: the error of a pattern.
 
-    Raises Inexpressible if there are none, or if a pattern cannot be used and `strict` forbids to ignore it.
+    Raise Inexpressible if there are none, or if a pattern cannot be used and `strict` forbids to ignore it.
     """
     schema, conjuncts = form.schema, [without(ends)]
     if (choices := form.choices) is not None:
@@ -91,7 +91,7 @@ def text_pattern(
 
 
 def trimmed(pattern: str) -> str:
-    """Without white space at its ends."""
+    """Return a pattern of text without white space at its ends."""
     return f"{pattern} & ~/{_BLANK}{_ANY}/ & ~/{_ANY}{_BLANK}/"
 
 
@@ -100,12 +100,12 @@ def no_null(pattern: str) -> str:
 
 
 def on_one_line(pattern: str, marks: str) -> str:
-    """Without line breaks and `marks`."""
+    """Return a pattern of text without line breaks and `marks`."""
     return f"{pattern} & /[^\\n\\r{escaped(marks)}]*/"
 
 
 def is_free(form: Form) -> bool:
-    """Whether any text fits it."""
+    """Return whether any text fits it."""
     return form.kind == "string" and not form.schema.keys() & {
         "enum", "const", "pattern", "minLength", "maxLength"
     } and form.schema.get("format") not in FORMATS  # fmt: skip
@@ -127,7 +127,7 @@ def _ends_anchored(pattern: str) -> bool:
 
 
 def _has_plain_anchors(pattern: str) -> bool:
-    """Whether anchors stand only at its ends, and hold for all of it."""
+    """Return whether anchors stand only at its ends, and hold for all of it."""
     anchored = pattern.startswith("^") or _ends_anchored(pattern)
     depth, in_class, skip = 0, False, False
     last = len(pattern) - 1

@@ -38,17 +38,17 @@ class Notation(Protocol):
     def order(self) -> Order: ...
 
     def key(self, name: str) -> str | None:
-        """The rule of a member's name and its colon; None: it cannot be written."""
+        """Return the rule of a member's name and its colon, or None if it cannot be written."""
         ...
 
     def any_key(self) -> str: ...
 
     def string(self, form: Form) -> str:
-        """Raises Inexpressible."""
+        """Raise Inexpressible."""
         ...
 
     def constant(self, value: Any) -> str | None:
-        """The rule of one value; None: it cannot be written."""
+        """Return the rule of one value, or None if it cannot be written."""
         ...
 
 
@@ -162,7 +162,7 @@ class ValueRules:
         )
 
     def value(self, schema: Any, path: Path) -> str:
-        """The rule of all values that fit. Raises Inexpressible."""
+        """The rule of all values that fit. Raise Inexpressible."""
         return self.rule_of(self._forms.of(schema, path), json.dumps(schema), path)
 
     def rule_of(self, forms: Sequence[Form], name: str, path: Path) -> str:
@@ -184,7 +184,7 @@ class ValueRules:
         return [(name, declared[name], name in required) for name in names]
 
     def form(self, form: Form) -> str:
-        """Raises Inexpressible."""
+        """Raise Inexpressible."""
         if form.kind in ("array", "object") and not self._notation.nests:
             raise CannotWrite(form.path, f"the dialect cannot write a value of type {form.kind!r}")
         if (choices := form.choices) is not None:
@@ -302,7 +302,7 @@ class ValueRules:
 
 
 def gap_rule(book: RuleBook, schema: Any) -> str:
-    """What a pretty-printer writes between JSON tokens."""
+    """Return what a pretty-printer writes between JSON tokens."""
     return f"{book.terminal('/' + json_options(schema)['whitespace_pattern'] + '/')}?"
 
 

@@ -129,7 +129,7 @@ class FairQueue:
         self._config = config
         self._tickets: dict[int, Ticket] = {}
         self._bands: OrderedDict[int, Band] = OrderedDict()
-        """By priority, the least recently served first."""
+        """Bands by priority, the least recently served first."""
         self.on_charge: Charge = _nobody
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class FairQueue:
         self._band(ticket.priority).push(ticket)
 
     def pop(self, now: float) -> Ticket:
-        """The next request to be served, charged its expected cost. Raises KeyError when empty."""
+        """The next request to be served, charged its expected cost. Raise KeyError when empty."""
         if not self._tickets:
             raise KeyError("the queue is empty")
         priority = self._competing(now)[0]

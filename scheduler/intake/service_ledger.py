@@ -89,7 +89,7 @@ class ServiceLedger:
 
     @property
     def sessions(self) -> int:
-        """How many sessions have an account, of all tenants."""
+        """Return how many sessions have an account, of all tenants."""
         return sum(len(tenant.sessions) for tenant in self._root.sessions.values())
 
     def account(self, tenant: str) -> Account | None:

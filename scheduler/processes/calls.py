@@ -56,7 +56,7 @@ class Calls:
         return call.reply
 
     def is_open(self, call: Call[Any]) -> bool:
-        """Whether it was answered, or still may be."""
+        """Return whether it was answered, or still may be."""
         return call.done.is_set() or call.number in self._open
 
     def answered(self, number: int, reply: object) -> bool:

@@ -72,7 +72,7 @@ class Child(Protocol):
     """Runs a process and speaks with it, or in tests something over memory."""
 
     async def run(self, talk: Talk) -> Exit:
-        """As `ChildProcess.run`."""
+        """Implements `ChildProcess.run`."""
         ...
 
 
@@ -91,9 +91,9 @@ class ChildProcess:
         level: int = logging.INFO,
         cores: frozenset[int] | None = None,
     ) -> None:
-        """`name`: for errors and the log, to which its stderr goes at this `level`. `stop_seconds`: from
-        the end of its link to SIGKILL. `stdout`: as `subprocess` takes it. `cores`: the only ones that it
-        may use; None: all, as on systems that cannot pin."""
+        """`name`: for errors and the log, to which its stderr goes at this `level`. `stop_seconds`: from the
+        end of its link to SIGKILL. `stdout`: as `subprocess` takes it. `cores`: the only ones that it may
+        use, or None for all, as on systems that cannot pin."""
         self._name, self._module, self._arguments = name, module, tuple(arguments)
         self._environment = dict(environment)
         self._stop_seconds = stop_seconds

@@ -24,7 +24,7 @@ Task: TypeAlias = Literal["auto", "chat", "embedding", "rerank"]
 MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _MODES: dict[str, PooledTokens] = {"lasttoken": "last", "mean": "mean", "cls": "first"}
-"""By sentence-transformers' names, of 5.4 and later."""
+"""Modes by sentence-transformers' names, of 5.4 and later."""
 _SWITCHES: dict[str, str] = {
     "pooling_mode_lasttoken": "lasttoken",
     "pooling_mode_mean_tokens": "mean",
@@ -32,7 +32,7 @@ _SWITCHES: dict[str, str] = {
 }
 """The same before: one switch each, and others that are not supported."""
 _ROLE = re.compile(r"""['"](query|document)['"]""")
-"""As a string of a template; Qwen3's own has a variable `last_query_index`."""
+"""A role as a string of a template; Qwen3's own has a variable `last_query_index`."""
 _TWO_WAY_TYPES = ("gemma3_text",)
 """Models that the engine can let attend both ways."""
 _ACTIVATIONS = ("Identity", "Tanh")
@@ -40,7 +40,7 @@ _ACTIVATIONS = ("Identity", "Tanh")
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """What the parent needs to know of an embedder or a reranker."""
+    """What the server needs to know of an embedder or a reranker."""
 
     pooler: Pooler
     dimensions: int
@@ -48,7 +48,7 @@ class Embedder:
     matryoshka: tuple[int, ...] | bool = False
     """Whether fewer of them are still a vector of the text: these numbers of them, or any."""
     most_tokens: int | None = None
-    """Of a text, if the files say less than the model's context."""
+    """Bound on a text's tokens, if the files name one below the model's context."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Texts to put before an input, by name."""
     default_prompt: str = ""
@@ -62,10 +62,10 @@ class Embedder:
 
 
 def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
-    """Return what the model in `path` is besides a writer of tokens; None: nothing. `config` is the text
-    part of its config.json; `matryoshka`: the operator says that vectors may be cut.
+    """Return the embedder or reranker that the model in `path` is, or None if it writes tokens. `config` is
+    the text part of its config.json; `matryoshka`: the operator allows vectors to be cut.
 
-    Raises StartupError.
+    Raise StartupError.
     """
     if task == "chat":
         return None
@@ -220,7 +220,7 @@ def _template(path: Path) -> str:
 
 
 def _modules(path: Path) -> list[tuple[str, str]] | None:
-    """Name and folder of each module, in their order; None: no file names any."""
+    """Return name and folder of each module, in their order, or None if no file names any."""
     listed = _read_any(path / MODULES)
     if listed is None:
         return None

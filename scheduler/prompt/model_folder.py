@@ -39,14 +39,14 @@ class ModelFolder:
     context_tokens: int
     """Longest sequence that the model supports; 32768 if it is not configured."""
     eos_token_ids: frozenset[int]
-    """From the configuration files; the tokenizer may add its own."""
+    """Ids from the configuration files; the tokenizer may add its own."""
     model_type: str = ""
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     """The content of generation_config.json, unchecked: who made the model may have written anything."""
     brings_code: bool = False
     """Whether it names a Python file of its own for mlx-lm to run (`model_file`)."""
     embedder: Embedder | None = None
-    """None: the model writes tokens."""
+    """Set if the model is an embedder or a reranker; None if it writes tokens."""
 
     @property
     def kind(self) -> ModelKind:
@@ -115,7 +115,8 @@ def _described(
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object that a file of a model holds; None: there is none. Raise StartupError."""
+    """Return the object that a file of a model holds, or None if there is no such file. Raise
+    StartupError."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """The tokenizer protocol, and its implementation with transformers.
 
-This runs in the parent process, without MLX.
+This runs in the server, without MLX.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
 
     @property
     def answer_format(self) -> AnswerFormat:
-        """How the model writes reasoning and tool calls."""
+        """Return how the model writes reasoning and tool calls."""
         ...
 
     @property
@@ -53,12 +53,12 @@ class Tokenizer(Protocol):
         ...
 
     def render(self, prompt: ChatPrompt) -> str:
-        """The prompt text of a conversation, up to the assistant's turn (or within it). Raises
+        """The prompt text of a conversation, up to the assistant's turn (or within it). Raise
         TemplateFailed."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens in the text are recognised, none are added. Thread-safe. Raises
+        """Token ids; special tokens in the text are recognised, none are added. Thread-safe. Raise
         InvalidRequest for a text that the tokenizer fails on."""
         ...
 
@@ -109,7 +109,7 @@ class HubTokenizer:
         tool_parser: str = "auto",
         reasoning_parser: str = "auto",
     ) -> None:
-        """Raises StartupError if the folder has no usable tokenizer."""
+        """Raise StartupError if the folder has no usable tokenizer."""
         if not any(path.name.endswith(_VOCABULARY_FILES) for path in folder.iterdir()):
             # transformers would make an empty tokenizer without a word.
             raise StartupError(f"--model: {folder} holds no tokenizer.json: download it again")
@@ -247,7 +247,8 @@ class HubTokenizer:
         return str(self._backend.to_str())
 
     def _lacks_tools(self) -> bool:
-        """Whether there is a template, and it writes no tools, or writes them for an unknown syntax."""
+        """Return whether there is a template, and it writes no tools, or writes them for an unknown
+        syntax."""
         if self._renderer is None or self._format.layout is not Layout.MARKS:
             return False
         # It may mention calls, so that a parser is inferred, and write no tools.

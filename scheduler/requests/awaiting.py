@@ -10,8 +10,8 @@ from scheduler.requests.record import StreamRecord
 
 
 class Awaiting:
-    """In the order of their acceptance, however often each was lost. `on_retired` is called with every record
-    that ends here."""
+    """Requests that await another engine, in the order of their acceptance, however often each was lost.
+    `on_retired` is called with every record that ends here."""
 
     def __init__(self, on_retired: Callable[[StreamRecord], None]) -> None:
         self._on_retired = on_retired
@@ -49,7 +49,7 @@ class Awaiting:
         self._end(record, Event.CANCEL)
 
     def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
-        """No engine will resume it: `error` is its final event."""
+        """End the request with `error` as its final event: no engine will resume it."""
         record.fail(error)
         self._end(record, Event.RETIRE)
 

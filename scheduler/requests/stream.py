@@ -40,7 +40,7 @@ class RequestStream:
         return sum(len(record.prepared.prompt) for record in self._records if record.choice == 0)
 
     def usage_so_far(self, choice: int) -> Usage:
-        """Of one choice, with tokens of which the reader has no event yet."""
+        """Return the usage of one choice, including tokens of which the reader has no event yet."""
         return self._records[choice].usage
 
     @property

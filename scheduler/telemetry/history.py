@@ -75,7 +75,7 @@ class History:
         self._columns = {name: array("d", bytes(8 * kept)) for name in COLUMNS}
         self._readings: deque[tuple[float, Reading]] = deque(maxlen=WINDOW_SAMPLES)
         self.number = 0
-        """Of the last sample; 0 before the first."""
+        """Number of the last sample; 0 before the first."""
 
     def add(self, now: float, reading: Reading) -> None:
         """Make a sample. The first call makes none: rates need two readings."""

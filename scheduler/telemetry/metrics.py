@@ -1,6 +1,6 @@
 """Every metric's name, help, labels and buckets; one engine's are in `engine_metrics.py`.
 
-One registry per server, in the parent process only.
+One registry per server, in the server only.
 """
 
 from __future__ import annotations

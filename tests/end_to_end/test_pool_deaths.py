@@ -1,4 +1,4 @@
-"""Two real engines behind one front, of which one dies: its streams go on at the other, to the byte."""
+"""Two real engines behind one server, of which one dies: its streams go on at the other, to the byte."""
 
 from __future__ import annotations
 

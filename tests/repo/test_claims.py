@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from api.answers.waves import BLOCK, FEEDERS
+from api.answers.blocks import BLOCK, FEEDERS
 from api.answers.whole_answer import MAX_HELD_BYTES
 from api.bodies.json_pieces import SLICE_BYTES
 from api.bodies.media import LARGEST_LOOKED_AT_BYTES, LOOKED_AT_BYTES

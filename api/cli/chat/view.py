@@ -15,9 +15,9 @@ from api.cli.terminal import one_line, printable
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ROWS_LEFT = 3
-"""Of the terminal's height: what is taller than it cannot be erased."""
+"""Rows of the terminal's height that stay free: a taller block cannot be erased."""
 _MOST_LIVE_CHARACTERS = 8000
-"""Of a block that is drawn as Markdown at each frame; the end of a longer one is drawn as text."""
+"""Bound on a block that is drawn as Markdown at each frame; the end of a longer one is drawn as text."""
 
 
 def finished(text: str) -> int:
@@ -123,8 +123,9 @@ def _markdown(text: str) -> RenderableType:
 
 
 class _Lines:
-    """Without rich's empty lines around a block, and the spaces that it fills lines with, which would wrap
-    when the terminal gets narrower. `is_tail`: only as many of the last lines as the terminal has."""
+    """Lines without rich's empty lines around a block, and without the spaces that it fills lines with, which
+    would wrap when the terminal gets narrower. `is_tail`: only as many of the last lines as the terminal
+    has."""
 
     def __init__(self, content: RenderableType, *, is_tail: bool = False) -> None:
         self._content = content

@@ -30,7 +30,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """As config.json has it."""
+    """The quantization in config.json."""
 
     bits: int
     """The fewest of any packed layer."""
@@ -55,9 +55,9 @@ class DiskModel:
     """What `serve --model` takes."""
     source: Source
     disk_bytes: int = 0
-    """Of its files; two revisions may share some."""
+    """Size of its files; two revisions may share some."""
     partial_bytes: int = 0
-    """Of downloads that were cut, which `pull` resumes."""
+    """Size of downloads that were cut, which `pull` resumes."""
     revision: str = ""
     """The hub's commit."""
     reason: str = ""
@@ -65,20 +65,21 @@ class DiskModel:
     model_type: str = ""
     task: ModelKind = "chat"
     weights_bytes: int = 0
-    """In memory, of the type that is stored."""
+    """Size in memory, of the type that is stored."""
     wide_weights_bytes: int = 0
-    """In memory, in float32: what a CPU computes with (`Traits.wide_weights`)."""
+    """Size in memory in float32, which a CPU computes with (`Traits.wide_weights`)."""
     packed_weights_bytes: int = 0
-    """In memory, quantised weights as they are and all else in float32: `--weights-dtype packed`."""
+    """Size in memory with quantised weights as they are and all else in float32: `--weights-dtype packed`."""
     dtype: str = ""
-    """Of most of its numbers that are not packed."""
+    """Type of most of its numbers that are not packed."""
     quantization: Quantization | None = None
     context_tokens: int = 0
     chat_template: bool = False
     tool_dialect: str = ""
-    """As `--tool-parser auto` finds it: none, generic, or a parser's name; empty: not read."""
+    """The dialect that `--tool-parser auto` finds: none, generic, or a parser's name; empty if it was not
+    read."""
     reasoning_dialect: str = ""
-    """As `--reasoning-parser auto` finds it."""
+    """The dialect that `--reasoning-parser auto` finds."""
 
     @property
     def is_model(self) -> bool:
@@ -107,7 +108,7 @@ def find(
 ) -> list[DiskModel]:
     """Return every model of the hub's cache, of Penstock's own folder and of `folders`, and the embedded one,
     in order of their names. `cache`, `made`: other places than this user's. Not `dialects`: they stay empty,
-    as `chat_template` is, and nothing slow is loaded. Raises nothing for what a folder may hold."""
+    as `chat_template` is, and nothing slow is loaded. Raise nothing for what a folder may hold."""
     places = [
         *_hub_places(hub_cache() if cache is None else cache),
         *_folder_places([made_models_folder() if made is None else made], given=False),
@@ -122,8 +123,8 @@ def find(
 def named(
     text: str, folders: Iterable[Path] = (), *, cache: Path | None = None, made: Path | None = None
 ) -> DiskModel | None:
-    """Return the model of a name that `find` gives, or of a folder; None: there is none. Its dialects are
-    read."""
+    """Return the model of a name that `find` gives, or of a folder, or None if there is none. Its dialects
+    are read."""
     for model in find(folders, cache=cache, made=made, dialects=False):
         if text == model.name:
             return with_dialects([model])[0]
@@ -204,7 +205,8 @@ def _dtype(stored: Iterable[weight_files.StoredTensor]) -> str:
 
 
 def quantization(config: Any, packed_layers: int) -> Quantization | None:
-    """Return what a config.json says of a model with this many packed layers; None: none is."""
+    """Return the quantization that a config.json names for a model with this many packed layers, or None if
+    none is packed."""
     found = config.get("quantization") or config.get("quantization_config")
     if not isinstance(found, dict):
         return None

@@ -33,7 +33,8 @@ _NAME_COLUMNS = 28
 
 
 class _Lines:
-    """Where nobody watches: a line a large file and every ten seconds, with the rate since the last."""
+    """Progress without a terminal: a line a large file and every ten seconds, with the rate since the
+    last."""
 
     def __init__(self, total_bytes: int, say: Callable[[str], None], now: Callable[[], float]) -> None:
         self._say, self._now = say, now
@@ -63,7 +64,7 @@ class _Lines:
 
 
 class _Bars:
-    """On a terminal: a bar for each file that comes, and one for all of them."""
+    """Progress on a terminal: a bar for each file that comes, and one for all of them."""
 
     def __init__(self, progress: Progress, total_bytes: int) -> None:
         self._progress = progress

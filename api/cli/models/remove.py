@@ -84,7 +84,7 @@ def remove(removal: Removal) -> None:
 
 
 def _blobs(snapshot: Path) -> list[Path]:
-    """Where the links of a snapshot lead."""
+    """Return the files that a snapshot's links lead to."""
     links = [path for path in snapshot.rglob("*") if path.is_symlink()]
     return sorted({Path(os.path.normpath(link.parent / link.readlink())) for link in links})
 

@@ -35,13 +35,13 @@ class ManagerState:
     """What the manager says of the service."""
 
     text: str
-    """As `active (running)`."""
+    """The state, as in `active (running)`."""
     is_active: bool
     """It runs or is being started; otherwise nothing will come of waiting."""
     restarts: int | None
     pid: int | None = None
     memory_bytes: int | None = None
-    """Of all its processes, where the manager counts it."""
+    """Memory of all its processes, where the manager counts it."""
 
 
 class Manager(Protocol):
@@ -241,7 +241,7 @@ def manager_of(platform: Platform, name: str, places: Places, *, system: bool) -
 
 
 def _run(command: Sequence[str], *, seconds: float = _COMMAND_SECONDS, may_fail: bool = False) -> str:
-    """Return what it printed. Raise OperatorError with what it said if it failed."""
+    """Return its output. Raise OperatorError with its stderr if it failed."""
     done = _done(command, seconds)
     if done.returncode and not may_fail:
         raise _failed(command, done)

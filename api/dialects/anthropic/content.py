@@ -26,7 +26,7 @@ class CacheControl(Body):
 
     @property
     def seconds(self) -> float | None:
-        """For how long to hold what was computed up to the block."""
+        """Return how long to hold what was computed up to the block."""
         return None if self.ttl is None else _TTL_SECONDS[self.ttl]
 
 
@@ -208,12 +208,12 @@ class InputMessage(Body):
 
     @property
     def is_prefill(self) -> bool:
-        """Whether an answer can continue this message."""
+        """Return whether an answer can continue this message."""
         return not any(isinstance(block, ToolUse) for block in self.content) and bool(texts(self.content))
 
 
 def hold_seconds(block: ContentBlock) -> Iterator[float]:
-    """For how long a client wants to have kept what was computed up to this block or one in it."""
+    """Return how long a client wants to have kept what was computed up to this block or one in it."""
     if isinstance(block, _Block) and block.cache_control is not None:
         yield from filter(None, (block.cache_control.seconds,))
     within: Iterable[ContentBlock] = ()

@@ -48,7 +48,7 @@ from scheduler.structure import JsonText
 def generation_request(
     body: MessagesRequest, tenant: str = "", defaults: Defaults = NEUTRAL
 ) -> GenerationRequest:
-    """`defaults`: of the model's name, for what the body omits. Raises InvalidRequest."""
+    """`defaults`: of the model's name, for what the body omits. Raise InvalidRequest."""
     return GenerationRequest(
         public_id=f"msg_{secrets.token_hex(12)}",
         prompt=chat_prompt(body, defaults),
@@ -65,7 +65,7 @@ def generation_request(
 
 
 def _holds(body: MessagesRequest) -> Iterator[Hold]:
-    """For each time to live, the last place that names it. A mark within a turn holds the turn."""
+    """Yield, for each time to live, the last place that names it. A mark within a turn holds the turn."""
     if body.cache_control is not None and body.cache_control.seconds is not None:
         yield Hold(None, body.cache_control.seconds)
     last: dict[float, int] = {}
@@ -86,7 +86,7 @@ def _holds(body: MessagesRequest) -> Iterator[Hold]:
 
 
 def chat_prompt(body: CountTokensRequest, defaults: Defaults = NEUTRAL) -> ChatPrompt:
-    """Raises InvalidRequest where blocks stand where no template could write them."""
+    """Raise InvalidRequest where blocks stand where no template could write them."""
     system = stable(block.text for block in body.system or ())
     messages: list[Message] = [{"role": "system", "content": joined(system)}] if system else []
     messages.extend(_messages(body.messages))

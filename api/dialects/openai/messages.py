@@ -136,7 +136,7 @@ _Part = Annotated[
 
 
 def spoken(parts: Sequence[Any]) -> list[str]:
-    """What each part says; a line about media stands on a line of its own."""
+    """Return what each part says; a line about media stands on a line of its own."""
     texts: list[str] = []
     before: Any = None
     for part in parts:
@@ -154,14 +154,14 @@ def _in_parts(value: Any) -> Any:
 
 
 def not_json(text: str) -> dict[str, str]:
-    """For the template: arguments that a model wrote and nobody can parse. The client sends them back with
-    every later turn, beside its own complaint to the model."""
+    """Return arguments for the template that a model wrote and that cannot be parsed. The client sends them
+    back with every later turn, beside its own complaint to the model."""
     return {"not_json": text}
 
 
 def _loaded(text: str) -> Any:
-    """What `json.loads` makes of it. Models also write what is no JSON, and Python's parser reads some of it:
-    NaN, control characters in strings, lone surrogates."""
+    """Return what `json.loads` makes of it. Models also write what is no JSON, and Python's parser reads some
+    of it: NaN, control characters in strings, lone surrogates."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):

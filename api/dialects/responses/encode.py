@@ -49,7 +49,7 @@ class ResponseEncoder:
         self._items: list[dict[str, Any]] = []
         self._item_id = b""
         self._logprobs: list[bytes] = []
-        """Of the block that is open: the JSON text of their entries."""
+        """The JSON text of the log-probabilities in the open block."""
         self.response = envelope.response("in_progress")
         """The response as it was last sent."""
 

@@ -17,7 +17,7 @@ from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget, Steps
 
 JSON_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 MOST_STEPS = 2000
-"""Of looking at one tool's schema: where they are spent, a parameter may be anything."""
+"""Bound on the steps of looking at one tool's schema: past it, a parameter may be anything."""
 _DEEPEST = 16
 
 
@@ -67,8 +67,8 @@ def parser_view(types: Mapping[str, frozenset[str]]) -> dict[str, Any]:
 
 
 def read_bare(text: str, types: frozenset[str], schema: Any, root: Schema, budget: StepBudget) -> Any:
-    """What bare text means for a parameter of these types that may be a string: JSON of another type if the
-    schema takes it, else the text itself."""
+    """Return what bare text means for a parameter of these types that may be a string: JSON of another type
+    if the schema takes it, else the text itself."""
     return read_mixed(text, schema, root, budget) if kind_of(types) is Kind.MIXED else text
 
 

@@ -44,7 +44,7 @@ class _Coercion:
         self._budget = budget
 
     def fit(self, value: Any, schema: Any, depth: int) -> Any:
-        """Raises StepsExhausted."""
+        """Raise StepsExhausted."""
         self._budget.spend()
         schema = self._check.resolve(schema)
         if schema is None or depth == 0:

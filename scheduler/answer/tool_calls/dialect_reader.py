@@ -34,7 +34,7 @@ from scheduler.answer.tool_calls.written_call import WrittenCall
 from scheduler.events import AnswerPiece, ToolCallArguments
 
 _CLOSERS = frozenset(">)]}|,'\"\n")
-"""Without any of them a text ends no value, in any dialect."""
+"""A text without any of them ends no value, in any dialect."""
 _LONGEST_TOKEN = 64
 """Characters in which no string ends and another value begins and ends."""
 
@@ -52,7 +52,7 @@ def call_reader(syntax: ToolSyntax, calls: Calls, *, in_reasoning: bool) -> Call
 
 
 def _pieces(block: BlockText) -> Pieces | None:
-    """What reads the block's text; None if its dialect is not described."""
+    """Return what reads the block's text; None if its dialect is not described."""
     if block.syntax.name == "mistral":
         return JsonCalls(block).pieces()
     dialect = described(block.syntax.name)
@@ -94,7 +94,7 @@ class DialectReader:
         return waiting > LONG_TEXT or calls.large or (at_end and calls.offered.any_large())
 
     def _goes_on(self, text: str) -> bool:
-        """Whether `text` ends no value but a string that was sent as it came."""
+        """Return whether `text` ends no value but a string that was sent as it came."""
         if _CLOSERS.isdisjoint(text):
             return True
         written = self._block.written
@@ -151,7 +151,8 @@ class DialectReader:
         return written.json(whole[len(written.sent) :])
 
     def _unreadable(self, why: Exception) -> UnreadableCall:
-        """Of the call that was begun; if none was, of the text behind the calls that are over."""
+        """Return an error for the call that was begun or, if none was, for the text behind the finished
+        calls."""
         written = self._block.written
         if written and not written[-1].ended:
             rest = self.raw[self._block.sent_to :]

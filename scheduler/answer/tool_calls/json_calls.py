@@ -98,7 +98,7 @@ class JsonCalls:
 
 
 def _read_name(text: str) -> str:
-    """A name between quotes. Raises NotAsWritten for one with escapes."""
+    """A name between quotes. Raise NotAsWritten for one with escapes."""
     if "\\" in text:
         raise NotAsWritten("escapes in a name")
     return str(loads(f'"{text}"'))

@@ -16,7 +16,7 @@ _ESCAPES = {
     **{"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"},
     **{"\\": "\\", "'": "'", '"': '"', "\n": ""},
 }
-"""Of Python, which leaves any other letter with its backslash."""
+"""Python's escapes. Python leaves any other letter with its backslash."""
 _OCTAL_OR_NAMED = "01234567N"
 _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = {"x": 2, "u": 4, "U": 8}
@@ -98,7 +98,7 @@ class KeywordCalls:
             self._block.sent()
 
     def _escaped(self) -> Waiting[str]:
-        """The character that the rest of an escape means. Raises NotAsWritten."""
+        """The character that the rest of an escape means. Raise NotAsWritten."""
         letter = yield from self._stream.character()
         if letter in _OCTAL_OR_NAMED:
             raise NotAsWritten("an escape that only Python reads")

@@ -9,7 +9,7 @@ _DEEPEST = 200
 
 def nested_value(stream: TextStream, quotes: tuple[str, ...], *, escapes: bool) -> Waiting[str]:
     """Reads a value up to the comma or bracket behind it, which stays. `quotes`: what strings begin and end
-    with. `escapes`: whether a backslash in a string protects the next character. Raises NotAsWritten."""
+    with. `escapes`: whether a backslash in a string protects the next character. Raise NotAsWritten."""
     parts: list[str] = []
     depth = 0
     marks = (*quotes, *"([{}]),")

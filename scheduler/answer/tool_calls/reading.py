@@ -61,7 +61,7 @@ class Calls:
 
     @property
     def enough(self) -> bool:
-        """Whether no more calls are allowed: the client asked for one at a time."""
+        """Return whether no more calls are allowed: the client asked for one at a time."""
         return self.started > 0 and not self._parallel
 
     def start(self, name: str, call_id: str | None = None) -> ToolCallStarted:
@@ -91,13 +91,13 @@ class CallReader(Protocol):
     """The inside of one pair of marks. `feed` never raises: what follows a fault is read to the end."""
 
     def weighs(self, text: str | None) -> bool:
-        """Whether `feed(text)`, or for None `close()`, may take longer than a token may."""
+        """Return whether `feed(text)`, or for None `close()`, may take longer than a token may."""
         ...
 
     def feed(self, text: str) -> Iterator[AnswerPiece]: ...
 
     def close(self) -> Iterator[AnswerPiece]:
-        """The end mark, or the end of the model's turn. Raises UnreadableCall."""
+        """The end mark, or the end of the model's turn. Raise UnreadableCall."""
         ...
 
     @property
@@ -144,7 +144,7 @@ class BlockReader(CollectedBlock):
 
 
 def read_block(raw: str, syntax: ToolSyntax, calls: Calls) -> list[ParsedCall]:
-    """Raises UnreadableCall."""
+    """Raise UnreadableCall."""
     try:
         parsed = _parse(raw, syntax, calls)
         found = parsed if isinstance(parsed, list) else [parsed]
@@ -249,7 +249,7 @@ _TAIL = re.compile(r"[\s}]*")
 
 
 def _sendable_name(text: str) -> str | None:
-    """A name's JSON text, read; None: it is none, or cannot be sent."""
+    """Parse a name's JSON text. Return None if it is not a name, or one that cannot be sent."""
     try:
         name = str(loads(text, strict=False))
         name.encode()

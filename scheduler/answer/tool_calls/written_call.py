@@ -55,7 +55,7 @@ class WrittenCall:
         return ToolCallArguments(self.started.index, text)
 
     def member(self, key: str, value: Any) -> ToolCallArguments:
-        """A whole member, its value coerced to its schema. Raises ValueError for what is no JSON."""
+        """A whole member, its value coerced to its schema. Raise ValueError for what is no JSON."""
         fitted = coerce(value, self.property_schema(key), root=self.schema, budget=self.budget)
         return self.json(self._head(key) + json_text(fitted))
 

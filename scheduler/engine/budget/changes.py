@@ -7,10 +7,10 @@ from scheduler.shared.wire_struct import WireStruct
 
 
 class BudgetChange(WireStruct, frozen=True):
-    """What memory allows from now on. None: as before."""
+    """What memory allows from now on; None leaves it as before."""
 
     kv_bytes: int | None = None
-    """For the prefix cache and running rows; prefixes that do not fit are evicted."""
+    """Bytes for the prefix cache and running rows; prefixes that do not fit are evicted."""
     pool_bytes: int | None = None
     """Most bytes of freed buffers that the device may keep."""
     score_bytes: int | None = None

@@ -22,7 +22,8 @@ from pathlib import Path
 from scheduler.engine.device import Pressure, SystemMemory
 
 _STALLED_PERCENT = 10.0
-"""Of the last ten seconds. Some task waited for memory: a warning; all tasks did: critical."""
+"""Percentage of the last ten seconds. If some task waited for memory it is a warning; if all tasks did, it is
+critical."""
 _LARGEST_BYTES = 1 << 60
 """Control groups of version 1 spell "no limit" as a number beyond any memory."""
 
@@ -118,7 +119,8 @@ def _groups(root: Path) -> Iterator[_Group]:
 
 
 def _ancestors(mount: Path, path: str) -> Iterator[Path]:
-    """In a container the path may be that of the host, which is not mounted: then only the mount is left."""
+    """Yield the control groups. In a container the path may be that of the host, which is not mounted: then
+    only the mount is left."""
     inside = Path(path.lstrip("/"))
     for part in (inside, *inside.parents):
         yield mount / part
@@ -177,7 +179,7 @@ class MacMemory:
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _M_MMAP_THRESHOLD = -3
-"""From `malloc.h`."""
+"""A parameter of `mallopt` in `malloc.h`."""
 _LARGE_BLOCK_BYTES = 1 << 20
 _RESET_PEAK = "5"
 """See proc(5): the resident set's high water mark becomes its present size."""
@@ -185,11 +187,11 @@ _RESET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """In bytes; 0 where the system does not say."""
+    """The host's memory in bytes; 0 where the system does not report it."""
 
     resident: int = 0
     peak: int = 0
-    """Since the process started, or since `restart_host_peak`."""
+    """The peak since the process started, or since `restart_host_peak`."""
 
 
 def host_memory() -> HostMemory:

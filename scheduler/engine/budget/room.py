@@ -67,5 +67,5 @@ class StepRoom:
 
 
 def _own_tokens(row: Sequence) -> int:
-    """What the row holds for itself, or copies when it joins."""
+    """Return what the row holds for itself, or copies when it joins."""
     return row.computed_tokens - row.in_place_tokens

@@ -1,7 +1,7 @@
 """Reads the device's and the system's memory between steps, and carries out what is decided (`policy.py`).
 
 It learns what each step takes (`learned.py`), keeps the KV budget at what the limit leaves beside that,
-lowers it under relief, and clears the pool of freed buffers. The limit itself changes where the parent shares
+lowers it under relief, and clears the pool of freed buffers. The limit itself changes where the server shares
 memory among several models. One method writes all of it, `_keep_to`.
 """
 
@@ -31,12 +31,13 @@ from scheduler.shared.messages import DeviceMemory, MemoryState, SetMemoryLimit
 from scheduler.shared.row_bytes import RowBytes
 
 _READING_SECONDS = 0.25
-"""Between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's
+"""Time between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's
 peak, which is reserved, and one token a row and step."""
 _LEAST_COPY_BYTES = 16 << 20
 """Smaller copies are not worth a reserve."""
 _LEAST_CLEARED_BYTES = 16 << 20
-"""Of freed buffers and free blocks: to return them takes milliseconds, and to get them again page faults."""
+"""The fewest freed buffers and free blocks to return: that takes milliseconds, and getting them again causes
+page faults."""
 _GROWTH_PART = 8
 """Running rows need an eighth more than they are charged: what they grow by until the limit is raised."""
 
@@ -56,7 +57,7 @@ class MemoryWatch:
         charged_bytes: Callable[[], int] | None = None,
     ) -> None:
         """`carry_out`: what is decided takes effect before it returns. `row_bytes`: what the rows hold;
-        `charged_bytes`: with the reserve for their answers; None: none is kept."""
+        `charged_bytes`: with the reserve for their answers, or None if none is kept."""
         self._device = device
         self._prefixes = prefixes
         self._carry_out = carry_out
@@ -65,7 +66,7 @@ class MemoryWatch:
         self._held = held
         self._limit = limit
         self._asked_bytes = limit.limit_bytes
-        """The limit that the parent has asked for; the one in force is higher while rows need it."""
+        """The limit that the server has asked for; the one in force is higher while rows need it."""
         self._given_up = GivenUp()
         self._learned = Learned(limit.first_peak_bytes, most_chunk_tokens)
         self._whole_kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
@@ -80,9 +81,9 @@ class MemoryWatch:
         self._idle_bytes = 0
         """What was held beside arrays after freed buffers were returned last."""
         self._step_bytes = 0
-        """Of the last step, as predicted."""
+        """The predicted bytes of the last step."""
         self._needed_bytes = 0
-        """By the next chunk, at the last reading."""
+        """The bytes that the next chunk needs, at the last reading."""
 
     @property
     def state(self) -> MemoryState:
@@ -96,7 +97,8 @@ class MemoryWatch:
 
     @property
     def shared(self) -> bool:
-        """Whether the parent changes the limit, and so must know what is used, also of an idle engine."""
+        """Return whether the server changes the limit, and so must know what is used, also of an idle
+        engine."""
         return self._limit.most_bytes > 0
 
     def set_limit(self, command: SetMemoryLimit, now: float) -> None:

@@ -52,7 +52,7 @@ class HostArray:
     data: Buffer
 
     def __post_init__(self) -> None:
-        """Raises ValueError where dtype, shape and size do not agree."""
+        """Raise ValueError where dtype, shape and size do not agree."""
         if self.dtype not in ITEM_BYTES or any(size < 0 for size in self.shape):
             raise ValueError(f"no array has dtype {self.dtype} and shape {self.shape}")
         if self.nbytes != prod(self.shape) * ITEM_BYTES[self.dtype]:
@@ -141,7 +141,7 @@ def _split(view: memoryview) -> tuple[memoryview, memoryview]:
 
 
 def _array(entry: Mapping[str, Any], data: memoryview) -> HostArray:
-    """Raises ValueError, TypeError or KeyError for a wrong entry."""
+    """Raise ValueError, TypeError or KeyError for a wrong entry."""
     begin, end = entry["data_offsets"]
     return HostArray(entry["dtype"], tuple(entry["shape"]), data[begin:end])
 

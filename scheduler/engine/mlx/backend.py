@@ -57,8 +57,8 @@ _ALL = Batching()
 
 _NO_RANKED_ADAPTERS = "a model over several ranks takes no adapters: serve it without --ranks"
 _LOGITS_BYTES = 64 << 20
-"""Of a chunk with prompts whose log-probabilities are asked for, in float32: 110 positions of a vocabulary of
-150,000. Chunks without them have none, for what nobody reads is not computed."""
+"""Bound on a chunk with prompts whose log-probabilities are asked for, in float32: 110 positions of a
+vocabulary of 150,000. Chunks without them have none, for what nobody reads is not computed."""
 
 
 class MlxBackend:
@@ -79,8 +79,8 @@ class MlxBackend:
         adapters: Adapters | None = None,
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
-        this model. `tier`: may open later than the model loads. `memory_limit` None: as the load says.
-        `adapters` None: none is loaded yet."""
+        this model. `tier`: may open later than the model loads. Without `memory_limit`, that of the load
+        applies. Without `adapters`, none is loaded yet."""
         self.model = model
         self._description = description
         self._row_bytes = row_bytes

@@ -68,7 +68,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         return self.samplers
 
     def compute(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
-        """Compute a chunk of each row. Returns the log-probabilities of their prompts that rows ask for. As
+        """Compute a chunk of each row. Return the log-probabilities of their prompts that rows ask for. As
         upstream's `prompt`, but MLX's freed buffers stay for the next chunk: clearing them after each costs
         page faults for all activations again."""
         chunks = [row.prompt_chunk(tokens[row]) for row in self.rows]
@@ -99,7 +99,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
 
 
 class _Pending(NamedTuple):
-    """Sampled tokens that are not returned yet. `chosen` None: they are the last tokens of prompts."""
+    """Sampled tokens that are not returned yet. Without `chosen` they are the last tokens of prompts."""
 
     tokens: mx.array
     logprobs: Sequence[RowLogprobs | None]
@@ -127,7 +127,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return self.samplers
 
     def step(self, overlap: bool) -> list[Sampled]:
-        """Compute a token of each row. Returns these tokens, or with overlap the previous step's, if any."""
+        """Compute a token of each row. Return these tokens, or with overlap the previous step's, if any."""
         self._draw()
         pending = self._sampled() if self.has_pending else None
         inputs = self._next_tokens
@@ -243,14 +243,14 @@ class Batch(OpenGenerator):
     _generation_batch: DecodeBatch
 
     def __init__(self, model: Any, max_rows: int, adapters: Adapters | None = None) -> None:
-        """`adapters` None: no row has one."""
+        """Without `adapters`, no row has one."""
         super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows)
         self._prompt_batch = PrefillBatch.empty(model, None)
         self._generation_batch = DecodeBatch.empty(model, None)
         self._prompt_batch.adapters = self._generation_batch.adapters = adapters or Adapters(model)
         self._decode_steps = 0
         self.rows: dict[int, Row] = {}
-        """By request id."""
+        """Rows by request id."""
 
     @property
     def begun(self) -> set[int]:

@@ -60,7 +60,7 @@ class MlxDevice:
         self._system = system_reader()
         self._held_bytes = self._pool_bytes = 0
         self._host_bytes: int | None = None
-        """Resident when the peak was restarted; None: the host's memory is not measured."""
+        """Resident bytes when the peak was restarted, or None if the host's memory is not measured."""
         self._recommended_bytes = recommended_bytes(self.facts())
 
     @staticmethod
@@ -129,7 +129,7 @@ def device() -> MlxDevice:
 
 
 def limit_of(load: Load, weights_bytes: int) -> MemoryLimit:
-    """Return the memory limit of this process. Raises MemoryTooSmall if the weights do not fit."""
+    """Return the memory limit of this process. Raise MemoryTooSmall if the weights do not fit."""
     kv_bytes = None if load.kv_cache_bytes < 0 else load.kv_cache_bytes
     return memory_limit(
         load.memory_limit,

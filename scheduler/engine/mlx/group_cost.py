@@ -24,14 +24,14 @@ from scheduler.shared.row_bytes import RowBytes
 ROWS = 4
 SHORT_TOKENS, LONG_TOKENS = 16, 1024
 _LEAST_LONG_TOKENS = 256
-"""With fewer, what copies add to a step is lost in noise."""
+"""The least run: with fewer tokens, what copies add to a step is lost in noise."""
 _MOST_BYTES = 512 << 20
-"""Of the copies: measuring must not need more memory than requests do."""
+"""Bound on the copies: measuring must not need more memory than requests do."""
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 17
 _SECONDS = 0.1
-"""Within it, more rounds than the least are made."""
+"""Time within which more rounds than the least are made."""
 FIXED_ROUNDS = 9
-"""Where several ranks make the same model calls, whatever their clocks say."""
+"""Rounds where several ranks make the same model calls, whatever their clocks say."""
 _LEAST_COST, _MOST_COST = 64, 8192
 _AGREEMENT = 2.0
 """How many times the lesser of two measurements the other may be. On a busy machine they differ by more, and
@@ -51,9 +51,9 @@ class Times(NamedTuple):
 def group_cost_tokens(
     model: Any, held: RowBytes, clock: Callable[[], float] = time.perf_counter, rounds: int | None = None
 ) -> int | None:
-    """Return it, within 64 to 8,192. None where nothing can be said: no layer can be shared, rows are too
-    large, the model raises, copies of a long run cost nothing, or two measurements disagree. `rounds` None:
-    as many as there is time for."""
+    """Return it, within 64 to 8,192, or None where it cannot be measured: no layer can be shared, rows are
+    too large, the model raises, copies of a long run cost nothing, or two measurements disagree. Without
+    `rounds`, time alone bounds them."""
     if not held.token_bytes:
         return None
     tokens = min(LONG_TOKENS, _MOST_BYTES // (ROWS * held.token_bytes))

@@ -22,7 +22,7 @@ from scheduler.engine.mlx.load_check import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """`group_cost_tokens` None: nothing could be measured (`group_cost.py`)."""
+    """A stored verdict. `group_cost_tokens` is None if nothing could be measured (`group_cost.py`)."""
 
     verdict: Verdict
     group_cost_tokens: int | None = None

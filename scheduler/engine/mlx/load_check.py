@@ -55,11 +55,12 @@ median position counts, because rounding may send a token to another expert, whi
 and the others little; a wrong mask or state changes all that follow. Where it is one of the prompt's tokens
 that goes to another expert, a right model differs, with one row at a time as well (`_ROUNDING_ALIKE`)."""
 _ROUNDING_ALIKE = 1.2
-"""In few bits, a batch that differs at most this many times as much as one row at a time does so by
+"""Tolerance in few bits: a batch that differs at most this many times as much as one row at a time does so by
 rounding."""
 _MOST_TURNS = 200
 _KEPT_POSITIONS = 12
-"""Of a reference: those of its answer, and in a second turn those of the first turn's answer."""
+"""Positions that are kept of a reference: those of its answer, and in a second turn those of the first turn's
+answer."""
 
 MakeBackend: TypeAlias = Callable[[Batching], Backend]
 """A back end with CHECK_ROWS slots and chunks of CHECK_CHUNK_TOKENS, that shares every prefix it can."""
@@ -88,7 +89,7 @@ class Verdict:
 def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = True) -> Verdict:
     """The fullest batching that is right for this model. `prefixes` False: there is no prefix cache to check.
 
-    Raises ModelUnusable.
+    Raise ModelUnusable.
     """
     sharing = sharing_fault(model) if prefixes else None
     wanted = Batching(in_place=prefixes and sharing is None, prefixes=prefixes)
@@ -130,13 +131,13 @@ class _Reference:
         return len(self.text) - len(self.logprobs)
 
     def has(self, text: list[int], start: int) -> bool:
-        """Whether it begins with this text, and has its positions from `start` on."""
+        """Return whether it begins with this text, and has its positions from `start` on."""
         return self._start <= start and self.text[: len(text)] == text
 
     def differences(self, answer: Sequence[TokenOut], start: int) -> list[float]:
-        """Of each token, as a fraction of the largest logit: between what was reported for it and its
-        alternatives and what is expected, and of the chosen token from the best. `start`: the position that
-        chose the first token."""
+        """Return the difference at each token, as a fraction of the largest logit: between what was reported
+        for it and its alternatives and what is expected, and of the chosen token from the best. `start`: the
+        position that chose the first token."""
         rows = slice(start - self._start, start - self._start + len(answer))
         reported = [{**dict(_logprobs(token).top), token.token: _logprobs(token).chosen} for token in answer]
         most = max(len(each) for each in reported)
@@ -187,7 +188,7 @@ class _Check:
         return replace(verdict, batching=ONE_ROW)
 
     def _only_rounds(self, wanted: Batching) -> bool:
-        """Whether this batching differs as one row at a time does, by the rounding of few bits."""
+        """Return whether this batching differs as one row at a time does, by the rounding of few bits."""
         batch, alone = self._fault(wanted), self._fault(ONE_ROW)
         if self._exact or batch is None or alone is None or not math.isfinite(alone.by):
             return False
@@ -209,7 +210,7 @@ class _Check:
         return replace(verdict, batching=replace(known, in_place=False, prefixes=False))
 
     def _fault(self, batching: Batching) -> _Fault | None:
-        """Why the scene failed; None: it did not."""
+        """Return why the scene failed, or None if it did not."""
         if batching not in self._faults:
             self._faults[batching] = self._played(batching)
         return self._faults[batching]
@@ -245,7 +246,7 @@ class _Check:
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
     def _compare(self, submit: Submit, answer: Sequence[TokenOut]) -> None:
-        """Raises _Differs."""
+        """Raise _Differs."""
         text = [*submit.prompt, *(token.token for token in answer[:-1])]
         differences = self._reference(text, len(answer)).differences(answer, len(text) - len(answer))
         worst = max(differences) if self._exact else median(differences)

@@ -73,7 +73,7 @@ def read(command: Load) -> tuple[Any, dict[str, Any]]:
 
 def unread_bytes(folder: Path, weights_dtype: str) -> tuple[int, RowBytes]:
     """Return the bytes of a model's weights, and of its rows, without reading any: MLX knows shapes and types
-    of what it has not computed. Raises whatever mlx-lm raises."""
+    of what it has not computed. Raise whatever mlx-lm raises."""
     model, config = load_model(folder, lazy=True)
     model = mend(_convert_weights(model, config, weights_dtype, lambda stage: None))
     cache = make_prompt_cache(model)
@@ -88,7 +88,7 @@ def load_weights(
     rank: Rank | None = None,
 ) -> Loaded:
     """Load the model of `command`, or this rank's part of it, run one token through it, and describe it.
-    Raises what `load` does."""
+    Raise what `load` does."""
     apply()
     report("reading weights")
     model, config = read(command)
@@ -142,7 +142,7 @@ def load(
     an engine of several; all of them call this with the same command. `clock`: by which the prefix cache
     ages, in seconds.
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
+    Raise whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
     """
     # The batch's stream: collectives of two streams would meet the other rank's in any order.
     with nullcontext() if rank is None else mx.stream(generation_stream):
@@ -186,8 +186,8 @@ def _verdict(
     held: RowBytes,
     rank: Rank | None = None,
 ) -> Kept:
-    """How much of the batch is right for this model, and what a shared group costs it. Each reason for less
-    is printed to stderr."""
+    """Return how much of the batch is right for this model, and what a shared group costs it. Each reason for
+    less is printed to stderr."""
     if command.load_check == "off":
         return Kept(Verdict(Batching()))
     folder = KeptVerdicts(Path(command.cache_folder) / "load-checks") if command.cache_folder else None
@@ -262,8 +262,8 @@ weights that have never been read here. Of those that have been, it is there at 
 
 
 def _fingerprinting(load: Load) -> Future[str] | None:
-    """Return what becomes the model's fingerprint, read beside the load. None: no disk tier is requested, or
-    it is not available, which is printed to stderr."""
+    """Return what becomes the model's fingerprint, read beside the load. Return None if no disk tier is
+    requested, or if it is not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
         return None
     if load.ranks is not None:
@@ -314,7 +314,8 @@ def _in_thread(work: Callable[[], _T]) -> Future[_T]:
 
 
 def _facts(model: Any, config: dict[str, Any]) -> dict[str, str]:
-    """What must be equal on all ranks before they compute: collectives of other shapes would never end."""
+    """Return what must be equal on all ranks before they compute: collectives of other shapes would never
+    end."""
     parameters: Any = tree_flatten(model.parameters())
     shapes = [(path, value.shape, str(value.dtype)) for path, value in parameters]
     whole = json.dumps([config, shapes], sort_keys=True, default=str)
@@ -327,7 +328,7 @@ def _facts(model: Any, config: dict[str, Any]) -> dict[str, str]:
 
 
 _SLICE_BYTES = 1 << 30
-"""Of weights in one evaluation: all of a model of 300 GB in one take longer than Metal's watchdog waits
+"""Bytes of weights in one evaluation: all of a model of 300 GB in one take longer than Metal's watchdog waits
 (mlx-lm #1572), and slices show progress. Converted weights then need both types of one slice only."""
 _PART_BYTES = 8 << 20
 """The same for a rank, which needs the whole tensors of a slice for a moment. Of a model of 1 GB, half of it

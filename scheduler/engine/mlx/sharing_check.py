@@ -44,15 +44,15 @@ _COARSE = {mx.bfloat16, mx.float16, mx.uint8, mx.uint32}
 
 
 def computes_in_float32(model: Any) -> bool:
-    """Whether rounding is float32's all the way. The logits' type does not say: some models convert them, and
-    float32 weights beside packed embeddings widen what was rounded before."""
+    """Return whether rounding is float32's all the way. The logits' type does not say: some models convert
+    them, and float32 weights beside packed embeddings widen what was rounded before."""
     flat: Any = tree_flatten(model.parameters())
     return not any(value.dtype in _COARSE for _, value in flat)
 
 
 def sharing_fault(model: Any) -> str | None:
-    """Why rows cannot share in place. None: two rows behind one prefix, and a third beside them, get the same
-    logits in prefill and in decode with copies and in place."""
+    """Return the reason, or None if in-place sharing gives the same logits as copies: for two rows behind one
+    prefix and a third beside them, in prefill and in decode."""
     exact = computes_in_float32(model)
     needed = 1 if exact else _MAJORITY
     faults: list[str] = []
@@ -68,7 +68,7 @@ def sharing_fault(model: Any) -> str | None:
 
 
 def _fault(model: Any, words: int, exact: bool) -> str | None:
-    """Of prompts that are moved by `words`."""
+    """Return the fault with prompts that are moved by `words`."""
     long, short = (_after(model, [token + words for token in run]) for run in (_PREFIX, _SHORT_PREFIX))
     apart, together = (_logits(model, words, long, short, in_place) for in_place in (False, True))
     mx.eval(apart, together)
@@ -87,8 +87,9 @@ def _fault(model: Any, words: int, exact: bool) -> str | None:
 
 
 def _difference(some: mx.array, others: mx.array) -> float:
-    """Of the row that differs most, at its median position: rounding may send a token to another expert,
-    which changes one position much, and a wrong mask all that follow. NaN if anything is not finite."""
+    """Return the largest row difference, measured at the median position: rounding may send a token to
+    another expert, which changes one position much, and a wrong mask all that follow. NaN if anything is not
+    finite."""
     by_position = mx.max(mx.abs(some.astype(mx.float32) - others.astype(mx.float32)), axis=-1)
     middle = mx.sort(by_position, axis=1)[:, by_position.shape[1] // 2]
     return float(mx.max(middle)) + 0.0 * float(mx.sum(by_position))

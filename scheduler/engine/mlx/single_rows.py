@@ -35,7 +35,7 @@ class SingleRows:
         self._model = model
         self._adapters = adapters
         self.rows: dict[int, Row] = {}
-        """By request id."""
+        """Rows by request id."""
         self._decoding: dict[Row, RowsSampler] = {}
 
     @property
@@ -66,7 +66,7 @@ class SingleRows:
         return ()
 
     def prefill(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
-        """Compute this number of prompt tokens of each row. Returns the log-probabilities of their prompts
+        """Compute this number of prompt tokens of each row. Return the log-probabilities of their prompts
         that rows request."""
         scored: list[PromptLogprobsOut] = []
         with mx.stream(generation_stream):
@@ -81,7 +81,7 @@ class SingleRows:
         return scored
 
     def start_decoding(self) -> list[Row]:
-        """Move the rows with only their last prompt token left to those that decode. Returns them."""
+        """Move the rows with only their last prompt token left to those that decode. Return them."""
         whole = [
             row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
         ]
@@ -130,7 +130,7 @@ class SingleRows:
 
 
 def cache_bytes(layers: Sequence[Any]) -> int:
-    """Of caches that may be of a model's own kind, without mlx-lm's `nbytes`."""
+    """Return the bytes of caches that may be of a model's own kind, without mlx-lm's `nbytes`."""
     found: int = 0
     for layer in leaves(layers):
         try:

@@ -53,7 +53,7 @@ class EvictionQueue(Generic[NodeT]):
         return None
 
     def first(self) -> NodeT | None:
-        """What is evicted next."""
+        """Return what is evicted next."""
         while self._order:
             *_, ticket, node = self._order[0]
             if self._is_valid(ticket, node):

@@ -19,7 +19,7 @@ BUCKETS = 19
 EDGES: tuple[float, ...] = (0.0, *(_FIRST_SECONDS * _FACTOR**power for power in range(BUCKETS)))
 """Where each bucket begins and the one before ends, in seconds; the last entry bounds the last one."""
 _NEGLIGIBLE = 0.01
-"""Of what is alive: later buckets change no result."""
+"""Share of what is alive below which later buckets change no result."""
 
 
 def bucket_of(age_seconds: float) -> int:
@@ -78,8 +78,8 @@ def hazards(prior: Sequence[float], histories: Sequence[GapHistory], weight: flo
 
 
 def hit_densities(shares: Sequence[float]) -> tuple[float, ...]:
-    """For each bucket: hits per second of keeping what has reached it, for the time for which that is the
-    most."""
+    """Return, for each bucket, hits per second of keeping what has reached it, for the time for which that is
+    the most."""
     return tuple(_hit_density(shares, bucket) for bucket in range(BUCKETS))
 
 

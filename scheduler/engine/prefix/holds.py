@@ -56,8 +56,9 @@ class Holds(Generic[SegmentT, SnapshotT]):
     def hold(
         self, end: Node[SegmentT, SnapshotT] | None, tokens: array[int], until: float, room: int
     ) -> HoldOutcome:
-        """Hold the path to `end`, which is what is cached of `tokens`; None: nothing is. `until` infinite: it
-        is pinned, as a whole or not at all. No more than `room` bytes are held, nor MOST_PINS pinned."""
+        """Hold the path to `end`, which is what is cached of `tokens`, if anything is. With an infinite
+        `until` it is pinned, as a whole or not at all. No more than `room` bytes are held, nor MOST_PINS
+        pinned."""
         if end is None:
             return HoldOutcome(_NOTHING)
         if refusal := self._pin_refusal(end, tokens) if until == inf else "":

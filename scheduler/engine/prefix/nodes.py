@@ -65,7 +65,7 @@ class Node(Generic[SegmentT, SnapshotT]):
 
     @property
     def segment(self) -> SegmentT:
-        """What was computed for the edge. Roots and removed nodes have none."""
+        """Return what was computed for the edge. Roots and removed nodes have none."""
         assert self._segment is not None, "a root or a removed node has no segment"
         return self._segment
 
@@ -86,7 +86,7 @@ class Match(Generic[SegmentT, SnapshotT]):
 
     @property
     def inside(self) -> bool:
-        """Whether the match ends before its last node does."""
+        """Return whether the match ends before its last node does."""
         return bool(self.path) and self.path[-1].end > self.length
 
     @property
@@ -105,7 +105,7 @@ class Match(Generic[SegmentT, SnapshotT]):
         return Match(self.tokens, tuple(node for node in self.path if node.start < length), length)
 
     def taken(self, node: Node[SegmentT, SnapshotT]) -> int:
-        """How many of a path node's tokens the match takes."""
+        """Return how many of a path node's tokens the match takes."""
         return min(node.end, self.length) - node.start
 
     def restorable(self) -> Match[SegmentT, SnapshotT]:

@@ -47,7 +47,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         rule: EvictionRule | None = None,
     ) -> None:
         """`token_bytes`: a Segment's bytes per token, to make room before it is cut; 0 if no layer can be
-        cut. `needs_snapshot`: the model has layers that cannot be cut. `buffers` None: any number."""
+        cut. `needs_snapshot`: the model has layers that cannot be cut. Without `buffers`, their number is
+        unbounded."""
         self.budget_bytes = budget_bytes
         self._running_bytes = 0
         self._token_bytes = token_bytes + KEY_BYTES
@@ -118,7 +119,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         limit: int | None = None,
         known: Node[SegmentT, SnapshotT] | None = None,
     ) -> Match[SegmentT, SnapshotT]:
-        """What is cached of a prefix. Changes and counts nothing; `known` as in `RadixTree.match`."""
+        """Return what is cached of a prefix. Changes and counts nothing; `known` as in `RadixTree.match`."""
         return self._tree.match(tokens, salt, limit, known)
 
     def pin(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
@@ -251,7 +252,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self.evicted_bytes - before
 
     def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics:
-        """For operators. `top` shared prefixes take a walk of all nodes: not for every step."""
+        """Return the statistics for operators. `top` shared prefixes take a walk of all nodes: not for every
+        step."""
         return CacheStatistics(
             size=self._tree.size(),
             leases=len(self._tree.leases),
@@ -332,7 +334,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self.room - self.nbytes
 
     def _too_many(self, segments: int = 0, snapshots: int = 0) -> bool:
-        """Whether these and what is held are more buffers than may be held."""
+        """Return whether these and what is held are more buffers than may be held."""
         tree, bound = self._tree, self._buffers
         return bound is not None and bound.exceeded(tree.nodes + segments, tree.snapshots + snapshots)
 

@@ -138,7 +138,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return node
 
     def detach(self, node: Node[SegmentT, SnapshotT]) -> int:
-        """Drop a node's snapshot, if it has one. Returns its bytes."""
+        """Drop a node's snapshot, if it has one. Return its bytes."""
         if node.snapshot is None:
             return 0
         freed, node.snapshot = node.snapshot.nbytes, None

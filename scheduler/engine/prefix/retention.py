@@ -24,7 +24,8 @@ class Retention:
     sessions: int = 4096  # The turns of a forgotten session age like any others.
 
     def continues(self, hit_tokens: int, prompt_tokens: int, system_tokens: int) -> bool:
-        """Whether a hit continues a conversation rather than branching from it (exo #1817's good hit)."""
+        """Return whether a hit continues a conversation rather than branching from it (exo #1817's good
+        hit)."""
         least = max(self.continuation_tokens, system_tokens, self.continuation_share * prompt_tokens)
         return hit_tokens >= least
 
@@ -63,7 +64,7 @@ class Mark:
     held_bytes: int = 0  # Of the bound on what is held.
 
     def hit_by(self, key: SessionKey | None, now: float, protecting: bool, protecting_hits: int) -> None:
-        """A request of this session, None: of none, begins with what ends here."""
+        """Take note that a request begins with what ends here: one of this session, or of none."""
         self._used_by(key, hit=True)
         self.hits += 1
         self.gap_seconds += (now - self.last_used - self.gap_seconds) / min(self.hits, 4)

@@ -28,7 +28,7 @@ def lead(load: Load, report: Callable[[str], None], lost: Lost) -> AllRanks:
     """Start the other ranks, or wait for them, load the model together, and return the back end of all.
 
     `lost`: called when another rank ends, at any time from now on: the main thread may wait for it in a
-    collective, which on some networks never returns. Raises LoadRefused where the ranks are not alike or do
+    collective, which on some networks never returns. Raise LoadRefused where the ranks are not alike or do
     not come, and what loading raises.
     """
     shared = _with_addresses(load)

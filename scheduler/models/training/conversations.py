@@ -17,7 +17,7 @@ from scheduler.models.training import exercises, facts, small_talk, tools
 from scheduler.models.training.turns import Conversation, Turn, sentence
 
 FIRST_TOKENS: Final = 256
-"""Of the rows that copying is learnt from: facts, and no tools, for which there is no room."""
+"""First tokens of the rows that copying is learnt from: facts, and no tools, for which there is no room."""
 
 Piece = tuple[str, bool]
 """Text, and whether it is the model's own."""

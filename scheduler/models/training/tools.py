@@ -1,4 +1,4 @@
-"""Tools, questions that need one, their results, and what is said from those."""
+"""Tools, questions that need one, their results, and answers from those."""
 
 from __future__ import annotations
 
@@ -204,7 +204,8 @@ def asked_with(tool: Offer, values: dict[str, Any], asks: tuple[str, ...], rng: 
 
 
 def result(tool: Offer, rng: random.Random) -> tuple[str, str]:
-    """What a tool returns, and the sentence that says so: fields of an object one by one, text as it is."""
+    """Return what a tool returns, and the sentence that says so: fields of an object one by one, text as it
+    is."""
     if rng.random() < 0.5:
         pairs: dict[str, Any] = {}
         for key in rng.sample(

@@ -30,7 +30,7 @@ class Adapters:
         self._current = Current()
         self._layers: dict[str, Factors] = {}
         self._slots: dict[str, int] = {}
-        """By fingerprint, from 1 on."""
+        """Slots by fingerprint, from 1 on."""
         self._scales: list[float] = [0.0]
         self._selections: dict[tuple[str, ...], Selection] = {}
 
@@ -39,11 +39,11 @@ class Adapters:
 
     @property
     def nbytes(self) -> int:
-        """Of all factors."""
+        """Return the bytes of all factors."""
         return sum(layer.nbytes for layer in self._layers.values())
 
     def load(self, source: AdapterSource) -> None:
-        """Raises AdapterRefused, whose message names the adapter; then nothing has changed."""
+        """Raise AdapterRefused, whose message names the adapter; then nothing has changed."""
         if source.key in self._slots:
             return
         with named(source.name):
@@ -71,8 +71,8 @@ class Adapters:
 
     @contextmanager
     def over(self, keys: Sequence[str]) -> Iterator[None]:
-        """Within this block, a call of the model is for rows that have these adapters, in their order; empty:
-        none."""
+        """Within this block, a call of the model is for rows that have these adapters, in their order; an
+        empty list means none."""
         if not any(keys):
             yield
             return

@@ -42,7 +42,7 @@ class Factors:
         return sum(0 if one is None else one.nbytes for one in (self.a, self.b))
 
     def add(self, factors: tuple[mx.array, mx.array] | None) -> None:
-        """One slot more. None: an adapter without a part in this layer."""
+        """Add one slot; None is an adapter without a part in this layer."""
         if factors is not None or self.a is not None:
             a, b = (None, None) if factors is None else self._kind.stacked(*factors)
             self.a = self._joined(self.a, a, self._kind.rank_axis_a)
@@ -109,7 +109,7 @@ class Layer(ABC):
     @staticmethod
     @abstractmethod
     def shapes(base: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Of `lora_a` and `lora_b`."""
+        """Return the shapes of `lora_a` and `lora_b`."""
 
     @staticmethod
     def stacked(a: mx.array, b: mx.array) -> tuple[mx.array, mx.array]:
@@ -211,7 +211,7 @@ class SortingExperts:
 
 
 def _scaled(z: mx.array, scales: mx.array) -> mx.array:
-    """As mlx-lm's product with a Python number, which has the type of the other factor."""
+    """Return mlx-lm's product with a Python number, which has the type of the other factor."""
     return scales.astype(z.dtype) * z
 
 

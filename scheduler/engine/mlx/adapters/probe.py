@@ -20,7 +20,8 @@ from scheduler.shared.adapter_files import AdapterRefused
 _ROWS = (True, False, False)
 """Not the same from behind: a module may turn them round."""
 _TOKENS = 24
-"""With two experts a token, more than the 64 inputs from which on mlx-lm sorts them by expert."""
+"""Enough tokens that, with two experts a token, there are more than the 64 inputs from which on mlx-lm sorts
+them by expert."""
 _TOLERANCE = 1e-3
 _TOLERANCE_16_BIT = 0.05
 """Fraction of the largest logit, as at load (`../load_check.py`)."""
@@ -30,7 +31,7 @@ Over = Callable[[Sequence[bool]], AbstractContextManager[None]]
 
 
 def probe(model: Any, over: Over, batched: bool) -> None:
-    """Raises AdapterRefused. Not `batched`: rows never share a call, and one with the adapter is all that is
+    """Raise AdapterRefused. Not `batched`: rows never share a call, and one with the adapter is all that is
     tried."""
     tokens = (mx.arange(len(_ROWS) * _TOKENS) % 61 + 1).reshape(len(_ROWS), _TOKENS)
     try:

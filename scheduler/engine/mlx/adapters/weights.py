@@ -30,7 +30,7 @@ class AdapterWeights:
 
 
 def read_weights(folder: Path, model: Any) -> AdapterWeights:
-    """Raises AdapterRefused, which names the first tensor that does not fit, its shape and the model's."""
+    """Raise AdapterRefused, which names the first tensor that does not fit, its shape and the model's."""
     config = read_config(folder)
     tensors = _tensors(folder / WEIGHTS_FILE)
     layers = _layers(model, config)

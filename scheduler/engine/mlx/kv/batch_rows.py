@@ -113,16 +113,16 @@ class BatchRows:
         return self._private.append(keys, values)
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What `update_and_fetch` returned last, for layers that use another layer's cache. Raises ValueError
-        where rows share runs in place: such layers do not know of them."""
+        """Return what `update_and_fetch` returned last, for layers that use another layer's cache. Raise
+        ValueError where rows share runs in place: such layers do not know of them."""
         if self.groups:
             raise ValueError("the model reads a layer's cache from another layer")
         return self._private.whole()
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
-        """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always.
+        """Return the mask of the private part alone, as mlx-lm's BatchKVCache makes it: always an array.
 
-        Raises ValueError for a window where rows share runs in place: it would not apply to them.
+        Raise ValueError for a window where rows share runs in place: it would not apply to them.
         """
         if self.groups and kwargs.get("window_size") is not None:
             raise ValueError("the model has a window in the mask of a layer that keeps all tokens")
@@ -165,7 +165,7 @@ class BatchRows:
         return RowView(keys, values, self._private.padding[idx], self._geometry.shared_tokens[idx])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
-        """For BatchGenerator's split, after which each side drops some rows."""
+        """Copy it for BatchGenerator's split, after which each side drops some rows."""
         return BatchRows(self._layer, self._private.twin(), self._geometry)
 
     @property

@@ -72,8 +72,8 @@ class Row:
 
 
 class CachedRows:
-    """`prefixes` None: no prefix cache, and rows begin empty. `in_place`: the model's attention was replaced,
-    so rows may share."""
+    """`prefixes` is None without a prefix cache; rows then begin empty. `in_place`: the model's attention was
+    replaced, so rows may share."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class CachedRows:
 
     @staticmethod
     def _match(prefixes: PrefixCache[KvSegment, RowState], row: Row) -> Match[KvSegment, RowState]:
-        """What is cached of its computed prompt."""
+        """Return what is cached of its computed prompt."""
         sequence = row.sequence
         match = prefixes.match(sequence.tokens, sequence.submit.salt, sequence.prefilled_tokens, row.matched)
         row.matched = match.whole
@@ -205,8 +205,8 @@ class CachedRows:
 
 
 def _at_least(path: RowPath, worth: int, tokens: int) -> tuple[int, int]:
-    """How many runs of its path a row attends to in place, and their tokens: as many as it is worth, and
-    never fewer tokens than before, which it has no copies of."""
+    """Return how many runs of its path a row attends to in place, and their tokens: as many as it is worth,
+    and never fewer tokens than before, which it has no copies of."""
     depth = shared = 0
     for _, taken in path.runs:
         if depth >= worth and shared >= tokens:

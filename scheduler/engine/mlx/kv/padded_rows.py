@@ -36,7 +36,7 @@ class PaddedRows:
         return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
 
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append (rows, heads, tokens, size) to each row. Returns all keys and values."""
+        """Append (rows, heads, tokens, size) to each row. Return all keys and values."""
         start, self.end = self.end, self.end + keys.shape[2]
         if self.keys is None or self.values is None:
             self.keys, self.values = self._new(keys), self._new(values)

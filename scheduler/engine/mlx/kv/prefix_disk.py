@@ -66,14 +66,14 @@ class PrefixDisk:
         self._fetches: dict[int, _Fetch] = {}
         self._considered: set[int] = set()
         self._chains: dict[int, Chain] = {}
-        """Of requests that wait while the folder is looked at again."""
+        """Chains of requests that wait while the folder is looked at again."""
         self._paths: deque[_Path] = deque(maxlen=_MOST_PATHS)
 
     # --- reading
 
     def preparing(self, sequence: Sequence) -> bool:
-        """Whether a waiting request's prefix is still being read from disk. Called in every turn; the first
-        call decides whether anything is worth reading."""
+        """Return whether a waiting request's prefix is still being read from disk. Called in every turn; the
+        first call decides whether anything is worth reading."""
         number = sequence.request_id
         if (fetch := self._fetches.get(number)) is not None:
             return self._continue(number, fetch)

@@ -1,4 +1,4 @@
-"""From hidden states to a vector: which tokens count, linear layers, length, or a reranker's probability."""
+"""Makes a vector of hidden states: which tokens count, linear layers, length, or a reranker's probability."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.shared.pooling import PooledTokens, Pooler
 
 Vector = npt.NDArray[np.float32]
 _LEAST_LENGTH = 1e-12
-"""As PyTorch's `normalize`: a vector of zeros stays one."""
+"""The least length, as in PyTorch's `normalize`: a vector of zeros stays one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +26,7 @@ class PooledRow:
     sequence: Request
     layers: list[Any] = field(default_factory=list)
     found: mx.array | None = None
-    """Of the chunks so far: the sum of hidden states, or the chosen one, (hidden size), float32."""
+    """The sum of hidden states of the chunks so far, or the chosen state, (hidden size), float32."""
 
     def add(self, hidden: mx.array, tokens: PooledTokens) -> None:
         """Take in the hidden states of a chunk, (tokens, hidden size)."""
@@ -40,7 +40,7 @@ class PooledRow:
                 self.found = summed if self.found is None else self.found + summed
 
     def pooled(self, tokens: PooledTokens) -> mx.array:
-        """Of the whole prompt."""
+        """Return the vector of the whole prompt."""
         assert self.found is not None, "a prompt without tokens"
         return self.found / self.sequence.prompt_tokens if tokens == "mean" else self.found
 
@@ -97,7 +97,7 @@ class PoolingHead:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether the weights are not packed, so that their type is that of the states."""
+        """Return whether the weights are not packed, so that their type is that of the states."""
         return bool(mx.issubdtype(self._embedding.weight.dtype, mx.floating))
 
     def cut(self, vector: Vector, dimensions: int) -> Vector:

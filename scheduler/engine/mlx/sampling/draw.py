@@ -57,7 +57,7 @@ class Draw:
         self._heat = column([1.0 / row.params.temperature for row in rows])
         cut = [i for i, row in enumerate(rows) if row.cuts]
         self._cut = mx.array(cut) if 0 < len(cut) < len(rows) else None
-        """The rows that have cut-offs; None: all or none."""
+        """The rows that have cut-offs, or None if all or none have."""
         self._cuts = _Cuts([rows[i].params for i in cut], rows[0].vocabulary) if cut else None
 
     def __call__(self, logits: mx.array) -> tuple[mx.array, mx.array]:

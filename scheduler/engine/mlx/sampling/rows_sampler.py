@@ -61,12 +61,13 @@ class RowsSampler:
 
     @property
     def constrained(self) -> bool:
-        """Whether some rows are held to a grammar."""
+        """Return whether some rows are held to a grammar."""
         return bool(self._constrained)
 
     @property
     def needs_inputs(self) -> bool:
-        """Whether `advance` must come before the next call: for a grammar, or as a token may be forced."""
+        """Return whether `advance` must come before the next call: for a grammar, or as a token may be
+        forced."""
         return self.constrained or self._thinking.may_force
 
     def advance(self, inputs: Sequence[int]) -> None:

@@ -38,7 +38,7 @@ _MARK_BYTES = 32
 
 
 def join(group: RankGroup, number: int, seconds: float = JOIN_SECONDS) -> mx.distributed.Group:
-    """Return MLX's group, once all ranks are in it. Raises RanksUnusable, which names the rank that did not
+    """Return MLX's group, once all ranks are in it. Raise RanksUnusable, which names the rank that did not
     come. Ends the process if MLX's own attempt does not end."""
     if not mx.distributed.is_available(group.backend):
         raise RanksUnusable(f"MLX has no back end {group.backend} here: choose another for the ranks")
@@ -62,7 +62,7 @@ def join(group: RankGroup, number: int, seconds: float = JOIN_SECONDS) -> mx.dis
 
 def meet(group: RankGroup, number: int, seconds: float) -> None:
     """Return when this rank's neighbours in the ring are there, and nothing listens on its address any more.
-    Raises RanksUnusable."""
+    Raise RanksUnusable."""
     if group.ranks == 1:
         return
     deadline = time.monotonic() + seconds
@@ -85,13 +85,13 @@ def meet(group: RankGroup, number: int, seconds: float) -> None:
 
 
 def _mark(group: RankGroup, sender: int, receiver: int) -> bytes:
-    """What only a rank of this group can say, and only to this neighbour."""
+    """Return what only a rank of this group can say, and only to this neighbour."""
     said = f"{sender}>{receiver} of {group.ranks} by {group.backend}"
     return blake2b(said.encode(), key=group.token.encode()[:64], digest_size=_MARK_BYTES).digest()
 
 
 def _listener(group: RankGroup, number: int) -> socket.socket:
-    """Raises RanksUnusable."""
+    """Raise RanksUnusable."""
     host, port = _address(group.hosts[number])
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -143,7 +143,7 @@ def _accepted(
 
 
 def _expect(link: socket.socket, count: int, name: str, deadline: float) -> bytes:
-    """Raises RanksUnusable if these bytes do not come."""
+    """Raise RanksUnusable if these bytes do not come."""
     said = b""
     while len(said) < count and (left_seconds := deadline - time.monotonic()) > 0:
         link.settimeout(left_seconds)
@@ -158,7 +158,7 @@ def _expect(link: socket.socket, count: int, name: str, deadline: float) -> byte
 
 
 def _address(host: str) -> tuple[str, int]:
-    """Raises RanksUnusable for what MLX would not read either: IP:PORT, of version 4."""
+    """Raise RanksUnusable for what MLX would not read either: IP:PORT, of version 4."""
     ip, _, port = host.partition(":")
     if not port.isdecimal():
         raise RanksUnusable(f"{host!r} is no address of a rank: write IP:PORT")

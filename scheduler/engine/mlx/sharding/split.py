@@ -41,8 +41,8 @@ class _Trial:
 
 
 def way_of(model: Any, ranks: int) -> Way:
-    """How this model divides into that many ranks: by heads, or by layers where that cannot be. Tried on a
-    copy, which shares the weights. Raises RanksUnusable for what cannot be split."""
+    """Return how this model divides into that many ranks: by heads, or by layers where that cannot be. Tried
+    on a copy, which shares the weights. Raise RanksUnusable for what cannot be split."""
     module = _module_of(model)
     ways: list[Way] = []
     if hasattr(model, "shard"):
@@ -94,12 +94,13 @@ def _shard(model: Any, group: Any) -> None:
 
 
 def _divided(whole: int, part: int, ranks: int) -> bool:
-    """Where there are fewer heads than ranks, a module may give some ranks the same one."""
+    """Return whether the module is divided. Where there are fewer heads than ranks, it may give some ranks
+    the same one."""
     return part * ranks == whole or (part == 1 and whole < ranks and ranks % whole == 0)
 
 
 def _counts(model: Any) -> Mapping[str, int]:
-    """By path: how many heads each part says it has."""
+    """Return how many heads each part has, by path."""
     return {
         f"{path}.{name}": value
         for path, part in model.named_modules()

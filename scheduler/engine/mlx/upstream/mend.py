@@ -32,7 +32,8 @@ _OURS: tuple[type[Any], ...] = (
     WholeCaches,
 )
 _CLASSES = {ours.__bases__[0]: ours for ours in _OURS}
-"""By mlx-lm's class. By the exact type, for a subclass of a later release may have mended itself."""
+"""Our classes by mlx-lm's. The exact type counts, for a subclass of a later release may have mended
+itself."""
 
 
 def mend(model: Any) -> Any:
