@@ -55,62 +55,98 @@ EVERYBODY = Identity()
 """The only tenant, without keys and without a tenant header."""
 
 
+@dataclass(frozen=True, slots=True)
+class AppOptions:
+    """What operators choose of the application."""
+
+    keep_alive_seconds: float = 5.0
+    """The longest silence of a stream before a comment is sent."""
+    stall_seconds: float = 120.0
+    """After this time without a step, `/health` reports a hang."""
+    keys: ApiKeys = _NO_KEYS
+    cors_origins: Sequence[str] = ()
+    hosts: AllowedHosts = ANY_HOST
+    identity: Identity = EVERYBODY
+    metrics: bool = True
+    """Whether `/metrics` is here; else it has a port of its own."""
+    media: Policy = "note"
+    refuse_unknown_fields: bool = False
+    """Else they are ignored and named."""
+    front_name: str = ""
+    """In the ids of responses; empty: none."""
+
+
+DEFAULT = AppOptions()
+
+
 def make_app(
     models: ServedModels,
+    options: AppOptions = DEFAULT,
     *,
-    keep_alive_seconds: float,
-    stall_seconds: float,
-    keys: ApiKeys = _NO_KEYS,
-    cors_origins: Sequence[str] = (),
-    hosts: AllowedHosts = ANY_HOST,
     responses: ResponseStore | None = None,
-    identity: Identity = EVERYBODY,
-    metrics: bool = True,
     server: ServerMetrics | None = None,
-    media: Policy = "note",
-    refuse_unknown_fields: bool = False,
-    front_name: str = "",
     reports: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType({}),
 ) -> FastAPI:
-    """`/docs` brings its scripts along: it works where there is no network. `metrics` says whether `/metrics`
-    is here; where it is not, it has a port of its own. `refuse_unknown_fields`: else they are ignored and
-    named. `front_name`: in the ids of responses; empty: none. `reports`: of the whole server, by their names
-    in `/v1/scheduler`."""
+    """`/docs` brings its scripts along: it works where there is no network. `reports`: of the whole server,
+    by their names in `/v1/scheduler`."""
     scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
     )
-    app.state.identity = identity
+    app.state.identity = options.identity
     app.state.offload = scheduler.offload
-    app.state.has_keys = bool(keys.keys)
-    app.state.media = media
-    app.state.refuse_unknown_fields = refuse_unknown_fields
+    app.state.has_keys = bool(options.keys.keys)
+    app.state.media = options.media
+    app.state.refuse_unknown_fields = options.refuse_unknown_fields
     app.state.bodies_with_ignored_fields = scheduler.metrics.server.bodies_with_ignored_fields
-    app.include_router(openai_routes(models, keep_alive_seconds), responses=OPENAI_ERRORS)
-    app.include_router(completions_routes(models, keep_alive_seconds), responses=OPENAI_ERRORS)
-    app.include_router(
-        responses_routes(
-            models,
-            keep_alive_seconds,
-            responses or ResponseStore.by_default(),
-            ResponseIds(front_name),
-        ),
-        responses=OPENAI_ERRORS,
+    _add_dialects(app, models, options, responses or ResponseStore.by_default())
+    for routes in (
+        probe_routes(models, options.stall_seconds),
+        operations_routes(models, reports),
+        cache_routes(models),
+        engine_routes(models),
+        loading_routes(models),
+        adapter_routes(models),
+    ):
+        app.include_router(routes, responses=OPENAI_ERRORS)
+    if options.metrics:
+        app.include_router(metrics_routes(models, server))
+    app.include_router(live_routes(models))
+    _add_error_handlers(app)
+    app.add_middleware(Authentication, keys=options.keys, answer=error_response)
+    if options.cors_origins:
+        # Outside of authentication: a browser's preflight request has no key.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(options.cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["retry-after", "x-request-id", "request-id", IGNORED_FIELDS_HEADER],
+        )
+    app.add_middleware(
+        OriginCheck,
+        hosts=options.hosts,
+        allowed_origins=options.cors_origins,
+        is_open=is_open,
+        answer=error_response,
     )
-    app.include_router(anthropic_routes(models, keep_alive_seconds), responses=ANTHROPIC_ERRORS)
+    app.add_middleware(HttpMetrics, requests=scheduler.metrics.server.http_requests)
+    app.add_middleware(RequestIds)
+    return app
+
+
+def _add_dialects(app: FastAPI, models: ServedModels, options: AppOptions, responses: ResponseStore) -> None:
+    seconds, ids = options.keep_alive_seconds, ResponseIds(options.front_name)
+    app.include_router(openai_routes(models, seconds), responses=OPENAI_ERRORS)
+    app.include_router(completions_routes(models, seconds), responses=OPENAI_ERRORS)
+    app.include_router(responses_routes(models, seconds, responses, ids), responses=OPENAI_ERRORS)
+    app.include_router(anthropic_routes(models, seconds), responses=ANTHROPIC_ERRORS)
     app.include_router(embedding_routes(models), responses=OPENAI_ERRORS)
     app.include_router(rerank_routes(models), responses=OPENAI_ERRORS)
     app.include_router(tokenization_routes(models), responses=OPENAI_ERRORS)
-    app.include_router(probe_routes(models, stall_seconds), responses=OPENAI_ERRORS)
-    app.include_router(operations_routes(models, reports), responses=OPENAI_ERRORS)
-    app.include_router(cache_routes(models), responses=OPENAI_ERRORS)
-    app.include_router(engine_routes(models), responses=OPENAI_ERRORS)
-    app.include_router(loading_routes(models), responses=OPENAI_ERRORS)
-    app.include_router(adapter_routes(models), responses=OPENAI_ERRORS)
-    if metrics:
-        app.include_router(metrics_routes(models, server))
-    app.include_router(live_routes(models))
 
+
+def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(SchedulerError)
     async def scheduler_error(request: Request, error: SchedulerError) -> JSONResponse:
         return _answer(request, errors.from_scheduler(error))
@@ -136,23 +172,6 @@ def make_app(
         answer = _answer(request, errors.INTERNAL)
         answer.raw_headers.extend(echoed(request.scope[SCOPE_KEY]))
         return answer
-
-    app.add_middleware(Authentication, keys=keys, answer=error_response)
-    if cors_origins:
-        # Outside of authentication: a browser's preflight request has no key.
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(cors_origins),
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["retry-after", "x-request-id", "request-id", IGNORED_FIELDS_HEADER],
-        )
-    app.add_middleware(
-        OriginCheck, hosts=hosts, allowed_origins=cors_origins, is_open=is_open, answer=error_response
-    )
-    app.add_middleware(HttpMetrics, requests=scheduler.metrics.server.http_requests)
-    app.add_middleware(RequestIds)
-    return app
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,13 @@ import structlog
 import trio
 
 from api.access.allowed_hosts import ANY_HOST, AllowedHosts
+from api.access.api_keys import ApiKeys
 from api.access.auth import account_of
 from api.access.identity import Identity
 from api.admin.exposition import make_metrics_app
 from api.admin.http_metrics import ServerMetrics
 from api.announcement import announce
-from api.app import make_app
+from api.app import AppOptions, make_app
 from api.assembly import assemble
 from api.bodies import freed_memory
 from api.dialects.responses.store import ResponseStore
@@ -95,29 +96,19 @@ async def _serve(settings: ServeSettings) -> None:
     models, fleet = assembled.models, assembled.models.fleet
     # Reads a server that is created after its application.
     server_metrics = ServerMetrics(assembled.metrics, lambda: server.statistics())
-    identity = Identity(settings.tenant_header)
     server = Server(
         make_app(
             models,
-            keep_alive_seconds=settings.sse_keepalive_seconds,
-            stall_seconds=settings.stall_seconds,
-            keys=keys,
-            cors_origins=settings.origins(),
-            hosts=hosts,
+            _app_options(settings, keys, hosts, metrics=not metrics_listeners),
             responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
-            identity=identity,
-            metrics=not metrics_listeners,
             server=server_metrics,
-            media=settings.media,
-            refuse_unknown_fields=settings.unknown_fields == "refuse",
-            front_name=settings.front_name or "",
             reports=assembled.reports,
         ),
         limits,
         on_error=_log_handler_error,
         server_name=_SERVER_NAME,
         always_answered=_PROBES,
-        account_of=partial(account_of, identity=identity),
+        account_of=partial(account_of, identity=Identity(settings.tenant_header)),
         on_freed=freed_memory.return_soon,
     )
     # A generation-2 collection of the heap that the imports leave would stall every stream.
@@ -167,6 +158,21 @@ async def _serve(settings: ServeSettings) -> None:
         with trio.move_on_after(_LAST_WORDS_SECONDS):
             await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
     click.echo("stopped")
+
+
+def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts, *, metrics: bool) -> AppOptions:
+    return AppOptions(
+        keep_alive_seconds=settings.sse_keepalive_seconds,
+        stall_seconds=settings.stall_seconds,
+        keys=keys,
+        cors_origins=settings.origins(),
+        hosts=hosts,
+        identity=Identity(settings.tenant_header),
+        metrics=metrics,
+        media=settings.media,
+        refuse_unknown_fields=settings.unknown_fields == "refuse",
+        front_name=settings.front_name or "",
+    )
 
 
 def _limits(settings: ServeSettings) -> Limits:

@@ -8,9 +8,9 @@ the client waits for all of them anyhow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TypeAlias
 
 import structlog
 import trio
@@ -30,10 +30,8 @@ _LONGEST_RETRY_SECONDS = 1.0
 """After others took the room while a block was prepared, or a tenant's own bound."""
 
 
-class Made(Protocol):
-    """Makes the requests of one block, which have one choice each."""
-
-    async def __call__(self, start: int, end: int, /) -> Sequence[GenerationRequest]: ...
+Made: TypeAlias = Callable[[int, int], Awaitable[Sequence[GenerationRequest]]]
+"""Makes the requests of one block, from `start` to `end`, which have one choice each."""
 
 
 async def all_finished(scheduler: Scheduler, texts: int, made: Made) -> list[Finished]:

@@ -17,7 +17,7 @@ from api.cli.terminal import exit_code, is_interrupt
 from scheduler.errors import OptionError, StartupError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-_ENTRY_POINTS = "penstock.commands"
+COMMANDS = "penstock.commands"
 """Commands of other packages: what one names is a LazyGroup, or else is quick to import, since `--help` shows
 its first line."""
 
@@ -73,7 +73,7 @@ class _Penstock(LazyGroup):
 
     @cached_property
     def _registered(self) -> EntryPoints:
-        return entry_points(group=_ENTRY_POINTS)
+        return entry_points(group=COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if (own := super().get_command(ctx, cmd_name)) is not None:

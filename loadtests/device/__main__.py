@@ -14,7 +14,7 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 
-from loadtests.device import branches, kernels, memory, report, rows, steps
+from loadtests.device import branches, kernels, memory, report, rows, served, steps
 from loadtests.device.finding import DeviceReport, Figure, Finding, Section
 from scheduler.engine.mlx.device import device
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
@@ -92,6 +92,11 @@ def _performance(folder: Path, quick: bool) -> Iterator[Section]:
         "A chunk takes no more than the guard expects from the chunks before it (the first six teach it);"
         " growth is the row's bytes and an eighth for room; steps copy no rows.",
         memory.findings(backend, 900 if quick else 16_384, sizes, rows=4 if quick else 16),
+    )
+    yield _section(
+        "Server",
+        "`penstock serve` starts; streams whose engine is killed end as undisturbed, after a pause.",
+        served.findings(),
     )
 
 

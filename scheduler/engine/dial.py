@@ -54,7 +54,7 @@ def _dial(address: str, port: int, hello: bytes, seconds: float) -> socket.socke
     """Raise OSError or LinkError, after which another attempt may succeed; HelloRefused."""
     link = socket.create_connection((address, port), timeout=seconds)
     try:
-        keep_alive(link)
+        keep_alive(link.setsockopt)
         link.sendall(hello)
         length = int.from_bytes(_read_exactly(link, LENGTH_BYTES), "big")
         if length > MOST_HELLO_BYTES:

@@ -85,7 +85,7 @@ class Listener:
 
     async def _welcome(self, stream: trio.SocketStream) -> None:
         try:
-            keep_alive(stream)
+            keep_alive(stream.setsockopt)
             address = str(stream.socket.getpeername()[0])
         except OSError:
             # It is gone already.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import Protocol
+from collections.abc import Callable
 
 SILENCE_SECONDS = 9
 """From the peer's last sign of life to the connection's end."""
@@ -22,22 +22,16 @@ _MACOS_UNACKNOWLEDGED = 0x80
 """TCP_RXT_CONNDROPTIME in <netinet/tcp.h>, in seconds."""
 
 
-class _Options(Protocol):
-    """A socket, or trio's stream over one."""
-
-    def setsockopt(self, level: int, option: int, value: int, /) -> None: ...
-
-
-def keep_alive(link: _Options) -> None:
-    """Make the system end this TCP connection after SILENCE_SECONDS without a sign of the peer, and send
-    small frames at once. Raise OSError."""
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
-    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+def keep_alive(setsockopt: Callable[[int, int, int], None]) -> None:
+    """Make the system end a TCP connection after SILENCE_SECONDS without a sign of the peer, and send small
+    frames at once. `setsockopt`: the socket's. Raise OSError."""
+    setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
+    setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
     if sys.platform == "darwin":
-        link.setsockopt(socket.IPPROTO_TCP, _MACOS_IDLE, _IDLE_SECONDS)
-        link.setsockopt(socket.IPPROTO_TCP, _MACOS_UNACKNOWLEDGED, SILENCE_SECONDS)
+        setsockopt(socket.IPPROTO_TCP, _MACOS_IDLE, _IDLE_SECONDS)
+        setsockopt(socket.IPPROTO_TCP, _MACOS_UNACKNOWLEDGED, SILENCE_SECONDS)
     else:
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_SECONDS * 1000)
+        setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_SECONDS)
+        setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_SECONDS * 1000)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
-from api.app import make_app
+from api.app import AppOptions, make_app
 from api.served_models import ServedModel, ServedModels
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
@@ -25,17 +26,18 @@ def several(schedulers: Mapping[str, Scheduler]) -> ServedModels:
     return ServedModels(fleet, {name: replace(MODEL, names=(name,)) for name in schedulers})
 
 
+def app_of(models: ServedModels, **options: Any) -> FastAPI:
+    """`options`: the fields of `AppOptions`, and what else `make_app` takes."""
+    chosen = {each.name: options.pop(each.name) for each in fields(AppOptions) if each.name in options}
+    return make_app(models, AppOptions(**chosen), **options)
+
+
 @asynccontextmanager
 async def client_of(
     scheduler: Scheduler, *, model: ServedModel = MODEL, keep_alive_seconds: float = 5.0, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """`options`: what else `make_app` takes."""
-    app = make_app(
-        ServedModels.of(scheduler, model),
-        keep_alive_seconds=keep_alive_seconds,
-        stall_seconds=60.0,
-        **options,
-    )
+    """`options`: what else `app_of` takes."""
+    app = app_of(ServedModels.of(scheduler, model), keep_alive_seconds=keep_alive_seconds, **options)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         yield client

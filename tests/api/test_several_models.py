@@ -14,14 +14,13 @@ from trio.testing import MockClock, trio_test
 
 from api.access.api_keys import load_keys
 from api.admin.loading import keep_seconds
-from api.app import make_app
 from api.served_models import ServedModels
 from scheduler.errors import InvalidRequest
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.metrics import Metrics
-from tests.api.client import MODEL, chat, comments
+from tests.api.client import MODEL, app_of, chat, comments
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler
 
@@ -51,7 +50,7 @@ async def farm(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
         "planner": replace(MODEL, names=("planner", "planner-too")),
         "titles": replace(MODEL, names=("titles",), context_tokens=4096),
     }
-    app = make_app(ServedModels(fleet, served), keep_alive_seconds=5.0, stall_seconds=60.0, **options)
+    app = app_of(ServedModels(fleet, served), **options)
     transport = httpx.ASGITransport(app)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fleet.run)

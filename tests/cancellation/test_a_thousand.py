@@ -9,10 +9,9 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.app import make_app
 from api.served_models import ServedModels
 from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import MODEL
+from tests.api.client import MODEL, app_of
 from tests.contracts.journal import kv_bytes
 from tests.end_to_end.raw_client import request_bytes
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -31,7 +30,7 @@ async def test_a_thousand_hang_ups_leave_no_task_behind(autojump_clock: trio.tes
     plan = ScriptedPlan(step_seconds=0.01, prefill_tokens_per_step=20)
     scheduler = make_scheduler(launcher, plan, max_slots=8)
     network = MemoryNetwork()
-    app = make_app(ServedModels.of(scheduler, MODEL), keep_alive_seconds=1.0, stall_seconds=60.0)
+    app = app_of(ServedModels.of(scheduler, MODEL), keep_alive_seconds=1.0)
 
     async def client(number: int) -> None:
         await trio.sleep(rng.uniform(0, 20))

@@ -16,12 +16,11 @@ from typing import Any
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.app import make_app
 from api.http.server import Server
 from api.served_models import ServedModel, ServedModels
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import MODEL
+from tests.api.client import MODEL, app_of
 from tests.fakes.playback import Chooser, Playback
 from tests.fakes.scheduling import FOLDER, make_scheduler, running
 
@@ -61,7 +60,7 @@ class PlayedServer:
 def playing(
     choose: Chooser, answer_format: AnswerFormat, *, model: ServedModel = MODEL, **options: Any
 ) -> Iterator[PlayedServer]:
-    """Serve until the block is left. `options`: what else `make_app` takes."""
+    """Serve until the block is left. `options`: what else `app_of` takes."""
     played = PlayedServer(Playback(choose=choose))
     started = threading.Event()
     stop: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
@@ -70,9 +69,7 @@ def playing(
         folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
         plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
         scheduler = make_scheduler(played.engine, plan, answer_format=answer_format, folder=folder)
-        app = make_app(
-            ServedModels.of(scheduler, model), keep_alive_seconds=5.0, stall_seconds=60.0, **options
-        )
+        app = app_of(ServedModels.of(scheduler, model), **options)
         server = Server(
             _Recorded(app, played.asked),
             on_error=lambda error, request: played.errors.append(f"{request}: {error!r}"),

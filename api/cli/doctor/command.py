@@ -16,6 +16,7 @@ from rich.text import Text
 from api.cli.doctor.facts import Facts, ModelOnDisk
 from api.cli.doctor.findings import Finding, findings, gigabytes, serves
 from api.cli.doctor.gathering import gather
+from api.cli.doctor.report import write_report
 
 _COLUMNS = 80
 _PORT = 8000
@@ -49,7 +50,22 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
     help="Of an agent's prompt and answer.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For a machine to read.")
-def doctor(ports: Sequence[int], folders: Sequence[Path], tokens: int, as_json: bool) -> None:
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also check every branch of the engine on this device, measure it (10 minutes at most; nothing is"
+    " downloaded), and write all of it to FILE, without names of persons, machines, folders or models.",
+)
+@click.option("--quick", is_flag=True, help="With --report: smaller sizes, about a minute.")
+def doctor(
+    ports: Sequence[int],
+    folders: Sequence[Path],
+    tokens: int,
+    as_json: bool,
+    report: Path | None,
+    quick: bool,
+) -> None:
     """Say what this machine can serve, and what stands in the way.
 
     Each finding says what to do. The models on disk are listed with how many agents of N tokens each
@@ -57,6 +73,10 @@ def doctor(ports: Sequence[int], folders: Sequence[Path], tokens: int, as_json: 
     """
     facts = gather(ports or (_PORT,), folders, tokens)
     found = findings(facts)
+    if report is not None:
+        code = write_report(report, facts, found, quick)
+        click.echo(f"\nwritten: {report}\nRead it, and paste all of it into an issue of this project.")
+        sys.exit(code if serves(found) else 1)
     if as_json:
         click.echo(json.dumps(as_object(facts, found), indent=2))
     else:

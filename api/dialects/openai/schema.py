@@ -20,15 +20,7 @@ from api.bodies.sampling_values import (
     TopP,
 )
 from api.dialects.openai.messages import ChatMessage
-from api.dialects.openai.structured import (
-    GrammarText,
-    ResponseFormat,
-    SchemaOrText,
-    StructuredOutputs,
-    Texts,
-    WhiteSpacePattern,
-    structure,
-)
+from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
 from scheduler.request import MAX_TOP_LOGPROBS, PRIORITIES
 
@@ -152,7 +144,7 @@ class DecodingFields(Body):
         return value
 
 
-class SamplingFields(DecodingFields):
+class SamplingFields(StructuredFields, DecodingFields):
     """What chat completions and completions have in common."""
 
     model: str | None = None
@@ -165,18 +157,6 @@ class SamplingFields(DecodingFields):
     prompt_logprobs: Annotated[int | None, Partly("not with stream: true")] = Field(
         default=None, ge=0, le=MAX_TOP_LOGPROBS
     )
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: SchemaOrText | None = None
-    guided_regex: GrammarText | None = None
-    guided_choice: Texts | None = None
-    guided_grammar: GrammarText | None = None
-    guided_whitespace_pattern: WhiteSpacePattern | None = None
-
-    @model_validator(mode="after")
-    def _is_held_to_one_thing(self) -> SamplingFields:
-        structure(self)
-        return self
 
     @field_validator("prompt_logprobs")
     @classmethod

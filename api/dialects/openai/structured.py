@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_validator
 
 from api.bodies import json_text
 from api.bodies.body import Body
@@ -98,16 +98,21 @@ class StructuredOutputs(Body):
         return _white_space(self.whitespace_pattern, "structured_outputs.whitespace_pattern")
 
 
-class StructuredFields(Protocol):
+class StructuredFields(Body):
     """The fields of a body that constrain the answer's text."""
 
-    response_format: ResponseFormat | None
-    structured_outputs: StructuredOutputs | None
-    guided_json: dict[str, Any] | None
-    guided_regex: str | None
-    guided_choice: list[str] | None
-    guided_grammar: str | None
-    guided_whitespace_pattern: str | None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: SchemaOrText | None = None
+    guided_regex: GrammarText | None = None
+    guided_choice: Texts | None = None
+    guided_grammar: GrammarText | None = None
+    guided_whitespace_pattern: WhiteSpacePattern | None = None
+
+    @model_validator(mode="after")
+    def _is_held_to_one_thing(self) -> StructuredFields:
+        structure(self)
+        return self
 
 
 def structure(body: StructuredFields) -> Structure | None:

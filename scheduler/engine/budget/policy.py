@@ -17,13 +17,15 @@ program takes and gives back every few seconds must not make the engine evict an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.room import StepRoom
 from scheduler.engine.device import Pressure
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
+from scheduler.shared.row_bytes import RowBytes
 
 CALM_SECONDS = 2.0
 """How long memory must suffice before a level is taken back."""
@@ -35,8 +37,6 @@ _WARNED_PART = 4
 """A warning leaves a quarter of the KV budget."""
 _RETURNED_PART = 16
 """An eighth given up comes back in two calm readings."""
-
-
 BUDGET_STEP = 32
 """The KV budget follows the learned peak in steps of a 32nd: each change may evict. So does a limit that is
 lowered as rows end."""
@@ -45,6 +45,11 @@ _POOL_PART = 4
 _LEAST_SCORE_BYTES = 4 << 20
 _SCORE_PART = 16
 """Of what is free, a sixteenth may be the scores of one attention product."""
+
+
+CLOSE = 4
+"""Times what the next chunk needs, or the last step took: with less, a few steps may take the rest before the
+next reading."""
 
 
 class Relief(IntEnum):
@@ -151,85 +156,129 @@ def buffers(limit: MemoryLimit, reading: Reading, needed_bytes: int) -> tuple[in
     return pool, scores, max(0, pool - reading.pool) + reserved
 
 
-class MemoryGuard:
-    """`assess` at every reading. `budget_bytes`: the KV budget without relief."""
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What is given up now, and since when memory suffices: all that one decision leaves to the next."""
 
-    def __init__(self) -> None:
-        self._relief = Relief.NONE
-        self._kv_bytes: int | None = None
-        self._calm_since: float | None = None
-        self._calm_seconds = CALM_SECONDS
-        self._returned_at: float | None = None
+    relief: Relief = Relief.NONE
+    kv_bytes: int | None = None
+    """The KV budget under relief; None: the whole one."""
+    calm_since: float | None = None
+    calm_seconds: float = CALM_SECONDS
+    returned_at: float | None = None
 
-    @property
-    def relief(self) -> Relief:
-        return self._relief
 
-    def assess(
-        self, reading: Reading, budget_bytes: int, needed_bytes: int, fitting_tokens: int, now: float
-    ) -> Allowance:
-        """Return what may be used until the next reading. `needed_bytes`: at the peak of the next chunk;
-        `fitting_tokens`: the largest chunk that the headroom is enough for."""
-        short = self._short_bytes(reading, budget_bytes, needed_bytes)
-        if short > 0:
-            self._give_up(reading, short, now)
-        elif self._relief and self._suffices(reading, needed_bytes):
-            self._take_back(budget_bytes, now)
-        else:
-            self._calm_since = None
-        chunk_tokens = None
-        if self._relief >= Relief.SMALL_CHUNKS:
-            chunk_tokens = max(LEAST_CHUNK_TOKENS, fitting_tokens)
-        return Allowance(self._relief, self._kv_bytes, chunk_tokens)
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What steps take, as learned. `chunk_bytes`: at the peak of the next chunk. `fitting_tokens`: the most
+    that the headroom is enough for. `step_bytes`: of the last step, as predicted."""
 
-    @staticmethod
-    def _short_bytes(reading: Reading, budget_bytes: int, needed_bytes: int) -> int:
-        headroom = reading.headroom
-        short = 0 if headroom is None else needed_bytes - headroom
-        match reading.pressure:
-            case Pressure.NORMAL:
-                return short
-            case Pressure.WARN:
-                spare = min(reading.kv - reading.fixed_kv, reading.kv - budget_bytes // _WARNED_PART)
-                return max(short, min(spare, reading.kv // _PRESSED_PART))
-            case Pressure.CRITICAL:
-                # An empty cache has nothing to give, but chunks and admission still have.
-                return max(short, reading.kv // _PRESSED_PART, 1)
+    chunk_bytes: int
+    fitting_tokens: int
+    step_bytes: int
+    copied_part: float
+    row_bytes: RowBytes
+    peak: ChunkPeak
 
-    @staticmethod
-    def _suffices(reading: Reading, needed_bytes: int) -> bool:
-        """Whether there is room for twice what is needed: what is taken back must not be short at once."""
-        headroom = reading.headroom
-        return reading.pressure is Pressure.NORMAL and (headroom is None or headroom >= 2 * needed_bytes)
 
-    def _give_up(self, reading: Reading, short: int, now: float) -> None:
-        self._calm_since = None
-        if self._returned_at is not None and now - self._returned_at < self._calm_seconds:
-            # What was taken back was short at once.
-            self._calm_seconds = min(MOST_CALM_SECONDS, 2 * self._calm_seconds)
-        self._returned_at = None
-        evictable = reading.kv - reading.fixed_kv + reading.pool
-        if self._relief is Relief.NONE or (evictable < short and self._relief < Relief.PREEMPT):
-            self._relief = Relief(self._relief + 1)
-        left = max(0, reading.kv - max(0, short - reading.pool))
-        if self._relief < Relief.PREEMPT:
-            left = max(reading.fixed_kv, left)
-        self._kv_bytes = left if self._kv_bytes is None else min(self._kv_bytes, left)
-        if self._relief < Relief.PREEMPT:
-            # Rows have grown since: below what they hold, they would be preempted.
-            self._kv_bytes = max(reading.fixed_kv, self._kv_bytes)
+@dataclass(frozen=True, slots=True)
+class Decision:
+    budget: Budget
+    allowance: Allowance
+    given_up: GivenUp
 
-    def _take_back(self, budget_bytes: int, now: float) -> None:
-        if self._calm_since is None:
-            self._calm_since = now
-        if now - self._calm_since < self._calm_seconds:
-            return
-        self._calm_since = self._returned_at = now
-        if self._relief > Relief.EVICT:
-            self._relief = Relief(self._relief - 1)
-            return
-        assert self._kv_bytes is not None
-        self._kv_bytes += max(1, budget_bytes // _RETURNED_PART)
-        if self._kv_bytes >= budget_bytes:
-            self._relief, self._kv_bytes = Relief.NONE, None
-            self._calm_seconds = CALM_SECONDS
+
+def budget(
+    reading: Reading,
+    needs: Needs,
+    limit: MemoryLimit,
+    whole: Budget,
+    given_up: GivenUp,
+    now: float,
+) -> Decision:
+    """Return what the engine may use until the next reading. `whole`: the budget without relief."""
+    given_up = relieved(given_up, reading, whole.kv_bytes, needs.chunk_bytes, now)
+    allowance = allowed(given_up, needs.fitting_tokens)
+    kv_bytes = whole.kv_bytes if given_up.kv_bytes is None else min(given_up.kv_bytes, whole.kv_bytes)
+    if reading.headroom is None:
+        return Decision(replace(whole, kv_bytes=kv_bytes), allowance, given_up)
+    pool, scores, growth = buffers(limit, reading, needs.chunk_bytes)
+    room_bytes = reading.headroom - limit.reserve_bytes - growth + reading.kv - reading.fixed_kv
+    saving = room_bytes < max(CLOSE * needs.chunk_bytes, needs.step_bytes)
+    room = StepRoom(room_bytes, reading.rows, needs.copied_part, needs.row_bytes, needs.peak, saving)
+    return Decision(
+        replace(whole, kv_bytes=kv_bytes, pool_bytes=pool, score_bytes=scores),
+        replace(allowance, room=room),
+        given_up,
+    )
+
+
+def allowed(given_up: GivenUp, fitting_tokens: int) -> Allowance:
+    chunk_tokens = None
+    if given_up.relief >= Relief.SMALL_CHUNKS:
+        chunk_tokens = max(LEAST_CHUNK_TOKENS, fitting_tokens)
+    return Allowance(given_up.relief, given_up.kv_bytes, chunk_tokens)
+
+
+def relieved(before: GivenUp, reading: Reading, whole_bytes: int, needed_bytes: int, now: float) -> GivenUp:
+    """Give up one level where memory is short, take one back where it has sufficed for long enough.
+    `whole_bytes`: the KV budget without relief; `needed_bytes`: at the peak of the next chunk."""
+    short = _short_bytes(reading, whole_bytes, needed_bytes)
+    if short > 0:
+        return _more(before, reading, short, now)
+    if before.relief and _suffices(reading, needed_bytes):
+        return _less(before, whole_bytes, now)
+    return replace(before, calm_since=None)
+
+
+def _short_bytes(reading: Reading, whole_bytes: int, needed_bytes: int) -> int:
+    headroom = reading.headroom
+    short = 0 if headroom is None else needed_bytes - headroom
+    match reading.pressure:
+        case Pressure.NORMAL:
+            return short
+        case Pressure.WARN:
+            spare = min(reading.kv - reading.fixed_kv, reading.kv - whole_bytes // _WARNED_PART)
+            return max(short, min(spare, reading.kv // _PRESSED_PART))
+        case Pressure.CRITICAL:
+            # An empty cache has nothing to give, but chunks and admission still have.
+            return max(short, reading.kv // _PRESSED_PART, 1)
+
+
+def _suffices(reading: Reading, needed_bytes: int) -> bool:
+    """Whether there is room for twice what is needed: what is taken back must not be short at once."""
+    headroom = reading.headroom
+    return reading.pressure is Pressure.NORMAL and (headroom is None or headroom >= 2 * needed_bytes)
+
+
+def _more(before: GivenUp, reading: Reading, short: int, now: float) -> GivenUp:
+    relief, calm_seconds = before.relief, before.calm_seconds
+    if before.returned_at is not None and now - before.returned_at < calm_seconds:
+        # What was taken back was short at once.
+        calm_seconds = min(MOST_CALM_SECONDS, 2 * calm_seconds)
+    evictable = reading.kv - reading.fixed_kv + reading.pool
+    if relief is Relief.NONE or (evictable < short and relief < Relief.PREEMPT):
+        relief = Relief(relief + 1)
+    left = max(0, reading.kv - max(0, short - reading.pool))
+    if before.kv_bytes is not None:
+        left = min(before.kv_bytes, left)
+    if relief < Relief.PREEMPT:
+        # Below what rows hold, which may have grown, they would be preempted.
+        left = max(reading.fixed_kv, left)
+    return GivenUp(relief, left, calm_seconds=calm_seconds)
+
+
+def _less(before: GivenUp, whole_bytes: int, now: float) -> GivenUp:
+    if before.calm_since is None:
+        before = replace(before, calm_since=now)
+    assert before.calm_since is not None
+    if now - before.calm_since < before.calm_seconds:
+        return before
+    returned = replace(before, calm_since=now, returned_at=now)
+    if before.relief > Relief.EVICT:
+        return replace(returned, relief=Relief(before.relief - 1))
+    assert before.kv_bytes is not None
+    kv_bytes = before.kv_bytes + max(1, whole_bytes // _RETURNED_PART)
+    if kv_bytes >= whole_bytes:
+        return GivenUp(calm_since=now, returned_at=now)
+    return replace(returned, kv_bytes=kv_bytes)

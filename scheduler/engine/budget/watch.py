@@ -15,15 +15,16 @@ from scheduler.engine.budget.changes import BudgetChange, Evict
 from scheduler.engine.budget.learned import Learned
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.policy import (
+    CLOSE,
     Allowance,
     Budget,
-    MemoryGuard,
+    GivenUp,
+    Needs,
     Reading,
-    buffers,
+    budget,
     moved,
     nearest_limit,
 )
-from scheduler.engine.budget.room import StepRoom
 from scheduler.engine.device import Readings
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.shared.messages import DeviceMemory, MemoryState, SetMemoryLimit
@@ -34,9 +35,6 @@ _READING_SECONDS = 0.25
 peak, which is reserved, and one token a row and step."""
 _LEAST_COPY_BYTES = 16 << 20
 """Smaller copies are not worth a reserve."""
-_CLOSE = 4
-"""Times what the next chunk needs, or the last step took: with less, a few steps may take the rest before the
-next reading."""
 _LEAST_CLEARED_BYTES = 16 << 20
 """Of freed buffers and free blocks: to return them takes milliseconds, and to get them again page faults."""
 _GROWTH_PART = 8
@@ -68,7 +66,7 @@ class MemoryWatch:
         self._limit = limit
         self._asked_bytes = limit.limit_bytes
         """The limit that the parent has asked for; the one in force is higher while rows need it."""
-        self._guard = MemoryGuard()
+        self._given_up = GivenUp()
         self._learned = Learned(limit.first_peak_bytes, most_chunk_tokens)
         self._whole_kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
         """The KV budget without relief."""
@@ -135,7 +133,7 @@ class MemoryWatch:
         """Memory is short, or may be after another step: each is preceded by a reading."""
         if self._last is None or self._last.headroom is None:
             return False
-        return self._last.headroom < _CLOSE * max(self._needed_bytes, self._step_bytes)
+        return self._last.headroom < CLOSE * max(self._needed_bytes, self._step_bytes)
 
     def _read(self, now: float) -> None:
         rows = self._row_bytes()
@@ -148,16 +146,17 @@ class MemoryWatch:
             self._keep_to(self._budget, clear_pool=True)
             reading = self._reading()
             self._idle_bytes = reading.idle
-        fitting = self._learned.fitting_tokens(reading.headroom)
         self._last, self._needed_bytes = reading, needed
-        allowance = self._guard.assess(reading, self._whole_kv_bytes, needed, fitting, now)
-        budget = replace(self._budget, kv_bytes=self._kv_bytes(allowance))
-        if reading.headroom is not None:
-            pool, scores, growth = buffers(self._limit, reading, needed)
-            budget = replace(budget, pool_bytes=pool, score_bytes=scores)
-            allowance = replace(allowance, room=self._room(reading, needed, growth))
-        self._allowance = allowance
-        self._keep_to(budget)
+        decided = budget(
+            reading,
+            self._needs(needed, reading.headroom),
+            self._limit,
+            replace(self._budget, kv_bytes=self._whole_kv_bytes),
+            self._given_up,
+            now,
+        )
+        self._given_up, self._allowance = decided.given_up, decided.allowance
+        self._keep_to(decided.budget)
         self._state = MemoryState(
             int(self._allowance.relief),
             reading.used,
@@ -168,6 +167,11 @@ class MemoryWatch:
             *self._wanted(reading),
             self._asked_bytes,
         )
+
+    def _needs(self, chunk_bytes: int, headroom: int | None) -> Needs:
+        learned = self._learned
+        fitting = learned.fitting_tokens(headroom)
+        return Needs(chunk_bytes, fitting, self._step_bytes, learned.copies.part, self._held, learned.peak)
 
     def _keep_to(self, budget: Budget, clear_pool: bool = False) -> None:
         """Write what has changed. Prefixes that do not fit are evicted at once."""
@@ -184,11 +188,6 @@ class MemoryWatch:
         if change != BudgetChange():
             self._carry_out(change)
 
-    def _kv_bytes(self, allowance: Allowance) -> int:
-        """Return what the limit leaves, or less under relief."""
-        lowered = allowance.kv_bytes
-        return self._whole_kv_bytes if lowered is None else min(lowered, self._whole_kv_bytes)
-
     def _follow_limit(self, rows: int) -> None:
         """Go to the limit that was asked for, or as near as the rows allow, and to the KV budget that it
         leaves beside what was learned."""
@@ -201,28 +200,21 @@ class MemoryWatch:
         raised = self._limit.limit_bytes - before.limit_bytes
         if raised > 0 and self._last is not None and self._last.limit_binds:
             # What was given up was given up for the old limit.
-            self._guard, self._allowance = MemoryGuard(), Allowance()
+            self._given_up, self._allowance = GivenUp(), Allowance()
         kv_bytes = self._limit.kv_budget_bytes(self._learned.needed_bytes(rows))
         if raised or moved(self._whole_kv_bytes, kv_bytes):
             self._whole_kv_bytes = kv_bytes
-            kept = self._kv_bytes(self._allowance)
-            budget = replace(self._budget, kv_bytes=kept, wired_bytes=self._limit.limit_bytes)
+            lowered = self._given_up.kv_bytes
+            kept = kv_bytes if lowered is None else min(lowered, kv_bytes)
+            changed = replace(self._budget, kv_bytes=kept, wired_bytes=self._limit.limit_bytes)
             # The system, or another engine, gets what is given back, and not the pool of freed buffers.
-            self._keep_to(budget, clear_pool=raised < 0)
+            self._keep_to(changed, clear_pool=raised < 0)
 
     def _should_clear(self, reading: Reading, needed: int) -> bool:
         if reading.headroom is not None and reading.headroom < needed:
             return True
         short = reading.available is not None and reading.available < self._step_bytes
         return short and reading.idle - self._idle_bytes >= _LEAST_CLEARED_BYTES
-
-    def _room(self, reading: Reading, needed: int, growth: int) -> StepRoom:
-        """Return what the next step may take, where something bounds it."""
-        assert reading.headroom is not None, "nothing bounds it"
-        room_bytes = reading.headroom - self._limit.reserve_bytes - growth + reading.kv - reading.fixed_kv
-        saving = room_bytes < max(_CLOSE * needed, self._step_bytes)
-        learned = self._learned
-        return StepRoom(room_bytes, reading.rows, learned.copies.part, self._held, learned.peak, saving)
 
     def _reading(self) -> Reading:
         memory, system = self._device.memory(), self._device.system()

@@ -122,7 +122,7 @@ class _Reception:
                     self._arrived.put((hello.role, str(refused)))
                 return
             link.sendall(encode(HelloReply(PROTOCOL_VERSION)))
-            keep_alive(link)
+            keep_alive(link.setsockopt)
             link.settimeout(None)
             self._arrived.put((hello.role, Arrived(link, hello.host)))
         except (OSError, LinkError):

@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 from trio.testing import trio_test
 
 from api.access.identity import Identity
-from api.app import make_app
 from api.bodies import json_text
 from api.bodies.body import Body
 from api.bodies.fields import MAX_ITEMS, AtMost
@@ -25,7 +24,7 @@ from api.dialects.json_route import INLINE_OBJECTS, LARGE_BYTES, JsonRoute, lane
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.served_models import ServedModels
 from scheduler.prompt.offload import Lane
-from tests.api.client import MODEL, client_of
+from tests.api.client import MODEL, app_of, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -36,9 +35,7 @@ MESSAGE = '{"role":"user","content":"a"}'
 
 def body_routes() -> dict[str, type[Body]]:
     """Return every path that takes a body, and its model."""
-    app = make_app(
-        ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL), keep_alive_seconds=5, stall_seconds=60
-    )
+    app = app_of(ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL))
     found: dict[str, type[Body]] = {}
     for route in _flat(app.routes):
         if route.body_field is not None:

@@ -15,12 +15,11 @@ import trio.testing
 from starlette.types import Message
 from trio.testing import trio_test
 
-from api.app import make_app
 from api.bodies.media import Policy
 from api.served_models import ServedModels
 from tests.api.bodies.test_malformed_requests import JUNK
 from tests.api.bodies.test_media import PNG, WAV, encoded, jpeg, url
-from tests.api.client import MODEL, chat, client_of
+from tests.api.client import MODEL, app_of, chat, client_of
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.api.test_agents import SAID, captured
 from tests.fakes.playback import Playback
@@ -313,7 +312,7 @@ async def test_nothing_holds_a_screenshot_while_its_answer_is_made(
         return SAID
 
     scheduler = make_scheduler(Playback(choose=choose))
-    app = make_app(ServedModels.of(scheduler, MODEL), keep_alive_seconds=5, stall_seconds=60)
+    app = app_of(ServedModels.of(scheduler, MODEL))
     tracemalloc.start()
     picture = {"type": "image_url", "image_url": {"url": url(PNG)[:-1] + "A" * size}}
     message = {"role": "user", "content": [{"type": "text", "text": "x"}, picture]}

@@ -16,10 +16,9 @@ from openai.lib.streaming.chat import ChunkEvent
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 from trio.testing import trio_test
 
-from api.app import make_app
 from api.served_models import ServedModel, ServedModels
 from scheduler.service import Scheduler
-from tests.api.client import MODEL
+from tests.api.client import MODEL, app_of
 from tests.api.dialects.test_chat_tools import HERMES, SAID
 from tests.api.dialects.test_embeddings import MODEL as EMBEDDER_MODEL
 from tests.api.dialects.test_embeddings import embedding_scheduler, text_tokens, vector
@@ -44,7 +43,7 @@ USER: ChatCompletionMessageParam = {"role": "user", "content": "What time is it?
 
 @asynccontextmanager
 async def official(scheduler: Scheduler, model: ServedModel = MODEL) -> AsyncIterator[openai.AsyncOpenAI]:
-    app = make_app(ServedModels.of(scheduler, model), keep_alive_seconds=5.0, stall_seconds=60.0)
+    app = app_of(ServedModels.of(scheduler, model))
     async with (
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http,
         openai.AsyncOpenAI(

@@ -15,11 +15,10 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.access.api_keys import ApiKeys, load_keys
-from api.app import make_app
 from api.served_models import ServedModels
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
-from tests.api.client import MODEL
+from tests.api.client import MODEL, app_of
 from tests.api.dialects.test_chat_tools import HERMES, SAID
 from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.playback import Playback
@@ -40,7 +39,7 @@ FUNCTION: Any = {"type": "function", "name": "get_time", "parameters": SCHEMA, "
 
 @asynccontextmanager
 async def http_of(scheduler: Scheduler, keys: ApiKeys) -> AsyncIterator[httpx2.AsyncClient]:
-    app = make_app(ServedModels.of(scheduler, MODEL), keep_alive_seconds=5.0, stall_seconds=60.0, keys=keys)
+    app = app_of(ServedModels.of(scheduler, MODEL), keys=keys)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
         yield http
 

@@ -10,10 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 from trio.testing import MockClock, trio_test
 
-from api.app import make_app
 from api.http.request_id import ECHOED_IN
 from api.served_models import ServedModels
-from tests.api.client import MODEL, chat, client_of
+from tests.api.client import MODEL, app_of, chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher, faulty
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -84,7 +83,7 @@ async def test_an_error_in_anthropics_dialect_names_it_also_in_the_middle_of_a_s
 async def test_a_fault_of_ours_is_an_error_of_the_dialect_with_its_name(autojump_clock: MockClock) -> None:
     """The exception's own text is not sent; the server's log has it with the same id."""
     scheduler = make_scheduler(LoopbackLauncher())
-    app = make_app(ServedModels.of(scheduler, MODEL), keep_alive_seconds=5, stall_seconds=60)
+    app = app_of(ServedModels.of(scheduler, MODEL))
 
     @app.get("/v1/messages/broken")
     async def broken() -> None:

@@ -66,12 +66,27 @@ def test_steps_and_memory_have_figures(quick_run: tuple[Path, str]) -> None:
     assert memory["buffers"]["figures"]["weights"] > 0
 
 
+def test_a_server_on_it_starts_and_outlives_its_engine(quick_run: tuple[Path, str]) -> None:
+    server = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Server")
+    death = server["a death under 4 streams"]
+    assert death["judgement"] == "right"
+    assert death["figures"]["as_undisturbed"] == death["figures"]["streams"] == 4
+    assert server["start"]["figures"]["seconds"] > 0
+
+
 def test_the_report_can_be_sent_in(quick_run: tuple[Path, str]) -> None:
     """It says what ran on what, and names no folder, user or host."""
     out, printed = quick_run
     text = (out / "device.md").read_text()
     assert text.startswith(f"# Penstock on {device().name}\n")
-    for title in ("Operations", "Branches, tiny model", "Branches, embedded model", "Steps", "Memory"):
+    for title in (
+        "Operations",
+        "Branches, tiny model",
+        "Branches, embedded model",
+        "Steps",
+        "Memory",
+        "Server",
+    ):
         assert f"## {title}\n" in text
         assert f"{title}:\n" in printed
     for private in (str(ROOT), str(Path.home()) + "/", os.uname().nodename):

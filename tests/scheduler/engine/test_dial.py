@@ -77,7 +77,7 @@ def test_macos_has_its_own_names_for_them(monkeypatch: pytest.MonkeyPatch) -> No
                 chosen[option] = value
 
     monkeypatch.setattr("sys.platform", "darwin")
-    keep_alive(Recorder())
+    keep_alive(Recorder().setsockopt)
     assert chosen[0x10] + chosen[socket.TCP_KEEPINTVL] * chosen[socket.TCP_KEEPCNT] == SILENCE_SECONDS
     assert chosen[0x80] == SILENCE_SECONDS
 

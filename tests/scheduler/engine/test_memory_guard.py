@@ -12,9 +12,11 @@ from scheduler.engine.budget.policy import (
     CALM_SECONDS,
     MOST_CALM_SECONDS,
     Allowance,
-    MemoryGuard,
+    GivenUp,
     Reading,
     Relief,
+    allowed,
+    relieved,
 )
 from scheduler.engine.device import Pressure
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
@@ -27,17 +29,17 @@ _AMPLE = Reading(
 
 
 class _Guarded:
-    """A guard that is shown one reading after another."""
+    """One reading after another, each decision from what the last one left."""
 
     def __init__(self) -> None:
-        self.guard = MemoryGuard()
+        self.given_up = GivenUp()
         self.now = 0.0
 
     def see(self, reading: Reading, needed: int = 100, fitting: int = 64, times: int = 1) -> Allowance:
         for _ in range(times):
-            allowance = self.guard.assess(reading, _BUDGET, needed, fitting, self.now)
+            self.given_up = relieved(self.given_up, reading, _BUDGET, needed, self.now)
             self.now += _TICK
-        return allowance
+        return allowed(self.given_up, fitting)
 
 
 def test_with_room_nothing_is_given_up() -> None:
@@ -98,7 +100,7 @@ def test_relief_ends_one_level_at_a_time_after_a_calm() -> None:
     guarded.see(replace(_AMPLE, used=11_000), times=3)
     started = guarded.now
     levels = []
-    while guarded.guard.relief:
+    while guarded.given_up.relief:
         levels.append(guarded.see(_AMPLE).relief)
         assert guarded.now < 300
     assert levels == sorted(levels, reverse=True)
@@ -171,20 +173,21 @@ def test_a_farm_beside_other_programs_stays_within_memory_and_makes_progress(
     by no more than a chunk's peak after the readings that it takes to give everything up; a row always
     runs; with constant outside memory the levels come to rest."""
     machine = _Machine(limit=1000, weights=200, peak=50)
-    guard, now, budget = MemoryGuard(), 0.0, 1000 - 200 - 50
+    given_up, now, budget = GivenUp(), 0.0, 1000 - 200 - 50
     for ticks, outside in phases:
         machine.outside = outside
-        changes, last = 0, guard.relief
+        changes, last = 0, given_up.relief
         for tick in range(ticks):
-            allowance = guard.assess(machine.reading(), budget, machine.peak, 64, now)
+            given_up = relieved(given_up, machine.reading(), budget, machine.peak, now)
+            allowance = allowed(given_up, 64)
             machine.obey(allowance, budget)
             if tick > 8:
                 # All levels have been passed: what is left is one row and the weights.
                 least = machine.weights + 20 + growth
                 whole = machine.weights + machine.rows + machine.cached + outside
                 assert whole <= max(machine.limit * 11 // 10 + growth, least + outside)
-            changes += guard.relief is not last
-            last = guard.relief
+            changes += given_up.relief is not last
+            last = given_up.relief
             now += _TICK
             bound = budget if allowance.kv_bytes is None else min(budget, allowance.kv_bytes)
             machine.cached = min(machine.cached + growth, max(0, bound - machine.rows))
@@ -198,13 +201,14 @@ def test_a_farm_beside_other_programs_stays_within_memory_and_makes_progress(
 def test_beside_constant_programs_the_levels_come_to_rest(outside: int) -> None:
     """At most one change in MOST_CALM_SECONDS at the end: no oscillation."""
     machine = _Machine(limit=1000, weights=200, peak=50, outside=outside)
-    guard, now, budget = MemoryGuard(), 0.0, 750
+    given_up, now, budget = GivenUp(), 0.0, 750
     changed_at = []
     for _ in range(8000):
-        before = guard.relief
-        allowance = guard.assess(machine.reading(), budget, machine.peak, 64, now)
+        before = given_up.relief
+        given_up = relieved(given_up, machine.reading(), budget, machine.peak, now)
+        allowance = allowed(given_up, 64)
         machine.obey(allowance, budget)
-        if guard.relief is not before:
+        if given_up.relief is not before:
             changed_at.append(now)
         now += _TICK
         machine.cached = min(machine.cached + 5, max(0, budget - machine.rows))

@@ -1,0 +1,115 @@
+"""A server on this device: how it starts, what it says of itself, and streams whose engine is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Barrier
+
+import httpx
+from rich.console import Console
+
+from api.cli.process_table import Process, processes
+from api.cli.running_server import RunningServer
+from api.cli.started_server import Start, started
+from loadtests.device.finding import Figure, Finding, attempt
+
+STREAMS = 4
+_TOKENS = 200
+_PIECES_BEFORE_DEATH = 5
+"""Every stream has this many pieces of its answer when the engine is killed."""
+_TIMEOUT_SECONDS = 120.0
+_DESCRIBED = ("fallbacks", "float32_products", "weights_bytes")
+"""What `/v1/models` says of how the model is computed."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    pieces: list[str] = field(default_factory=list)
+    finish_reason: str | None = None
+    longest_gap_seconds: float = 0.0
+
+
+def findings() -> Iterator[Finding]:
+    """Start a server of the embedded model, all else as `penstock serve` chooses it."""
+    before = time.perf_counter()
+    with started(Start(("--log-level", "warning"), None, os.environ), Console(file=sys.stderr)) as server:
+        yield Finding("start", "measured", {"seconds": round(time.perf_counter() - before, 2)})
+        yield attempt("what it says of itself", lambda: _described(server))
+        yield attempt(f"a death under {STREAMS} streams", lambda: _death(server))
+
+
+def _described(server: RunningServer) -> Finding:
+    answer = httpx.get(f"{server.url}/v1/models", timeout=_TIMEOUT_SECONDS).raise_for_status().json()
+    (model, *_) = answer["data"]
+    figures: dict[str, Figure] = {name: str(model[name]) for name in _DESCRIBED if name in model}
+    return Finding("what it says of itself", "measured", figures)
+
+
+def _death(server: RunningServer) -> Finding:
+    """Each stream must end with the text that it has undisturbed; half of them are sampled."""
+    undisturbed = _streams(server, lambda: None)
+    killed = _streams(server, lambda: os.kill(_engine().pid, signal.SIGKILL))
+    pairs = zip(killed, undisturbed, strict=True)
+    same = sum("".join(one.pieces) == "".join(other.pieces) for one, other in pairs)
+    ended = sum(one.finish_reason is not None for one in killed)
+    figures: dict[str, Figure] = {
+        "streams": STREAMS,
+        "ended": ended,
+        "as_undisturbed": same,
+        "longest_gap_seconds": round(max(one.longest_gap_seconds for one in killed), 2),
+        "undisturbed_gap_seconds": round(max(one.longest_gap_seconds for one in undisturbed), 2),
+    }
+    detail = "" if same == ended == STREAMS else "an answer was lost, or is another one"
+    return Finding(f"a death under {STREAMS} streams", "wrong" if detail else "right", figures, detail)
+
+
+def _streams(server: RunningServer, in_the_middle: Callable[[], None]) -> Sequence[_Answer]:
+    begun = Barrier(STREAMS, action=in_the_middle)
+    with ThreadPoolExecutor(STREAMS) as threads:
+        return list(threads.map(lambda number: _answer(server, number, begun), range(STREAMS)))
+
+
+def _answer(server: RunningServer, number: int, begun: Barrier) -> _Answer:
+    body = {
+        "prompt": f"agent {number} " * (number + 3),
+        "max_tokens": _TOKENS,
+        "ignore_eos": True,
+        "stream": True,
+        "seed": number,
+        "temperature": 0.8 if number % 2 else 0.0,
+    }
+    found, last = _Answer(), None
+    url = f"{server.url}/v1/completions"
+    with httpx.stream("POST", url, json=body, timeout=_TIMEOUT_SECONDS) as response:
+        response.raise_for_status()
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            (choice,) = json.loads(line.removeprefix("data: "))["choices"]
+            found.finish_reason = choice["finish_reason"]
+            if not (text := choice["text"]):
+                continue
+            now = time.perf_counter()
+            found.longest_gap_seconds = max(found.longest_gap_seconds, now - (last or now))
+            last = now
+            found.pieces.append(text)
+            if len(found.pieces) == _PIECES_BEFORE_DEATH:
+                begun.wait(_TIMEOUT_SECONDS)
+    return found
+
+
+def _engine() -> Process:
+    """Return the engine's process below this one."""
+    all_of_them = processes()
+    ours = {os.getpid()}
+    while more := {one.pid for one in all_of_them if one.parent in ours} - ours:
+        ours |= more
+    (engine,) = (one for one in all_of_them if one.pid in ours and "scheduler.engine" in one.command)
+    return engine
