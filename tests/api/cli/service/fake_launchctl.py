@@ -1,9 +1,9 @@
 """Stands in for `launchctl` as a program: what it knows is in the folder of FAKE_LAUNCHCTL.
 
 `domains`: those that this machine has. `drain`: how often `print` still knows a job after `bootout` has
-returned. `refusals`: exit codes of the next bootstraps. `calls`: what was asked of it. `job`: the target of the
-loaded one, how many such prints are left (-1: it was not booted out), and its process, where the plist is there
-to be read: that one is started, and has SIGTERM to end with. None is started again.
+returned. `refusals`: exit codes of the next bootstraps. `calls`: what was asked of it. `job`: target of the
+loaded one, how many such prints are left (-1: it was not booted out), and its process, where the plist is
+there to be read: that one is started, and has SIGTERM to end with. None is started again.
 """
 
 from __future__ import annotations
