@@ -24,7 +24,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 24
+PROTOCOL_VERSION = 25
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -84,6 +84,10 @@ class Follow(WireStruct, frozen=True, tag="follow"):
         return f"Follow(rank={self.rank}, control={self.control!r})"
 
 
+Wired: TypeAlias = Literal["weights", "all", "off"]
+"""What Metal keeps resident, so that nothing else pushes it out of memory."""
+
+
 class EngineConfig(WireStruct, frozen=True):
     """What engines load and how they run: the part of Load that stays over their lives."""
 
@@ -120,6 +124,7 @@ class EngineConfig(WireStruct, frozen=True):
     """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
     fingerprint: str = ""
     """Of the model that it must be (`engine/model_source.py`); empty: `model_folder` is this machine's."""
+    wired: Wired = "weights"
 
 
 class Load(EngineConfig, frozen=True, tag="load"):

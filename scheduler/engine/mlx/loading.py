@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
@@ -21,7 +20,6 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
-from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
@@ -103,9 +101,9 @@ def load_weights(
     if rank is not None:
         limit = rank.least(limit)
     device().limit_pool(limit.pool_bytes)
-    device().limit_wired(limit.limit_bytes)
     device().limit_scores(limit.score_bytes)
     _evaluate(_arrays(model), report, _SLICE_BYTES if rank is None else _PART_BYTES)
+    device().wire(command.wired, limit.limit_bytes)
     if rank is not None:
         report("waiting for the other ranks")
         rank.wait()
@@ -143,20 +141,12 @@ def load(
 
     Raises whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
     """
-    # The batch's stream: collectives of two streams would meet the other rank's in any order.
-    with nullcontext() if rank is None else mx.stream(generation_stream):
-        return _load(command, report, rank, clock)
-
-
-def _load(
-    command: Load, report: Callable[[str], None], rank: Rank | None, clock: Callable[[], float]
-) -> MlxBackend:
     read = _fingerprinting(command)
     loaded = load_weights(command, report, rank=rank)
     model, config, description, held = loaded.model, loaded.config, loaded.description, loaded.row_bytes
     report("checking the batch")
     kept = _verdict(model, config, command, description, held, rank)
-    mx.clear_cache()
+    device().free_buffers()
     tier = None if read is None else _disk_tier(command, model, read, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config, alone=rank is None)

@@ -22,6 +22,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, Run
 from scheduler.engine.mlx.kv.batch_rows import RowStart
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.shared.device_errors import is_device_error
 
 _PREFIX = [3, 5, 7, 11, 13, 17]
 _SHORT_PREFIX = [3, 5, 7, 11]
@@ -60,6 +61,8 @@ def sharing_fault(model: Any) -> str | None:
         try:
             fault = _fault(model, words, exact)
         except Exception as error:  # Models raise many types for a cache that they do not expect.
+            if is_device_error(error):
+                raise
             return f"{_SHARING}: {type(error).__name__}: {error}"
         faults += [] if fault is None else [fault]
         if needed in (len(faults), tried - len(faults)):

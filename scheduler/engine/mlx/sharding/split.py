@@ -18,6 +18,7 @@ from mlx.utils import tree_map
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.sharding.rank import RanksUnusable
+from scheduler.shared.device_errors import is_device_error
 
 Way: TypeAlias = Literal["tensor", "pipeline"]
 
@@ -56,6 +57,8 @@ def way_of(model: Any, ranks: int) -> Way:
         try:
             _SPLITS[way](copy.deepcopy(model), _Trial(ranks))
         except Exception as error:  # Modules raise many types for sizes that do not divide.
+            if is_device_error(error):
+                raise
             reasons.append(str(error))
         else:
             return way

@@ -7,7 +7,9 @@ graph, so a seed's answer on x86 is not its answer on a GPU; on each it depends 
 from __future__ import annotations
 
 import ast
+import gc
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +20,16 @@ import msgspec
 import pytest
 
 from scheduler.engine.device import Traits
+from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, MlxDevice, device, forced
+from scheduler.engine.mlx.loading import load
+from scheduler.engine.pace import PrefillPace
 from scheduler.errors import RequestRefused
-from scheduler.shared.messages import Submit
-from tests.contracts.journal import GREEDY
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.shared.messages import SetMemoryLimit, Submit, Wired
+from tests.contracts.journal import GREEDY, request
 from tests.repo.tree import ROOT, modules
+from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
 DEVICES = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86": X86}
@@ -148,15 +155,83 @@ def test_states_count_among_the_buffers() -> None:
         assert layout.arrays == (of_segment, of_snapshot), family
 
 
-@pytest.mark.parametrize(("device", "asked"), [(METAL, [1000]), (CUDA, []), (X86, [])])
+@pytest.mark.parametrize(
+    ("device", "wired", "asked"),
+    [
+        (METAL, "weights", [700]),
+        (METAL, "all", [1000]),
+        (METAL, "off", []),
+        (CUDA, "weights", []),
+        (X86, "all", []),
+    ],
+)
 def test_only_metal_keeps_memory_wired(
-    device: Traits, asked: list[int], monkeypatch: pytest.MonkeyPatch
+    device: Traits, wired: Wired, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elsewhere MLX raises."""
-    wired: list[int] = []
-    monkeypatch.setattr(mx, "set_wired_limit", wired.append)
-    MlxDevice(device).limit_wired(1000)
-    assert wired == asked
+    """Elsewhere MLX raises. What is allocated are the weights, once nothing is left of loading them."""
+    calls: list[object] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: calls.append("cleared"))
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 700)
+    monkeypatch.setattr(mx, "set_wired_limit", calls.append)
+    MlxDevice(device).wire(wired, 1000)
+    assert calls == (["cleared", *asked] if asked else [])
+
+
+def test_the_memory_limit_bounds_what_is_wired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two engines on a Mac have half of it each."""
+    asked: list[int] = []
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 700)
+    monkeypatch.setattr(mx, "set_wired_limit", asked.append)
+    MlxDevice(METAL).wire("weights", 500)
+    assert asked == [500]
+
+
+def test_wiring_is_set_once_in_an_engine_s_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By none of the load check's batches, nor by the batch, as mlx-lm's would, nor when they are collected,
+    nor when the parent changes the limit."""
+    asked: list[int] = []
+
+    def wire(most: int) -> int:
+        asked.append(most)
+        return 1
+
+    monkeypatch.setattr(mx, "set_wired_limit", wire)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(mx, "device_info", lambda *of: {"max_recommended_working_set_size": 1 << 40})
+    with forced(METAL):
+        backend = load(load_of(EMBEDDED_FOLDER, memory_limit=float(2 << 30)), lambda stage: None)
+        assert len(asked) == 1
+        loop = EngineLoop(backend, 2, PrefillPace(64))
+        loop.turn([SetMemoryLimit(3 << 30, 1, 3 << 30)])
+        loop.turn([request(1, [1, 2, 3], 4)])
+        while not loop.idle:
+            loop.turn([])
+        del loop, backend
+        gc.collect()
+    assert len(asked) == 1
+
+
+def test_nothing_is_freed_under_a_step_in_flight_on_metal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its command buffers hold no references. Elsewhere a wait would only cost time."""
+    calls: list[str] = []
+    monkeypatch.setattr(mx, "synchronize", lambda: calls.append("waited"))
+    monkeypatch.setattr(mx, "clear_cache", lambda: calls.append("freed"))
+    MlxDevice(METAL).clear_pool()
+    MlxDevice(METAL).free_buffers()
+    assert calls == ["waited", "freed"] * 2
+    calls.clear()
+    MlxDevice(CUDA).free_buffers()
+    assert calls == ["freed"]
+
+
+def test_buffers_are_freed_and_wired_in_one_place() -> None:
+    """So that the tests above hold for all of it."""
+    users = [
+        str(path.relative_to(ROOT))
+        for path in modules("scheduler")
+        if re.search(r"mx\.(clear_cache|set_wired_limit)\b", path.read_text())
+    ]
+    assert users == ["scheduler/engine/mlx/device.py"]
 
 
 @pytest.mark.parametrize(("device", "allowed"), [(METAL, 300 << 20), (X86, 64 << 20)])
