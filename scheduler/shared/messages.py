@@ -84,6 +84,7 @@ class Follow(WireStruct, frozen=True, tag="follow"):
         return f"Follow(rank={self.rank}, control={self.control!r})"
 
 
+Float32: TypeAlias = Literal["float32", "tf32"]
 Wired: TypeAlias = Literal["weights", "all", "off"]
 """What Metal keeps resident, so that nothing else pushes it out of memory."""
 
@@ -320,6 +321,8 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """That of Load: this model is loaded."""
     host: str = ""
     """The engine's machine, as it names itself."""
+    float32: Float32 = "float32"
+    """What products of float32 numbers are computed in. TF32: with 10 bits, where the device has it."""
 
 
 class LogprobsOut(WireStruct, frozen=True):

@@ -28,7 +28,8 @@ from scheduler.engine.budget.readings import (
     system_reader,
 )
 from scheduler.engine.device import SystemMemory, Traits
-from scheduler.shared.messages import DeviceMemory, Load, Wired
+from scheduler.engine.mlx.environment import tf32_allowed
+from scheduler.shared.messages import DeviceMemory, Float32, Load, Wired
 
 X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)
 """Score pieces close to the sizes of caches, because several operations pass over them."""
@@ -72,6 +73,11 @@ class MlxDevice:
     def score_bytes(self) -> int:
         """Bound on the scores of one piece of an attention product."""
         return min(self._score_bytes, self.traits.most_score_bytes)
+
+    @property
+    def float32(self) -> Float32:
+        """What products of float32 numbers are computed in, on a device that has TF32: an M5, and CUDA."""
+        return "tf32" if self.traits.kind != "cpu" and tf32_allowed() else "float32"
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ Metal and CUDA take the same path through this file; we have run only the CPU bu
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -31,6 +32,7 @@ from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
+from scheduler.engine.mlx.environment import keep_float32
 from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
@@ -38,6 +40,7 @@ from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verd
 from scheduler.engine.mlx.sharding.join import join
 from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.engine.mlx.sharding.split import split, way_of
+from scheduler.engine.mlx.sharing_check import has_float32_weights
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.row_sharing import bounded_cost
@@ -90,8 +93,10 @@ def load_weights(
     report("reading weights")
     model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
+    if has_float32_weights(model):
+        keep_float32(os.environ)
     if rank is not None:
-        way = way_of(model, rank.group.ranks)
+        way = way_of(model, rank.group.ranks, rank.group.backend)
         rank.compare(_facts(model, config))
         report("joining the ranks")
         split(model, join(rank.group, rank.number), way)
@@ -123,6 +128,7 @@ def load_weights(
         memory_limit_bytes=limit.limit_bytes,
         memory_floor_bytes=limit.least_bytes(),
         ranks=1 if rank is None else rank.group.ranks,
+        float32=device().float32,
     )
     if rank is not None:
         rank.compare({"cache": str(held)})
@@ -215,7 +221,13 @@ def _verdict_key(model: Any, config: dict[str, Any], command: Load, description:
         json.dumps(config, sort_keys=True, default=str).encode(),
         *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
         *ranks,
+        *_rounding(description.weights_dtype),
     )
+
+
+def _rounding(weights_dtype: str) -> tuple[str, ...]:
+    """What is computed otherwise than by default, where it shows in a model's numbers."""
+    return ("tf32",) if weights_dtype == "float32" and device().float32 == "tf32" else ()
 
 
 def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> Verdict:
@@ -264,8 +276,8 @@ def _disk_tier(
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
-    software = ", ".join([software, *mended_parts(model)])
     dtype, lone = _dtype_names(_arrays(model)), not layout.has_cuttable
+    software = ", ".join([software, *mended_parts(model), *_rounding(dtype)])
 
     def opened() -> DiskTier | None:
         try:

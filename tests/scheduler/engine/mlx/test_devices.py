@@ -22,6 +22,9 @@ import pytest
 from scheduler.engine.device import Traits
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, MlxDevice, device, forced
+from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry
+from scheduler.engine.mlx.kv.batch_rows import BatchRows
+from scheduler.engine.mlx.kv.padded_rows import PaddedRows
 from scheduler.engine.mlx.loading import load
 from scheduler.engine.pace import PrefillPace
 from scheduler.errors import RequestRefused
@@ -37,6 +40,7 @@ DEVICES = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86": X86}
 BRANCHES = {
     ("backend.py", "evaluation_seconds"): "upstream/test_layer_slices.py",
     ("backend.py", "most_buffers"): "test_devices.py",
+    ("kv/batch_rows.py", "exp_is_slow"): "test_devices.py",
     ("cpu/softmax.py", "exp_is_slow"): "cpu/test_softmax.py",
     ("upstream/gate.py", "exp_is_slow"): "cpu/test_swiglu.py",
     ("device.py", "kind"): "test_devices.py",
@@ -111,6 +115,46 @@ def test_greedy_tokens_are_the_same_whatever_the_device(family: str) -> None:
     assert len({tuple(tokens) for tokens in expected}) > 4
     for name, traits in DEVICES.items():
         assert _tokens(family, traits, 3) == expected, name
+
+
+@pytest.mark.parametrize(("device", "chunk"), [(METAL, "causal"), (CUDA, "causal"), (X86, None)])
+def test_rows_without_padding_need_no_mask(device: Traits, chunk: str | None) -> None:
+    """Kernels that are fused with an array read it in each layer; CUDA has none for a decode step."""
+    with forced(device):
+        even = BatchRows(0, PaddedRows([0, 0], 8), BatchGeometry(((), ()), (0, 0)))
+        ragged = BatchRows(0, PaddedRows([0, 3], 8), BatchGeometry(((), ()), (0, 3)))
+        assert even.make_mask(1) is None
+        mask = even.make_mask(4)
+        assert isinstance(mask, mx.array) if chunk is None else mask == chunk
+        assert even.make_mask(4, return_array=True).shape == (2, 1, 4, 12)
+        assert even.make_mask(4, window_size=3).shape == (2, 1, 4, 12)
+        assert ragged.make_mask(1).shape == (2, 1, 1, 9)
+        assert ragged.make_mask(4).shape == (2, 1, 4, 12)
+
+
+@pytest.mark.parametrize("device", [METAL, CUDA], ids=["metal", "cuda"])
+def test_fused_attention_gets_no_mask_where_no_row_is_padded(
+    device: Traits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row alone, and rows of one length together: in their chunks and in every decode step."""
+    masks: list[object] = []
+    fused = mx.fast.scaled_dot_product_attention
+
+    def attend(*args: Any, mask: Any = None, **fields: Any) -> mx.array:
+        masks.append("array" if isinstance(mask, mx.array) else mask)
+        return fused(*args, mask=mask, **fields)
+
+    with forced(device):
+        engine = engine_of("qwen3", budget_bytes=0, prefill_chunk_tokens=64)
+        monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", attend)
+        together = [engine.submit(words(21, at)) for at in range(3)]
+        engine.turn([engine.submit(words(30, 9))])
+        engine.finish()
+        engine.turn(together)
+        engine.finish()
+    assert set(masks) == {None, "causal"}
+    for submit in together:
+        engine.check(submit)
 
 
 @pytest.mark.parametrize("device", [X86, METAL], ids=["on the host", "in the graph"])
