@@ -85,9 +85,7 @@ def test_nccl_has_no_pipeline() -> None:
     model = _model("qwen3_moe", **sizes)
     assert way_of(model, 2, "nccl") == "tensor"
     assert way_of(model, 3, "jaccl") == "pipeline"
-    with pytest.raises(
-        RanksUnusable, match=r"only, and NCCL cannot send.*take 2 or 4 ranks"
-    ):
+    with pytest.raises(RanksUnusable, match=r"only, and NCCL cannot send.*take 2 or 4 ranks"):
         way_of(model, 3, "nccl")
 
 
