@@ -95,7 +95,3 @@ class Device(Readings, Protocol):
     def limit_scores(self, most_bytes: int) -> None:
         """Compute attention in pieces with no more scores than this, or less as the device's traits say."""
         ...
-
-    def limit_wired(self, most_bytes: int) -> None:
-        """Keep up to this much resident, where the device can; elsewhere nothing."""
-        ...

@@ -13,7 +13,8 @@ engine once, so that they need not wait for a load one after the other; a second
 that are in quarantine already. What one engine was short of (memory, the device's time) it is to try again
 within that engine's lowered bounds. A death because the device timed out is nobody's while the next engine
 can have smaller prefill chunks: those on board keep their suspicion, and the death does not count. A signal
-from outside is nobody's either, and takes the suspicion back. Both only a bounded number of times for one
+from outside is nobody's either, nor is GPU work that macOS ended for another process's fault, and both take
+the suspicion back. All that only a bounded number of times for one
 request: chunks climb back, and its prompt may be what no chunk gets through; and a system may kill for
 memory without a word.
 """
@@ -54,7 +55,7 @@ def judge(suspects: Iterable[StreamRecord], cause: DeathCause, *, smallest_chunk
         match cause:
             case DeathCause.GPU_TIMEOUT if not smallest_chunk:
                 _spare(record, _MOST_SPARED_DEATHS)
-            case DeathCause.KILLED:
+            case DeathCause.KILLED | DeathCause.GPU_VICTIM:
                 record.suspect = not (_spare(record, _MOST_KILLS) and not record.deaths)
             case DeathCause.CRASHED | DeathCause.FAULT | DeathCause.EXIT:
                 record.roams = record.deaths == 1
