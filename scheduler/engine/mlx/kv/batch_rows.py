@@ -122,8 +122,9 @@ class BatchRows:
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
         """Return the mask of the private part alone. Where no row is padded it is that of one row, None or
-        "causal": kernels read an array in each layer, and CUDA has none fused with an array for a decode step.
-        Otherwise an array, as of BatchKVCache; on x86 of each chunk, too, for our attention would make it in each layer.
+        "causal": kernels read an array in each layer, and CUDA has none fused with an array for a decode
+        step. Otherwise an array, as of BatchKVCache; on x86 of each chunk, too, for our attention would make
+        it in each layer.
 
         Raise ValueError for a window where rows share runs in place: it would not apply to them.
         """
