@@ -23,7 +23,7 @@ from scheduler.service import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class ServedName:
-    """One name of the model, and what applies where a body that asks for it says nothing."""
+    """One name of the model, and the defaults of bodies that ask for it."""
 
     name: str
     defaults: Defaults
@@ -77,7 +77,7 @@ class ServedModel:
 
     @property
     def all_names(self) -> list[str]:
-        """Its own, and one for each adapter, of all by which requests may ask for it."""
+        """Return its own, and one for each adapter, of all by which requests may ask for it."""
         return [*self.names, *(f"{self.name}:{adapter}" for adapter in self.adapters())]
 
     def listing(self, served: ServedName, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Served:
 
     @property
     def adapter(self) -> str:
-        """The LoRA adapter that the name means; empty: none."""
+        """Return the LoRA adapter that the name means; empty: none."""
         return self.of_name.adapter
 
     @property

@@ -179,7 +179,7 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
-    """A tool call that cannot be parsed: the model's failure, so the answer goes on.
+    """A tool call that cannot be parsed: the model's failure, so the answer continues.
 
     `text` is all of it as the model wrote it, with its marks. Without `index`, nothing of it was sent.
     Otherwise `index` is the number of the call, which is over, and `rest` is the part of its arguments that

@@ -40,7 +40,7 @@ class EngineCondition(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     UNLOADED = "unloaded"
-    """Its model is not loaded: there is no process, until somebody asks for the model."""
+    """Its model is not loaded: there is no process, until a request asks for the model."""
     FAILED = "failed"
     """It could never be started, and no further attempt is made."""
 

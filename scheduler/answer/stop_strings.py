@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 
-class Place:
+class TextState:
     """A place in a text, by the longest text before it with which a wanted string begins.
 
     `depth`: its length; `longer`: whether a wanted string is longer. `match`: the longest wanted string that
@@ -19,12 +19,12 @@ class Place:
 
     __slots__ = ("depth", "following", "high", "longer", "low", "match", "shorter")
 
-    def __init__(self, low: int, high: int, depth: int, match: str | None, shorter: Place | None) -> None:
+    def __init__(self, low: int, high: int, depth: int, match: str | None, shorter: TextState | None) -> None:
         self.low, self.high, self.depth = low, high, depth
         self.match = match
         self.shorter = shorter or self
         self.longer = low < high
-        self.following: dict[str, Place] = {}
+        self.following: dict[str, TextState] = {}
 
 
 class WantedStrings:
@@ -35,10 +35,10 @@ class WantedStrings:
         self._wanted = sorted(set(wanted) - {""})
         self._firsts = frozenset(one[0] for one in self._wanted)
         self.longest = max(map(len, self._wanted), default=0)
-        self.start = Place(0, len(self._wanted), 0, None, None)
+        self.start = TextState(0, len(self._wanted), 0, None, None)
 
-    def step(self, place: Place, character: str) -> Place:
-        """The place one character on."""
+    def step(self, place: TextState, character: str) -> TextState:
+        """Return the place one character on."""
         start = self.start
         while True:
             if (found := place.following.get(character)) is not None:
@@ -49,7 +49,7 @@ class WantedStrings:
                 return made
             place = place.shorter
 
-    def _made(self, place: Place, character: str) -> Place | None:
+    def _made(self, place: TextState, character: str) -> TextState | None:
         depth = place.depth
         low = bisect_left(self._wanted, character, place.low, place.high, key=lambda one: one[depth])
         if low == place.high or self._wanted[low][depth] != character:
@@ -60,11 +60,12 @@ class WantedStrings:
         if len(self._wanted[low]) == depth + 1:
             match = self._wanted[low]
             low += 1
-        made = place.following[character] = Place(low, high, depth + 1, match, shorter)
+        made = place.following[character] = TextState(low, high, depth + 1, match, shorter)
         return made
 
-    def beginning(self, place: Place) -> Place:
-        """The place of the longest text up to here that is a part of a wanted string and not all of it."""
+    def beginning(self, place: TextState) -> TextState:
+        """Return the place of the longest text up to here that is a part of a wanted string and not all of
+        it."""
         while not place.longer and place is not self.start:
             place = place.shorter
         return place
@@ -82,9 +83,9 @@ class StopStrings:
         self.matched: str | None = None
 
     def feed(self, text: str, *, may_end: bool = True) -> str:
-        """The text that cannot be part of a stop string. After a match: the text before it, with it if it is
-        `included`; `matched` is set, and nothing may be fed any more. Without `may_end` no stop string ends
-        in `text`, but one may begin."""
+        """Return the text that cannot be part of a stop string. After a match: the text before it, with it if
+        it is `included`; `matched` is set, and nothing may be fed any more. Without `may_end` no stop string
+        ends in `text`, but one may begin."""
         assert self.matched is None, "text after the stop string"
         if not self._stops.longest:
             return text

@@ -20,7 +20,7 @@ from scheduler.cluster.agent_messages import (
     FromAgent,
     Node,
     Nodes,
-    Place,
+    ServerAddress,
     server_inbound,
 )
 from scheduler.errors import LinkError
@@ -44,7 +44,7 @@ class ClusterState(StrEnum):
     """The agent has not sent anything yet."""
     CONNECTED = "connected"
     LOST = "lost"
-    """The agent or Ray is gone. Engines go on; machines that come get none."""
+    """The agent or Ray is gone. Engines continue; machines that come get none."""
 
 
 def agent_process(environment: Mapping[str, str], ray_address: str) -> ChildProcess:
@@ -79,9 +79,9 @@ class RayCluster:
         self.nodes: dict[str, Node] = {}
         self._refusal = ""
         """Why the agent cannot work, as it reported."""
-        self._place: Place | None = None
+        self._place: ServerAddress | None = None
 
-    async def run(self, place: Place) -> None:
+    async def run(self, place: ServerAddress) -> None:
         """Never returns by itself; cancel it to end the agent. `place`: how engines join this server."""
         self._place = place
         backoff = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_LIMIT_SECONDS)

@@ -1,7 +1,7 @@
 """Engines that dial this server: a member of the pool for each machine that has joined.
 
-A machine's engine is one thing over all its connections: when its link ends, its requests go on at
-others, and it is there again when the machine dials again.
+A machine's engine is one thing over all its connections: when its link ends, its requests continue at others,
+and it returns when the machine dials again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLOSE_SECONDS = 1.0
 """Bound on closing a connection, which nothing waits for."""
 
 
-class Engine(Protocol):
+class PoolEngine(Protocol):
     """What is needed of a pool's member."""
 
     @property
@@ -48,15 +48,15 @@ class Engine(Protocol):
     def ready(self) -> bool: ...
     @property
     def failed(self) -> bool:
-        """Return whether it could not be started, and nobody tries."""
+        """Return whether it could not be started, and no start is tried any more."""
         ...
 
 
-class Engines(Protocol):
+class EnginePool(Protocol):
     """The pool. Iterating gives those that are there, also those that leave."""
 
-    def __iter__(self) -> Iterator[Engine]: ...
-    def add(self, launcher: EngineLauncher) -> Engine: ...
+    def __iter__(self) -> Iterator[PoolEngine]: ...
+    def add(self, launcher: EngineLauncher) -> PoolEngine: ...
     def remove(self, name: str) -> None: ...
     def retry(self, name: str) -> None: ...
 
@@ -74,12 +74,12 @@ class JoinedLauncher:
 
     @property
     def machines(self) -> dict[str, str]:
-        """Names and addresses of the machines whose connections nobody has taken."""
+        """Return names and addresses of the machines whose connections are unused."""
         return {dialed.host: dialed.address for dialed in self._dialed.values()}
 
     @property
     def waiting(self) -> bool:
-        """Return whether all machines have dialed, and nobody has taken their connections."""
+        """Return whether all machines have dialed, and their connections are unused."""
         return len(self._dialed) == self._ranks
 
     def offer(self, dialed: Dialed, rank: int = 0) -> Dialed | None:
@@ -90,7 +90,7 @@ class JoinedLauncher:
         return older
 
     def withdraw(self) -> list[Dialed]:
-        """Return the connections that nobody has taken."""
+        """Return the unused connections."""
         dialed = [self._dialed[rank] for rank in sorted(self._dialed)]
         self._dialed, self._complete = {}, trio.Event()
         return dialed
@@ -163,7 +163,7 @@ class JoinedMachine:
 class JoinedEngines:
     """The machines that have joined. `run` must be running."""
 
-    def __init__(self, engines: Engines, hosts: RankHosts | None = None) -> None:
+    def __init__(self, engines: EnginePool, hosts: RankHosts | None = None) -> None:
         """`hosts`: of the ranks of one engine, which is then the only one."""
         self._engines = engines
         self._hosts = hosts
@@ -242,7 +242,7 @@ class JoinedEngines:
             _log.info("machine_joined", machine=machine, address=address, engine=engine.name)
         self._places[name] = _Place(launcher, engine.name, machines)
 
-    def _retry(self, place: _Place, engine: Engine, now: float) -> None:
+    def _retry(self, place: _Place, engine: PoolEngine, now: float) -> None:
         if engine.ready:
             place.failures = 0
         if not engine.failed:
@@ -254,7 +254,7 @@ class JoinedEngines:
             place.retry_at = None
             self._engines.retry(place.engine)
 
-    def _refuse_second(self, name: str, place: _Place, engine: Engine, now: float) -> None:
+    def _refuse_second(self, name: str, place: _Place, engine: PoolEngine, now: float) -> None:
         """A machine that has dialed again waits until its old link is seen to have ended. Where that
         lives on, there are two machines of one name."""
         if not (engine.linked and place.launcher.waiting):

@@ -13,7 +13,7 @@ _MAX_CHARACTERS = 600
 
 
 class LoadRefused(Exception):
-    """The model is not served, for the reason in these words, which say what to do."""
+    """The model is not served; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

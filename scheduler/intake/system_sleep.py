@@ -26,7 +26,7 @@ _CONTINUOUS_CLOCK = time.CLOCK_MONOTONIC_RAW if sys.platform == "darwin" else ti
 
 
 def continuous_seconds() -> float:
-    """Return the time of a clock that goes on while the machine sleeps."""
+    """Return the time of a clock that runs while the machine sleeps."""
     return time.clock_gettime(_CONTINUOUS_CLOCK)
 
 

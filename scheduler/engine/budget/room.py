@@ -1,8 +1,8 @@
 """What a step takes of memory beyond what is held before it, and whether that fits: plain arithmetic.
 
-What was measured says nothing of a step that is larger than all before it, and such a step kills: sixteen
-agents ask their second turns at once, and their rows join behind copied prefixes. So what is made of arrays
-is counted before a row is admitted and before it joins the batch:
+Measurements cannot predict a step that is larger than all before it, and such a step kills: sixteen agents
+ask their second turns at once, and their rows join behind copied prefixes. So what is made of arrays is
+counted before a row is admitted and before it joins the batch:
 
     arrays     of the rows in prefill and of those that decode, padded to the longest, with spare places
     copies     the arrays that these replace, where rows join, leave or outgrow them, until all are written
@@ -32,7 +32,7 @@ class StepRoom:
     row_bytes: RowBytes
     peak: ChunkPeak
     saving: bool = False
-    """Rows attend in place to all that is cached of them, whatever time that costs."""
+    """Memory-saving mode: never copy a cached prefix, even where a copy would be faster."""
 
     def taken_bytes(
         self,

@@ -52,7 +52,7 @@ def _detected() -> Traits:
 
 
 class MlxDevice:
-    """The allocator's counters and limits, and what the operating system says beside them."""
+    """The allocator's counters and limits, and the operating system's figures beside them."""
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits

@@ -87,7 +87,8 @@ class Verdict:
 
 
 def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = True) -> Verdict:
-    """The fullest batching that is right for this model. `prefixes` False: there is no prefix cache to check.
+    """Return the fullest batching that is right for this model. `prefixes` False: there is no prefix cache to
+    check.
 
     Raise ModelUnusable.
     """
@@ -110,8 +111,8 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """What the model alone says of a text, at its last positions. `logprobs`: (positions, vocabulary), in
-    float32; `scales`: (positions), the largest logits."""
+    """The results of the model alone for a text, at its last positions. `logprobs`: (positions, vocabulary),
+    in float32; `scales`: (positions), the largest logits."""
 
     text: list[int]
     logprobs: mx.array
@@ -195,7 +196,7 @@ class _Check:
         return batch.by <= _ROUNDING_ALIKE * alone.by
 
     def _prefixes(self, verdict: Verdict) -> Verdict:
-        """The verdict, with less of the prefix cache if need be."""
+        """Return the verdict, with less of the prefix cache if need be."""
         known = verdict.batching
         if not (known.batched and known.prefixes):
             return verdict
@@ -254,7 +255,7 @@ class _Check:
             raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit", worst)
 
     def _reference(self, text: list[int], positions: int) -> _Reference:
-        """One that has the last `positions` of this text."""
+        """Return one that has the last `positions` of this text."""
         for known in self._references:
             if known.has(text, len(text) - positions):
                 return known

@@ -47,7 +47,7 @@ class Joined(WireStruct, frozen=True, tag="joined"):
     facts: dict[str, str]
 
 
-class Failed(WireStruct, frozen=True, tag="failed"):
+class RankFailed(WireStruct, frozen=True, tag="failed"):
     """This rank cannot go on, and is about to exit: one line, and a traceback."""
 
     error: str
@@ -65,4 +65,4 @@ class State(WireStruct, frozen=True, tag="state"):
     row_bytes: int
 
 
-Answer: TypeAlias = LoadReport | Joined | Failed | State
+Answer: TypeAlias = LoadReport | Joined | RankFailed | State

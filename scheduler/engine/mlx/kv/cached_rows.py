@@ -48,7 +48,7 @@ class Row:
 
     @property
     def adapter(self) -> str:
-        """The key of its LoRA adapter; empty: none."""
+        """Return the key of its LoRA adapter; empty: none."""
         return self.sequence.submit.adapter
 
     @property
@@ -91,7 +91,7 @@ class CachedRows:
         """Rows attend in place to all that is cached of them."""
 
     def start(self, sequence: Sequence, sampling: RowSampling) -> Row:
-        """A row with the longest prefix that can be restored; of an unscored prompt, none."""
+        """Return a row with the longest prefix that can be restored; of an unscored prompt, none."""
         submit, lease = sequence.submit, None
         if self._prefixes is not None and not sequence.unscored:
             lease = self._prefixes.match_and_lease(

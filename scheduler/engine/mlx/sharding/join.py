@@ -84,7 +84,7 @@ def meet(group: RankGroup, number: int, seconds: float) -> None:
 
 
 def _mark(group: RankGroup, sender: int, receiver: int) -> bytes:
-    """Return what only a rank of this group can say, and only to this neighbour."""
+    """Return what only a rank of this group can compute, and only for this neighbour."""
     said = f"{sender}>{receiver} of {group.ranks} by {group.backend}"
     return blake2b(said.encode(), key=group.token.encode()[:64], digest_size=_MARK_BYTES).digest()
 
@@ -107,7 +107,7 @@ def _listener(group: RankGroup, number: int) -> socket.socket:
 
 
 def _dialled(group: RankGroup, number: int, right: int, deadline: float) -> socket.socket:
-    """A connection to the next rank, which may not be there yet."""
+    """Return a connection to the next rank, which may not be there yet."""
     name, reason = f"rank {right} at {group.hosts[right]}", "nothing listens there"
     while (left_seconds := deadline - time.monotonic()) > 0:
         try:
@@ -125,7 +125,7 @@ def _dialled(group: RankGroup, number: int, right: int, deadline: float) -> sock
 def _accepted(
     group: RankGroup, number: int, left: int, listener: socket.socket, deadline: float
 ) -> socket.socket:
-    """The connection of the rank before this one; strangers are closed."""
+    """Return the connection of the rank before this one; strangers are closed."""
     name, wanted = f"rank {left}", _mark(group, left, number)
     while (left_seconds := deadline - time.monotonic()) > 0:
         listener.settimeout(left_seconds)

@@ -55,8 +55,8 @@ class Rank:
         return self._all(mine, kind)[0]
 
     def least(self, mine: MemoryLimit) -> MemoryLimit:
-        """The limit of the rank with the least room for keys and values: prefix caches stay equal only with
-        equal budgets."""
+        """Return the limit of the rank with the least room for keys and values: prefix caches stay equal only
+        with equal budgets."""
 
         def room(limit: MemoryLimit) -> tuple[int, int]:
             return limit.kv_budget_bytes(limit.first_peak_bytes), limit.limit_bytes
