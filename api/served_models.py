@@ -28,7 +28,7 @@ class ServedName:
     name: str
     defaults: Defaults
     adapter: str = ""
-    """The name of the adapter that it means; empty: none."""
+    """The name of the adapter that it means; empty without one."""
     parent: str | None = None
     """The model's name, for an adapter."""
     embedder: Embedder | None = None
@@ -118,7 +118,7 @@ class Served:
 
     @property
     def adapter(self) -> str:
-        """Return the LoRA adapter that the name means; empty: none."""
+        """Return the LoRA adapter that the name means, or an empty string without one."""
         return self.of_name.adapter
 
     @property

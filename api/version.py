@@ -18,7 +18,7 @@ _GIT_SECONDS = 5.0
 class Version:
     release: str
     commit: str = ""
-    """Abbreviated, with `-dirty` for a checkout with changes; empty: not known."""
+    """The commit, abbreviated, with `-dirty` for a checkout with changes; empty if unknown."""
 
     def __str__(self) -> str:
         return f"{self.release} ({self.commit})" if self.commit else self.release

@@ -208,8 +208,8 @@ class Finished:
     vector: bytes = b""
     """The vector that a request asked for, which has no other answer: float32, little-endian."""
     hold_refusal: str = ""
-    """Why what the request asked to hold is not held, a sentence for the operator; empty: it is, or nothing
-    was asked."""
+    """Why what the request asked to hold is not held, a sentence for the operator; empty if it is, or if
+    nothing was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class ModelLoader(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """Return what queued requests wait for before an engine can take any of them; empty: nothing."""
+        """Return what queued requests wait for before an engine can take any of them, or an empty string."""
         ...
 
 

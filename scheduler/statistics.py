@@ -155,7 +155,7 @@ class RunningStatistics:
     age_seconds: float
     running_seconds: float | None
     waits_for: str
-    """A `messages.WaitReason`, or that it awaits an engine; empty: nothing."""
+    """A `messages.WaitReason`, or that it awaits an engine; empty if it waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class AnswerPipeline:
 
     @property
     def call_dialect(self) -> str:
-        """Return the syntax of its tool calls; empty: it can have none."""
+        """Return the syntax of its tool calls, or an empty string if it can have none."""
         return "" if self._assembly is None else self._assembly.call_dialect
 
     @property

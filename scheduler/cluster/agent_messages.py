@@ -38,7 +38,8 @@ class ServerAddress(WireStruct, frozen=True, tag="place"):
     """The first message to the agent: keep an engine that joins this server on each place of each node."""
 
     addresses: tuple[str, ...]
-    """The server's, in the order in which to try them; empty: the one that Ray has of its machine."""
+    """The server's addresses in the order in which to try them; if empty, the one that Ray has of its
+    machine."""
     port: int
     token: str
     blas: str

@@ -81,7 +81,7 @@ class Dispatcher:
             if not willing:
                 return
             if record not in self._awaiting:
-                # One that could not be sent has retired, and pumped: this one has been resumed.
+                # A failed send re-enters `pump`, which may already have resumed this record.
                 continue
             healthy = [engine for engine in willing if not engine.quarantined]
             self._choose(healthy or willing, record).resume(self._awaiting.take(record))

@@ -74,7 +74,8 @@ class AnswerGrammars:
         return short_complaint(self._vocabulary.complaint(grammar))
 
     def grammar(self, request: GenerationRequest, *, in_reasoning: bool, known_only: bool = False) -> str:
-        """Return the grammar of the answer; empty: none. `in_reasoning`: the prompt has opened reasoning.
+        """Return the grammar of the answer, or an empty string without one. `in_reasoning`: the prompt has
+        opened reasoning.
 
         Raise InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
         check it and `known_only` forbids that.

@@ -60,7 +60,7 @@ class Exit:
 
     @property
     def last_words(self) -> str:
-        """Return its last line, and the signal that ended it; empty: neither."""
+        """Return its last line, and the signal that ended it; empty without either."""
         said = self.last_stderr[-1] if self.last_stderr else ""
         if self.returncode is None or self.returncode >= 0:
             return said

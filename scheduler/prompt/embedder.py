@@ -212,7 +212,7 @@ def _most_tokens(path: Path) -> int | None:
 
 
 def _template(path: Path) -> str:
-    """Return the chat template's text; empty: there is none."""
+    """Return the chat template's text, or an empty string without one."""
     try:
         return (path / "chat_template.jinja").read_text("utf-8")
     except OSError:

@@ -27,7 +27,7 @@ class Finding:
     topic: str
     what: str
     todo: str = ""
-    """A command, or what to change; empty: nothing is to be done."""
+    """A command, or what to change; empty if there is nothing to do."""
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:

@@ -61,7 +61,7 @@ class DiskModel:
     revision: str = ""
     """The hub's commit."""
     reason: str = ""
-    """Why it cannot be served; empty: nothing that its files say is against it."""
+    """Why it cannot be served, as far as its files show; empty if it can."""
     model_type: str = ""
     task: ModelKind = "chat"
     weights_bytes: int = 0
@@ -286,7 +286,8 @@ def _distinct(places: Iterable[DiskModel]) -> list[DiskModel]:
 
 
 def _disk_bytes(folder: Path) -> int:
-    """Return the bytes of the files below, links followed: a snapshot's are links to blobs, of which each counts once."""
+    """Return the bytes of the files below, links followed: a snapshot's are links to blobs, of which each
+    counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for base, _, names in os.walk(folder, onerror=None):
         for name in names:

@@ -189,7 +189,7 @@ class Launchd:
         return []
 
     def _printed(self, target: str) -> str:
-        """Return what launchd knows of it; empty: nothing."""
+        """Return launchd's description of it; empty without one."""
         done = _done(["launchctl", "print", target])
         return "" if done.returncode else done.stdout
 

@@ -25,7 +25,7 @@ class ServiceStatus:
     name: str
     manager: ManagerState
     up: str
-    """How long its process has run, as `ps` writes it; empty: there is none."""
+    """How long its process has run, as `ps` writes it; empty without a process."""
     options: ServiceOptions
     url: str | None
     ready: str

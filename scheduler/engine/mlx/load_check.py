@@ -87,8 +87,8 @@ class Verdict:
 
 
 def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = True) -> Verdict:
-    """Return the fullest batching that is right for this model. `prefixes` False: there is no prefix cache to
-    check.
+    """Return the fullest batching that is right for this model. Without `prefixes` there is no prefix cache
+    to check.
 
     Raise ModelUnusable.
     """

@@ -48,7 +48,7 @@ class Row:
 
     @property
     def adapter(self) -> str:
-        """Return the key of its LoRA adapter; empty: none."""
+        """Return the key of its LoRA adapter, or an empty string without one."""
         return self.sequence.submit.adapter
 
     @property
