@@ -66,7 +66,7 @@ class ServerLink:
         self._link = link
         self._reader = agent_inbound()
 
-    def place(self) -> ServerAddress:
+    def server_address(self) -> ServerAddress:
         """Return its first message. Ends the process if the server is gone."""
         while data := self._link.recv(1 << 16):
             for message in self._reader.feed(data):
@@ -159,14 +159,16 @@ class RayNodes:
             if node["Alive"] and node["Resources"].get(RESOURCE, 0) >= 1
         )
 
-    def keep_engines(self, nodes: Sequence[Node], place: ServerAddress) -> None:
+    def keep_engines(self, nodes: Sequence[Node], server_address: ServerAddress) -> None:
         """Let an actor be on each place of these nodes. One that Ray cannot start yet, as another job has the
         resource, stays in its queue."""
-        wanted = {_actor(place, node, unit): (node, unit) for node in nodes for unit in range(node.places)}
+        wanted = {
+            _actor(server_address, node, unit): (node, unit) for node in nodes for unit in range(node.places)
+        }
         for name in wanted.keys() - set(self._ray.util.list_named_actors()):
-            self._start(name, *wanted[name], place)
+            self._start(name, *wanted[name], server_address)
 
-    def _start(self, name: str, node: Node, unit: int, place: ServerAddress) -> None:
+    def _start(self, name: str, node: Node, unit: int, server_address: ServerAddress) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         (
@@ -181,19 +183,19 @@ class RayNodes:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             )
             .remote(
-                place.addresses or (self.address,),
-                place.port,
-                place.token,
-                place.blas,
+                server_address.addresses or (self.address,),
+                server_address.port,
+                server_address.token,
+                server_address.blas,
                 node.machine,
                 unit if node.places > 1 else None,
             )
         )
 
 
-def _actor(place: ServerAddress, node: Node, unit: int) -> str:
+def _actor(server_address: ServerAddress, node: Node, unit: int) -> str:
     """Return the actor's name. Another server, and the next one, have others: each has a token of its own."""
-    server = hashlib.sha256(place.token.encode()).hexdigest()[:12]
+    server = hashlib.sha256(server_address.token.encode()).hexdigest()[:12]
     return f"penstock-engine-{server}-{node.id}-{unit}"
 
 
@@ -234,14 +236,16 @@ def token_refusal(environment: Mapping[str, str]) -> str | None:
     return None if environment.get("RAY_AUTH_MODE", "").lower() == "token" else _NO_TOKENS
 
 
-def _report(server: ServerLink, ray_nodes: RayNodes, deadline: Deadline, place: ServerAddress) -> NoReturn:
+def _report(
+    server: ServerLink, ray_nodes: RayNodes, deadline: Deadline, server_address: ServerAddress
+) -> NoReturn:
     """Report which nodes there are, and keep engines on them, for ever."""
     last, sent_at = None, 0.0
     while True:
         deadline.begin(_ANSWER_SECONDS, f"Ray's head has not answered for {_ANSWER_SECONDS:g} s")
         try:
             nodes = ray_nodes.nodes()
-            ray_nodes.keep_engines(nodes, place)
+            ray_nodes.keep_engines(nodes, server_address)
         except Exception as error:
             end(server, f"Ray's head does not answer: {_cause(error)}")
         deadline.done()
@@ -255,7 +259,7 @@ def _report(server: ServerLink, ray_nodes: RayNodes, deadline: Deadline, place: 
 def run(link: socket.socket, address: str) -> None:
     """Return when the server is gone."""
     server = ServerLink(link)
-    place = server.place()
+    server_address = server.server_address()
     if (refusal := token_refusal(os.environ)) is not None:
         end(server, refusal)
     deadline = Deadline(server)
@@ -265,7 +269,7 @@ def run(link: socket.socket, address: str) -> None:
     except AgentUnusable as refused:
         end(server, str(refused))
     deadline.done()
-    threading.Thread(target=_report, args=(server, ray_nodes, deadline, place), daemon=True).start()
+    threading.Thread(target=_report, args=(server, ray_nodes, deadline, server_address), daemon=True).start()
     server.wait_for_its_end()
 
 

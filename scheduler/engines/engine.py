@@ -263,7 +263,7 @@ class Engine:
         self.multiplexer.resume(record)
 
     def _prepare_for(self, record: StreamRecord) -> None:
-        """Its prompt will be in the cache: a request that comes next waits for it, and computes none of
+        """Assume its prefix cached from now on: later requests with it follow this one, and compute none of
         it."""
         if self.life is not None and not self.requests:
             # It was idle: the time without a step was no stall.

@@ -61,10 +61,10 @@ class Exit:
     @property
     def last_words(self) -> str:
         """Return its last line, and the signal that ended it; empty without either."""
-        said = self.last_stderr[-1] if self.last_stderr else ""
+        last_line = self.last_stderr[-1] if self.last_stderr else ""
         if self.returncode is None or self.returncode >= 0:
-            return said
-        return f"it {self}{f'; before that: {said}' if said else ''}"
+            return last_line
+        return f"it {self}{f'; before that: {last_line}' if last_line else ''}"
 
 
 class Child(Protocol):

@@ -141,7 +141,7 @@ def test_what_serves_does_not_know_how_its_model_was_made() -> None:
             assert not [name for name in imports(path) if name.split(".")[0] == "torch"]
 
 
-def test_the_parent_process_runs_without_mlx() -> None:
+def test_the_server_runs_without_mlx() -> None:
     """Also not indirectly: everything that `serve` imports is imported here."""
     program = (
         "import sys, api.serving, scheduler.prompt.tokenizer, transformers;"

@@ -238,8 +238,8 @@ class _Check:
         # the last ones join.
         run.submit(self._prompt(2, 3), self._prompt(1, 9), answer_tokens=_LONG_ANSWER_TOKENS)
         run.until(lambda: len(run.answers[first.request_id]) == _ANSWER_TOKENS)
-        said = [token.token for token in run.answers[first.request_id]]
-        second = [*first.prompt, *said, *self._prompt(3, 6)]
+        answered = [token.token for token in run.answers[first.request_id]]
+        second = [*first.prompt, *answered, *self._prompt(3, 6)]
         run.submit(second, [*prefix, *self._prompt(7, 7)], [*prefix, *self._prompt(2, 8)])
         run.until(run.ended)
 

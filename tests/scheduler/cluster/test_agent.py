@@ -101,8 +101,8 @@ def test_an_agent_ends_with_its_server() -> None:
     """Before Ray is there, and without a word."""
     ours, theirs = socket.socketpair()
     with theirs:
-        program = "import socket, sys; from scheduler.cluster.agent import Server;"
-        program += "Server(socket.socket(fileno=int(sys.argv[1]))).place()"
+        program = "import socket, sys; from scheduler.cluster.agent import ServerLink;"
+        program += "ServerLink(socket.socket(fileno=int(sys.argv[1]))).server_address()"
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(theirs.fileno())], pass_fds=[theirs.fileno()]
         )
