@@ -24,7 +24,7 @@ from scheduler.engines.pool import Pool
 from scheduler.errors import OptionError, StartupError
 from scheduler.processes.listener import Listener
 from scheduler.shared.hello import new_token
-from scheduler.shared.user_cache import user_cache_folder
+from scheduler.shared.user_cache import user_data_folder
 from scheduler.telemetry.metrics import Metrics
 
 _ALL_ADDRESSES = "0.0.0.0"
@@ -130,7 +130,7 @@ def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple
     nodes. Raise OptionError."""
     if settings.ray and settings.join_token_file is None:
         return new_token(), None
-    path = settings.join_token_file or user_cache_folder(environment) / "join-token"
+    path = settings.join_token_file or user_data_folder(environment) / "join-token"
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

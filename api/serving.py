@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from ipaddress import ip_address
@@ -29,6 +30,7 @@ from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wan
 from api.http.server import Server
 from api.options.settings import ServeSettings
 from api.service_notice import ServiceNotice
+from api.sleep_prevention import stay_awake
 from api.version import own_version
 from scheduler.errors import StartupError
 from scheduler.fleet.fleet import Fleet
@@ -146,6 +148,8 @@ async def _serve(settings: ServeSettings) -> None:
             nursery.start_soon(assembled.cluster.run)
         nursery.start_soon(start)
         nursery.start_soon(_follow_manager, notice)
+        if settings.prevent_sleep == "auto" and sys.platform == "darwin":
+            nursery.start_soon(stay_awake, partial(_is_busy, fleet))
         end = partial(_hand_over if inherited.clients else _drain, fleet, server, settings.drain_seconds)
         await _signalled_end(end)
         notice.send(STOPPING="1")
@@ -235,9 +239,18 @@ async def _follow_manager(notice: ServiceNotice) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _log_end(event: str, fleet: Fleet, **fields: float) -> None:
+def _requests(fleet: Fleet) -> tuple[int, int]:
+    """Return how many requests are queued, and how many are in the engines."""
     each = [model.scheduler.operations.statistics() for model in fleet]
-    queued, in_engine = sum(one.queued for one in each), sum(one.in_engine for one in each)
+    return sum(one.queued for one in each), sum(one.in_engine for one in each)
+
+
+def _is_busy(fleet: Fleet) -> bool:
+    return any(_requests(fleet))
+
+
+def _log_end(event: str, fleet: Fleet, **fields: float) -> None:
+    queued, in_engine = _requests(fleet)
     _log.info(event, queued=queued, in_engine=in_engine, **fields)
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from api.cli.process_table import ps
+from scheduler.engine.budget.readings import MacMemory
 
 _PROC = Path("/proc")
 
@@ -28,16 +29,26 @@ def is_gone(pid: int) -> bool:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident set. Raise OSError if the process is gone."""
-    return int(_of(pid, "rss=")) * 1024
+    """Return the resident set; on macOS the footprint, for Metal's buffers are in no resident set. Raise
+    OSError if the process is gone."""
+    if sys.platform == "darwin":
+        if (footprint := MacMemory().footprint_bytes(pid)) is None:
+            raise ProcessLookupError(pid)
+        return footprint
+    else:
+        return int(_of(pid, "rss=")) * 1024
 
 
 def threads(pid: int) -> int:
     """Return the number of threads. Raise OSError if the process is gone."""
     if sys.platform == "darwin":
-        # A header and one line for each thread; ps on macOS has no column for the number.
-        return len(ps("-M", "-p", str(pid)).splitlines()) - 1
-    return int(_of(pid, "nlwp="))
+        # A header and one line for each thread, as ps on macOS has no column for the number. The header is
+        # printed for a process that is gone, too.
+        if not (lines := ps("-M", "-p", str(pid)).splitlines()[1:]):
+            raise ProcessLookupError(pid)
+        return len(lines)
+    else:
+        return int(_of(pid, "nlwp="))
 
 
 def cpu_seconds(pid: int) -> float:

@@ -22,7 +22,8 @@ class DeathCause(StrEnum):
     FAULT = "fault"
     """An exception, or a message that breaks the protocol."""
     KILLED = "killed"
-    """Killed from outside, by a signal that no fault of its own raises: an operator, or the system."""
+    """Killed from outside, by a signal that no fault of its own raises: an operator, or the system. Also: the
+    link of an engine on another machine ended without a message."""
     CRASHED = "crashed"
     """A signal of its own, such as SIGSEGV or SIGABRT, without a message."""
     EXIT = "exit"

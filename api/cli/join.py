@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
+from api.sleep_prevention import caffeinate_command
 from scheduler.engine.joining import TOKEN_VARIABLE
 from scheduler.errors import OptionError
 from scheduler.shared.own_path import with_own_path
@@ -24,7 +27,16 @@ from scheduler.shared.own_path import with_own_path
 @click.option("--device", default="0", show_default=True, help="Which of this machine's devices.")
 @click.option("--name", default="", help="The engine's name at the server.  [default: this machine's]")
 @click.option("--blas", default="auto", show_default=True, help="The fast BLAS on a plain Linux CPU, or off.")
-def engine(address: str, token_file: Path | None, device: str, name: str, blas: str) -> None:
+@click.option(
+    "--prevent-sleep",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="Hold off a Mac's idle sleep while it is an engine: its server cannot wake it.",
+)
+def engine(
+    address: str, token_file: Path | None, device: str, name: str, blas: str, prevent_sleep: str
+) -> None:
     """Compute for a server on another machine, which has started with --engines join.
 
     Loads the model that the server names, found here by its fingerprint, and ends with its connection.
@@ -40,5 +52,9 @@ def engine(address: str, token_file: Path | None, device: str, name: str, blas: 
         raise OptionError(f"the server's token is needed: --token-file FILE or {TOKEN_VARIABLE}")
     command = [sys.executable, "-m", "scheduler.engine", "--join", address, "--device", device]
     command += ["--name", name, "--blas", blas]
+    if prevent_sleep == "auto" and sys.platform == "darwin":
+        # It ends with this process, whose place the engine takes.
+        with suppress(OSError):
+            subprocess.Popen(caffeinate_command(os.getpid()), stdin=subprocess.DEVNULL)
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)

@@ -24,5 +24,13 @@ def processes() -> list[Process]:
     return [Process(int(one[0]), int(one[1]), int(one[2]), "".join(one[3:])) for one in found]
 
 
+def tree(root: int) -> list[int]:
+    """Return a process and all that descend from it."""
+    found, table = [root], processes()
+    for parent in found:
+        found += [one.pid for one in table if one.parent == parent]
+    return found
+
+
 def ps(*arguments: str) -> str:
     return subprocess.run(["ps", *arguments], capture_output=True, text=True, check=False).stdout

@@ -252,6 +252,12 @@ class ServeSettings(ModelSettings):
         ge=1,
     )
     death_window_seconds: float = option("Engine", "The window of --max-engine-deaths.", 60.0, gt=0)
+    prevent_sleep: Literal["auto", "off"] = option(
+        "Engine",
+        "auto: hold off a Mac's idle sleep while requests run and for a minute after; a closed lid still"
+        " sleeps. off: do not.",
+        "auto",
+    )
     cache: Path | None = option(
         "Engine", "Folder for files that Penstock makes; the user's cache folder if not given.", None
     )

@@ -29,6 +29,7 @@ from scheduler.cluster.agent_messages import (
 )
 from scheduler.cluster.engine_actor import EngineActor
 from scheduler.shared.framing import encode
+from scheduler.shared.local_network import connect_failure
 
 RESOURCE = "mlx"
 _POLL_SECONDS = 1.0
@@ -208,7 +209,8 @@ def check_reachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError as error:
-        raise AgentUnusable(f"Ray's head at {address} does not answer: {error}") from error
+        reason = connect_failure(error, host.strip("[]"))
+        raise AgentUnusable(f"Ray's head at {address} does not answer: {reason}") from error
 
 
 def _answers_without_token(head: str) -> bool:

@@ -13,6 +13,7 @@ from scheduler.errors import LinkError
 from scheduler.shared.framing import LENGTH_BYTES, encode
 from scheduler.shared.hello import MOST_HELLO_BYTES, Hello, HelloRefused, HelloReply
 from scheduler.shared.keep_alive import keep_alive
+from scheduler.shared.local_network import connect_failure
 from scheduler.shared.messages import PROTOCOL_VERSION
 
 _ADDRESS_SECONDS = 3.0
@@ -42,7 +43,7 @@ def dial(
             try:
                 return _dial(address, port, hello, min(left, _ADDRESS_SECONDS))
             except (OSError, LinkError) as error:
-                failures[address] = str(error)
+                failures[address] = connect_failure(error, address)
         if time.monotonic() + _PAUSE_SECONDS >= ends_at:
             tried = "; ".join(f"{address}: {reason}" for address, reason in failures.items())
             raise DialFailed(f"no connection from {host} to the server's port {port} ({tried})")

@@ -25,7 +25,7 @@ from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
 from scheduler.shared.hello import ENGINE_ROLE, HelloRefused
 from scheduler.shared.own_path import with_own_path
-from scheduler.shared.user_cache import user_cache_folder
+from scheduler.shared.user_cache import user_cache_folder, user_data_folder
 
 TOKEN_VARIABLE = "PENSTOCK_JOIN_TOKEN"
 """The server's token. Never an argument, which other users of the machine can read."""
@@ -141,4 +141,4 @@ def _end(reason: str) -> NoReturn:
 
 def token_file(environment: Mapping[str, str]) -> Path:
     """Return where a server keeps the token that it has made for engines of other machines."""
-    return user_cache_folder(environment) / "join-token"
+    return user_data_folder(environment) / "join-token"

@@ -59,12 +59,14 @@ def read_stderr(lines: Sequence[str], returncode: int | None) -> Death:
         for cause, mark in _MARKS:
             if mark.search(line):
                 return Death(cause, line.strip())
-    if returncode in _FROM_OUTSIDE:
-        # An exception that it survived; one that ends it leaves a positive status.
+    if returncode in _FROM_OUTSIDE or returncode is None:
+        # An exception that it survived; one that ends it leaves a positive status. An engine on another
+        # machine leaves none: its own failures are messages, and what ends it without one is mostly the
+        # network, the machine's owner or its system.
         return Death(DeathCause.KILLED)
     if (exception := _last_exception(lines)) is not None:
         return Death(DeathCause.FAULT, exception)
-    return Death(DeathCause.CRASHED if returncode is not None and returncode < 0 else DeathCause.EXIT)
+    return Death(DeathCause.CRASHED if returncode < 0 else DeathCause.EXIT)
 
 
 def conclude(seen: DeathCause, lines: Sequence[str], exit_: Exit) -> Death:

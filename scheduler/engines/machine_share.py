@@ -4,6 +4,7 @@ questions to the system at the end."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,9 +51,10 @@ def sharers_of(engines: int, gpus: Sequence[str]) -> int:
 
 def cores_of_process() -> set[int]:
     """Return the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
+    if sys.platform == "linux":
         return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
+    else:
+        return set(range(os.cpu_count() or 1))
 
 
 def gpus_of(environment: Mapping[str, str], folder: Path = _NVIDIA_GPUS) -> tuple[str, ...]:

@@ -22,7 +22,10 @@ _LOOK_SECONDS = 1.0
 _MOST_SLEEPS = 64
 """A request that is older than these does not count the time of those before them."""
 # Apple's CLOCK_MONOTONIC_RAW is mach_continuous_time; Linux's stands still, as CLOCK_MONOTONIC does there.
-_CONTINUOUS_CLOCK = time.CLOCK_MONOTONIC_RAW if sys.platform == "darwin" else time.CLOCK_BOOTTIME
+if sys.platform == "darwin":
+    _CONTINUOUS_CLOCK = time.CLOCK_MONOTONIC_RAW
+else:
+    _CONTINUOUS_CLOCK = time.CLOCK_BOOTTIME
 
 
 def continuous_seconds() -> float:

@@ -1,8 +1,8 @@
 """The server's end of the link: messages over a trio stream.
 
 Sending never waits: commands are small, at most two per request, and a writer task sends them. One task
-reads, and it must never wait for a client: after about 90 unread frames the engine would block in its send,
-and every stream with it.
+reads, and it must never wait for a client: when the link's buffer is full of unread frames the engine blocks
+in its send, and every stream with it.
 """
 
 from __future__ import annotations

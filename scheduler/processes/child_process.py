@@ -22,6 +22,7 @@ import trio
 
 from scheduler.processes.oom_kills import oom_kills
 from scheduler.processes.stderr_tail import StderrTail
+from scheduler.shared.link_pair import link_pair
 from scheduler.shared.own_path import with_own_path
 
 _DUMP_SECONDS = 1.0
@@ -124,7 +125,7 @@ class ChildProcess:
     async def _start(self) -> tuple[trio.Process, socket.socket]:
         """Return the process and our end of its link."""
         try:
-            ours, theirs = socket.socketpair()
+            ours, theirs = link_pair()
         except OSError as error:
             raise LaunchFailed(f"the {self._name} could not be started: {error}") from error
         try:

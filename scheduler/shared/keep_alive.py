@@ -22,14 +22,14 @@ _MACOS_UNACKNOWLEDGED = 0x80
 """TCP_RXT_CONNDROPTIME in <netinet/tcp.h>, in seconds."""
 
 
-def keep_alive(setsockopt: Callable[[int, int, int], None], platform: str = sys.platform) -> None:
+def keep_alive(setsockopt: Callable[[int, int, int], None]) -> None:
     """Make the system end a TCP connection after SILENCE_SECONDS without a sign of the peer, and send small
     frames at once. `setsockopt`: the socket's. Raise OSError."""
     setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_SECONDS)
     setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-    if platform == "darwin":
+    if sys.platform == "darwin":
         setsockopt(socket.IPPROTO_TCP, _MACOS_IDLE, _IDLE_SECONDS)
         setsockopt(socket.IPPROTO_TCP, _MACOS_UNACKNOWLEDGED, SILENCE_SECONDS)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import trio
@@ -16,10 +16,14 @@ from api.service_notice import ServiceNotice
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+def manager() -> Iterator[socket.socket]:
+    # Not in tmp_path: a socket's path has at most 103 bytes on macOS, whose TMPDIR has 49.
+    with (
+        TemporaryDirectory(dir="/tmp") as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver,
+    ):
         receiver.setblocking(False)
-        receiver.bind(str(tmp_path / "notify"))
+        receiver.bind(f"{folder}/notify")
         yield receiver
 
 

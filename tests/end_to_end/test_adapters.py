@@ -107,7 +107,8 @@ def test_each_request_has_the_answer_of_its_book(both: Served) -> None:
 
 
 def test_also_when_the_engine_is_killed(both: Served) -> None:
-    before = both.engine_pid()
+    before, restarts = both.engine_pid(), both.metric("penstock_engine_restarts_total")
+    said = both.metric("penstock_generated_tokens_total")
 
     async def killed() -> dict[Question, Answer]:
         answers: dict[Question, Answer] = {}
@@ -117,11 +118,14 @@ def test_also_when_the_engine_is_killed(both: Served) -> None:
                 answers.update(await ask_all(both.port, questions(3)))
 
             nursery.start_soon(all_of_them)
-            await trio.sleep(0.3)
+            await trio.to_thread.run_sync(
+                eventually, lambda: both.metric("penstock_generated_tokens_total") > said + 10
+            )
             os.kill(before, signal.SIGKILL)
         return answers
 
     check(trio.run(killed))
+    eventually(lambda: both.metric("penstock_engine_restarts_total") == restarts + 1)
     eventually(lambda: both.get("/ready")[0] == 200)
     assert both.engine_pid() != before
 
@@ -140,7 +144,6 @@ def test_adapters_come_and_go_while_streams_run() -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(all_of, ("", "red"))
-                await trio.sleep(0.1)
                 for name in ("one", "two", "blue"):
                     folder = FOLDER / ("blue" if name == "blue" else "red")
                     load = {"lora_name": name, "lora_path": str(folder)}

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,9 +20,11 @@ from api.cli.process_table import processes
 from loadtests import launch
 from loadtests.launch import Bench, LaunchError, Patience, with_server, with_servers
 from loadtests.presets import PRESETS, Preset
+from loadtests.processes import is_gone
 from loadtests.targets import Launch, Target
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from tests.end_to_end.serving import eventually
 
 _SERVER = """
 import http.server, os, signal, subprocess, sys
@@ -166,7 +169,8 @@ def test_a_death_while_it_is_measured_is_reported_and_ends_nothing(fake: MakeFak
         (pid,) = one.processes()
         os.kill(pid, signal.SIGKILL)
         # Dead, and not reaped: the launcher must notice.
-        await trio.to_thread.run_sync(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        # os.waitid would wait for that; macOS has it from Python 3.13 on.
+        await trio.to_thread.run_sync(eventually, partial(is_gone, pid))
         return "recorded"
 
     async def main() -> str:

@@ -1,7 +1,8 @@
-"""The tests run on macOS too, which has no /proc: `loadtests/processes.py` has the alternative."""
+"""All runs on macOS too, which has no /proc (`loadtests/processes.py` has the alternative), and bash 3.2."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ ROOT = Path(__file__).parents[2]
 LINUX_ONLY = {
     "tests/scheduler/engine/mlx/cpu/test_fast_blas.py": "only Linux preloads a library; skipped elsewhere",
     "tests/end_to_end/small_memory.py": "only Linux has control groups; run by hand",
+    "tests/macos/simulated.py": "makes of a Linux a Mac, without /proc",
+    "tests/macos/test_simulation.py": "its tests",
 }
 """Files that read it nevertheless, and why."""
 
@@ -24,3 +27,37 @@ def test_no_test_reads_proc(path: Path) -> None:
     name = str(path.relative_to(ROOT))
     reads = "/proc/" in path.read_text() or '"/proc"' in path.read_text()
     assert reads == (name in LINUX_ONLY), LINUX_ONLY.get(name)
+
+
+BASH_4 = re.compile(
+    r"""wait\s+-n | \$\{\w+[,^@] | \b(?:mapfile|readarray|coproc)\b | &>> | \|& | \[\[\s+-v\b
+    | \b(?:declare|local|typeset)\s+-[a-z]*[Ang] | printf\s+['"]%\( | \$\{\w+:\s*-?\d+:\s*-\d | ;;?&""",
+    re.X,
+)
+"""What macOS's bash does not know: each of it ends a script, or does something else."""
+
+
+def scripts() -> list[Path]:
+    """All files of the repository that bash or sh reads."""
+    folders = ("grafana", "tests", ".ci", "loadtests", "scheduler", "api")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    found = [path for path in files if re.match(rb"#!.*\b(?:ba)?sh\b", path.read_bytes()[:64])]
+    return [*found, ROOT / "Makefile"]
+
+
+def test_scripts_keep_to_bash_3() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in scripts()
+        for line in path.read_text().splitlines()
+        if BASH_4.search(line) and not line.lstrip().startswith("#")
+    ]
+    assert not found
+    assert ROOT / "grafana/monitor" in scripts()
+
+
+@pytest.mark.parametrize(
+    "line", ["wait -n", "echo ${x,,}", "mapfile -t a", "declare -A b", "a &>> b", "a |& b", "printf '%(%F)T'"]
+)
+def test_bash_4_is_known_when_it_is_seen(line: str) -> None:
+    assert BASH_4.search(line)

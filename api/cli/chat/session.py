@@ -26,7 +26,7 @@ from api.cli.chat.view import AnswerView
 from api.cli.errors import OperatorError
 from api.cli.running_server import RunningServer, find
 from api.cli.terminal import exit_code, printable, unechoed
-from scheduler.shared.user_cache import user_cache_folder
+from scheduler.shared.user_cache import user_data_folder
 
 _FRAME_SECONDS = 0.1
 _INTERRUPTS_TO_QUIT = 2
@@ -166,7 +166,7 @@ def line_reader(words: Callable[[], list[str]], environment: Mapping[str, str]) 
         event.current_buffer.newline(copy_margin=False)
 
     session: PromptSession[str] = PromptSession(
-        history=history(user_cache_folder(environment)),
+        history=history(user_data_folder(environment)),
         completer=DynamicCompleter(lambda: WordCompleter(words(), sentence=True)),
         complete_while_typing=True,
         key_bindings=keys,

@@ -144,20 +144,18 @@ def _pin(text: str, extras: Sequence[str]) -> Pin | None:
 
 def port_fact(number: int) -> Port:
     """Return whether the port is free: bind as `serve` would, on the loopback address."""
+    # Asked first: macOS lets 127.0.0.1 be bound beside another program's *, which it then hides.
+    with suppress(OSError):
+        socket.create_connection((_HOST, number), _ASK_SECONDS).close()
+        return Port(number, "penstock" if _is_penstock(number) else "taken")
     with closing(socket.socket()) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind((_HOST, number))
             trial.listen(1)
         except OSError as error:
-            reason = error.strerror or str(error)
-        else:
-            return Port(number, "free")
-    try:
-        socket.create_connection((_HOST, number), _ASK_SECONDS).close()
-    except OSError:
-        return Port(number, "refused", reason)
-    return Port(number, "penstock" if _is_penstock(number) else "taken")
+            return Port(number, "refused", error.strerror or str(error))
+    return Port(number, "free")
 
 
 def _is_penstock(number: int) -> bool:

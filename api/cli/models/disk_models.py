@@ -19,7 +19,7 @@ from scheduler.fleet.memory_need import weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.prompt import model_folder, model_types, weight_files
 from scheduler.shared.pooling import ModelKind
-from scheduler.shared.user_cache import user_cache_folder
+from scheduler.shared.user_cache import user_data_folder
 
 EMBEDDED = "embedded"
 Source: TypeAlias = Literal["hub", "folder", "embedded"]
@@ -96,7 +96,7 @@ def hub_cache() -> Path:
 
 def made_models_folder(environment: Mapping[str, str] | None = None) -> Path:
     """Return the folder in which `convert` puts its results."""
-    return user_cache_folder(os.environ if environment is None else environment) / "models"
+    return user_data_folder(os.environ if environment is None else environment) / "models"
 
 
 def find(

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from api.cli.errors import OperatorError
+from api.cli.process_table import tree
 from api.cli.service.service_options import Places, Platform, label
+from scheduler.engine.budget.readings import MacMemory
 
 _COMMAND_SECONDS = 60.0
 _STOP_SECONDS = 3700.0
@@ -178,7 +180,8 @@ class Launchd:
 
     def state(self) -> ManagerState:
         printed = (self._printed(f"{domain}/{self._label}") for domain in self._domains)
-        return launchd_state(next(filter(None, printed), ""))
+        state = launchd_state(next(filter(None, printed), ""))
+        return state if state.pid is None else replace(state, memory_bytes=_memory_bytes(state.pid))
 
     def log_command(self, lines: int, *, follow: bool) -> list[str]:
         assert self._places.log is not None
@@ -205,8 +208,20 @@ def launchd_state(text: str) -> ManagerState:
     restarts = max(0, int(runs) - 1) if runs.isdigit() else None
     failed = shown.get("last exit code", "0").split(":")[0] not in ("0", "(never exited)")
     is_coming = shown["state"] in ("running", "spawn scheduled")
-    said = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
-    return ManagerState(said, is_coming or not failed, restarts, _number(shown.get("pid", "")))
+    text = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
+    return ManagerState(text, is_coming or not failed, restarts, _number(shown.get("pid", "")))
+
+
+def _memory_bytes(pid: int) -> int | None:
+    """Return what a service's processes hold; None where they are another user's. launchd does not
+    count it, and `ps` leaves out what Metal holds, which is the model."""
+    if sys.platform == "darwin":
+        memory = MacMemory()
+        footprints = [memory.footprint_bytes(one) for one in tree(pid)]
+        # One that has just ended holds nothing.
+        return sum(filter(None, footprints)) if footprints[0] is not None else None
+    else:
+        return None
 
 
 def manager_of(platform: Platform, name: str, places: Places, *, system: bool) -> Manager:
@@ -243,5 +258,5 @@ def _done(command: Sequence[str], seconds: float = _COMMAND_SECONDS) -> subproce
 
 
 def _failed(command: Sequence[str], done: subprocess.CompletedProcess[str]) -> OperatorError:
-    said = (done.stderr or done.stdout).strip().splitlines()[-2:]
-    return OperatorError(f"{' '.join(command)} failed: " + "\n".join(said or ["without a word"]))
+    last_lines = (done.stderr or done.stdout).strip().splitlines()[-2:]
+    return OperatorError(f"{' '.join(command)} failed: " + "\n".join(last_lines or ["without a word"]))

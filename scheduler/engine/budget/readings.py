@@ -159,12 +159,15 @@ class MacMemory:
         self._system = ctypes.CDLL(ctypes.util.find_library("System"))
 
     def __call__(self) -> SystemMemory:
-        return SystemMemory(self._footprint_bytes(), None, self._pressure())
+        return SystemMemory(self.footprint_bytes(os.getpid()) or 0, None, self._pressure())
 
-    def _footprint_bytes(self) -> int:
+    def footprint_bytes(self, pid: int) -> int | None:
+        """Return the footprint of any process of this user. Metal's buffers are in it, which the resident set
+            leaves out. Return None if the
+        process is gone, or another user's."""
         usage = ctypes.create_string_buffer(_USAGE_BYTES)
-        if self._system.proc_pid_rusage(os.getpid(), _FLAVOR, usage) != 0:
-            return 0
+        if self._system.proc_pid_rusage(pid, _FLAVOR, usage) != 0:
+            return None
         return int.from_bytes(usage.raw[_FOOTPRINT_AT : _FOOTPRINT_AT + 8], sys.byteorder)
 
     def _pressure(self) -> Pressure:

@@ -6,6 +6,7 @@ Metal and CUDA take the same path through this file; we have run only the CPU bu
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import threading
 import time
@@ -224,8 +225,14 @@ def _verdict_key(model: Any, config: dict[str, Any], command: Load, description:
     return verdict_key(
         json.dumps(config, sort_keys=True, default=str).encode(),
         *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
-        *ranks,
+        *(*ranks, *_system_parts()),
     )
+
+
+def _system_parts() -> tuple[str, ...]:
+    """Return the version of macOS, which has a part in what Metal's kernels compute: MLX chooses others from
+    26.2 on. Elsewhere the system has none."""
+    return tuple(f"macOS {release}" for release in (platform.mac_ver()[0],) if release)
 
 
 def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> Verdict:
@@ -274,7 +281,7 @@ def _disk_tier(
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
-    software = ", ".join([software, *mended_parts(model)])
+    software = ", ".join([software, *mended_parts(model), *_system_parts()])
     dtype, lone = _dtype_names(_arrays(model)), not layout.has_cuttable
 
     def opened() -> DiskTier | None:

@@ -78,8 +78,7 @@ class LinkedFollowers:
                 raise ConnectionError(f"rank {rank} is gone: {error}") from error
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """Send the reports of all ranks to each of them while they load the model, and return these by
-        rank."""
+        """Send all ranks' reports to each of them while the model is loaded; return them by rank."""
         reports = [mine, *(each.get() for each in self._reports)]
         self.send(LoadReports(tuple(reports)))
         return reports

@@ -20,6 +20,7 @@ from scheduler.engine.ranks.all_ranks import AllRanks
 from scheduler.engine.ranks.arrivals import Arrived, arrivals
 from scheduler.engine.ranks.followers import STATUS_SECONDS, LinkedFollowers, Lost
 from scheduler.engine.ranks.other_rank import PlanClock
+from scheduler.shared.link_pair import link_pair
 from scheduler.shared.messages import Load, RankGroup
 
 
@@ -93,7 +94,7 @@ class LocalRank:
 
 
 def _started(rank: int) -> LocalRank:
-    ours, theirs = socket.socketpair()
+    ours, theirs = link_pair()
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", "scheduler.engine.ranks.follower", "--fd", str(theirs.fileno())],

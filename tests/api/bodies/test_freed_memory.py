@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from queue import Queue
 from threading import Event
+from types import SimpleNamespace
 
+import pytest
+
+from api.bodies import freed_memory
 from api.bodies.freed_memory import SmallBlocks
 
 
@@ -33,3 +38,20 @@ def test_work_that_ends_while_memory_is_returned_has_a_return_of_its_own() -> No
         blocks.return_soon()
         assert begun.get(timeout=30)
     ends.set()
+
+
+def test_each_allocator_is_asked_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """glibc's trims; macOS's relieves all zones (None) of all that they have (0); another's has neither."""
+    asked: list[tuple[object, ...]] = []
+
+    def relieve(zone: None, goal: ctypes.c_size_t) -> None:
+        asked.append((zone, goal.value))
+
+    for libc in (
+        SimpleNamespace(malloc_trim=lambda pad: asked.append((pad,))),
+        SimpleNamespace(malloc_zone_pressure_relief=relieve),
+        SimpleNamespace(),
+    ):
+        monkeypatch.setattr(freed_memory, "_libc", libc)
+        freed_memory.return_small_blocks()
+    assert asked == [(0,), (None, 0)]

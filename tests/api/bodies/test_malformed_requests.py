@@ -14,6 +14,7 @@ from trio.testing import trio_test
 
 from api.dialects.openai.schema import ChatCompletionRequest
 from tests.api.client import chat, client_of
+from tests.examples import examples
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.answer.dialects import form
@@ -130,7 +131,7 @@ async def test_a_body_cut_anywhere_is_a_400(autojump_clock: trio.testing.MockClo
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_body_with_any_byte_changed_never_breaks_the_server(data: st.DataObject) -> None:
     """Requests that are still valid are answered."""

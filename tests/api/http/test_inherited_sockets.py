@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -94,7 +95,8 @@ def test_what_does_not_listen_is_refused(tmp_path: Path) -> None:
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as local,
         open(tmp_path / "file", "w") as file,
     ):
-        for one in (idle, local):
+        # macOS does not say whether a socket listens.
+        for one in (local,) if sys.platform == "darwin" else (idle, local):
             with (
                 handed_over(one) as environment,
                 pytest.raises(StartupError, match="no listening TCP socket"),

@@ -6,6 +6,7 @@ The other machine is a network namespace, which needs root on Linux.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def _run(*command: str) -> str:
 @pytest.fixture
 def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Namespace]:
     """A namespace in which every further Python process runs."""
-    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
+    if platform.system() != "Linux" or os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root on Linux, and iproute2")
     name, cable = f"penstock-{os.getpid()}", f"pen{os.getpid()}"
     namespace = Namespace(name)

@@ -67,7 +67,7 @@ def test_both_ends_notice_nine_seconds_of_silence() -> None:
     trio.run(main)
 
 
-def test_macos_has_its_own_names_for_them() -> None:
+def test_macos_has_its_own_names_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle time and the bound on unacknowledged data have other numbers there."""
     chosen: dict[int, int] = {}
 
@@ -76,7 +76,8 @@ def test_macos_has_its_own_names_for_them() -> None:
             if level == socket.IPPROTO_TCP:
                 chosen[option] = value
 
-    keep_alive(Recorder().setsockopt, platform="darwin")
+    monkeypatch.setattr("sys.platform", "darwin")
+    keep_alive(Recorder().setsockopt)
     assert chosen[0x10] + chosen[socket.TCP_KEEPINTVL] * chosen[socket.TCP_KEEPCNT] == SILENCE_SECONDS
     assert chosen[0x80] == SILENCE_SECONDS
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import struct
 import sys
 from pathlib import Path
 
 import pytest
 
-from scheduler.engine.budget.readings import LinuxMemory, machine_bytes, system_reader
+from scheduler.engine.budget.readings import LinuxMemory, MacMemory, machine_bytes, system_reader
 from scheduler.engine.device import Pressure, SystemMemory
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -85,6 +87,25 @@ def test_stalls_are_pressure(tmp_path: Path, some: float, full: float, pressure:
 
 def test_without_any_of_it_nothing_is_known(tmp_path: Path) -> None:
     assert _write(tmp_path, {})() == SystemMemory(0, None, Pressure.NORMAL)
+
+
+class _LibSystem:
+    """`proc_pid_rusage` of processes whose footprint is their id's thousandfold; 99 is another user's."""
+
+    def proc_pid_rusage(self, pid: int, flavor: int, usage: ctypes.Array[ctypes.c_char]) -> int:
+        if pid == 99:
+            return -1
+        # struct rusage_info_v0 of <sys/resource.h>: a UUID, seven fields that end with the resident set, the
+        # footprint.
+        usage.raw = struct.pack("16s10Q", b"", 1, 2, 3, 4, 5, 6, 7, pid * 1000, 9, 10)
+        return 0
+
+
+def test_macos_says_the_footprint_of_any_process_of_this_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which `ps` does not: Metal's buffers are in no resident set."""
+    memory = MacMemory()
+    monkeypatch.setattr(memory, "_system", _LibSystem())
+    assert (memory.footprint_bytes(41), memory.footprint_bytes(99)) == (41_000, None)
 
 
 def test_this_platform_says_how_much_we_hold() -> None:

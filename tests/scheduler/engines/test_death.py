@@ -90,7 +90,7 @@ def test_a_traceback_is_reported_by_its_last_line() -> None:
         (-6, DeathCause.CRASHED),
         (0, DeathCause.EXIT),
         (1, DeathCause.EXIT),
-        (None, DeathCause.EXIT),
+        pytest.param(None, DeathCause.KILLED, id="of another machine: its link is all that is known"),
     ],
 )
 def test_a_silent_death_is_classified_by_its_exit_status(returncode: int | None, cause: DeathCause) -> None:

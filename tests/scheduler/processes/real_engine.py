@@ -26,6 +26,9 @@ _LIMIT_SECONDS = 20.0
 
 _ON_START = """
 import fcntl, os
+if os.environ.get("MAC_SIM") == "1":  # This hook has taken the place of the simulated Mac's.
+    from tests.macos.simulated import install
+    install()
 _held = open(os.environ["TEST_ENGINE_FILE"], "w")
 fcntl.flock(_held, fcntl.LOCK_EX)
 _held.write(str(os.getpid()))

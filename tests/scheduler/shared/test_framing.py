@@ -52,7 +52,7 @@ from scheduler.shared.token_ids import compact
 from tests.examples import examples
 from tests.fakes.mutation import mutations
 
-thoroughly = settings(max_examples=60, deadline=None)
+thoroughly = settings(max_examples=examples(60), deadline=None)
 
 numbers = st.integers(-(2**63), 2**64 - 1)
 floats = st.floats(allow_nan=False)

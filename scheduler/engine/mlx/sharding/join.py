@@ -26,6 +26,7 @@ from hashlib import blake2b
 import mlx.core as mx
 
 from scheduler.engine.mlx.sharding.rank import RanksUnusable
+from scheduler.shared.local_network import connect_failure
 from scheduler.shared.messages import RankGroup
 
 JOIN_SECONDS = 60.0
@@ -85,8 +86,8 @@ def meet(group: RankGroup, number: int, seconds: float) -> None:
 
 def _mark(group: RankGroup, sender: int, receiver: int) -> bytes:
     """Return what only a rank of this group can compute, and only for this neighbour."""
-    said = f"{sender}>{receiver} of {group.ranks} by {group.backend}"
-    return blake2b(said.encode(), key=group.token.encode()[:64], digest_size=_MARK_BYTES).digest()
+    statement = f"{sender}>{receiver} of {group.ranks} by {group.backend}"
+    return blake2b(statement.encode(), key=group.token.encode()[:64], digest_size=_MARK_BYTES).digest()
 
 
 def _listener(group: RankGroup, number: int) -> socket.socket:
@@ -115,7 +116,7 @@ def _dialled(group: RankGroup, number: int, right: int, deadline: float) -> sock
             link.sendall(_mark(group, number, right))
             return link
         except OSError as error:
-            reason = str(error)
+            reason = connect_failure(error, _address(group.hosts[right])[0])
             time.sleep(min(_RETRY_SECONDS, left_seconds))
     raise RanksUnusable(
         f"{name} did not come in time ({reason}): is it running, and can rank {number} reach it?"
@@ -134,8 +135,8 @@ def _accepted(
         except TimeoutError:
             break
         with suppress(OSError, RanksUnusable):
-            said = _expect(link, _MARK_BYTES, name, min(deadline, time.monotonic() + 1.0))
-            if hmac.compare_digest(said, wanted):
+            answer = _expect(link, _MARK_BYTES, name, min(deadline, time.monotonic() + 1.0))
+            if hmac.compare_digest(answer, wanted):
                 return link
         link.close()
     raise RanksUnusable(f"{name} did not come to {group.hosts[number]} in time: is it running?")
@@ -143,17 +144,17 @@ def _accepted(
 
 def _expect(link: socket.socket, count: int, name: str, deadline: float) -> bytes:
     """Raise RanksUnusable if these bytes do not come."""
-    said = b""
-    while len(said) < count and (left_seconds := deadline - time.monotonic()) > 0:
+    received = b""
+    while len(received) < count and (left_seconds := deadline - time.monotonic()) > 0:
         link.settimeout(left_seconds)
         with suppress(TimeoutError):
-            more = link.recv(count - len(said))
+            more = link.recv(count - len(received))
             if not more:
                 break
-            said += more
-    if len(said) < count:
+            received += more
+    if len(received) < count:
         raise RanksUnusable(f"{name} ended while it joined")
-    return said
+    return received
 
 
 def _address(host: str) -> tuple[str, int]:

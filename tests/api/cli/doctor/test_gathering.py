@@ -94,6 +94,14 @@ def test_a_penstock_is_known_by_what_it_answers() -> None:
         server.shutdown()
 
 
+def test_a_port_that_another_program_has_on_all_addresses_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS lets SO_REUSEADDR bind 127.0.0.1 beside another program's *, and clients find either."""
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        monkeypatch.setattr(socket.socket, "bind", lambda *_: None)
+        monkeypatch.setattr(socket.socket, "listen", lambda *_: None)
+        assert gathering.port_fact(int(other.getsockname()[1])).state == "taken"
+
+
 def test_a_free_port_is_free() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = int(listener.getsockname()[1])

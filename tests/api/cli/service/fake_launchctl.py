@@ -2,18 +2,25 @@
 
 `domains`: those that this machine has. `drain`: seconds that a job runs on after `bootout` has returned.
 `refusals`: exit codes of the next bootstraps. `calls`: what was asked of it. `job`: the loaded one's target,
-and when it will have ended.
+when it will have ended, and the process that it is, where the plist is there to be read: that one is started,
+and has SIGTERM to end with. None is started again.
 """
 
 from __future__ import annotations
 
 import os
+import plistlib
+import signal
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 FOLDER = Path(os.environ["FAKE_LAUNCHCTL"])
-PRINT = Path(__file__).parent / "launchctl-print.txt"
+PRINT = (Path(__file__).parent / "launchctl-print.txt").read_text()
+NO_PROCESS = 4242
+"""The one of the print."""
 
 
 def fail(code: int, text: str) -> None:
@@ -26,12 +33,35 @@ def read(name: str) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
+def started(plist: Path) -> int:
+    if not plist.exists():
+        return NO_PROCESS
+    job = plistlib.loads(plist.read_bytes())
+    with open(job["StandardErrorPath"], "ab") as crash:
+        command = job["ProgramArguments"]
+        process = subprocess.Popen(
+            command, cwd="/", stdin=subprocess.DEVNULL, stdout=crash, stderr=crash, start_new_session=True
+        )
+    return process.pid
+
+
+def runs(pid: int) -> bool:
+    """Whether it has not ended: nobody may have waited for it."""
+    said = subprocess.run(["ps", "-p", str(pid), "-o", "stat="], capture_output=True, text=True, check=False)
+    return bool(said.stdout.strip()) and not said.stdout.startswith("Z")
+
+
+def has_ended(ends: str, pid: int) -> bool:
+    return time.time() > float(ends) if pid == NO_PROCESS else ends != "inf" and not runs(pid)
+
+
 def main() -> None:
     verb, *arguments = sys.argv[1:]
     with (FOLDER / "calls").open("a") as calls:
         print(verb, *arguments, file=calls)
-    target, ends = read("job") or ["", "inf"]
-    if target and time.time() > float(ends):
+    target, ends, number = read("job") or ["", "inf", "0"]
+    pid = int(number)
+    if target and has_ended(ends, pid):
         (FOLDER / "job").unlink()
         target = ""
     match verb:
@@ -44,16 +74,25 @@ def main() -> None:
                 fail(int(refusals[0]), "Bootstrap")
             if target:
                 fail(37 if ends != "inf" else 5, "Bootstrap")
-            (FOLDER / "job").write_text(f"{domain}/{Path(plist).stem} inf")
+            (FOLDER / "job").write_text(f"{domain}/{Path(plist).stem} inf {started(Path(plist))}")
         case "bootout":
             if target != arguments[0]:
                 fail(3, "Boot-out")
-            (FOLDER / "job").write_text(f"{target} {time.time() + float(read('drain')[0])}")
+            seconds = float("".join(read("drain")) or 0)
+            (FOLDER / "job").write_text(f"{target} {time.time() + seconds} {pid}")
+            if pid != NO_PROCESS:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
             fail(36, "Boot-out")
         case "print":
             if target != arguments[0]:
                 fail(113, "Could not find service")
-            print(PRINT.read_text())
+            text = PRINT.replace(f"pid = {NO_PROCESS}", f"pid = {pid}")
+            if pid != NO_PROCESS and not runs(pid):
+                text = text.replace(f"\tpid = {pid}\n", "").replace(
+                    "\tstate = running", "\tstate = not running", 1
+                )
+            print(text)
 
 
 main()

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from api.cli import process_table
 from api.cli.errors import OperatorError
+from api.cli.process_table import Process
 from api.cli.service import managers
 from api.cli.service.managers import Launchd
 from api.cli.service.service_options import Places
+from scheduler.engine.budget.readings import MacMemory
 
 GUI, USER = f"gui/{os.getuid()}", f"user/{os.getuid()}"
 DRAIN_SECONDS = 1.0
@@ -123,3 +126,19 @@ def test_another_refusal_is_final(mac: Mac) -> None:
     mac.has(GUI, refusals="78")
     with pytest.raises(OperatorError, match="Bootstrap failed: 78"):
         mac.launchd().start()
+
+
+def test_the_footprints_of_all_its_processes_are_its_memory(
+    mac: Mac, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """launchd counts none, and the engine, which has the model, is the server's child."""
+    table = [Process(4242, 1, 4242, ""), Process(5, 1, 5, ""), Process(6, 4242, 6, ""), Process(7, 6, 6, "")]
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(process_table, "processes", lambda: table)
+    monkeypatch.setattr(MacMemory, "footprint_bytes", lambda _, pid: {4242: 1, 6: 20, 7: None}[pid])
+    mac.has(GUI)
+    launchd = mac.launchd()
+    launchd.start()
+    assert launchd.state().memory_bytes == 21
+    monkeypatch.setattr(MacMemory, "footprint_bytes", lambda *_: None)
+    assert launchd.state().memory_bytes is None, "a daemon's are another user's"

@@ -11,6 +11,7 @@ import pytest
 
 from api.cli.errors import OperatorError
 from api.cli.service.run import open_log
+from api.cli.service.service_options import Platform, places_of
 
 PROGRAM = """
 import subprocess, sys
@@ -59,11 +60,12 @@ def test_the_environment_files_options_are_serves(
     tmp_path: Path, variables: str, code: int, said: str
 ) -> None:
     """Exit status 2, which systemd does not try again."""
-    file = tmp_path / ".config/penstock/services/penstock/environment"
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")}
+    here = Platform.of(sys.platform)
+    file = places_of("penstock", here, system=False, environment=environment).environment
     file.parent.mkdir(parents=True)
     file.write_text(variables)
     file.chmod(0o600)
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")}
     done = subprocess.run(
         [sys.executable, "-m", "api", "service", "run", "--", "--port", "0"],
         capture_output=True,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -35,6 +36,16 @@ def test_ranks_that_are_there_meet(ranks: int) -> None:
 def test_a_rank_that_does_not_come_is_named(number: int, missing: int) -> None:
     with pytest.raises(RanksUnusable, match=f"rank {missing} .*did not come"):
         meet(ring(), number, 0.3)
+
+
+def test_macos_may_be_why_a_rank_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(RanksUnusable, match="Local Network"):
+        meet(ring(), 0, 0.3)
 
 
 def test_a_rank_that_is_dialled_and_does_not_dial_is_named() -> None:

@@ -1,0 +1,42 @@
+"""What touches the system runs on a simulated Mac as well: whatever breaks there only is found here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.macos.__main__ import SIMULATED, run
+
+pytestmark = pytest.mark.skipif(os.environ.get(SIMULATED) == "1", reason="runs the simulation")
+
+PARTS = {
+    "the simulation, and launchd's agent": ("tests/macos",),
+    "what managers, users and clients do": (
+        "tests/api/http/test_inherited_sockets.py",
+        "tests/api/cli/service",
+        "tests/api/cli/test_started_server.py",
+        "tests/api/cli/models/test_convert.py",
+        "tests/api/test_service_notice.py",
+        "tests/api/test_sleep_prevention.py",
+        "tests/api/bodies/test_freed_memory.py",
+    ),
+    "processes and their links": (
+        "tests/scheduler/processes",
+        "tests/scheduler/shared",
+        "tests/scheduler/engine/test_dial.py",
+        "tests/scheduler/engine/test_inbox.py",
+        "tests/scheduler/engine/test_system_memory.py",
+        "tests/scheduler/intake/test_system_sleep.py",
+        "tests/loadtests/test_processes.py",
+        "tests/loadtests/test_launch.py",
+    ),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_runs_on_a_mac(part: str) -> None:
+    done = run(PARTS[part], subprocess.PIPE)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-1000:]

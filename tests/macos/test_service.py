@@ -1,0 +1,92 @@
+"""`penstock service` and `serve` on a simulated Mac: launchd's agent from its installation to its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.processes import is_gone
+from tests.end_to_end.serving import eventually, serving
+from tests.macos.__main__ import ROOT, SIMULATED
+
+pytestmark = [
+    pytest.mark.skipif(os.environ.get(SIMULATED) != "1", reason="run by test_parts.py"),
+    pytest.mark.timeout(180),
+]
+SERVED = ("--engine", "scripted", "--drain-seconds", "5")
+
+
+@dataclass
+class Mac:
+    home: Path
+
+    def penstock(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "HOME": str(self.home), "FAKE_LAUNCHCTL": str(self.home / "launchd")}
+        for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+            environment.pop(name, None)
+        command = [sys.executable, "-m", "api", "service", *arguments]
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.penstock("status", "--json").stdout)
+        return found
+
+
+@pytest.fixture
+def mac(tmp_path: Path) -> Mac:
+    """Over ssh: nobody is logged in at the screen."""
+    (tmp_path / "launchd").mkdir()
+    (tmp_path / "launchd/domains").write_text(f"user/{os.getuid()}")
+    return Mac(tmp_path)
+
+
+def test_an_agent_is_installed_restarted_and_removed(mac: Mac) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    pids: list[int] = []
+    try:
+        (mac.home / "launchd/refusals").write_text("5 37")
+        installed = mac.penstock("install", "--", "--port", str(port), *SERVED)
+        assert installed.returncode == 0, installed.stdout + installed.stderr
+        first = mac.status()
+        pids.append(first["manager"]["pid"])
+        # After one end with status 1 that launchd remembers, and with coalitions that are "active".
+        assert first["manager"]["text"] == "running, last exit code 1"
+        assert (first["is_ready"], first["manager"]["memory_bytes"] > 1 << 20) == (True, True)
+
+        restarted = mac.penstock("restart")
+        assert restarted.returncode == 0, restarted.stdout + restarted.stderr
+        second = mac.status()
+        pids.append(second["manager"]["pid"])
+        assert (second["is_ready"], is_gone(pids[0]), pids[0] != pids[1]) == (True, True, True)
+
+        removed = mac.penstock("uninstall", "--remove")
+        assert removed.returncode == 0, removed.stdout + removed.stderr
+        assert is_gone(pids[1]), "its files are removed when it has ended"
+        assert not list(mac.home.rglob("*.plist"))
+    finally:
+        for pid in pids:
+            if not is_gone(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_mac_is_kept_awake_for_a_request(tmp_path: Path) -> None:
+    said = tmp_path / "caffeinated"
+    slow = ("--engine", "scripted", "--scripted", "step_seconds=0.02")
+    with serving(*slow, environment={"CAFFEINATED": str(said)}) as served:
+        assert not said.exists()
+        for _ in range(2):
+            assert served.post(max_tokens=75)[0] == 200
+        eventually(said.exists)
+        assert said.read_text() == f"{served.process.pid}\n", "once for both"
