@@ -208,8 +208,8 @@ def launchd_state(text: str) -> ManagerState:
     restarts = max(0, int(runs) - 1) if runs.isdigit() else None
     failed = shown.get("last exit code", "0").split(":")[0] not in ("0", "(never exited)")
     is_coming = shown["state"] in ("running", "spawn scheduled")
-    text = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
-    return ManagerState(text, is_coming or not failed, restarts, _number(shown.get("pid", "")))
+    words = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
+    return ManagerState(words, is_coming or not failed, restarts, _number(shown.get("pid", "")))
 
 
 def _memory_bytes(pid: int) -> int | None:
