@@ -163,8 +163,7 @@ class MacMemory:
 
     def footprint_bytes(self, pid: int) -> int | None:
         """Return the footprint of any process of this user. Metal's buffers are in it, which the resident set
-            leaves out. Return None if the
-        process is gone, or another user's."""
+        leaves out. Return None if the process is gone, or another user's."""
         usage = ctypes.create_string_buffer(_USAGE_BYTES)
         if self._system.proc_pid_rusage(pid, _FLAVOR, usage) != 0:
             return None
