@@ -200,7 +200,7 @@ class Scheduler:
         await self.pool.adapters.load(source)
 
     def _salt(self, tenant: str, salt: str = "") -> str:
-        """Whose requests share what is kept of prompts."""
+        """Return the salt: requests with equal ones share what is kept of prompts."""
         # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.
         return f"{tenant}\0{salt}" if self._config.cache_sharing == "tenant" else salt
 

@@ -250,7 +250,7 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     async def _make_room(self) -> None:
-        """Before the client is asked to send the body."""
+        """Make room before the client is asked to send the body."""
         try:
             await self._body.make_room(self._account)
         except RequestRefused as refused:

@@ -19,7 +19,7 @@ from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
 
 SERVER_NAME = r"[A-Za-z0-9]{1,32}"
-"""No underscore, which ends the name in an id."""
+"""A name has no underscore, which ends the name in an id."""
 
 
 def scripted_plan(text: Any) -> Any:

@@ -18,7 +18,7 @@ from scheduler.shared.messages import Sampling, Submit
 from scheduler.shared.token_ids import compact
 
 _LEARNING_CHUNKS = 6
-"""Until then the guard has its first guess, or one size of chunk."""
+"""Chunks until the guard has more than its first guess, or one size of chunk."""
 _NOISE_BYTES = 4 << 20
 _MEGABYTE = 1e6
 _STEPS = 20

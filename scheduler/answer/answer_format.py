@@ -86,7 +86,8 @@ class AnswerFormat:
 
     @property
     def tool_calls(self) -> Literal["native", "generic", "none"]:
-        """Whose dialect the calls are in: the model's own template's, or ours (`prompt/generic_tools.py`)."""
+        """Return whose dialect the calls are in: the model's own template's, or ours
+        (`prompt/generic_tools.py`)."""
         if not self.has_tool_calls:
             return "none"
         return "generic" if self.tools is not None and self.tools.name == GENERIC else "native"

@@ -132,7 +132,7 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     refused: tuple[int, ...] = ()
     """Requests that rank 0 has refused at admission in the plan before: so must every rank have done."""
     compare: int = 0
-    """Not 0: after this plan each rank sends its state, with this number."""
+    """If not 0, each rank sends its state with this number after this plan."""
 
     @property
     def computes(self) -> bool:

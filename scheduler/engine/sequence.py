@@ -126,7 +126,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
         return next((pause for pause in self.checkpoints if done < pause < end), end) - done
 
     def requeue(self) -> None:
-        """After a preemption: its answer so far becomes part of what must be prefilled."""
+        """Requeue it after a preemption: its answer so far becomes part of what must be prefilled."""
         self.prompt_tokens = len(self.tokens)
         self.computed_tokens = self.cached_tokens = self.in_place_tokens = 0
         self.preemptions += 1

@@ -58,7 +58,7 @@ class Supervised(Protocol):
         ...
 
     def died(self, death: Death) -> None:
-        """After `lost`, when the process has ended and its stderr is read; not called for one that was
+        """Called after `lost`, when the process has ended and its stderr is read; not called for one that was
         stopped on purpose."""
         ...
 

@@ -181,7 +181,7 @@ class ChildProcess:
 
 
 async def relay_stderr(stream: trio.abc.ReceiveStream, tail: StderrTail, relayed: trio.Event) -> None:
-    """Until its end, which may never come if the process left a child of its own."""
+    """Relay to its end, which may never come if the process left a child of its own."""
     try:
         async for data in stream:
             tail.feed(data)

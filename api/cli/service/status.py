@@ -17,7 +17,7 @@ from api.cli.service.service_options import ServiceOptions
 _PROBE_SECONDS = 5.0
 _POLL_SECONDS = 0.25
 _ERROR = "penstock: "
-"""Before what `serve` says when it cannot start."""
+"""The prefix of what `serve` prints when it cannot start."""
 
 
 @dataclass(frozen=True, slots=True)

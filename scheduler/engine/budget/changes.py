@@ -22,8 +22,8 @@ class BudgetChange(WireStruct, frozen=True):
 
 
 class Evict(WireStruct, frozen=True):
-    """Before the model runs, and after admissions have leased what they use. `clear_pool`: return what that
-    frees to the system."""
+    """Evict before the model runs, and after admissions have leased what they use. `clear_pool`: return what
+    that frees to the system."""
 
     nbytes: int
     clear_pool: bool = False

@@ -328,8 +328,8 @@ class MlxBackend:
         return self._rows.saving
 
     def _regroup(self) -> None:
-        """After rows joined or a prompt was completed: attend in place to the shared runs that are worth
-        it."""
+        """Attend in place to the shared runs that are worth it, after rows joined or a prompt was
+        completed."""
         self._regrouping = False
         rows = list(self._batch.rows.values())
         leases: dict[Row, tuple[Lease[KvSegment, RowState], int]] = {}

@@ -40,7 +40,7 @@ CUDA = Traits("cuda")
 
 
 _FIRST_SCORE_BYTES = 256 << 20
-"""Before a model is loaded, when the memory limit is not known."""
+"""Bound before a model is loaded, when the memory limit is not known."""
 
 
 def _detected() -> Traits:

@@ -62,7 +62,7 @@ class Loaded:
     description: Ready
     row_bytes: RowBytes
     limit: MemoryLimit
-    """That token's cache."""
+    """The limit on that token's cache."""
 
 
 def read(command: Load) -> tuple[Any, dict[str, Any]]:

@@ -22,7 +22,7 @@ from scheduler.engine.prefix.gap_history import (
 from scheduler.engine.prefix.retention import SessionKey
 
 _PRIOR = tuple(0.15 if EDGES[bucket] < 64.0 else 0.05 for bucket in range(BUCKETS))
-"""Before anything is known: two of three come back within a minute, most of the others never."""
+"""The prior before anything is known: two of three come back within a minute, most of the others never."""
 _FIRST_PRIOR = (0.01,) * BUCKETS
 """The prior of what no session owns: most is asked once."""
 _WEIGHT = 2.0

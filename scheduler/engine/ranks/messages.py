@@ -55,8 +55,8 @@ class RankFailed(WireStruct, frozen=True, tag="failed"):
 
 
 class State(WireStruct, frozen=True, tag="state"):
-    """After the plan that had this number in `compare`. `digest`: a hash of all tokens and ends of rows so
-    far, and of what was prefilled; then bytes held now."""
+    """Sent after the plan that had this number in `compare`. `digest`: a hash of all tokens and ends of rows
+    so far, and of what was prefilled; then bytes held now."""
 
     number: int
     digest: str

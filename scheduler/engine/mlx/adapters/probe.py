@@ -18,7 +18,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from scheduler.shared.adapter_files import AdapterRefused
 
 _ROWS = (True, False, False)
-"""Not the same from behind: a module may turn them round."""
+"""Rows that are not the same from behind: a module may turn them round."""
 _TOKENS = 24
 """Enough tokens that, with two experts a token, there are more than the 64 inputs from which on mlx-lm sorts
 them by expert."""

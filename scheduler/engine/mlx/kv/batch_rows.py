@@ -42,7 +42,7 @@ class RowStart:
 
     @property
     def nbytes(self) -> int:
-        """No bytes of its own: the runs belong to the prefix cache."""
+        """Return 0: the runs belong to the prefix cache."""
         return 0
 
 

@@ -103,8 +103,8 @@ class CachedRows:
         return Row(sequence, sampling, self._layout.start(lease, 0, sequence.prompt_tokens - known), lease)
 
     def regroup(self, rows: abc.Sequence[Row]) -> dict[Row, int]:
-        """After rows have come or prompts are whole: how many pieces of its lease each row attends to in
-        place from now on. Without the rows for which nothing changes, and those that attend to none.
+        """Return how many pieces of its lease each row attends to in place from now on, after rows have come
+        or prompts are whole. Rows for which nothing changes, and those that attend to none, are left out.
 
         Rows in a batch have copies of what they do not attend to in place: they do not lease that, so it may
         be evicted.

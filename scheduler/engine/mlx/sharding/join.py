@@ -30,7 +30,7 @@ from scheduler.shared.local_network import connect_failure
 from scheduler.shared.messages import RankGroup
 
 JOIN_SECONDS = 60.0
-"""Until all ranks are there: each has been started, and has imported MLX."""
+"""Bound on the time until all ranks are there: each has been started, and has imported MLX."""
 _INIT_SECONDS = 60.0
 """A backstop: the ranks have met, and MLX's own attempts to connect end after 31 s."""
 _RETRY_SECONDS = 0.1

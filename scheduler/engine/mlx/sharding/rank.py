@@ -46,8 +46,8 @@ class Rank:
         return 1 if self.group.control or self.group.backend == "nccl" else self.group.ranks
 
     def wait(self) -> None:
-        """Until all ranks are here. Metal's watchdog ends a command that waits 5 s for a peer (mlx#3830), and
-        disks differ by more."""
+        """Wait until all ranks are here. Metal's watchdog ends a command that waits 5 s for a peer
+        (mlx#3830), and disks differ by more."""
         self.exchange(b"")
 
     def decided(self, mine: _Fact, kind: type[_Fact] | UnionType) -> _Fact:
