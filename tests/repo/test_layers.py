@@ -49,7 +49,7 @@ def test_the_product_knows_nothing_of_load_tests(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", modules("scheduler/engine"), ids=name_of)
-def test_the_engine_sees_messages_and_no_more_of_its_parent(path: Path) -> None:
+def test_the_engine_sees_messages_and_no_more_of_the_server(path: Path) -> None:
     """No trio, and of our own modules only those that both sides need."""
     for imported in imports(path):
         assert imported.split(".")[0] != "trio"
