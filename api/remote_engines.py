@@ -125,12 +125,17 @@ class RemoteEngines:
         click.echo(f"join       engines connect to {where}, port {self._port}, with a token; {_PLAIN_TEXT}")
 
 
+def token_file(environment: Mapping[str, str]) -> Path:
+    """Return where a server keeps the token that it has made for engines of other machines."""
+    return user_data_folder(environment) / "join-token"
+
+
 def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple[str, Path | None]:
     """Return the token that engines need, and the file that has it. Ray carries one of this run to its
     nodes. Raise OptionError."""
     if settings.ray and settings.join_token_file is None:
         return new_token(), None
-    path = settings.join_token_file or user_data_folder(environment) / "join-token"
+    path = settings.join_token_file or token_file(environment)
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

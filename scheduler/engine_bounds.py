@@ -1,7 +1,7 @@
 """What the next engine may use: less after a death for lack of memory, or because the device timed out.
 
 The server keeps it, because it outlives the engines. Pure. The configuration, which makes the first engine's
-bounds, must not import `engines`, so this is a file of its own.
+bounds, must not import `engines`, so this file is not there.
 """
 
 from __future__ import annotations

@@ -99,7 +99,6 @@ class Service:
     """Paths that are also answered to clients over the limit of connections."""
     is_retiring: Callable[[], bool] = lambda: False
     """Whether responses ask the client to close, though further requests on their connection are served."""
-    """Paths whose application takes a body piece by piece, and bounds it itself."""
     account_of: Callable[[Scope], str] = lambda scope: ""
     """Who is charged for a body that the application begins to read."""
 

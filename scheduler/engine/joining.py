@@ -15,8 +15,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from pathlib import Path
 from typing import NoReturn
 
 from scheduler.engine.device_lock import DeviceBusy, lock_device
@@ -25,7 +23,7 @@ from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
 from scheduler.shared.hello import ENGINE_ROLE, HelloRefused
 from scheduler.shared.own_path import with_own_path
-from scheduler.shared.user_cache import user_cache_folder, user_data_folder
+from scheduler.shared.user_cache import user_cache_folder
 
 TOKEN_VARIABLE = "PENSTOCK_JOIN_TOKEN"
 """The server's token. Never an argument, which other users of the machine can read."""
@@ -71,6 +69,7 @@ def join(options: argparse.Namespace) -> socket.socket:
         _end(f"{GAVE_UP}: {error}")
     except HelloRefused as refused:
         _end(f"{REFUSED} by the server at {options.join}: {refused}")
+    print(f"joined the server at {options.join} as {name}", flush=True)
     for variable in [name for name in os.environ if name.startswith(_PRIVATE)]:
         del os.environ[variable]
     threading.Thread(target=_watch_interpreter, daemon=True).start()
@@ -137,8 +136,3 @@ def _watch_interpreter() -> None:
 def _end(reason: str) -> NoReturn:
     print(reason, flush=True)
     sys.exit(1)
-
-
-def token_file(environment: Mapping[str, str]) -> Path:
-    """Return where a server keeps the token that it has made for engines of other machines."""
-    return user_data_folder(environment) / "join-token"

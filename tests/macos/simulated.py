@@ -65,6 +65,9 @@ class View(ModuleType):
     def __getattribute__(self, name: str) -> Any:
         state = object.__getattribute__(self, "_state")
         real = state["real"]
+        if name == "__dict__":
+            # pytest looks there for what it is to put back.
+            return {**real.__dict__, **{shown: getattr(self, shown) for shown in state["shown"]}}
         if name in state["shown"] and getattr(real, name, None) is state["before"][name]:
             return state["shown"][name]
         if state["absent"] and name.startswith(state["absent"]):

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,41 +46,38 @@ class Mac:
 
 
 @pytest.fixture
-def mac(tmp_path: Path) -> Mac:
+def mac(tmp_path: Path) -> Iterator[Mac]:
     """Over ssh: nobody is logged in at the screen."""
-    (tmp_path / "launchd").mkdir()
-    (tmp_path / "launchd/domains").write_text(f"user/{os.getuid()}")
-    return Mac(tmp_path)
+    launchd = tmp_path / "launchd"
+    launchd.mkdir()
+    (launchd / "domains").write_text(f"user/{os.getuid()}")
+    yield Mac(tmp_path)
+    if (launchd / "job").exists():
+        with suppress(ProcessLookupError):
+            os.kill(int((launchd / "job").read_text().split()[-1]), signal.SIGKILL)
 
 
 def test_an_agent_is_installed_restarted_and_removed(mac: Mac) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    pids: list[int] = []
-    try:
-        (mac.home / "launchd/refusals").write_text("5 37")
-        installed = mac.penstock("install", "--", "--port", str(port), *SERVED)
-        assert installed.returncode == 0, installed.stdout + installed.stderr
-        first = mac.status()
-        pids.append(first["manager"]["pid"])
-        # After one end with status 1 that launchd remembers, and with coalitions that are "active".
-        assert first["manager"]["text"] == "running, last exit code 1"
-        assert (first["is_ready"], first["manager"]["memory_bytes"] > 1 << 20) == (True, True)
+    (mac.home / "launchd/refusals").write_text("5 37")
+    installed = mac.penstock("install", "--", "--port", str(port), *SERVED)
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    first = mac.status()
+    # After one end with status 1 that launchd remembers, and with coalitions that are "active".
+    assert first["manager"]["text"] == "running, last exit code 1"
+    assert (first["is_ready"], first["manager"]["memory_bytes"] > 1 << 20) == (True, True)
 
-        restarted = mac.penstock("restart")
-        assert restarted.returncode == 0, restarted.stdout + restarted.stderr
-        second = mac.status()
-        pids.append(second["manager"]["pid"])
-        assert (second["is_ready"], is_gone(pids[0]), pids[0] != pids[1]) == (True, True, True)
+    restarted = mac.penstock("restart")
+    assert restarted.returncode == 0, restarted.stdout + restarted.stderr
+    second = mac.status()
+    before, after = first["manager"]["pid"], second["manager"]["pid"]
+    assert (second["is_ready"], is_gone(before), before != after) == (True, True, True)
 
-        removed = mac.penstock("uninstall", "--remove")
-        assert removed.returncode == 0, removed.stdout + removed.stderr
-        assert is_gone(pids[1]), "its files are removed when it has ended"
-        assert not list(mac.home.rglob("*.plist"))
-    finally:
-        for pid in pids:
-            if not is_gone(pid):
-                os.kill(pid, signal.SIGKILL)
+    removed = mac.penstock("uninstall", "--remove")
+    assert removed.returncode == 0, removed.stdout + removed.stderr
+    assert is_gone(after), "its files are removed when it has ended"
+    assert not list(mac.home.rglob("*.plist"))
 
 
 def test_a_mac_is_kept_awake_for_a_request(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Stands in for `launchctl` as a program: what it knows is in the folder of FAKE_LAUNCHCTL.
 
-`domains`: those that this machine has. `drain`: seconds that a job runs on after `bootout` has returned.
-`refusals`: exit codes of the next bootstraps. `calls`: what was asked of it. `job`: the loaded one's target,
-when it will have ended, and the process that it is, where the plist is there to be read: that one is started,
-and has SIGTERM to end with. None is started again.
+`domains`: those that this machine has. `drain`: how often `print` still knows a job after `bootout` has
+returned. `refusals`: exit codes of the next bootstraps. `calls`: what was asked of it. `job`: target of the
+loaded one, how many such prints are left (-1: it was not booted out), and its process, where the plist is
+there to be read: that one is started, and has SIGTERM to end with. None is started again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import plistlib
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,17 +50,17 @@ def runs(pid: int) -> bool:
     return bool(said.stdout.strip()) and not said.stdout.startswith("Z")
 
 
-def has_ended(ends: str, pid: int) -> bool:
-    return time.time() > float(ends) if pid == NO_PROCESS else ends != "inf" and not runs(pid)
+def write_job(target: str, left: int, pid: int) -> None:
+    (FOLDER / "job").write_text(f"{target} {left} {pid}")
 
 
 def main() -> None:
     verb, *arguments = sys.argv[1:]
     with (FOLDER / "calls").open("a") as calls:
         print(verb, *arguments, file=calls)
-    target, ends, number = read("job") or ["", "inf", "0"]
-    pid = int(number)
-    if target and has_ended(ends, pid):
+    target, number, process = read("job") or ["", "-1", "0"]
+    left, pid = int(number), int(process)
+    if target and left == 0 and (pid == NO_PROCESS or not runs(pid)):
         (FOLDER / "job").unlink()
         target = ""
     match verb:
@@ -73,13 +72,12 @@ def main() -> None:
                 (FOLDER / "refusals").write_text(" ".join(refusals[1:]))
                 fail(int(refusals[0]), "Bootstrap")
             if target:
-                fail(37 if ends != "inf" else 5, "Bootstrap")
-            (FOLDER / "job").write_text(f"{domain}/{Path(plist).stem} inf {started(Path(plist))}")
+                fail(5 if left < 0 else 37, "Bootstrap")
+            write_job(f"{domain}/{Path(plist).stem}", -1, started(Path(plist)))
         case "bootout":
             if target != arguments[0]:
                 fail(3, "Boot-out")
-            seconds = float("".join(read("drain")) or 0)
-            (FOLDER / "job").write_text(f"{target} {time.time() + seconds} {pid}")
+            write_job(target, int("".join(read("drain")) or 0), pid)
             if pid != NO_PROCESS:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
@@ -87,6 +85,8 @@ def main() -> None:
         case "print":
             if target != arguments[0]:
                 fail(113, "Could not find service")
+            if left > 0:
+                write_job(target, left - 1, pid)
             text = PRINT.replace(f"pid = {NO_PROCESS}", f"pid = {pid}")
             if pid != NO_PROCESS and not runs(pid):
                 text = text.replace(f"\tpid = {pid}\n", "").replace(
