@@ -73,7 +73,7 @@ class AppOptions:
     refuse_unknown_fields: bool = False
     """Else they are ignored and named."""
     front_name: str = ""
-    """In the ids of responses; empty: none."""
+    """The server's name in the ids of responses; empty without one."""
 
 
 DEFAULT = AppOptions()

@@ -286,7 +286,7 @@ def _launchers(blas: BlasChoice, config: SchedulerConfig, *, alone: bool) -> Lau
 
 
 class _Loading:
-    """Shows the operator what an engine loads, and tells those that wait for it."""
+    """Shows the operator what an engine loads, and wakes the tasks that wait for it."""
 
     def __init__(self, model: str, engines: int) -> None:
         """`model`: empty if it is the only one."""
@@ -321,7 +321,7 @@ def cache_folder(settings: ServeSettings) -> Path:
 
 
 def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> ServedModel:
-    """Logs what applies where a body says nothing, and what of the model's file does not."""
+    """Log the defaults that apply where a body names none, and what of the model's file is ignored."""
     file, ignored = DefaultSettings(), dict[str, str]()
     if settings.generation_config == "auto":
         file, ignored = from_file(found.folder.generation_config)

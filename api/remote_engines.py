@@ -17,7 +17,7 @@ import trio
 
 from api.admin.engines import rounded
 from api.options.settings import ServeSettings
-from scheduler.cluster.agent_messages import Place
+from scheduler.cluster.agent_messages import ServerAddress
 from scheduler.cluster.cluster import RayCluster, agent_process
 from scheduler.cluster.joined import JoinedEngines
 from scheduler.engines.pool import Pool
@@ -83,7 +83,7 @@ class RemoteEngines:
                     ) from error
             self._announce()
             if self._ray is not None:
-                await self._ray.run(Place(self._addresses, self._port, self._token, self._blas))
+                await self._ray.run(ServerAddress(self._addresses, self._port, self._token, self._blas))
 
     def report(self) -> dict[str, Any]:
         """Return the part `cluster` of `/v1/scheduler`."""

@@ -24,12 +24,12 @@ from scheduler.shared.messages import Ready
 
 @dataclass(frozen=True, slots=True)
 class ServedName:
-    """One name of the model, and what applies where a body that asks for it says nothing."""
+    """One name of the model, and the defaults of bodies that ask for it."""
 
     name: str
     defaults: Defaults
     adapter: str = ""
-    """The name of the adapter that it means; empty: none."""
+    """The name of the adapter that it means; empty without one."""
     parent: str | None = None
     """The model's name, for an adapter."""
     embedder: Embedder | None = None
@@ -78,7 +78,7 @@ class ServedModel:
 
     @property
     def all_names(self) -> list[str]:
-        """Its own, and one for each adapter, of all by which requests may ask for it."""
+        """Return its own, and one for each adapter, of all by which requests may ask for it."""
         return [*self.names, *(f"{self.name}:{adapter}" for adapter in self.adapters())]
 
     def listing(self, served: ServedName, ready: Ready | None = None) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Served:
 
     @property
     def adapter(self) -> str:
-        """The LoRA adapter that the name means; empty: none."""
+        """Return the LoRA adapter that the name means, or an empty string without one."""
         return self.of_name.adapter
 
     @property

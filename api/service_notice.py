@@ -31,7 +31,8 @@ class ServiceNotice:
         return cls(address, int(microseconds) / 1e6 if watched else None)
 
     def send(self, **fields: str) -> bool:
-        """Send `READY="1"` and the like, each value on one line. Return whether somebody receives it."""
+        """Send `READY="1"` and the like, each value on one line. Return whether a service manager receives
+        it."""
         if not self._address:
             return False
         data = "\n".join(f"{name}={' '.join(value.split())}" for name, value in fields.items()).encode()

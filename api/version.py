@@ -18,7 +18,7 @@ _GIT_SECONDS = 5.0
 class Version:
     release: str
     commit: str = ""
-    """Abbreviated, with `-dirty` for a checkout with changes; empty: not known."""
+    """The commit, abbreviated, with `-dirty` for a checkout with changes; empty if unknown."""
 
     def __str__(self) -> str:
         return f"{self.release} ({self.commit})" if self.commit else self.release
@@ -44,7 +44,7 @@ def release_of(distribution: str) -> str:
 
 def commit_of(package: Path) -> str:
     """Return the commit of the package in this folder: what the build wrote into it (`hatch_build.py`), else
-    what git says of the checkout around it; empty if nobody knows."""
+    git's of the checkout around it; empty if it is unknown."""
     try:
         return (package / "commit.txt").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

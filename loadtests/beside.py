@@ -128,7 +128,7 @@ async def run(plan: BesidePlan, chat_model: Path, embedder: Path) -> Beside:
 
 
 def models_of(chat_model: Path, embedder: Path) -> str:
-    """The file of both models (`--models`)."""
+    """Return the file of both models (`--models`)."""
     # JSON's strings are TOML's as well.
     return f"""[[model]]
 name = {json.dumps(CHATS)}

@@ -150,10 +150,10 @@ def _take(payload: bytes, observed: Observed, now: float) -> bool:
         observed.usage = chunk["usage"]
     for choice in chunk.get("choices") or ():
         delta = choice.get("delta") or {}
-        said = delta.get("content") or ""
-        if said or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls"):
+        content = delta.get("content") or ""
+        if content or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls"):
             observed.stamps.append(now)
-            observed.text.append(said)
+            observed.text.append(content)
         observed.finish_reason = choice.get("finish_reason") or observed.finish_reason
     return False
 

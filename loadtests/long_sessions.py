@@ -72,7 +72,7 @@ class SessionsPlan:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The fields that say what is wanted of each turn."""
+        """Return the fields that describe what is wanted of each turn."""
         if self.model is None:
             return {"max_tokens": _SCRIPTED_TOKENS, "temperature": 0}
         streamed = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True}
@@ -120,7 +120,8 @@ class LongSessions:
 
     @property
     def turns_per_core_second(self) -> float:
-        """The bound on one server's own process: what its Python can do while it has one core's time."""
+        """Return the bound on one server's own process: what its Python can do while it has one core's
+        time."""
         return 1 / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
 
@@ -222,7 +223,7 @@ async def _asked_cold(
 
 def parted(warm: Sequence[Turn], cold: Sequence[Turn]) -> int:
     """Return how many cold turns, in the order of the warm ones, did not give the same tokens without a
-    cache. One that found something cached, or has no token, counts as well: it says nothing."""
+    cache. One that found something cached, or has no token, counts as well: it shows nothing."""
     return sum(
         one.tokens != again.tokens or bool(again.cached_tokens) or not again.tokens
         for one, again in zip(warm, cold, strict=False)

@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     """The stream ended without its end mark."""
     CONNECT_FAILED = "connect_failed"
     TIMED_OUT = "timed_out"
-    """No byte for the run's request timeout."""
+    """No byte arrived within the run's request timeout."""
     UNFINISHED = "unfinished"
     """Still running at the end of the run."""
 

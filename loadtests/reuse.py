@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 _ROLE, _CONTENT = "\ud800", "\ud801"
-"""Before a message's role and before its content. Lone surrogates, which UTF-8 text cannot contain, keep
-messages apart; they are not counted."""
+"""Characters before a message's role and before its content. Lone surrogates, which UTF-8 text cannot
+contain, keep messages apart; they are not counted."""
 
 
 class _Node:

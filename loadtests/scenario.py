@@ -1,4 +1,5 @@
-"""Scenarios: small declarative files that say which requests are sent, when, and how their clients behave.
+"""Scenarios: small declarative files that describe which requests are sent, when, and how their clients
+behave.
 
 A scenario is a list of populations; each is a number of agents of one kind. Loading checks everything and
 refuses unknown keys by name; `--set population.prompt.shared_tokens=1024` changes any value.
@@ -164,7 +165,7 @@ class Population(_Part):
     has them."""
     recall: bool = False
     """Every layer states facts, every turn asks for one of them, and its answer is checked. For models that
-    can do so; the model then decides the length of its answers, whatever `output.exact` says."""
+    can do so; the model then decides the length of its answers, and ignores `output.exact`."""
     subagents: Subagents | None = None
     hang_up: HangUp | None = None
     timeout_seconds: float | None = Field(default=None, gt=0)

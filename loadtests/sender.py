@@ -1,4 +1,4 @@
-"""Send the requests of one run, record each whatever its outcome, and count them."""
+"""Send the requests of one run, record each with its outcome, and count them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _GRAMMAR: Final = (
 
 
 class TargetError(Exception):
-    """A `--target` is invalid; the message says why."""
+    """A `--target` is invalid; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

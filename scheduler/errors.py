@@ -96,7 +96,7 @@ class ModelNotFound(InvalidRequest):
 
 
 class AdapterUnusable(InvalidRequest):
-    """A LoRA adapter that cannot be loaded; the message names it and says why."""
+    """A LoRA adapter that cannot be loaded; the message has its name and the reason."""
 
     code = "adapter_unusable"
 
@@ -120,7 +120,7 @@ class TooManyEngines(InvalidRequest):
 
 
 class NodesDecide(InvalidRequest):
-    """The engines follow the machines of a cluster; nobody else adds or removes one."""
+    """The engines follow the machines of a cluster; no operator adds or removes one."""
 
     code = "nodes_decide"
 

@@ -179,7 +179,7 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
-    """A tool call that cannot be parsed: the model's failure, so the answer goes on.
+    """A tool call that cannot be parsed: the model's failure, so the answer continues.
 
     `text` is all of it as the model wrote it, with its marks. Without `index`, nothing of it was sent.
     Otherwise `index` is the number of the call, which is over, and `rest` is the part of its arguments that
@@ -208,8 +208,8 @@ class Finished:
     vector: bytes = b""
     """The vector that a request asked for, which has no other answer: float32, little-endian."""
     hold_refusal: str = ""
-    """Why what the request asked to hold is not held, a sentence for the operator; empty: it is, or nothing
-    was asked."""
+    """Why what the request asked to hold is not held, a sentence for the operator; empty if it is, or if
+    nothing was asked."""
 
 
 @dataclass(frozen=True, slots=True)

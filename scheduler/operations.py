@@ -46,8 +46,8 @@ class Operations:
         recent: RecentRequests,
         model_waits_for: Callable[[], str] = str,
     ) -> None:
-        """`pieces`: what is kept of prompts. `model_waits_for`: what the model must do
-        before any queued request is served; empty: nothing."""
+        """`pieces`: what is kept of prompts. `model_waits_for`: what the model must do before any queued
+        request is served, or an empty string."""
         self._recent = recent
         self._model_waits_for = model_waits_for
         self._pieces, self._observed_pieces = pieces, PieceStatistics()

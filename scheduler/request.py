@@ -163,14 +163,14 @@ class GenerationRequest:
     """Only requests with equal salts share prefixes."""
     origin: Origin = Origin()
     adapter: str = ""
-    """The name of its LoRA adapter; empty: none."""
+    """The name of its LoRA adapter; empty without one."""
     adapter_key: str = ""
     """The fingerprint of the adapter's files; the scheduler sets it."""
     kind: ModelKind = "chat"
     """What is asked for. Of anything but "chat" the answer is a vector, `max_tokens` is 0, and the model must
     be of this kind."""
     dimensions: int = 0
-    """How many first numbers of the vector; 0: all of them."""
+    """Truncate the vector to this many dimensions; 0 keeps all."""
     holds: tuple[Hold, ...] = ()
     """At most one per `ttl` value of the dialect."""
     truncate_tokens: int | None = None

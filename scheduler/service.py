@@ -44,7 +44,7 @@ from scheduler.shared.pins import pin_name
 from scheduler.shared.token_ids import TokenIds
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.history import HistoryWatch, Work
+from scheduler.telemetry.history import HistoryWatch, RequestCounts
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
 
@@ -62,7 +62,7 @@ class ModelLoader(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """Return what queued requests wait for before an engine can take any of them; empty: nothing."""
+        """Return what queued requests wait for before an engine can take any of them, or an empty string."""
         ...
 
 
@@ -200,7 +200,7 @@ class Scheduler:
         await self.pool.adapters.load(source)
 
     def _salt(self, tenant: str, salt: str = "") -> str:
-        """Whose requests share what is kept of prompts."""
+        """Return the salt: requests with equal ones share what is kept of prompts."""
         # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.
         return f"{tenant}\0{salt}" if self._config.cache_sharing == "tenant" else salt
 
@@ -226,12 +226,12 @@ class Scheduler:
 
     @property
     def context_tokens(self) -> int:
-        """The longest prompt with its answer."""
+        """Return the longest prompt with its answer."""
         return self._preparation.context_tokens
 
     @property
     def most_requests(self) -> int:
-        """Return how many requests one client may have waiting, if nobody else has any."""
+        """Return how many requests one client may have waiting, if no other has any."""
         return self._queue.most_per_client
 
     def room_for(self, requests: int) -> bool:
@@ -263,7 +263,7 @@ class Scheduler:
         self._queue.charge_elsewhere(priority, tenant, tokens, at, now)
 
     def start_drain(self) -> None:
-        """Close admission; accepted requests go on."""
+        """Close admission; accepted requests continue."""
         self._admission.close()
 
     async def wait_idle(self) -> None:
@@ -312,8 +312,8 @@ class Scheduler:
         self.pool.woke(now)
         self._expiry.woke()
 
-    def _work(self) -> Work:
-        return Work(len(self._queue), len(self.pool), self.recent.number)
+    def _work(self) -> RequestCounts:
+        return RequestCounts(len(self._queue), len(self.pool), self.recent.number)
 
     # --- as the pool's observer
 

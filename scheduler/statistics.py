@@ -43,7 +43,7 @@ class EngineCondition(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     UNLOADED = "unloaded"
-    """Its model is not loaded: there is no process, until somebody asks for the model."""
+    """Its model is not loaded: there is no process, until a request asks for the model."""
     FAILED = "failed"
     """It could never be started, and no further attempt is made."""
 
@@ -158,7 +158,7 @@ class RunningStatistics:
     age_seconds: float
     running_seconds: float | None
     waits_for: str
-    """A `messages.WaitReason`, or that it awaits an engine; empty: nothing."""
+    """A `messages.WaitReason`, or that it awaits an engine; empty if it waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)

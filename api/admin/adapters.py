@@ -48,7 +48,7 @@ def adapter_routes(models: ServedModels) -> APIRouter:
 
     @router.post("/v1/unload_lora_adapter")
     async def unload(body: Validated[UnloadAdapterRequest]) -> dict[str, Any]:
-        """Take an adapter from new requests. Those that have it go on to their end; then its memory is
+        """Take an adapter from new requests. Those that have it keep it to their end; then its memory is
         freed."""
         base, scheduler = _base(models, body.base_model_name)
         scheduler.pool.adapters.unload(body.lora_name)

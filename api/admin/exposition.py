@@ -71,8 +71,8 @@ def _error_response(_: Scope, error: ApiError) -> JSONResponse:
 
 
 async def exposition_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Write the metrics, and let streams go on after each family: the series of many models are milliseconds
-    of work."""
+    """Write the metrics, and let streams continue after each family: the series of many models are
+    milliseconds of work."""
     modern = "application/openmetrics-text" in accept
     written = []
     for family in registry.collect():

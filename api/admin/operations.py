@@ -77,11 +77,11 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
-        """The queue by tenant and session, the requests in the engines, the bounds, the rate of finished
-        requests and the last cause of death; and of each engine its state, its slots, its measured speeds and
-        the plan of its last step (`report`; null if it does not answer). `engine` is the first one's report.
-        Of several models that is the first; `models` has each by its name. With engines on other machines
-        `cluster` says which there are, and whether new ones can be started."""
+        """Return the queue by tenant and session, the requests in the engines, the bounds, the rate of
+        finished requests and the last cause of death; and of each engine its state, its slots, its measured
+        speeds and the plan of its last step (`report`; null if it does not answer). `engine` is the first
+        one's report. Of several models that is the first; `models` has each by its name. With engines on
+        other machines `cluster` lists them, and whether new ones can be started."""
         bodies = {model.name: await scheduler_object(model.scheduler) for model, _ in models}
         first, *others = bodies.values()
         body = {**first, "models": bodies} if others else first

@@ -27,7 +27,7 @@ FEEDERS = 2
 """Blocks at a time: one is computed while the other is prepared and sent."""
 _POLL_SECONDS = 0.05
 _LONGEST_RETRY_SECONDS = 1.0
-"""After others took the room while a block was prepared, or a tenant's own bound."""
+"""Bound on the pause after others took the room while a block was prepared, or after a tenant's own bound."""
 
 
 Made: TypeAlias = Callable[[int, int], Awaitable[Sequence[GenerationRequest]]]

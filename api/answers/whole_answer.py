@@ -53,7 +53,8 @@ class ToolCallBlock:
 
     @property
     def input(self) -> dict[str, Any] | None:
-        """The arguments as an object; None for a malformed call, and one that the end of the answer cut."""
+        """Return the arguments as an object; None for a malformed call, and one that the end of the answer
+        cut."""
         if self.malformed:
             return None
         try:

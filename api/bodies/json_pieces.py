@@ -1,6 +1,6 @@
 """The JSON text of a whole answer, made as it is sent.
 
-An answer's log-probabilities come to tens of megabytes, which nobody holds at once: a worker thread encodes
+An answer's log-probabilities come to tens of megabytes, which are never held at once: a worker thread encodes
 the next slice when the client has taken the one before. The slices are short, because a thread that encodes
 holds the interpreter.
 """

@@ -36,13 +36,13 @@ _JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 def note(kind: str, what: str = "", name: str | None = None) -> str:
-    """The line. `kind`: image, audio, video or document; `what`: from `of_data` or `of_url`; `name`: the
-    file's, as the client gives it."""
+    """Return the line. `kind`: image, audio, video or document; `what`: from `of_data` or `of_url`; `name`:
+    the file's, as the client gives it."""
     return f"[{kind}{_quoted(name)}{what}: this model reads text only]"
 
 
 def of_url(url: str) -> str:
-    """Return what `note` says of a URL, which may be a `data:` URL. Others are neither fetched nor quoted."""
+    """Return the note about a URL, which may be a `data:` URL. Others are neither fetched nor quoted."""
     if url[:5].lower() != "data:":
         return " by URL"
     comma = url.find(",", 0, 1024)
@@ -52,12 +52,12 @@ def of_url(url: str) -> str:
 
 
 def of_file(data: str) -> str:
-    """Return what `note` says of a file, which comes as a `data:` URL or as its base64 text alone."""
+    """Return the note about a file, which comes as a `data:` URL or as its base64 text alone."""
     return of_url(data) if data[:5].lower() == "data:" else of_data(data)
 
 
 def of_data(data: str, start: int = 0) -> str:
-    """Return what `note` says of the base64 text in `data` from `start` on."""
+    """Return the note about the base64 text in `data` from `start` on."""
     length = _decoded_bytes(data, start)
     if length > LARGEST_LOOKED_AT_BYTES:
         return f", {length} bytes"
@@ -81,7 +81,7 @@ def _decoded_bytes(data: str, start: int) -> int:
 
 
 def _head(data: str, start: int) -> bytes:
-    """The first bytes; none of what is not base64."""
+    """Return the first bytes; none of what is not base64."""
     letters = data[start : start + LOOKED_AT_BYTES // 3 * 4]
     try:
         plain = "".join(letters.split()).rstrip("=").encode("ascii")

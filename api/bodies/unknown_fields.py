@@ -57,7 +57,8 @@ class UnknownFields:
         return {name: value[name] for name in names if name in value}
 
     def named(self, body: Any) -> tuple[str, ...]:
-        """Their paths in `body`, as `messages[].cache`, in order; ASCII without commas and white space."""
+        """Return their paths in `body`, as `messages[].cache`, in order; ASCII without commas and white
+        space."""
         if not self._places:
             return ()
         left = dict(self._places)
@@ -71,7 +72,7 @@ class UnknownFields:
 def _found(
     value: Any, left: dict[int, set[str]], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """The objects of `left`, and where they are. Ends with the last of them."""
+    """Yield the objects of `left`, and where they are. Ends with the last of them."""
     if isinstance(value, dict):
         if (names := left.pop(id(value), None)) is not None:
             yield path, names
@@ -94,7 +95,7 @@ def _path(parts: tuple[str, ...]) -> str:
 
 
 def ignored(scope: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of a request whose body has been read."""
+    """Return the names of a request whose body has been read."""
     names: tuple[str, ...] = scope.get(SCOPE_KEY, ())
     return names
 

@@ -81,11 +81,11 @@ async def _follow(
         with trio.CancelScope() as over:
             async with aclosing(raw) as pieces:
                 if response.status_code != 200:
-                    said = bytearray()
+                    refused = bytearray()
                     over.deadline = trio.current_time() + _REFUSAL_SECONDS
                     async for data in pieces:
-                        said += data[: _REFUSAL_BYTES - len(said)]
-                    answer.failure = refusal(response.status_code, bytes(said))
+                        refused += data[: _REFUSAL_BYTES - len(refused)]
+                    answer.failure = refusal(response.status_code, bytes(refused))
                     return
                 async for data in pieces:
                     answer.feed(data, trio.current_time())

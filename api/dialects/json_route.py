@@ -57,7 +57,7 @@ class BodyWork:
         return await self.offload(work, tenant=self.tenant, lane=self.lane)
 
     def response(self, content: dict[str, Any]) -> PiecedResponse:
-        """A whole answer, encoded as it is sent."""
+        """Return a whole answer, encoded as it is sent."""
         return PiecedResponse(content, self.offload, self.tenant)
 
     async def decode(self, body: _Body, decode: Callable[[_Body], _T]) -> _T:

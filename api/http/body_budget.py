@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from api.http.limits import Limits
-from api.http.refusals import Refusal, Refused
+from api.http.refusals import Refusal, RequestRefused
 
 SMALL_BYTES = 1 << 16
 """A body up to this size never waits: all connections together cannot hold much of it."""
@@ -53,7 +53,7 @@ class BodyBudget:
         self._of_account[account] += count
 
     async def wait_and_take(self, account: str, count: int) -> None:
-        """Raise Refused if there is no room for too long."""
+        """Raise RequestRefused if there is no room for too long."""
         if self._has_room(account, count) and not self._waiting:
             self.take(account, count)
             return
@@ -73,7 +73,9 @@ class BodyBudget:
                 self._waiting.remove(waiter)
                 self._grant()
         if not waiter.granted.is_set():
-            raise Refused(Refusal.BODIES_TOO_MANY, retry_after_seconds=self._limits.retry_after_seconds)
+            raise RequestRefused(
+                Refusal.BODIES_TOO_MANY, retry_after_seconds=self._limits.retry_after_seconds
+            )
 
     def give_back(self, account: str, count: int) -> None:
         self.held_bytes -= count
@@ -116,7 +118,8 @@ class BodyCharge:
         return self._budget.crowded
 
     async def cover(self, count: int, account: Callable[[], str]) -> None:
-        """Charge for a body of which `count` bytes are to be held now. Raise Refused if there is no room."""
+        """Charge for a body of which `count` bytes are to be held now. Raise RequestRefused if there is no
+        room."""
         if self._length is not None:
             count = self._length
         if self._released or self._charged >= count:

@@ -77,7 +77,7 @@ class Limits:
 
     least_refusal_seconds: float = 0.1
     """What is left of that time, and of `linger_seconds`, when all of `refusals` are taken: silent clients
-    then keep nobody in the backlog for long."""
+    then keep no others in the backlog for long."""
 
     spare_descriptors: int = 4
     """Descriptors kept for accepting when the process has no other: their connections get 503."""

@@ -1,4 +1,4 @@
-"""What applies where a body says nothing of sampling or thinking.
+"""The defaults of sampling and thinking, which apply where a body names none.
 
 Each field has the value of the first source that names it: the body, the settings of the served name, the
 options (`--default-temperature`, ...), the model's `generation_config.json`, else the neutral value, which
@@ -20,7 +20,7 @@ from api.bodies import sampling_values
 from scheduler.request import Reasoning, Sampling
 
 Thinking: TypeAlias = Literal["on", "off", "auto"]
-"""auto: as the chat template does where nobody asks."""
+"""auto leaves it to the chat template."""
 
 _T = TypeVar("_T")
 
@@ -95,7 +95,7 @@ class Defaults:
         frequency_penalty: float | None = None,
         logit_bias: tuple[tuple[int, float], ...] = (),
     ) -> Sampling:
-        """Return what a body says, and the defaults where it says None. Every dialect's decoder calls
+        """Return the body's values, and the defaults where it has None. Every dialect's decoder calls
         this."""
         default = self.sampling
         return Sampling(
@@ -144,7 +144,7 @@ def resolve(preset: DefaultSettings, options: DefaultSettings, file: DefaultSett
 
 
 def checked(name: str, value: Any) -> Any:
-    """`value` of the setting `name`, of its type. Raise ValueError where no body may say it."""
+    """Return `value` of the setting `name`, of its type. Raise ValueError where no body may have it."""
     return _validated(_ADAPTERS[name].validate_python, value, strict=True)
 
 
@@ -161,8 +161,8 @@ def _validated(validate: Any, value: Any, **options: Any) -> Any:
 
 
 def from_file(content: Mapping[str, Any]) -> tuple[DefaultSettings, dict[str, str]]:
-    """Return what `generation_config.json` says, and by key why a value in it is ignored. Never raises: the
-    file is the model's author's, and a server without one of its values is better than none."""
+    """Return the settings in `generation_config.json`, and by key why a value in it is ignored. Never raises:
+    the file is the model's author's, and a server without one of its values is better than none."""
     values: dict[str, Any] = {}
     ignored: dict[str, str] = {}
     for name in _OF_FILE:

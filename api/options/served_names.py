@@ -15,7 +15,7 @@ from api.options.model_defaults import SETTINGS, DefaultSettings, from_text
 
 @dataclass(frozen=True, slots=True)
 class NamedPreset:
-    """One name, and what it says of its defaults."""
+    """One name, and the defaults that it sets."""
 
     name: str
     preset: DefaultSettings = field(default_factory=DefaultSettings)

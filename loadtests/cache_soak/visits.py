@@ -1,4 +1,5 @@
-"""Sessions that come, grow and leave, each with words, names and schemas that nobody had before."""
+"""Sessions that come, grow and leave, each with words, names and schemas of its own that no earlier one
+had."""
 
 from __future__ import annotations
 

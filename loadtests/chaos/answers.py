@@ -51,7 +51,7 @@ class Answer:
     """Silences of LEAST_PAUSE_SECONDS or more; none before its first words, when it may wait in the queue."""
 
     @property
-    def said(self) -> tuple[object, ...]:
+    def outcome(self) -> tuple[object, ...]:
         """Return what must be equal with and without engine deaths."""
         calls = tuple(self.calls)
         return (self.text, self.reasoning, calls, self.finish_reason, self.output_tokens, self.error)

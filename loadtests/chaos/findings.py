@@ -89,7 +89,7 @@ def compare(
     parted = [
         question
         for question in plain
-        if question.number in whole and whole[question.number].said != undisturbed[question.number].said
+        if question.number in whole and whole[question.number].outcome != undisturbed[question.number].outcome
     ]
     return Findings(
         asked=len(plain),
@@ -111,7 +111,7 @@ def compare(
         greedy_parted=[question.number for question in parted if question.greedy],
         sampled_parted=[question.number for question in parted if not question.greedy],
         control_parted=[
-            number for number, answer in control.items() if answer.said != undisturbed[number].said
+            number for number, answer in control.items() if answer.outcome != undisturbed[number].outcome
         ],
         poison=[
             disturbed.get(question.number, Answer()).error or "answered"

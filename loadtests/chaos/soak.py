@@ -111,7 +111,7 @@ async def _client(
         soak.answers += 1
         soak.failed += not answer.whole
         if answer.whole:
-            parted = answer.said != known.setdefault(question.number, answer).said
+            parted = answer.outcome != known.setdefault(question.number, answer).outcome
             soak.parted += parted
             soak.greedy_parted += parted and question.greedy
 

@@ -101,7 +101,7 @@ def _performance(folder: Path, quick: bool) -> Iterator[Section]:
 
 
 def _section(title: str, expected: str, findings: Iterable[Finding]) -> Section:
-    """Print each finding as it is made: on a device that dies, the last line says where."""
+    """Print each finding as it is made: on a device that dies, the last line shows the cause."""
     print(f"{title}:", flush=True)
     made: list[Finding] = []
     for finding in findings:

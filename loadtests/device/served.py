@@ -1,4 +1,5 @@
-"""A server on this device: how it starts, what it says of itself, and streams whose engine is killed."""
+"""A server on this device: how it starts, what it reports about itself, and streams whose engine is
+killed."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _PIECES_BEFORE_DEATH = 5
 """Every stream has this many pieces of its answer when the engine is killed."""
 _TIMEOUT_SECONDS = 120.0
 _DESCRIBED = ("fallbacks", "float32_products", "weights_bytes")
-"""What `/v1/models` says of how the model is computed."""
+"""Fields of `/v1/models` about how the model is computed."""
 
 
 @dataclass(slots=True)

@@ -78,7 +78,7 @@ class RoundRobin:
 
 
 def least_loaded(candidates: Sequence[Candidate], output_tokens: float, last: str | None) -> Candidate:
-    """A `Place` that looks at requests only; of equal ones the first engine."""
+    """Return a `Place` that looks at requests only; of equal ones the first engine."""
     return min(candidates, key=lambda one: (one.requests, int(one.engine)))
 
 

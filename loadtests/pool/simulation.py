@@ -90,7 +90,7 @@ class _Clock:
         return trio.current_time() + self.ahead_seconds
 
     async def catch_up(self) -> None:
-        """Let the step's time pass for everybody else."""
+        """Let the step's time pass for all other tasks."""
         seconds, self.ahead_seconds = self.ahead_seconds, 0.0
         await trio.sleep(seconds)
 
@@ -171,7 +171,7 @@ class _Engine:
 
 
 def simulated(main: Callable[[], Awaitable[_T]]) -> _T:
-    """Run `main` on a virtual clock, which jumps to the next deadline whenever nobody has anything to do."""
+    """Run `main` on a virtual clock, which jumps to the next deadline whenever no task has anything to do."""
     return trio.run(main, clock=MockClock(autojump_threshold=0))
 
 

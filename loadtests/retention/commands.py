@@ -35,7 +35,7 @@ def retention_command(names: tuple[str, ...], seconds: float, share: float, seed
 
 
 def traces_of(found: Sequence[Again]) -> Iterator[list[Again]]:
-    """Each trace's results, the server's own rule last."""
+    """Yield each trace's results, the server's own rule last."""
     for name in dict.fromkeys(one.trace for one in found):
         yield [one for one in found if one.trace == name]
 

@@ -92,7 +92,7 @@ POPULATIONS: Mapping[str, tuple[Agents, ...]] = {
 
 
 def trace(name: str, seconds: float, seed: int = 0) -> Trace:
-    """A named population's turns in the order of their times."""
+    """Return a named population's turns in the order of their times."""
     turns = [
         turn
         for number, agents in enumerate(POPULATIONS[name])

@@ -57,8 +57,8 @@ class ToolSyntax:
     short_ids: bool = False
     """Mistral's templates accept only ids of nine letters and digits."""
     result_mark: str = ""
-    """What begins a tool's result. A model that does not stop after its calls goes on with this: the answer
-    ends before it."""
+    """The start of a tool's result. A model that does not stop after its calls continues with this: the
+    answer ends before it."""
 
 
 class Layout(Enum):
@@ -86,7 +86,8 @@ class AnswerFormat:
 
     @property
     def tool_calls(self) -> Literal["native", "generic", "none"]:
-        """Whose dialect the calls are in: the model's own template's, or ours (`prompt/generic_tools.py`)."""
+        """Return whose dialect the calls are in: the model's own template's, or ours
+        (`prompt/generic_tools.py`)."""
         if not self.has_tool_calls:
             return "none"
         return "generic" if self.tools is not None and self.tools.name == GENERIC else "native"
@@ -124,8 +125,8 @@ class AnswerFormat:
         return frozenset(tokens)
 
     def splitter(self, *, tools: bool, in_reasoning: bool) -> Splitter:
-        """The splitter of one answer. `tools`: whether any were offered. `in_reasoning`: the prompt opened
-        it."""
+        """Return the splitter of one answer. `tools`: whether any were offered. `in_reasoning`: the prompt
+        opened it."""
         if self.layout is Layout.HARMONY:
             return HarmonySplitter(calls=tools)
         edges = self._edges(tools)
@@ -214,7 +215,7 @@ REASONING_PARSERS = ("auto", "none", "harmony", *REASONING_SYNTAXES)
 
 
 def tool_parsers() -> tuple[str, ...]:
-    """Values of `--tool-parser`."""
+    """Return values of `--tool-parser`."""
     return ("auto", "none", "harmony", GENERIC, "dsml", *mlx_lm_parts.tool_parser_names())
 
 
@@ -232,7 +233,7 @@ def tool_syntax(name: str) -> ToolSyntax:
 def answer_format(
     tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> AnswerFormat:
-    """The format of a transformers tokenizer's model. Raise OptionError for unknown names."""
+    """Return the format of a transformers tokenizer's model. Raise OptionError for unknown names."""
     _check("tool-parser", tool_parser, tool_parsers())
     _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
     if "harmony" in (tool_parser, reasoning_parser) or (
@@ -251,7 +252,7 @@ def answer_format(
 
 
 def template_type(tokenizer: Any, model_type: str) -> str | None:
-    """The name of mlx-lm's template program, if the model's folder asks for one."""
+    """Return the name of mlx-lm's template program, if the model's folder asks for one."""
     defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
     name = tokenizer.init_kwargs.get("chat_template_type", defaults.get("chat_template_type"))
     return None if name is None else str(name)

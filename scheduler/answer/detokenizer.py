@@ -25,7 +25,7 @@ class Detokenizer(Protocol):
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The character that stands for each byte in GPT-2's byte-level BPE (openai/gpt-2, encoder.py)."""
+    """Return the character that stands for each byte in GPT-2's byte-level BPE (openai/gpt-2, encoder.py)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

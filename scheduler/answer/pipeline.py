@@ -74,12 +74,12 @@ class AnswerPipeline:
 
     @property
     def call_dialect(self) -> str:
-        """The syntax of its tool calls; empty: it can have none."""
+        """Return the syntax of its tool calls, or an empty string if it can have none."""
         return "" if self._assembly is None else self._assembly.call_dialect
 
     @property
     def stop_string(self) -> str | None:
-        """The stop string that matched."""
+        """Return the stop string that matched."""
         return self._stop_strings.matched
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
@@ -93,8 +93,8 @@ class AnswerPipeline:
     def read(
         self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()
     ) -> Iterator[AnswerPiece | Heavy]:
-        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token. Exhaust it
-        before the next call."""
+        """Yield the pieces that these tokens complete; with `spans`, `logprobs` has one entry per token.
+        Exhaust it before the next call."""
         if self._spans is not None:
             for token_id, entry in zip(token_ids, logprobs, strict=True):
                 if self.stopped:
@@ -137,7 +137,7 @@ class AnswerPipeline:
             yield TextDelta("", last)
 
     def end_token(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs | None:
-        """The token that ended the answer and is none of its text; None without `spans`."""
+        """Return the token that ended the answer and is none of its text; None without `spans`."""
         return None if self._spans is None else self._spans.spelled(token_id, logprobs)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:

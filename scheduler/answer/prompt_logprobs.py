@@ -45,7 +45,7 @@ class PromptLogprobs(PromptScores):
             self._entries.clear()
 
     def spelled(self) -> Iterator[PromptToken]:
-        """All tokens of the prompt."""
+        """Yield all tokens of the prompt."""
         decoder, characters = _utf8("replace"), 0
         for token, entry in zip_longest(self._prompt, (None, *self._entries)):
             data, known = self._token_bytes(token), None

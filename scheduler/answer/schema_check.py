@@ -75,7 +75,7 @@ class SchemaCheck:
         return None
 
     def types(self, schema: Schema) -> tuple[str, ...]:
-        """Return the types that `schema` allows; empty: any."""
+        """Return the types that `schema` allows; an empty tuple allows any."""
         kinds = schema.get("type")
         if isinstance(kinds, str):
             return (kinds,)

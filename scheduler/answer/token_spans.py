@@ -32,7 +32,7 @@ class TokenSpans:
         self.add_text(characters)
 
     def spelled(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs:
-        """A token that comes next."""
+        """Return a token that comes next."""
         return TokenLogprobs.of(token_id, logprobs.chosen, logprobs.top, self._token_bytes, self._characters)
 
     def add_text(self, characters: int) -> None:

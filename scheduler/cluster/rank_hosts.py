@@ -42,7 +42,7 @@ class RankHosts:
 
     @property
     def name(self) -> str:
-        """The engine's, for people."""
+        """Return the engine's, for people."""
         return " + ".join(names[0] for names in self.machines)
 
     def rank_of(self, host: str, address: str) -> int | None:

@@ -106,8 +106,8 @@ now."""
 
 
 def _yield_processor() -> None:
-    """Somebody waits for each token of a chat, and for a vector only among thousands: where both are computed
-    on the processor, chats go first. Not before the load, which somebody waits for."""
+    """Yield the processor to chats: a reader waits for each token of a chat, and for a vector only among
+    thousands. Not before the load, which a client waits for."""
     if not _THREADS.is_dir():
         os.nice(_NICE)
         return

@@ -121,7 +121,7 @@ class Backend(Protocol):
 
     @property
     def cache(self) -> Cache | None:
-        """The prefix cache, or None."""
+        """Return the prefix cache, or None."""
         ...
 
     @property

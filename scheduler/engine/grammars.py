@@ -45,7 +45,7 @@ class Grammars:
 
     @property
     def compiled(self) -> int:
-        """The number of grammars kept or being compiled."""
+        """Return the number of grammars kept or being compiled."""
         return len(self._compiled)
 
     def preparing(self, submit: Submit) -> bool:
@@ -108,8 +108,8 @@ class Grammars:
 
 
 def grammar_tokenizer(folder: Path, vocabulary: int, config: dict[str, Any]) -> LLTokenizer:
-    """The model's tokens in the library's form; takes 0.1 s to 1 s. Raise what transformers and the library
-    raise for a folder without a usable tokenizer."""
+    """Return the model's tokens in the library's form; takes 0.1 s to 1 s. Raise what transformers and the
+    library raise for a folder without a usable tokenizer."""
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)

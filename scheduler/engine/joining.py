@@ -96,7 +96,7 @@ def _preload(blas: str) -> None:
 
 
 def _lock(device: str, host: str, server: str) -> None:
-    """Hold the device until this process ends. Waits for an engine that has it, and says so. Raise
+    """Hold the device until this process ends. Waits for an engine that has it, and reports that. Raise
     DeviceBusy."""
     holder = f"process {os.getpid()}, an engine of {server}"
     while True:

@@ -25,8 +25,8 @@ _EMBEDDED_FOLDER = Path(__file__).parents[1] / "models" / "embedded"
 
 
 def located(command: Load) -> Load:
-    """Return `command` with folders of this machine, whose files may be read whole for it. Raise LoadRefused,
-    which says what to do; OSError if the folder cannot be read."""
+    """Return `command` with folders of this machine, whose files may be read whole for it. Raise LoadRefused
+    with the remedy, or OSError if the folder cannot be read."""
     if not command.fingerprint:
         return command
     cache_folder = user_cache_folder(os.environ)

@@ -132,7 +132,7 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     refused: tuple[int, ...] = ()
     """Requests that rank 0 has refused at admission in the plan before: so must every rank have done."""
     compare: int = 0
-    """Not 0: after this plan each rank sends its state, with this number."""
+    """If not 0, each rank sends its state with this number after this plan."""
 
     @property
     def computes(self) -> bool:
@@ -187,8 +187,8 @@ def _fitting(
     state: EngineState, rows: abc.Sequence[Sequence], budget: PrefillBudget
 ) -> tuple[tuple[Chunk, ...], PrefillBudget, int]:
     """Return the chunks of this step, their budget as far as memory allows it, and what the step takes of
-    memory. Where that is too much, the longest prompts join later, and then chunks are smaller; what has
-    begun goes on, and one prompt alone is computed whatever it takes."""
+    memory. Where that is too much, the longest prompts join later, and then chunks are smaller; prompts that
+    have begun continue, and a single prompt is always computed."""
     room, begun = state.allowance.room, state.begun
     prompts = [row for row in rows if row.chunkable_tokens]
     decoding = [row for row in rows if not row.chunkable_tokens]

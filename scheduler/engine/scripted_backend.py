@@ -374,7 +374,7 @@ class ScriptedBackend:
         return KV_BYTES_PER_TOKEN * sum(row.computed_tokens - row.in_place_tokens for row in rows)
 
     def held_bytes(self) -> int:
-        """Bytes of rows and cached prefixes."""
+        """Return bytes of rows and cached prefixes."""
         return self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
 
     @property

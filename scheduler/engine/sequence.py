@@ -80,7 +80,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def new_tokens(self) -> int:
-        """Tokens generated since it was last admitted."""
+        """Return tokens generated since it was last admitted."""
         return len(self.tokens) - self.prompt_tokens
 
     @property
@@ -91,7 +91,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def asked_tokens(self) -> int:
-        """The length of what the client sent."""
+        """Return the length of what the client sent."""
         return self._answer_start
 
     @property
@@ -102,8 +102,8 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
         return wanted and self.scored_tokens < self.asked_tokens - 1
 
     def score(self, start: int, end: int) -> range:
-        """The positions whose log-probabilities the tokens from `start` to `end` give, and that were not
-        returned yet: from now on they count as returned. Each token gives the next one's."""
+        """Return the positions whose log-probabilities the tokens from `start` to `end` give, and that were
+        not returned yet: from now on they count as returned. Each token gives the next one's."""
         if not self.unscored:
             return range(0)
         positions = range(max(start, self.scored_tokens) + 1, min(end + 1, self.asked_tokens))
@@ -112,11 +112,11 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
         return positions
 
     def prompt(self) -> array[int]:
-        """A copy of what the client sent."""
+        """Return a copy of what the client sent."""
         return self.tokens[: self._answer_start]
 
     def answer(self) -> array[int]:
-        """A copy of the answer so far."""
+        """Return a copy of the answer so far."""
         return self.tokens[self._answer_start :]
 
     @property
@@ -126,7 +126,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
         return next((pause for pause in self.checkpoints if done < pause < end), end) - done
 
     def requeue(self) -> None:
-        """After a preemption: its answer so far becomes part of what must be prefilled."""
+        """Requeue it after a preemption: its answer so far becomes part of what must be prefilled."""
         self.prompt_tokens = len(self.tokens)
         self.computed_tokens = self.cached_tokens = self.in_place_tokens = 0
         self.preemptions += 1

@@ -76,7 +76,7 @@ class Adapters:
 
     @property
     def names(self) -> list[str]:
-        """Those that requests may use."""
+        """Return those that requests may use."""
         return list(self._served)
 
     @property
@@ -106,7 +106,7 @@ class Adapters:
         return replace(request, adapter_key=source.key)
 
     async def load(self, source: AdapterSource) -> None:
-        """Load an adapter into all engines, or into none. Raise AdapterUnusable, which says why, and
+        """Load an adapter into all engines, or into none. Raise AdapterUnusable with the reason, and
         Unavailable if no engine answers."""
         async with self._loading:
             if source.name in self._served:
@@ -141,7 +141,7 @@ class Adapters:
             raise AdapterUnusable(refusals[0], param="lora_path")
 
     def unload(self, name: str) -> None:
-        """Take it from new requests; those that have it go on. Raise ModelNotFound."""
+        """Take it from new requests; those that have it keep it. Raise ModelNotFound."""
         source = self._served.pop(name, None)
         if source is None:
             raise ModelNotFound(f"the adapter {name!r} is not loaded", param="lora_name")
@@ -155,7 +155,7 @@ class Adapters:
         self._drop_unused(key)
 
     def _drop_unused(self, key: str) -> None:
-        """Unload it from the engines if nobody may or does use it."""
+        """Unload it from the engines if no request may or does use it."""
         if self._uses[key] > 0 or any(source.key == key for source in self._served.values()):
             return
         del self._uses[key]

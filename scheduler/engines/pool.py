@@ -119,7 +119,7 @@ class Pool:
 
     @property
     def records(self) -> Iterator[StreamRecord]:
-        """All requests in the pool."""
+        """Yield all requests in the pool."""
         for engine in self:
             yield from engine.multiplexer
         yield from self.awaiting
@@ -131,7 +131,7 @@ class Pool:
         return self.statistics().ready
 
     def statistics(self) -> EngineStatistics:
-        """All engines as one."""
+        """Return all engines as one."""
         return life_of_all(self)
 
     def service_token_seconds(self, output_weight: float) -> float | None:
@@ -184,7 +184,8 @@ class Pool:
 
     @property
     def failure(self) -> str | None:
-        """Return why none of its engines can be started; None also where that ends `run`, which says why."""
+        """Return why none of its engines can be started. Return None also where that ends `run`, which raises
+        the reason."""
         if self._ends_with_first_engines or not all(engine.failed for engine in self):
             return None
         return next((engine.failure for engine in self), None)
@@ -399,7 +400,7 @@ class Pool:
         return [engine for engine in self if not engine.draining]
 
     def _follow_blocks(self) -> None:
-        """Admission is closed while nobody can be counted on."""
+        """Close admission while no engine is available."""
         now = self._clock()
         found = [one.blocked(now) for one in self._serving()]
         blocks = [block for block in found if block is not None]

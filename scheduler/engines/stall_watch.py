@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from scheduler.engines.deadlines import Step, StepDeadlines, Work, next_step
+from scheduler.engines.deadlines import StepDeadlines, TimedStep, Work, next_step
 from scheduler.requests.record import StreamRecord
 from scheduler.shared.messages import Inspect, Inspection, StepOutput, ToEngine
 
@@ -61,7 +61,7 @@ class StallWatch:
         if not (output.tokens or output.prefills or output.retired):
             return
         if self._on_board and not self._prefills_again():
-            taken = Step(_work(output), next_step(self._on_board).context_tokens)
+            taken = TimedStep(_work(output), next_step(self._on_board).context_tokens)
             self._deadlines.observe(taken, now - self._progressed_at)
         self._last_step_at = self._progressed_at = now
         self._seen = (output.counters.steps, output.counters.cache.disk_reads)
@@ -76,7 +76,7 @@ class StallWatch:
             self._seen, self._progressed_at = done, now
 
     def seconds(self, now: float) -> float:
-        """Seconds without progress; 0 while none is expected."""
+        """Return seconds without progress; 0 while none is expected."""
         return now - self._progressed_at if self._on_board else 0.0
 
     def last_step_seconds(self, now: float) -> float | None:

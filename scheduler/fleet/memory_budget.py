@@ -1,9 +1,9 @@
 """One memory budget over all engines: who has which part of it, and what they have reported.
 
-The thin shell around `memory_shares.py`, without tasks: the fleet reports what happens to engines, and sends
-what `rebalance` returns. Nothing is known of the device here: the first engine, which is loaded without a
-part, says what the operator's option, the device and the machine come to, and that is the budget. Where it
-knows of no limit there is none, and no engine is sent one.
+State of the shared budget, without tasks: current grants, reports, and the messages that the fleet must send
+(`rebalance`). The device is unknown here: the first engine, which is loaded without a part, reports what the
+operator's option, the device and the machine come to, and that is the budget. Where it knows of no limit
+there is none, and no engine is sent one.
 
 A part is an engine's from the moment that it is granted until its process has ended. An engine that has died
 keeps it, and is loaded with it again.
@@ -105,7 +105,7 @@ class MemoryBudget:
         self._engines: dict[str, _Engine] = {}
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        """Each engine's part in bytes, for operators; 0 while it has none."""
+        """Yield each engine's part in bytes, for operators; 0 while it has none."""
         return iter([(one.name, one.limit_bytes) for one in self._engines.values()])
 
     # --- what happens to engines

@@ -109,7 +109,7 @@ class Model:
 
     @property
     def condition(self) -> str:
-        """Its state; of a loaded one that of its engines."""
+        """Return its state; of a loaded one that of its engines."""
         life = self.scheduler.pool.statistics()
         if self.state is ModelState.LOADED or life.ready is not None:
             return life.condition.value

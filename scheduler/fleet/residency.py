@@ -1,4 +1,4 @@
-"""Which models are loaded, and which must go for another one. Pure: `now` is an argument.
+"""Decides which models are loaded, and which are unloaded for another one. Pure: `now` is an argument.
 
 A requested model is loaded when its least memory is free. Where it is not, idle models are unloaded, the
 least recently used first. A model that serves is never interrupted: after its turn it gets no new requests
@@ -118,7 +118,7 @@ def _is_over(model: Standing, now: float) -> bool:
 
 
 def _wanted(models: Sequence[Standing]) -> list[Standing]:
-    """Those to load, the longest wait first."""
+    """Return those to load, the longest wait first."""
     waiting = [
         (model.wanted_since, number, model)
         for number, model in enumerate(models)
@@ -154,7 +154,7 @@ def _never_fits(wanted: Standing, models: Sequence[Standing], budget_bytes: int 
 def _victims(
     models: Sequence[Standing], unload: Sequence[str], missing: int, now: float, patience: Patience
 ) -> tuple[list[str], list[str]]:
-    """Return whom to unload and whom to drain for the missing bytes: as few as suffice, or nobody."""
+    """Return which models to unload and which to drain for the missing bytes: as few as suffice, or none."""
     if missing <= 0:
         return [], []
     left = [

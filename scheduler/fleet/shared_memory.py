@@ -19,7 +19,7 @@ _log = structlog.get_logger("fleet")
 
 @dataclass(frozen=True, slots=True)
 class EngineShare:
-    """Implements `pool.owner.MemoryShare`."""
+    """Implements `engines.memory_share.MemoryShare`."""
 
     budget: MemoryBudget
     engine: str
@@ -48,8 +48,8 @@ class EngineShare:
 
 
 class SharedMemory:
-    """Implements `fleet.Memory`. `needs` returns the least that an engine of each model takes on a device, as
-    its files tell; the device is None before it is known."""
+    """Implements `fleet.FleetMemory`. `needs` returns the least that an engine of each model takes on a
+    device, as its files tell; the device is None before it is known."""
 
     def __init__(self, budget: MemoryBudget, needs: Mapping[str, Callable[[str | None], int]]) -> None:
         self._budget = budget

@@ -74,7 +74,8 @@ class AnswerGrammars:
         return short_complaint(self._vocabulary.complaint(grammar))
 
     def grammar(self, request: GenerationRequest, *, in_reasoning: bool, known_only: bool = False) -> str:
-        """The grammar of the answer; empty: none. `in_reasoning`: the prompt has opened reasoning.
+        """Return the grammar of the answer, or an empty string without one. `in_reasoning`: the prompt has
+        opened reasoning.
 
         Raise InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
         check it and `known_only` forbids that.
@@ -142,7 +143,7 @@ class AnswerGrammars:
 
 _TOO_LARGE = f"it is larger than {MAX_GRAMMAR_BYTES} bytes"
 _ALL_TOOLS = "tools"
-"""The place of a grammar that nobody asked for but the operator: where it fails, there is none."""
+"""The place of a grammar that only the operator asked for: where it fails, there is none."""
 
 
 def _asked(request: GenerationRequest, hold_calls: HoldCalls) -> tuple[str, bool] | None:

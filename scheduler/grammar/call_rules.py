@@ -21,7 +21,7 @@ from scheduler.answer.dialects.description import (
     Keywords,
     Tagged,
 )
-from scheduler.answer.dialects.parameter_kind import Kind, parameter_kind
+from scheduler.answer.dialects.parameter_kind import ParameterKind, parameter_kind
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
 from scheduler.grammar.text_pattern import is_free, no_null, on_one_line, text_pattern, text_without, trimmed
@@ -54,15 +54,16 @@ class CallRules:
         self._json_arguments = json_arguments
 
     def calls(self, tools: Sequence[Tool], *, several: bool) -> str:
-        """The rule of one or more calls of any of the tools, and no text. Raise Inexpressible, with the
-        tool's place as the first step of its path."""
+        """Return the rule of one or more calls of any of the tools, and no text. Raise Inexpressible, with
+        the tool's place as the first step of its path."""
         self._write(tools, several=several)
         before, after = self._dialect.around_text
         empty_text = " ".join(_choice(self._book.literal, ("", mark)) for mark in (before, after))
         return f"{empty_text} {self._book.literal(self._mark)} marked {self._trails()}"
 
     def text_with_calls(self, tools: Sequence[Tool], *, several: bool) -> str:
-        """The rule of any text with calls in it, each of them held from its mark on. Raise Inexpressible."""
+        """Return the rule of any text with calls in it, each of them held from its mark on. Raise
+        Inexpressible."""
         self._write(tools, several=several and bool(self._dialect.opening))
         free = text_without((self._mark,))
         text, marked = self._book.terminal(free), f"{self._book.ended_by(free, self._mark)} marked"
@@ -297,7 +298,7 @@ class _TaggedRules:
         if others is False:
             return self._no_parameters()
         path = (*one.path, "additionalProperties")
-        if parameter_kind(others, self._forms.root) is Kind.JSON:
+        if parameter_kind(others, self._forms.root) is ParameterKind.JSON:
             self._forms.fault(path, "parameters without declared names can only be strings in this dialect")
             return self._no_parameters()
         texts = [form for form in self._forms.of(others, path) if form.kind == "string"]
@@ -336,7 +337,7 @@ def _is_read_exactly(schema: Any, forms: Sequence[Form]) -> bool:
 
 
 def _choice(literal: Callable[[str], str], texts: Sequence[str]) -> str:
-    """One of these texts; an empty one makes the rest optional."""
+    """Return one of these texts; an empty one makes the rest optional."""
     written = [literal(text) for text in texts if text]
     if not written:
         return ""

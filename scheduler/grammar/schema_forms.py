@@ -46,7 +46,7 @@ Path = tuple[str, ...]
 
 
 class Inexpressible(Exception):
-    """A part of a schema that no rule can say. `path`: its place in the tool's parameters."""
+    """A part of a schema that no rule can express. `path`: its place in the tool's parameters."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(why)
@@ -158,7 +158,7 @@ class SchemaForms:
                 self.fault(path, "more than one of its schemas may fit a value")
 
     def _differ(self, one: Any, other: Any) -> bool:
-        """Return whether a property that both require tells two objects apart."""
+        """Return whether a property that both require separates two objects."""
         first, second = self._check.resolve(one) or {}, self._check.resolve(other) or {}
         shared = set(_listed(first, "required")) & set(_listed(second, "required"))
         for name in shared:
@@ -268,7 +268,7 @@ def same_value(one: Any, other: Any, budget: StepBudget) -> bool:
 
 
 def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
-    """The place and the words for a schema that is none."""
+    """Return the place and the words for a schema that is none."""
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as fault:

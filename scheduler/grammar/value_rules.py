@@ -162,17 +162,17 @@ class ValueRules:
         )
 
     def value(self, schema: Any, path: Path) -> str:
-        """The rule of all values that fit. Raise Inexpressible."""
+        """Return the rule of all values that fit. Raise Inexpressible."""
         return self.rule_of(self._forms.of(schema, path), json.dumps(schema), path)
 
     def rule_of(self, forms: Sequence[Form], name: str, path: Path) -> str:
-        """The rule of `forms`, which `name` tells from others of this tool."""
+        """Return the rule of `forms`; `name` separates it from others of this tool."""
         key = "\0".join((self._notation.name, self._notation.gap, str(self._forms.strict), self._root, name))
         return self._book.recursive(key, lambda: self._alternatives(forms, path))
 
     def members(self, form: Form) -> list[tuple[str, Any, bool]]:
-        """An object's declared members in the order in which they are written: name, schema, whether it must
-        be there."""
+        """Return an object's declared members in the order in which they are written: name, schema, whether
+        it must be there."""
         schema = form.schema
         properties = schema.get("properties", {})
         required = [name for name in schema.get("required", []) if isinstance(name, str)]
@@ -262,7 +262,8 @@ class ValueRules:
         return f'"{{" {gap} {self.listed(form, self._notation.key)} {gap} "}}"'
 
     def listed(self, form: Form, key_of: Callable[[str], str | None], comma: str = ",") -> str:
-        """An object's declared members, without what stands around them. `key_of`: as `Notation.key`."""
+        """Return an object's declared members, without what stands around them. `key_of`: as
+        `Notation.key`."""
         rules: list[tuple[str, bool]] = []
         for name, schema, required in self.members(form):
             path = (*form.path, "properties", name)
@@ -277,7 +278,8 @@ class ValueRules:
         return self._in_order(rules, f"{quoted(comma)} {self._notation.gap if comma == ',' else ''}")
 
     def _in_order(self, rules: Sequence[tuple[str, bool]], comma: str) -> str:
-        """Members in this order with commas between them; those that are not required may be left out."""
+        """Return members in this order with commas between them; those that are not required may be left
+        out."""
         first, more = NOTHING, NOTHING
         is_last = True
         for rule, required in reversed(rules):

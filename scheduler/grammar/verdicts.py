@@ -35,7 +35,7 @@ class Verdicts:
         return len(self._known)
 
     def known(self, grammar: str) -> str | None:
-        """The cached error, or None if the grammar is valid. Raise UnknownVerdict."""
+        """Return the cached error, or None if the grammar is valid. Raise UnknownVerdict."""
         with self._lock:
             if grammar not in self._known:
                 raise UnknownVerdict

@@ -64,5 +64,5 @@ class GrammarVocabulary:
 
 
 def quoted(text: str) -> str:
-    """A Lark string: JSON's escapes, without escaping letters."""
+    """Return a Lark string: JSON's escapes, without escaping letters."""
     return json.dumps(text, ensure_ascii=False)

@@ -29,8 +29,8 @@ _EMPTY = "NoExtensionBias"
 
 
 def json_options(schema: Any, asked: WhiteSpace | None = None) -> dict[str, Any]:
-    """The library's options (`x-guidance`) for an answer that is held to `schema`; `asked` is the client's
-    own white space."""
+    """Return the library's options (`x-guidance`) for an answer that is held to `schema`; `asked` is the
+    client's own white space."""
     if asked is None:
         levels = indentation_levels(schema)
         return {"whitespace_pattern": f" |\\n( {{0,{_BLANKS * levels}}}|\\t{{0,{levels}}})"}
@@ -109,7 +109,7 @@ def _alternatives(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _inside(schema: dict[str, Any]) -> Iterator[Any]:
-    """The declared schemas of an object's and an array's members."""
+    """Yield the declared schemas of an object's and an array's members."""
     for keyword in ("properties", "patternProperties"):
         if isinstance(named := schema.get(keyword), dict):
             yield from named.values()

@@ -55,7 +55,7 @@ class Admission:
 
     @property
     def tokenizing(self) -> Mapping[str, int]:
-        """Requests in `preparing`, by tenant."""
+        """Return requests in `preparing`, by tenant."""
         return self._preparing
 
     @contextmanager

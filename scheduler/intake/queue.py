@@ -112,7 +112,7 @@ class IntakeQueue:
         self._prompt_tokens += prompt_tokens
 
     def pop(self, now: float) -> StreamRecord:
-        """The next request. Its charge stays open until `charge_actual`. Raise KeyError when empty."""
+        """Return the next request. Its charge stays open until `charge_actual`. Raise KeyError when empty."""
         ticket = self._fair.pop(now)
         self._dispatched[ticket.request_id] = ticket
         return self._take_out(ticket)
@@ -165,7 +165,7 @@ class IntakeQueue:
 
     @property
     def records(self) -> Iterable[StreamRecord]:
-        """All waiting requests."""
+        """Return all waiting requests."""
         return self._waiting.values()
 
     def ahead_of(self, request_id: int, now: float) -> int | None:

@@ -96,7 +96,7 @@ class ServiceLedger:
         return self._root.sessions.get(tenant)
 
     def service_on_arrival(self, tenant: str, session: str) -> tuple[float, float]:
-        """The scaled service, of its tenant and of its session, with which a request pushed now would
+        """Return the scaled service, of its tenant and of its session, with which a request pushed now would
         compete."""
         tenant_account = self.account(tenant) or Account()
         session_account = tenant_account.sessions.get(session) or Account()

@@ -29,7 +29,7 @@ else:
 
 
 def continuous_seconds() -> float:
-    """Return the time of a clock that goes on while the machine sleeps."""
+    """Return the time of a clock that runs while the machine sleeps."""
     return time.clock_gettime(_CONTINUOUS_CLOCK)
 
 

@@ -73,7 +73,7 @@ class Shape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """The bytes of keys and values of one token in all layers, in float32."""
+        """Return the bytes of keys and values of one token in all layers, in float32."""
         return 2 * 4 * self.layers * self.kv_heads * self.head_dim
 
 

@@ -61,11 +61,11 @@ class Exit:
 
     @property
     def last_words(self) -> str:
-        """Its last line, and the signal that ended it; empty: neither."""
-        said = self.last_stderr[-1] if self.last_stderr else ""
+        """Return its last line, and the signal that ended it; empty without either."""
+        last_line = self.last_stderr[-1] if self.last_stderr else ""
         if self.returncode is None or self.returncode >= 0:
-            return said
-        return f"it {self}{f'; before that: {said}' if said else ''}"
+            return last_line
+        return f"it {self}{f'; before that: {last_line}' if last_line else ''}"
 
 
 class Child(Protocol):
@@ -181,7 +181,7 @@ class ChildProcess:
 
 
 async def relay_stderr(stream: trio.abc.ReceiveStream, tail: StderrTail, relayed: trio.Event) -> None:
-    """Until its end, which may never come if the process left a child of its own."""
+    """Relay to its end, which may never come if the process left a child of its own."""
     try:
         async for data in stream:
             tail.feed(data)

@@ -27,7 +27,7 @@ class StderrTail:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The last lines."""
+        """Return the last lines."""
         return tuple(self._kept)
 
     def feed(self, data: bytes | bytearray) -> None:

@@ -1,9 +1,9 @@
 """Whether a model's folder holds an embedder or a reranker, and how its vectors are made.
 
-sentence-transformers' files say it: `modules.json` names what follows the model, each module with a
+sentence-transformers' files decide: `modules.json` names what follows the model, each module with a
 `config.json` in a folder of its own (`1_Pooling`, `2_Dense`, `3_Normalize`, `1_LogitScore`), and
 `config_sentence_transformers.json` has the texts to put before an input. Conversions often lack them; then
-`--task` says what the model is, with the convention of its kind: the last token's state at length 1, or
+`--task` names what the model is, with the convention of its kind: the last token's state at length 1, or
 Qwen3-Reranker's "yes" against "no". What is written there and cannot be computed is refused by name.
 """
 
@@ -20,7 +20,7 @@ from scheduler.errors import StartupError
 from scheduler.shared.pooling import ModelKind, PooledTokens, Pooler
 
 Task: TypeAlias = Literal["auto", "chat", "embedding", "rerank"]
-"""What the operator says of a model; auto: what its folder says."""
+"""The operator's name for the use of a model; auto: what its folder shows."""
 MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _MODES: dict[str, PooledTokens] = {"lasttoken": "last", "mean": "mean", "cls": "first"}
@@ -201,7 +201,7 @@ def _dimensions(path: Path, config: Mapping[str, Any], pooler: Pooler) -> int:
 
 
 def _matryoshka(config: Mapping[str, Any]) -> tuple[int, ...] | bool:
-    """vLLM's rule: what config.json says."""
+    """Return config.json's value, as vLLM does."""
     given = tuple(int(size) for size in config.get("matryoshka_dimensions") or ())
     return given or bool(config.get("is_matryoshka"))
 
@@ -212,7 +212,7 @@ def _most_tokens(path: Path) -> int | None:
 
 
 def _template(path: Path) -> str:
-    """The chat template's text; empty: there is none."""
+    """Return the chat template's text, or an empty string without one."""
     try:
         return (path / "chat_template.jinja").read_text("utf-8")
     except OSError:

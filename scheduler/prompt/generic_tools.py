@@ -24,7 +24,7 @@ _ASKED: Message = {"role": "user", "content": _FIRST}
 
 
 def knows_tools(render: Renderer) -> bool:
-    """Return whether a template writes the tools that it gets. One that fails is taken to."""
+    """Return whether the template renders tools; one that raises counts as yes."""
     try:
         return render(ChatPrompt((_ASKED,))) != render(ChatPrompt((_ASKED,), tools=(_PROBE,)))
     except Exception:  # A template is a program and may raise anything.

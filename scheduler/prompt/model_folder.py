@@ -77,8 +77,8 @@ def find(model: str) -> Path:
 
 
 def inspect(path: Path, task: Task = "auto", *, matryoshka: bool = False) -> ModelFolder:
-    """Read the configuration of the model in `path`. `task`: what the operator says that it is for;
-    `matryoshka`: that an embedder's vectors may be cut. Raise StartupError if it is invalid."""
+    """Read the configuration of the model in `path`. `task`: the operator's name for its use; `matryoshka`:
+    an embedder's vectors may be cut. Raise StartupError if it is invalid."""
     config = read_json(path / "config.json")
     if config is None:
         raise StartupError(f"--model: {path} holds no config.json")

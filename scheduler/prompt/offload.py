@@ -97,7 +97,7 @@ def is_large(prompt: Prompt, max_values: int | None = None) -> bool | None:
 
 
 def _is_large(values: list[Any], max_values: int | None) -> bool | None:
-    """The same for JSON values: a string counts its length, every value at least one."""
+    """Return the same for JSON values: a string counts its length, every value at least one."""
     characters = seen = 0
     while values and characters <= LARGE_CHARACTERS:
         if seen == max_values:

@@ -63,7 +63,7 @@ class PreparedRequest:
     system_tokens: int = 0
     """Length of the system prompt; 0: there is none."""
     grammar: str = ""
-    """The grammar of the answer; empty: none."""
+    """The grammar of the answer; empty without one."""
     thinking: ThinkingBudget | None = None
     """None where no reasoning can be found by its token ids."""
     holds: tuple[tuple[int, float], ...] = ()

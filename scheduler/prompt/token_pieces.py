@@ -84,8 +84,8 @@ class TokenPieces:
         return PieceStatistics(self._tokens, self._kept_tokens, self._held_bytes)
 
     def encode(self, text: str, salt: str) -> TokenIds:
-        """Return the ids of `text`. Only texts with equal salts share pieces, so that nobody learns from the
-        time that it takes what others have sent. Raise what the tokenizer does."""
+        """Return the ids of `text`. Only texts with equal salts share pieces, so that a client cannot learn
+        from the time that it takes what others have sent. Raise what the tokenizer does."""
         if not self.works:
             return compact(self._encode_all([text])[0])
         *runs, rest = self._runs(text)
@@ -106,7 +106,7 @@ class TokenPieces:
         yield text[start:]
 
     def _boundary(self, text: str, position: int) -> int | None:
-        """The beginning of the first mark from `position` on that no mark before it overlaps."""
+        """Return the beginning of the first mark from `position` on that no mark before it overlaps."""
         while position < len(text) and (found := self._pattern.search(text, position)):
             first = self._pattern.search(text, found.start() - self._longest + 1)
             if first is not None and first.start() == found.start():

@@ -36,7 +36,8 @@ class Tokenizer(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """One more than the largest token id of the tokenizer. The model may have more ids, without text."""
+        """Return one more than the largest token id of the tokenizer. The model may have more ids, without
+        text."""
         ...
 
     @property
@@ -49,11 +50,11 @@ class Tokenizer(Protocol):
 
     @property
     def special_token_ids(self) -> frozenset[int]:
-        """Tokens that no plain text contains, such as the templates' turn marks."""
+        """Return tokens that no plain text contains, such as the templates' turn marks."""
         ...
 
     def render(self, prompt: ChatPrompt) -> str:
-        """The prompt text of a conversation, up to the assistant's turn (or within it). Raise
+        """Return the prompt text of a conversation, up to the assistant's turn (or within it). Raise
         TemplateFailed."""
         ...
 
@@ -73,28 +74,29 @@ class Tokenizer(Protocol):
         ...
 
     def encode_whole(self, text: str) -> list[int]:
-        """The same with what the tokenizer puts around a text: the last token of an embedder, for example."""
+        """Return the same with what the tokenizer puts around a text: the last token of an embedder, for
+        example."""
         ...
 
     def fewest_tokens(self, text: str) -> int:
-        """A lower bound on the tokens of `encode`, in a thousandth of its time; 0 if there is none."""
+        """Return a lower bound on the tokens of `encode`, in a thousandth of its time; 0 if there is none."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of a prompt's ids, special tokens spelled out. Thread-safe."""
+        """Return the text of a prompt's ids, special tokens spelled out. Thread-safe."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """One token as UTF-8, special ones spelled out. It may be part of a character, and it includes the
-        space that it has in the middle of a text. Empty for ids without a token."""
+        """Return one token as UTF-8, special ones spelled out. It may be part of a character, and it includes
+        the space that it has in the middle of a text. Empty for ids without a token."""
         ...
 
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
-        """A new detokenizer; cheap. Special tokens give no text, except those in `spelled`."""
+        """Return a new detokenizer; cheap. Special tokens give no text, except those in `spelled`."""
         ...
 
     def to_json(self) -> str:
-        """The whole tokenizer as `tokenizer.json` text: megabytes, built at each call."""
+        """Return the whole tokenizer as `tokenizer.json` text: megabytes, built at each call."""
         ...
 
 

@@ -28,12 +28,12 @@ class Awaiting:
 
     @property
     def trusted(self) -> list[StreamRecord]:
-        """Those that did not crash their engine: any engine may have them."""
+        """Return those that did not crash their engine: any engine may have them."""
         return [record for record in self._records.values() if not record.suspect]
 
     @property
     def suspects(self) -> list[StreamRecord]:
-        """Those that may have: each needs an engine whose death would have no other culprit."""
+        """Return those that may have: each needs an engine whose death would have no other culprit."""
         return [record for record in self._records.values() if record.suspect]
 
     def add(self, records: Iterable[StreamRecord]) -> None:

@@ -12,8 +12,8 @@ from scheduler.errors import LinkError
 
 
 class State(StrEnum):
-    """The value names the phase in a time line, which shows none from ENDING on: what a request did then goes
-    on until it is over."""
+    """The value names the phase in a time line, which shows none from ENDING on: what a request did then
+    continues until it is over."""
 
     QUEUED = "queue"
     """Accepted: tokenized, and in the intake queue."""
@@ -37,14 +37,14 @@ class State(StrEnum):
 class Event(Enum):
     DISPATCH = auto()
     WAIT = auto()
-    """The engine says why it has no slot."""
+    """The engine reports why it has no slot."""
     ADMIT = auto()
     """It waited for a slot, and has got one."""
     PREEMPT = auto()
     PREFILL = auto()
     TOKEN = auto()
     CANCEL = auto()
-    """The client left, or a deadline passed: the record's outcome says which."""
+    """The client left, or a deadline passed: the record's outcome tells them apart."""
     LOSE = auto()
     """Its engine died."""
     END = auto()
@@ -92,7 +92,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 def move(state: State, event: Event) -> State:
-    """The state after `event`. Raise IllegalMove."""
+    """Return the state after `event`. Raise IllegalMove."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:

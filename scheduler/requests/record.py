@@ -170,7 +170,7 @@ class StreamRecord:
 
     @property
     def ending(self) -> FinishReason | None:
-        """The finish reason of a complete answer whose Retired was lost; else None."""
+        """Return the finish reason of a complete answer whose Retired was lost; else None."""
         if self.emitted and self.emitted[-1] in self.prepared.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if self.output_tokens >= self.prepared.max_tokens else None
@@ -236,8 +236,8 @@ class StreamRecord:
             self.mailbox.put_progress(Prefilling(done, total))
 
     def read(self, part: Part) -> Iterator[AnswerPiece | Heavy]:
-        """The pieces that the next part completes, in any thread. After tokens `pipeline.stopped` is whether
-        the answer is over."""
+        """Yield the pieces that the next part completes, in any thread. After tokens `pipeline.stopped` is
+        whether the answer is over."""
         only_prompt = self.prepared.request.only_prompt
         match part:
             case TokenOut() if not only_prompt:
@@ -369,8 +369,8 @@ class StreamRecord:
 
     @property
     def waits_for(self) -> str:
-        """Return what keeps it from running, once it has left the queue (`shared.waits.REASONS`).
-        Empty: it runs, or ends."""
+        """Return what keeps it from running, once it has left the queue: one of `shared.waits.REASONS`, or an
+        empty string if it runs, or ends."""
         match self.state:
             case State.SUBMITTED:
                 return "step"

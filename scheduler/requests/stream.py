@@ -23,7 +23,7 @@ class RequestStream:
         waits_for: Callable[[], str] = str,
     ) -> None:
         """`ahead_of(request_id, now)`: how many queued requests go before this one. `waits_for`: what its
-        model must do before any of them is served; empty: nothing."""
+        model must do before any of them is served, or an empty string."""
         self._records = tuple(records)
         self._doorbell = doorbell
         self._ahead_of = ahead_of

@@ -130,9 +130,10 @@ def _keys(value: Any) -> tuple[str, ...] | None:
 
 
 def salted(adapter: str, salt: str) -> str:
-    """Return the salt under which a request's prefixes are cached. `adapter`: its fingerprint; empty: none.
+    """Return the salt under which a request's prefixes are cached. `adapter`: its fingerprint, or an empty
+    string without one.
 
-    No two pairs give the same salt, whatever a client sends as its own: a salt that begins with NUL, as ours
+    No two pairs give the same salt, for any salt that a client sends: a salt that begins with NUL, as ours
     do, gets one more.
     """
     if adapter:

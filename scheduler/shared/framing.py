@@ -96,7 +96,7 @@ def message_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 def engine_inbound() -> FrameReader[ToEngine]:
-    """A reader for what the engine receives."""
+    """Return a reader for what the engine receives."""
     return FrameReader(message_decoder(ToEngine))
 
 

@@ -63,7 +63,7 @@ class RankGroup(WireStruct, frozen=True):
     """IP:PORT of each rank on which its neighbours in the ring reach it. Empty if all ranks are on this
     machine, and rank 0 chooses the ports."""
     control: str = ""
-    """IP:PORT of rank 0, where the processes of the other ranks dial it; empty: rank 0 starts them."""
+    """IP:PORT of rank 0, which the processes of the other ranks dial; empty if rank 0 starts them."""
     token: str = ""
     """What a process that dials `control` must know. Never logged."""
     devices: tuple[tuple[str, ...], ...] = ()
@@ -103,7 +103,7 @@ class EngineConfig(WireStruct, frozen=True):
     """Bytes for the prefix cache and running rows together. 0: no prefix cache; -1: what the device
     allows."""
     kv_disk: str = ""
-    """Folder of the disk tier; empty: no disk tier."""
+    """Folder of the disk tier; empty without one."""
     kv_disk_bytes: int = 32 << 30
     """Bytes of each engine."""
     itl_target_ms: float = 0.0
@@ -223,8 +223,8 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     min_tokens: int = 0
     """No stop token before this many tokens, unless the grammar allows no other token."""
     grammar: str = ""
-    """llguidance grammar of the whole answer, from its first token; empty: none. At most MAX_GRAMMAR_BYTES,
-    which the server checks."""
+    """llguidance grammar of the whole answer, from its first token; empty without one. At most
+    MAX_GRAMMAR_BYTES, which the server checks."""
     thinking: ThinkingBudget | None = None
     """The thinking budget, or None if reasoning is unlimited."""
     prompt_logprobs: int | None = None
@@ -232,7 +232,8 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     alternatives, in PromptLogprobsOut, all of them before or with the first token. The prompt is then
     computed as a whole, without a prefix hit."""
     adapter: str = ""
-    """The key of its LoRA adapter; empty: none. Prefixes are shared only with requests of the same one."""
+    """The key of its LoRA adapter; empty without one. Prefixes are shared only with requests of the same
+    one."""
     dimensions: int | None = None
     """Set if the request asks for the prompt's vector: its first `dimensions` numbers, or all of them for 0.
     It comes with Retired. None if it asks for tokens."""
@@ -385,7 +386,8 @@ class Retired(WireStruct, frozen=True):
     vector: bytes = b""
     """float32, little-endian."""
     hold_refusal: str = ""
-    """Why a hold of its Submit is not kept, a sentence for the operator; empty: all are, or there is none."""
+    """Why a hold of its Submit is not kept, a sentence for the operator; empty if all are, or if there is
+    none."""
 
 
 class Inspection(WireStruct, frozen=True, tag="inspection"):
@@ -401,8 +403,8 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
 
 
 class AdapterLoaded(WireStruct, frozen=True, tag="adapter_loaded"):
-    """The reply to a LoadAdapter. `refusal`: why it is not loaded, a sentence for the operator; empty: it
-    is."""
+    """The reply to a LoadAdapter. `refusal`: why it is not loaded, a sentence for the operator, or an empty
+    string if it is."""
 
     query: int
     refusal: str = ""

@@ -58,12 +58,12 @@ class ThinkingLimit:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Tokens between opening and end marks. A mark that is begun counts until it is complete."""
+        """Return tokens between opening and end marks. A mark that is begun counts until it is complete."""
         return self._completed + self._inside
 
     @property
     def forced(self) -> int | None:
-        """The next token of the answer, if the model has no say in it."""
+        """Return the next token of the answer, if it is forced."""
         if self._phase is not _Phase.INSIDE or self._left() != 0:
             return None
         return self._budget.end[_begun(self._tail, self._budget.end)]

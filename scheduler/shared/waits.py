@@ -26,7 +26,7 @@ REASONS: Mapping[str, str] = {
     "preempted": "it lost its slot because KV memory ran out",
     "awaiting_engine": "its engine died; another one resumes it",
 }
-"""All of them, with what they say to an operator."""
+"""All reasons, with their explanation for an operator."""
 
 WaitReason: TypeAlias = Literal["slot", "prefix", "kv_cache", "memory", "preparation", "preempted", "nothing"]
 """Why a request of the engine has no slot: all are taken, it follows another that computes its prefix, the KV

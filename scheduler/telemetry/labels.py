@@ -1,4 +1,4 @@
-"""The closed sets of label values: what each label of a metric may say."""
+"""The closed sets of label values: the values that each label of a metric may have."""
 
 from __future__ import annotations
 

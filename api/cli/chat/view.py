@@ -45,7 +45,7 @@ class AnswerView:
     def __init__(self, console: Console, answer: Answer) -> None:
         self._console = console
         self._answer = answer
-        self._thought = self._said = 0
+        self._thought = self._written = 0
         """Pieces that were taken from the answer."""
         self._thoughts = self._rest = ""
         """Thinking and text that are not printed yet."""
@@ -82,8 +82,8 @@ class AnswerView:
     def _print_finished(self, *, is_all: bool = False) -> None:
         answer = self._answer
         self._thoughts += "".join(answer.thinking[self._thought :])
-        self._rest += "".join(answer.text[self._said :])
-        self._thought, self._said = len(answer.thinking), len(answer.text)
+        self._rest += "".join(answer.text[self._written :])
+        self._thought, self._written = len(answer.thinking), len(answer.text)
         end = len(self._thoughts) if is_all or answer.text else self._thoughts.rfind("\n") + 1
         if end:
             self._print(_thinking(self._thoughts[:end]))

@@ -70,7 +70,7 @@ class ModelOnDisk:
     agent_tokens: int = 0
     """The number asked for, or the model's context, if that is less."""
     reason: str = ""
-    """Why it cannot be served here; empty: it can."""
+    """Why it cannot be served here, or an empty string if it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Facts:
     """What that bound becomes within the limit."""
     leftovers: tuple[Leftover, ...] = ()
     variable_error: str = ""
-    """What `serve` would say of the PENSTOCK_ variables; empty: nothing."""
+    """The error that `serve` would raise for the PENSTOCK_ variables; empty without one."""
     tokens: int = 0
     """Tokens of an agent, as asked for."""
     models: tuple[ModelOnDisk, ...] = ()

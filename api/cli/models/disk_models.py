@@ -61,7 +61,7 @@ class DiskModel:
     revision: str = ""
     """The hub's commit."""
     reason: str = ""
-    """Why it cannot be served; empty: nothing that its files say is against it."""
+    """Why it cannot be served, as far as its files show; empty if it can."""
     model_type: str = ""
     task: ModelKind = "chat"
     weights_bytes: int = 0
@@ -224,7 +224,7 @@ def quantization(config: Any, packed_layers: int) -> Quantization | None:
 
 
 def _hub_places(cache: Path) -> Iterator[DiskModel]:
-    """Each snapshot of each repository; of one without any, its folder. Read here and not by
+    """Yield each snapshot of each repository; of one without any, its folder. Read here and not by
     `scan_cache_dir`, which leaves out a repository whole where one link is broken."""
     for repository in _subfolders(cache):
         if not repository.name.startswith(_REPO_PREFIX):
@@ -244,8 +244,8 @@ def _hub_places(cache: Path) -> Iterator[DiskModel]:
 
 
 def _folder_places(folders: Iterable[Path], *, given: bool) -> Iterator[DiskModel]:
-    """A folder that is a model, or the models in it, at most two deep (`owner/name`). What an operator has
-    `given` and holds none is listed."""
+    """Yield a folder that is a model, or the models in it, at most two deep (`owner/name`). What an operator
+    has `given` and holds none is listed."""
     for folder in folders:
         folder = folder.expanduser()
         if not folder.is_dir():
@@ -278,7 +278,7 @@ def _is_candidate(folder: Path) -> bool:
 
 
 def _distinct(places: Iterable[DiskModel]) -> list[DiskModel]:
-    """The first of those with one folder, which several options may name."""
+    """Return the first of those with one folder, which several options may name."""
     found: dict[str, DiskModel] = {}
     for place in places:
         found.setdefault(os.path.realpath(place.folder), place)
@@ -286,7 +286,8 @@ def _distinct(places: Iterable[DiskModel]) -> list[DiskModel]:
 
 
 def _disk_bytes(folder: Path) -> int:
-    """The files below, links followed: a snapshot's are links to blobs, of which each counts once."""
+    """Return the bytes of the files below, links followed: a snapshot's are links to blobs, of which each
+    counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for base, _, names in os.walk(folder, onerror=None):
         for name in names:

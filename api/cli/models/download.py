@@ -98,7 +98,7 @@ class Download:
         return self.repository / "snapshots" / self.listing.commit
 
     def missing(self) -> list[HubFile]:
-        """Files whose blob is not there in its full size."""
+        """Return files whose blob is not there in its full size."""
         return [file for file in self.listing.files if _size(self._blob(file)) != file.nbytes]
 
     @property

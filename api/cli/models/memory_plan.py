@@ -24,7 +24,7 @@ class MemoryPlan:
     row: RowBytes | None = None
     """Bytes of a row, or None if unknown because mlx-lm could not build the model."""
     reason: str = ""
-    """Why it does not fit, with figures; empty: it does."""
+    """Why it does not fit, with figures; empty if it fits."""
 
     @property
     def fits(self) -> bool:

@@ -96,7 +96,7 @@ def _refers(path: Path, commit: str) -> bool:
 
 
 def _freed(paths: Sequence[Path]) -> int:
-    """The files below, links not followed."""
+    """Return the bytes of the files below, links not followed."""
     return sum(
         file.lstat().st_size
         for path in paths

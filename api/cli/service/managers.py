@@ -192,7 +192,7 @@ class Launchd:
         return []
 
     def _printed(self, target: str) -> str:
-        """Return what launchd knows of it; empty: nothing."""
+        """Return launchd's description of it; empty without one."""
         done = _done(["launchctl", "print", target])
         return "" if done.returncode else done.stdout
 
@@ -208,8 +208,8 @@ def launchd_state(text: str) -> ManagerState:
     restarts = max(0, int(runs) - 1) if runs.isdigit() else None
     failed = shown.get("last exit code", "0").split(":")[0] not in ("0", "(never exited)")
     is_coming = shown["state"] in ("running", "spawn scheduled")
-    said = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
-    return ManagerState(said, is_coming or not failed, restarts, _number(shown.get("pid", "")))
+    words = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
+    return ManagerState(words, is_coming or not failed, restarts, _number(shown.get("pid", "")))
 
 
 def _memory_bytes(pid: int) -> int | None:
@@ -258,5 +258,5 @@ def _done(command: Sequence[str], seconds: float = _COMMAND_SECONDS) -> subproce
 
 
 def _failed(command: Sequence[str], done: subprocess.CompletedProcess[str]) -> OperatorError:
-    said = (done.stderr or done.stdout).strip().splitlines()[-2:]
-    return OperatorError(f"{' '.join(command)} failed: " + "\n".join(said or ["without a word"]))
+    last_lines = (done.stderr or done.stdout).strip().splitlines()[-2:]
+    return OperatorError(f"{' '.join(command)} failed: " + "\n".join(last_lines or ["without a word"]))

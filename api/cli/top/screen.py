@@ -35,7 +35,7 @@ class View:
     figures: Figures | None = None
     cache: Cache | None = None
     trouble: str = ""
-    """Why nothing new comes; empty: it does."""
+    """Why no update comes; empty while updates come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ def _messages(turns: Iterable[InputMessage]) -> Iterator[Message]:
             case "user":
                 yield from _user(blocks)
             case "system":
-                kept = stable(texts(_only_said(blocks, role)))
+                kept = stable(texts(_only_text(blocks, role)))
                 if kept:
                     yield {"role": "system", "content": joined(kept)}
 
@@ -175,20 +175,20 @@ def _assistant(blocks: list[ContentBlock]) -> Message:
 
 def _user(blocks: list[ContentBlock]) -> Iterator[Message]:
     """Make each tool result a message of its own; the user's text around it keeps its place."""
-    said: list[str] = []
+    user_texts: list[str] = []
     for block in blocks:
         if isinstance(block, ToolResult):
-            if said:
-                yield {"role": "user", "content": joined(said)}
-                said = []
+            if user_texts:
+                yield {"role": "user", "content": joined(user_texts)}
+                user_texts = []
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.text}
         else:
-            said.extend(texts(_only_said([block], "user")))
-    if said or not blocks:
-        yield {"role": "user", "content": joined(said)}
+            user_texts.extend(texts(_only_text([block], "user")))
+    if user_texts or not blocks:
+        yield {"role": "user", "content": joined(user_texts)}
 
 
-def _only_said(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
+def _only_text(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
     for block in blocks:
         if not isinstance(block, Text | Image | Document | SearchResult):
             raise _misplaced(block, role)

@@ -77,7 +77,8 @@ def _likeliest(entry: TokenLogprobs, top: int | None) -> dict[str, float]:
 
 
 def _name(data: bytes) -> str:
-    """A token as a key: parts of characters, which all read the same, by their bytes, as OpenAI has them."""
+    """Return a token as a key: parts of characters, which all read the same, by their bytes, as OpenAI has
+    them."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -102,15 +103,15 @@ def completion_object(
     choices: list[dict[str, Any]] = []
     for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True)):
         scores = answer.choices[index - index % each].end.prompt
-        said: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
+        body: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
         if logprobs is not None and echo_logprobs and scores is not None:
-            said["logprobs"] = echoed_logprobs(scores, choice, echo, logprobs)
+            body["logprobs"] = echoed_logprobs(scores, choice, echo, logprobs)
         elif logprobs is not None:
-            said["logprobs"] = logprobs_object(choice.logprobs)
-        said["finish_reason"] = choice.end.reason.value
+            body["logprobs"] = logprobs_object(choice.logprobs)
+        body["finish_reason"] = choice.end.reason.value
         if prompt_logprobs is not None and scores is not None:
-            said["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
-        choices.append(said)
+            body["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
+        choices.append(body)
     return {
         "id": public_id,
         "object": "text_completion",

@@ -43,7 +43,7 @@ def _truncated(tokens: int | None) -> int | None:
 
 
 def _prompt(name: str | None, embedder: Embedder | None) -> str:
-    """The text before each input."""
+    """Return the text before each input."""
     if embedder is None:
         return ""
     if name is None:

@@ -29,7 +29,7 @@ class ContentPart(Body):
     refusal: str | None = None
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return self.text or self.refusal or ""
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class ImagePart(MediaPart):
     image_url: _Linked
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("image", self.image_url.url)
 
 
@@ -86,7 +86,7 @@ class VideoPart(MediaPart):
     video_url: _Linked
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("video", self.video_url.url)
 
 
@@ -95,7 +95,7 @@ class AudioUrlPart(MediaPart):
     audio_url: _Linked
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("audio", self.audio_url.url)
 
 
@@ -109,7 +109,7 @@ class AudioPart(MediaPart):
     input_audio: InputAudio
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("audio", self.input_audio.data)
 
 
@@ -126,7 +126,7 @@ class FilePart(MediaPart):
     file: InputFile
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("document", self.file.file_data or "", self.file.filename)
 
 
@@ -136,11 +136,11 @@ _Part = Annotated[
 
 
 def spoken(parts: Sequence[Any]) -> list[str]:
-    """Return what each part says; a line about media stands on a line of its own."""
+    """Return the text of each part; a line about media stands on a line of its own."""
     texts: list[str] = []
     before: Any = None
     for part in parts:
-        text = part.said
+        text = part.as_text
         noted = isinstance(part, MediaPart) or isinstance(before, MediaPart)
         if before is not None and noted and not texts[-1].endswith("\n"):
             text = "\n" + text
@@ -233,6 +233,6 @@ class ChatMessage(Body):
 
     @property
     def blocks(self) -> list[str]:
-        """The text of each part."""
+        """Return the text of each part."""
         parts = spoken(self.content or ())
         return [*parts, self.refusal] if self.refusal else parts

@@ -116,8 +116,8 @@ class ResponseEncoder:
         place = self._place(index, block)
         match block:
             case TextBlock(text=text):
-                said = {**place, "text": text, "logprobs": logprobs}
-                done = self._event("response.output_text.done", said)
+                data = {**place, "text": text, "logprobs": logprobs}
+                done = self._event("response.output_text.done", data)
                 done += self._event("response.content_part.done", {**place, "part": part(block, logprobs)})
             case ReasoningBlock(text=text):
                 done = self._event("response.reasoning_text.done", {**place, "text": text})

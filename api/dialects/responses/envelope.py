@@ -82,8 +82,8 @@ class Envelope:
         match block:
             case TextBlock():
                 content = [part(block, logprobs)] if over else []
-                said = {"role": "assistant", "status": status, "content": content}
-                return {"id": item_id, "type": "message", **said}
+                message = {"role": "assistant", "status": status, "content": content}
+                return {"id": item_id, "type": "message", **message}
             case ReasoningBlock():
                 content = [part(block)] if over else []
                 thought = {"summary": [], "content": content, "encrypted_content": None, "status": status}

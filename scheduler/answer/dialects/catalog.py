@@ -229,8 +229,8 @@ _BY_NAME = {
 
 
 def dialect_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Dialect | Unheld | None:
-    """The dialect of a model's calls; None if the model has none. `has_token`: whether a text is a special
-    token of the model."""
+    """Return the dialect of a model's calls; None if the model has none. `has_token`: whether a text is a
+    special token of the model."""
     if form.layout is Layout.HARMONY:
         return _HARMONY
     if form.tools is None:
@@ -249,6 +249,6 @@ def described(name: str) -> Dialect | None:
 
 
 def writes_bare_text(name: str) -> bool:
-    """Return whether the text of a parameter alone does not say if it is a string or JSON."""
+    """Return whether the text of a parameter alone does not decide if it is a string or JSON."""
     dialect = _BY_NAME.get(name)
     return dialect is not None and isinstance(dialect.arguments, Tagged) and not dialect.arguments.is_flagged

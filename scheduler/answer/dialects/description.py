@@ -72,7 +72,7 @@ class Tagged:
 
     @property
     def is_flagged(self) -> bool:
-        """Return whether a value's opening says whether it is a string or JSON."""
+        """Return whether a value's opening decides if it is a string or JSON."""
         return self.json_opening != ""
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from scheduler.answer.answer_format import ToolSyntax
-from scheduler.answer.tool_calls.reading import Calls, ParsedCall, UnreadableCall, read_block
+from scheduler.answer.tool_calls.reading import AnswerCalls, ParsedCall, UnreadableCall, read_block
 from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextStream
 from scheduler.answer.tool_calls.written_call import WrittenCall
 from scheduler.events import AnswerPiece
@@ -18,7 +18,7 @@ TextPieces: TypeAlias = Generator[AnswerPiece | None, None, str]
 
 
 class BlockText:
-    def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
+    def __init__(self, syntax: ToolSyntax, calls: AnswerCalls) -> None:
         self.syntax = syntax
         self.calls = calls
         self.stream = TextStream()

@@ -2,7 +2,7 @@
 
 The kind of dialect decides which reader follows the text. Where the text is not as the model's template has
 it, the reader gives up, and mlx-lm's parser decides about the whole block when it ends: a call that was begun
-goes on if the parser finds the same in it, and is malformed otherwise. Nothing sent is taken back.
+continues if the parser finds the same in it, and is malformed otherwise. Nothing sent is taken back.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from scheduler.answer.tool_calls.json_calls import JsonCalls
 from scheduler.answer.tool_calls.keywords import KeywordCalls
 from scheduler.answer.tool_calls.reading import (
     LONG_TEXT,
+    AnswerCalls,
     BlockReader,
     CallReader,
-    Calls,
     CollectedBlock,
     JsonReader,
     ParsedCall,
@@ -39,7 +39,7 @@ _LONGEST_TOKEN = 64
 """Characters in which no string ends and another value begins and ends."""
 
 
-def call_reader(syntax: ToolSyntax, calls: Calls, *, in_reasoning: bool) -> CallReader:
+def call_reader(syntax: ToolSyntax, calls: AnswerCalls, *, in_reasoning: bool) -> CallReader:
     """`in_reasoning`: what is read may be no call, so nothing is certain before the end of the block."""
     if syntax.streams:
         return BlockReader(syntax, calls) if in_reasoning else JsonReader(syntax, calls)
@@ -117,7 +117,7 @@ class DialectReader:
             yield from self._decided_by_the_parser(self._fault)
 
     def _available(self) -> Iterator[AnswerPiece]:
-        """All pieces up to where more text is needed."""
+        """Yield all pieces up to where more text is needed."""
         try:
             while (piece := next(self._pieces, None)) is not None:
                 yield piece
@@ -173,7 +173,7 @@ def _is_json(text: str) -> bool:
 class WholeBlock(CollectedBlock):
     """Another reader's pieces, all at the end of the block."""
 
-    def __init__(self, reader: DialectReader, calls: Calls) -> None:
+    def __init__(self, reader: DialectReader, calls: AnswerCalls) -> None:
         super().__init__(calls)
         self._reader = reader
 

@@ -79,8 +79,8 @@ class JsonArguments:
         return longest == 0 and (self._at is not _At.STRING or '"' in text)
 
     def feed(self, text: str) -> tuple[str, str]:
-        """The argument text that is certain now, and the part of `text` after the end of the object. Raise
-        MalformedArguments; feed no more afterwards."""
+        """Return the argument text that is certain now, and the part of `text` after the end of the object.
+        Raise MalformedArguments; feed no more afterwards."""
         out: list[str] = []
         for position, character in enumerate(text):
             if self._at is _At.DONE:

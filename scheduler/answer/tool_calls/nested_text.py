@@ -29,7 +29,7 @@ def nested_value(stream: TextStream, quotes: tuple[str, ...], *, escapes: bool) 
 
 
 def _string(stream: TextStream, quote: str, *, escapes: bool) -> Waiting[str]:
-    """The rest of a string, with the mark at its end."""
+    """Return the rest of a string, with the mark at its end."""
     parts: list[str] = []
     while True:
         text, mark = yield from stream.until([quote, "\\"] if escapes else [quote])

@@ -44,7 +44,7 @@ class OfferedTools:
         return found
 
     def types(self, name: str, parameter: str) -> frozenset[str]:
-        """The JSON types that a tool's parameter allows."""
+        """Return the JSON types that a tool's parameter allows."""
         return self._types.get(name, {}).get(parameter, JSON_TYPES)
 
     @cached_property

@@ -50,7 +50,7 @@ class TaggedCalls:
         self._ends = (trail + self._closing, self._closing) if trail else (self._closing,)
 
     def pieces(self) -> Pieces:
-        """All calls of the block."""
+        """Yield all calls of the block."""
         while not (yield from self._stream.ends()):
             self._block.begun_at = self._stream.position
             if self._block.calls.enough:
@@ -79,7 +79,7 @@ class TaggedCalls:
         return name
 
     def _name_alone(self) -> Waiting[str]:
-        """A name that the first parameter's tag ends, or the end of the block."""
+        """Return a name that the first parameter's tag ends, or the end of the block."""
         try:
             name, _ = yield from self._stream.name([self._key_start])
         except TextEnded as end:
@@ -202,7 +202,7 @@ class TaggedCalls:
 
 
 def _choices(schema: Any) -> Sequence[Any] | None:
-    """The values that a schema lists, if it does."""
+    """Return the values that a schema lists, if it does."""
     if not isinstance(schema, Mapping):
         return None
     if "const" in schema:

@@ -45,7 +45,7 @@ class TextStream:
 
     @property
     def position(self) -> int:
-        """The number of characters that were read."""
+        """Return the number of characters that were read."""
         return self._added - (len(self._text) - self._at)
 
     def add(self, text: str) -> None:
@@ -63,7 +63,7 @@ class TextStream:
         yield
 
     def peek(self, length: int = 1) -> Waiting[str]:
-        """The next characters, unread; fewer only at the end of the block."""
+        """Return the next characters, unread; fewer only at the end of the block."""
         while len(self._text) - self._at < length and not self._closed:
             yield
         return self._text[self._at : self._at + length]

@@ -20,15 +20,15 @@ class BudgetChange(WireStruct, frozen=True):
 
 
 class Evict(WireStruct, frozen=True):
-    """Before the model runs, and after admissions have leased what they use. `clear_pool`: return what that
-    frees to the system."""
+    """Evict before the model runs, and after admissions have leased what they use. `clear_pool`: return what
+    that frees to the system."""
 
     nbytes: int
     clear_pool: bool = False
 
 
 def keep_to(device: Device, change: BudgetChange) -> None:
-    """Carry out what a plan's budget says of the device."""
+    """Carry out the part of a plan's budget that is about the device."""
     if change.pool_bytes is not None:
         device.limit_pool(change.pool_bytes)
     if change.score_bytes is not None:

@@ -91,8 +91,8 @@ class MemoryLimit:
 
     @property
     def most_kv_bytes(self) -> int:
-        """The most that one request may ever need: a refusal is final, but chunks can be made smaller, and a
-        limit raised."""
+        """Return the most that one request may ever need: a refusal is final, but chunks can be made smaller,
+        and a limit raised."""
         most = self.resized(max(self.limit_bytes, self.most_bytes)) if self.most_bytes else self
         return most.whole_kv_bytes(0)
 

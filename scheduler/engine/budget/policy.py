@@ -49,8 +49,8 @@ _SCORE_PART = 16
 
 
 CLOSE = 4
-"""Times what the next chunk needs, or the last step took: with less, a few steps may take the rest before the
-next reading."""
+"""Read memory before every step once headroom is below this multiple of the next chunk or the last step: a
+few steps could otherwise take the rest before the next reading."""
 
 
 class Relief(IntEnum):

@@ -1,4 +1,4 @@
-"""What the operating system says of memory: this process's footprint, what is left, and pressure.
+"""The operating system's figures of memory: this process's footprint, what is left, and pressure.
 
 Linux: `/proc`, pressure stalls (PSI) and the limits of all control groups around the process, of either
 version. macOS: `phys_footprint` (what Activity Monitor calls memory) and the level of memorystatus; written
@@ -74,7 +74,7 @@ class LinuxMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A control group that limits memory. Pages of files that nobody used lately count as available, as the
+    """A control group that limits memory. Pages of files that were not used lately count as available, as the
     kernel takes them back before it kills."""
 
     limit: Path
@@ -97,7 +97,7 @@ class _Group:
 
 
 def _groups(root: Path) -> Iterator[_Group]:
-    """The process's group and all groups around it: each may have a limit."""
+    """Yield the process's group and all groups around it: each may have a limit."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -152,8 +152,8 @@ _LEVELS = {1: Pressure.NORMAL, 2: Pressure.WARN, 4: Pressure.CRITICAL}
 
 
 class MacMemory:
-    """macOS has no figure of what is left that it keeps to: it compresses and swaps first, and says so by its
-    level."""
+    """macOS has no figure of what is left that it keeps to: it compresses and swaps first, and its level
+    shows that."""
 
     def __init__(self) -> None:
         self._system = ctypes.CDLL(ctypes.util.find_library("System"))
@@ -163,7 +163,7 @@ class MacMemory:
 
     def footprint_bytes(self, pid: int) -> int | None:
         """Return the footprint of any process of this user. Metal's buffers are in it, which the resident set
-        leaves out. None: the process is gone, or another user's."""
+        leaves out. Return None if the process is gone, or another user's."""
         usage = ctypes.create_string_buffer(_USAGE_BYTES)
         if self._system.proc_pid_rusage(pid, _FLAVOR, usage) != 0:
             return None

@@ -88,12 +88,12 @@ class MemoryWatch:
 
     @property
     def state(self) -> MemoryState:
-        """The last reading and what is given up, for operators."""
+        """Return the last reading and what is given up, for operators."""
         return self._state
 
     @property
     def whole_bytes(self) -> int:
-        """The most that one request may ever need."""
+        """Return the most that one request may ever need."""
         return self._limit.most_kv_bytes
 
     @property
@@ -120,7 +120,7 @@ class MemoryWatch:
             self._report(error)
 
     def memory(self) -> DeviceMemory:
-        """The allocator's counters; the peak since the engine started."""
+        """Return the allocator's counters; the peak since the engine started."""
         now = self._device.memory()
         self._peak_bytes = max(self._peak_bytes, now.peak, now.active)
         return DeviceMemory(now.active, now.cached, self._peak_bytes, now.recommended)
@@ -240,19 +240,19 @@ class MemoryWatch:
         )
 
     def _needed_by_rows(self, pinned_bytes: int) -> int:
-        """Bytes of KV: the rows' charge, or their arrays where padding takes more, and the prefixes that they
-        attend to in place."""
+        """Return bytes of KV: the rows' charge, or their arrays where padding takes more, and the prefixes
+        that they attend to in place."""
         needed = max(self._charged_bytes(), self._row_bytes()) + pinned_bytes
         return needed + needed // _GROWTH_PART
 
     def _wanted(self, reading: Reading) -> tuple[int, int, int]:
-        """The least limits: of the process alone, with its rows, and with all its prefixes."""
+        """Return the least limits: of the process alone, with its rows, and with all its prefixes."""
         rows = self._needed_by_rows(reading.fixed_kv - reading.rows)
         kept = rows + reading.kv - reading.fixed_kv
         return self._least_bytes(0), self._least_bytes(rows), self._least_bytes(kept)
 
     def _least_bytes(self, kv_bytes: int) -> int:
-        """The least limit that leaves this to KV; 0 without a limit."""
+        """Return the least limit that leaves this to KV; 0 without a limit."""
         if not self._limit.limit_bytes:
             return 0
         learned = self._learned
@@ -288,7 +288,7 @@ class MemoryWatch:
             self._learned.copies.observe(self._row_bytes(), transient_bytes)
 
     def _report(self, error: Exception) -> None:
-        """Accounting must not end a stream: the last allowance stands. Said once: it may come each step.
+        """Accounting must not end a stream: the last allowance stands. Logged once: it may come each step.
         Raises the device's errors: they are of the steps before."""
         if is_device_error(error):
             raise error

@@ -127,7 +127,8 @@ def decode(raw: bytes, place: Place, fingerprint: str) -> Content:
 
 
 def _split(view: memoryview) -> tuple[memoryview, memoryview]:
-    """The length with the header, and the arrays' bytes; the file must be exactly as long as stated."""
+    """Return the length with the header, and the arrays' bytes; the file must be exactly as long as
+    stated."""
     header_end = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
     if len(view) < max(header_end, _LENGTH_BYTES + 1):
         raise Damage("truncated")

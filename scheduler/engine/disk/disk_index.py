@@ -108,11 +108,11 @@ class DiskIndex:
         return subtree[::-1]
 
     def oldest(self) -> Entry | None:
-        """The entry to evict, which has no children."""
+        """Return the entry to evict, which has no children."""
         return next(iter(self._entries.values()), None)
 
     def path_bytes(self, place: Place) -> int:
-        """The size of all its parents together."""
+        """Return the size of all its parents together."""
         nbytes = 0
         while place.parent_tokens and (entry := self._entries.get(place.parent)) is not None:
             nbytes += entry.nbytes

@@ -17,7 +17,7 @@ class ReadOutcome:
     blocks: tuple[Content, ...] = ()
     """Consecutive, from the start of the read; fewer than requested if one was damaged or missing."""
     snapshot: Content | None = None
-    """Only if all requested blocks were found."""
+    """The snapshot, if all requested blocks were found."""
 
 
 class Reading:

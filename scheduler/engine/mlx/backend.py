@@ -59,7 +59,7 @@ _ALL = Batching()
 _NO_RANKED_ADAPTERS = "a model over several ranks takes no adapters: serve it without --ranks"
 _LOGITS_BYTES = 64 << 20
 """Bound on a chunk with prompts whose log-probabilities are asked for, in float32: 110 positions of a
-vocabulary of 150,000. Chunks without them have none, for what nobody reads is not computed."""
+vocabulary of 150,000. Chunks without them have none, because logits that are not read are not computed."""
 
 
 class MlxBackend:
@@ -330,8 +330,8 @@ class MlxBackend:
         return self._rows.saving
 
     def _regroup(self) -> None:
-        """After rows joined or a prompt was completed: attend in place to the shared runs that are worth
-        it."""
+        """Attend in place to the shared runs that are worth it, after rows joined or a prompt was
+        completed."""
         self._regrouping = False
         rows = list(self._batch.rows.values())
         leases: dict[Row, tuple[Lease[KvSegment, RowState], int]] = {}
@@ -343,7 +343,7 @@ class MlxBackend:
         self._batch.rebase(self._layout, leases)
 
     def slow_rows(self) -> dict[int, str]:
-        """The rows that ranks should end together for their masks' time (`StepPlan.end`), and why."""
+        """Return the rows that ranks should end together for their masks' time (`StepPlan.end`), and why."""
         constraints = {number: row.sampling.constraint for number, row in self._batch.rows.items()}
         return {
             number: one.too_slow

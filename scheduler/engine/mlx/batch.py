@@ -199,7 +199,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return emitted
 
     def _sampler(self) -> RowsSampler:
-        """The sampler of the current rows, rebuilt when they change."""
+        """Return the sampler of the current rows, rebuilt when they change."""
         rows = tuple(row.sampling for row in self.rows)
         known = self._rows_sampler
         if known is None or known.rows != rows:  # They compare by identity.
@@ -219,7 +219,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
 
 
 def _decoding(prompts: PromptProcessingBatch) -> GenerationBatch:
-    """Rows with only their last prompt token left."""
+    """Return rows with only their last prompt token left."""
     rows: list[Row] = prompts.samplers
     return as_generation(prompts, [row.last_prompt_token for row in rows])
 
@@ -232,7 +232,7 @@ def _in_place(keep: Sequence[int]) -> list[int]:
 
 
 def _counters(layers: Sequence[Any]) -> list[mx.array]:
-    """The caches' position counters. Upstream evaluates those of sliding windows itself."""
+    """Return the caches' position counters. Upstream evaluates those of sliding windows itself."""
     names = ("left_padding", "lengths", "offset")
     found = [getattr(layer, name, None) for layer in leaves(layers) for name in names]
     return [value for value in found if isinstance(value, mx.array)]
@@ -270,7 +270,7 @@ class Batch(OpenGenerator):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows' caches."""
+        """Return bytes of all rows' caches."""
         waiting = sum(int(layer.nbytes) for row in self.rows.values() for layer in row.start_layers)
         return waiting + int(self.prompt_cache_nbytes)
 
@@ -286,7 +286,7 @@ class Batch(OpenGenerator):
             self.remove([row.uid])
 
     def layers_of(self, row: Row) -> Sequence[Any]:
-        """A view of the row's caches, a layer each. Hold it no longer than until the next step."""
+        """Return a view of the row's caches, a layer each. Hold it no longer than until the next step."""
         layers, _ = self.extract_cache([row.uid])[row.uid]
         return list(layers)
 

@@ -23,7 +23,7 @@ class Batching:
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
-        """Those that apply. Later ones include what earlier ones would say."""
+        """Return those that apply. Later ones include what earlier ones would change."""
         if not self.batched:
             return ("one_row",)
         chunks: tuple[Fallback, ...] = () if self.padded else ("equal_chunks",)

@@ -41,7 +41,7 @@ CUDA = Traits("cuda")
 
 
 _FIRST_SCORE_BYTES = 256 << 20
-"""Before a model is loaded, when the memory limit is not known."""
+"""Bound before a model is loaded, when the memory limit is not known."""
 
 
 def _detected() -> Traits:
@@ -53,7 +53,7 @@ def _detected() -> Traits:
 
 
 class MlxDevice:
-    """The allocator's counters and limits, and what the operating system says beside them."""
+    """The allocator's counters and limits, and the operating system's figures beside them."""
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits

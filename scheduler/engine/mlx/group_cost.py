@@ -111,7 +111,7 @@ def step_times(
 
 
 def _step(model: Any, layout: CacheLayout, used: Sequence[Any], tokens: int, shared_runs: int) -> Step:
-    """A decode step of rows behind one run of random numbers."""
+    """Return a decode step of rows behind one run of random numbers."""
     halves = [layer.keys_and_values() for layer in used if type(layer) is KVCache]
     segment = KvSegment([(_random(keys, tokens), _random(values, tokens)) for keys, values in halves], tokens)
     state = layout.state(used) if layout.needs_state else None

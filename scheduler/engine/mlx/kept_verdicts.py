@@ -29,7 +29,7 @@ class Kept:
 
 
 def verdict_key(config: bytes, *parts: str) -> str:
-    """32 hex digits. `parts`: versions, device, dtype, options: whatever else a verdict depends on."""
+    """Return 32 hex digits. `parts`: versions, device, dtype, options: all that a verdict depends on."""
     digest = blake2b(digest_size=16)
     for part in (config, *(part.encode() for part in parts)):
         digest.update(len(part).to_bytes(8, "little") + part)

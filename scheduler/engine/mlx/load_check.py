@@ -88,7 +88,8 @@ class Verdict:
 
 
 def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = True) -> Verdict:
-    """The fullest batching that is right for this model. `prefixes` False: there is no prefix cache to check.
+    """Return the fullest batching that is right for this model. Without `prefixes` there is no prefix cache
+    to check.
 
     Raise ModelUnusable.
     """
@@ -111,8 +112,8 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """What the model alone says of a text, at its last positions. `logprobs`: (positions, vocabulary), in
-    float32; `scales`: (positions), the largest logits."""
+    """The results of the model alone for a text, at its last positions. `logprobs`: (positions, vocabulary),
+    in float32; `scales`: (positions), the largest logits."""
 
     text: list[int]
     logprobs: mx.array
@@ -196,7 +197,7 @@ class _Check:
         return batch.by <= _ROUNDING_ALIKE * alone.by
 
     def _prefixes(self, verdict: Verdict) -> Verdict:
-        """The verdict, with less of the prefix cache if need be."""
+        """Return the verdict, with less of the prefix cache if need be."""
         known = verdict.batching
         if not (known.batched and known.prefixes):
             return verdict
@@ -240,8 +241,8 @@ class _Check:
         # the last ones join.
         run.submit(self._prompt(2, 3), self._prompt(1, 9), answer_tokens=_LONG_ANSWER_TOKENS)
         run.until(lambda: len(run.answers[first.request_id]) == _ANSWER_TOKENS)
-        said = [token.token for token in run.answers[first.request_id]]
-        second = [*first.prompt, *said, *self._prompt(3, 6)]
+        answered = [token.token for token in run.answers[first.request_id]]
+        second = [*first.prompt, *answered, *self._prompt(3, 6)]
         run.submit(second, [*prefix, *self._prompt(7, 7)], [*prefix, *self._prompt(2, 8)])
         run.until(run.ended)
 
@@ -257,7 +258,7 @@ class _Check:
             raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit", worst)
 
     def _reference(self, text: list[int], positions: int) -> _Reference:
-        """One that has the last `positions` of this text."""
+        """Return one that has the last `positions` of this text."""
         for known in self._references:
             if known.has(text, len(text) - positions):
                 return known

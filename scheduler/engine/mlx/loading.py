@@ -63,7 +63,7 @@ class Loaded:
     description: Ready
     row_bytes: RowBytes
     limit: MemoryLimit
-    """That token's cache."""
+    """The limit on that token's cache."""
 
 
 def read(command: Load) -> tuple[Any, dict[str, Any]]:
@@ -74,7 +74,7 @@ def read(command: Load) -> tuple[Any, dict[str, Any]]:
 
 def unread_bytes(folder: Path, weights_dtype: str) -> tuple[int, RowBytes]:
     """Return the bytes of a model's weights, and of its rows, without reading any: MLX knows shapes and types
-    of what it has not computed. Raise whatever mlx-lm raises."""
+    of what it has not computed. Raise mlx-lm's errors."""
     model, config = load_model(folder, lazy=True)
     model = mend(_convert_weights(model, config, weights_dtype, lambda stage: None))
     cache = make_prompt_cache(model)
@@ -146,7 +146,7 @@ def load(
     an engine of several; all of them call this with the same command. `clock`: by which the prefix cache
     ages, in seconds.
 
-    Raise whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
+    Raise mlx-lm's error for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
     """
     read = _fingerprinting(command)
     loaded = load_weights(command, report, rank=rank)

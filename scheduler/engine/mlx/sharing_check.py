@@ -146,7 +146,7 @@ def _path(layer: KVCache, prefix: list[int], key: mx.array | None) -> Path:
 
 
 def _rounded(array: mx.array, key: mx.array | None) -> mx.array:
-    """Each number, moved by up to one unit in its last place."""
+    """Return each number, moved by up to one unit in its last place."""
     resolution = _RESOLUTION.get(array.dtype)
     if array.dtype == mx.float32 and device().float32 == "tf32":
         resolution = _TF32_RESOLUTION

@@ -49,7 +49,7 @@ class SingleRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows' caches."""
+        """Return bytes of all rows' caches."""
         return sum(cache_bytes(row.start_layers) for row in self.rows.values())
 
     def add(self, row: Row) -> None:

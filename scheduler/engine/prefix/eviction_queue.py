@@ -26,7 +26,7 @@ class EvictionQueue(Generic[NodeT]):
         return max(len(self._order), len(self._due))
 
     def ticket(self) -> int:
-        """A new one, which makes its node's older entries invalid."""
+        """Return a new one, which makes its node's older entries invalid."""
         self._tickets += 1
         return self._tickets
 

@@ -18,7 +18,7 @@ _LEAST_WAIT_SECONDS = 0.001
 
 
 class EvictionRule(Protocol):
-    """Told of what happens to sessions and entries; times in the seconds of one clock."""
+    """Learns what happens to sessions and entries; times are seconds of one clock."""
 
     def worth(self, mark: Mark, last_used: float, hits: int, now: float) -> tuple[float, float]:
         """Return what keeping a leaf, or a snapshot within a path, is worth, the least is evicted first; and

@@ -23,7 +23,7 @@ _NEGLIGIBLE = 0.01
 
 
 def bucket_of(age_seconds: float) -> int:
-    """The bucket of an age; of a negative one the first."""
+    """Return the bucket of an age; of a negative one the first."""
     if age_seconds < _FIRST_SECONDS:
         return 0
     bucket = min(BUCKETS - 1, 1 + int(log(age_seconds / _FIRST_SECONDS) / log(_FACTOR)))
@@ -65,8 +65,8 @@ class GapHistory:
 
 
 def hazards(prior: Sequence[float], histories: Sequence[GapHistory], weight: float) -> list[float]:
-    """Each bucket's share of returns among those that reach it: the last history's, as far as it has
-    observations, else what the ones before say; a prior counts like `weight` observations."""
+    """Return each bucket's share of returns among those that reach it: the last history's, as far as it has
+    observations, else those of the ones before; a prior counts like `weight` observations."""
     blended = list(prior)
     for history in histories:
         reached, returned = history.reached, history.returned

@@ -26,7 +26,7 @@ class HoldOutcome:
     """True where it is held."""
 
     refusal: str = ""
-    """Why it is not, a sentence for the operator; empty: it is."""
+    """Why it is not held, a sentence for the operator; empty if it is."""
 
     def __bool__(self) -> bool:
         return not self.refusal

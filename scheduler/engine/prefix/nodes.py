@@ -91,17 +91,17 @@ class Match(Generic[SegmentT, SnapshotT]):
 
     @property
     def whole(self) -> Node[SegmentT, SnapshotT] | None:
-        """The deepest node that is matched to its end."""
+        """Return the deepest node that is matched to its end."""
         path = self.path[:-1] if self.inside else self.path
         return path[-1] if path else None
 
     @property
     def pieces(self) -> tuple[tuple[SegmentT, int], ...]:
-        """Its segments in order, with the tokens used of each."""
+        """Return its segments in order, with the tokens used of each."""
         return tuple((node.segment, self.taken(node)) for node in self.path)
 
     def until(self, length: int) -> Match[SegmentT, SnapshotT]:
-        """Its first `length` tokens."""
+        """Return its first `length` tokens."""
         return Match(self.tokens, tuple(node for node in self.path if node.start < length), length)
 
     def taken(self, node: Node[SegmentT, SnapshotT]) -> int:

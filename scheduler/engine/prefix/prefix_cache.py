@@ -3,9 +3,9 @@
 It owns the radix tree and every decision about it. It must not know MLX, models or requests: of a `Segment`
 and a `Snapshot` it knows the size. The engine's one thread calls it between steps; all of it is host work.
 
-Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit
-can restore (no snapshot where the model needs one); 2. leaves, and snapshots inside a path, that the eviction
-rule does not expect back soon; 3. what is held for somebody, by the end of that time.
+Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit can
+restore (no snapshot where the model needs one); 2. leaves, and snapshots inside a path, that the eviction
+rule does not expect back soon; 3. what requests or operators hold, by the end of that time.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self._tree.match(tokens, salt, limit, known)
 
     def pin(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
-        """A lease on a fresh match: counts nothing, changes no recency."""
+        """Return a lease on a fresh match: counts nothing, changes no recency."""
         return self._tree.lease(match)
 
     def pinned_bytes(self) -> int:
@@ -339,7 +339,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return bound is not None and bound.exceeded(tree.nodes + segments, tree.snapshots + snapshots)
 
     def _renew(self) -> None:
-        """Renew what the order of eviction says: only when something must go."""
+        """Renew the order of eviction: only when something must be evicted."""
         self._now = self._clock()
         self._holds.expire(self._now)
         for _ in range(_MOST_RENEWED):

@@ -18,7 +18,7 @@ class Retention:
     continuation_tokens: int = 1000  # exo #1817: a shorter shared prefix is boilerplate.
     continuation_share: float = 0.5  # exo #1817: of the prompt.
     protecting_hits: int = 2  # SGLang's slru threshold.
-    held_share: float = 0.5  # Of the budget: the rest is for those who did not ask.
+    held_share: float = 0.5  # At most half of the KV budget is pinned or held.
     snapshots_per_path: int = 16  # Recurrent states run to tens of MB each.
     branches_per_session: int = 4  # The conversation, its title, a few sub-agents.
     sessions: int = 4096  # The turns of a forgotten session age like any others.
@@ -80,7 +80,7 @@ class Mark:
         self.last_used, self.superseded = now, False
 
     def _used_by(self, key: SessionKey | None, hit: bool) -> None:
-        if key is None:  # Which an insertion says also within a turn.
+        if key is None:  # Mid-turn insertions also pass None.
             self.shared |= hit and self.owner is not None
         elif self.owner is None and not self.hits:
             self.owner = key

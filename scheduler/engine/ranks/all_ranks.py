@@ -43,7 +43,7 @@ class Followers(Protocol):
         ...
 
     def states(self) -> abc.Sequence[tuple[int, State]]:
-        """The states that have arrived since the last call, each with its rank."""
+        """Return the states that have arrived since the last call, each with its rank."""
         ...
 
 

@@ -29,7 +29,7 @@ from scheduler.shared.keep_alive import keep_alive
 from scheduler.shared.messages import PROTOCOL_VERSION, RankGroup
 
 ARRIVAL_SECONDS = 120.0
-"""Until all ranks are there: a machine may have to wait for its device."""
+"""Bound on the time until all ranks are there: a machine may have to wait for its device."""
 HELLO_SECONDS = 1.0
 MOST_UNIDENTIFIED = 64
 _LOOK_SECONDS = 0.05

@@ -25,7 +25,7 @@ from scheduler.engine.dial import DialFailed, dial
 from scheduler.engine.inbox import Inbox, inherited_link
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.model_source import located
-from scheduler.engine.ranks.messages import Failed, LoadReport, LoadReports, Start, ToRank
+from scheduler.engine.ranks.messages import LoadReport, LoadReports, RankFailed, Start, ToRank
 from scheduler.engine.ranks.other_rank import OtherRank, PlanClock, RanksDisagree, joined
 from scheduler.shared.framing import FrameReader, message_decoder
 from scheduler.shared.hello import HelloRefused, rank_role
@@ -71,7 +71,7 @@ def _follow(link: socket.socket) -> NoReturn:
         while True:
             rank.carry_out(inbox.wait())
     except Exception as error:
-        _end(inbox, Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        _end(inbox, RankFailed(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
 def _load(inbox: Inbox[ToRank], clock: PlanClock) -> Backend:
@@ -82,7 +82,7 @@ def _load(inbox: Inbox[ToRank], clock: PlanClock) -> Backend:
         load = located(first.load)
         return make_backend(load, lambda stage: None, clock, first.rank, partial(_exchange, inbox))
     except Exception as error:
-        _end(inbox, Failed(in_one_line(error), traceback.format_exc()))
+        _end(inbox, RankFailed(in_one_line(error), traceback.format_exc()))
 
 
 def _exchange(inbox: Inbox[ToRank], mine: bytes) -> list[bytes]:
@@ -93,7 +93,7 @@ def _exchange(inbox: Inbox[ToRank], mine: bytes) -> list[bytes]:
     return list(answer.reports)
 
 
-def _end(inbox: Inbox[ToRank], failed: Failed) -> NoReturn:
+def _end(inbox: Inbox[ToRank], failed: RankFailed) -> NoReturn:
     with suppress(OSError):  # Rank 0 may be gone, which is why this rank failed.
         inbox.send(failed)
     sys.stderr.flush()

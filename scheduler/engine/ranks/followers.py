@@ -1,6 +1,6 @@
 """The other ranks as rank 0 sees them: a socket to each, and a thread that reads it.
 
-When one is gone, that thread says so at once, whatever the main thread waits for.
+When one is gone, that thread reports it at once, even while the main thread waits.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NoReturn, Protocol
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.ranks.messages import (
     Answer,
-    Failed,
     Joined,
     LoadReport,
     LoadReports,
     Prepare,
+    RankFailed,
     Start,
     State,
 )
@@ -30,7 +30,7 @@ from scheduler.shared.messages import Load
 
 _READ_BYTES = 1 << 16
 STATUS_SECONDS = 2.0
-"""Time for the system to say how a rank ended whose socket is closed."""
+"""Time for the system to report how a rank ended whose socket is closed."""
 
 Lost = Callable[[str], NoReturn]
 """Ends this process, for this reason; called by any thread."""
@@ -113,7 +113,7 @@ class LinkedFollowers:
                 self._joined[rank - 1].put(answer)
             case State():
                 self._states.put((rank, answer))
-            case Failed(error=error, stack=stack):
+            case RankFailed(error=error, stack=stack):
                 print(stack, file=sys.stderr)
                 self._end(f"rank {rank}: {error}")
 

@@ -47,7 +47,7 @@ class Joined(WireStruct, frozen=True, tag="joined"):
     facts: dict[str, str]
 
 
-class Failed(WireStruct, frozen=True, tag="failed"):
+class RankFailed(WireStruct, frozen=True, tag="failed"):
     """This rank cannot go on, and is about to exit: one line, and a traceback."""
 
     error: str
@@ -55,8 +55,8 @@ class Failed(WireStruct, frozen=True, tag="failed"):
 
 
 class State(WireStruct, frozen=True, tag="state"):
-    """After the plan that had this number in `compare`. `digest`: a hash of all tokens and ends of rows so
-    far, and of what was prefilled; then bytes held now."""
+    """Sent after the plan that had this number in `compare`. `digest`: a hash of all tokens and ends of rows
+    so far, and of what was prefilled; then bytes held now."""
 
     number: int
     digest: str
@@ -65,4 +65,4 @@ class State(WireStruct, frozen=True, tag="state"):
     row_bytes: int
 
 
-Answer: TypeAlias = LoadReport | Joined | Failed | State
+Answer: TypeAlias = LoadReport | Joined | RankFailed | State

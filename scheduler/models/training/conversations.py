@@ -83,7 +83,7 @@ class Encoded:
 def encoded(
     talk: Conversation, rng: random.Random, tokens: int, template: Template, tokenizer: Tokenizer
 ) -> Encoded:
-    """As many whole turns as fit into `tokens`; there may be none."""
+    """Return as many whole turns as fit into `tokens`; there may be none."""
     ids: list[int] = tokenizer.encode(template.opening(talk.system, talk.tools)).ids
     own = [False] * len(ids)
     graded = []

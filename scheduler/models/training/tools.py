@@ -114,7 +114,7 @@ _INTEGERS: Final = {
 def definition(
     name: str, description: str, arguments: tuple[tuple[str, str], ...], rng: random.Random
 ) -> dict[str, Any]:
-    """As OpenAI's clients send it, with more or less of what a schema may say."""
+    """Return the form that OpenAI's clients send, with more or less of what a schema may contain."""
     properties: dict[str, dict[str, Any]] = {argument: {"type": type} for argument, type in arguments}
     if rng.random() < 0.2:
         for argument, schema in properties.items():

@@ -56,7 +56,7 @@ class Batch:
 
 
 class Data:
-    """Batches by step; of each, this process's share."""
+    """Deterministic batches by step, sharded over processes."""
 
     def __init__(self, seed: int, rank: int, processes: int) -> None:
         self._seed = seed

@@ -93,7 +93,7 @@ def test_a_repetition_penalty_of_next_to_nothing_is_a_400(penalty: float) -> Non
 async def test_the_window_of_a_penalty_is_refused_where_there_is_one(
     kind: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """mlx_lm.server's `presence_context_size` and its kin change nothing without their penalty."""
+    """mlx_lm.server's `presence_context_size` and the like change nothing without their penalty."""
     penalties: list[Any] = [None, 0, 0.0, 1.1]
     bodies = [
         chat(max_tokens=4, **{f"{kind}_context_size": 20, f"{kind}_penalty": penalty})

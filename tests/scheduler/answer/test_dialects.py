@@ -24,7 +24,7 @@ from scheduler.answer.mlx_lm_parts import tool_parser_names
 from scheduler.answer.stop_strings import possible_beginning
 from scheduler.answer.tool_calls import reading
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import Calls, UnreadableCall, read_block
+from scheduler.answer.tool_calls.reading import AnswerCalls, UnreadableCall, read_block
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
 from tests.examples import examples, sampled
 from tests.scheduler.answer.adversarial import MARKS, texts
@@ -244,7 +244,7 @@ def test_no_text_takes_a_reader_long(parser: str) -> None:
     twenty times the limit."""
     for raw in texts(parser, 40_000):
         with within_a_second(raw), suppress(UnreadableCall):
-            read_block(raw, tool_syntax(parser), Calls(OfferedTools(TOOLS), str, parallel=True))
+            read_block(raw, tool_syntax(parser), AnswerCalls(OfferedTools(TOOLS), str, parallel=True))
 
 
 @pytest.mark.parametrize("parser", sampled(MARKS, ("json_tools", "kimi_k3", "pythonic", "qwen3_coder")))
@@ -293,7 +293,7 @@ def test_a_block_that_takes_too_long_is_malformed_and_not_read_again(monkeypatch
 
     raw = "get_time<arg_key>zone</arg_key><arg_value>UTC</arg_value>"
     with pytest.raises(UnreadableCall, match="too long"):
-        read_block(raw, replace(syntax, parse=parse), Calls(OfferedTools(TOOLS), str, parallel=True))
+        read_block(raw, replace(syntax, parse=parse), AnswerCalls(OfferedTools(TOOLS), str, parallel=True))
     assert tries == [raw]
 
 

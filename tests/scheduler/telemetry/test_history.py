@@ -16,7 +16,7 @@ from scheduler.telemetry.history import (
     KEPT_SAMPLES,
     WINDOW_SAMPLES,
     History,
-    Reading,
+    InstrumentValues,
     quantile,
     reading_of,
 )
@@ -25,7 +25,7 @@ from tests.examples import examples
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
-IDLE = Reading(0, 0, 0, ((1.0, 0), (math.inf, 0)), ((1.0, 0), (math.inf, 0)), 0, 0, 0, 0, 0)
+IDLE = InstrumentValues(0, 0, 0, ((1.0, 0), (math.inf, 0)), ((1.0, 0), (math.inf, 0)), 0, 0, 0, 0, 0)
 
 
 def test_rates_are_of_the_second_and_gauges_of_its_end() -> None:

@@ -63,7 +63,7 @@ class Adapters:
                 raise AdapterRefused(f"{type(error).__name__}: {error}") from error
 
     def unload(self, key: str) -> None:
-        """No row has it any more. Unknown ones are ignored."""
+        """Free an adapter that no row has any more. Unknown ones are ignored."""
         if (slot := self._slots.pop(key, None)) is None:
             return
         for layer in self._layers.values():

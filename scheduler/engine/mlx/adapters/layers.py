@@ -75,7 +75,7 @@ class Factors:
         self.a, self.b = self.a[keep], self.b[keep]
 
     def chosen(self) -> tuple[mx.array, mx.array, Selection] | None:
-        """The stacks and the rows' selection; None where there is nothing to add."""
+        """Return the stacks and the rows' selection; None where there is nothing to add."""
         selection = self.current.selection
         if selection is None or self.a is None or self.b is None:
             return None
@@ -200,7 +200,7 @@ class AdaptedExperts(Layer):
 
 
 class SortingExperts:
-    """A layer of experts some of whose parts are adapted: it says in which order it has sorted them."""
+    """A layer of experts some of whose parts are adapted: it reports in which order it has sorted them."""
 
     current: Current
 
@@ -216,6 +216,6 @@ def _scaled(z: mx.array, scales: mx.array) -> mx.array:
 
 
 def _dims(base: Any) -> tuple[int, int]:
-    """Outputs and inputs of a linear layer, tokens and size of an embedding."""
+    """Return outputs and inputs of a linear layer, tokens and size of an embedding."""
     outputs, inputs = base.weight.shape
     return outputs, inputs * 32 // base.bits if hasattr(base, "bits") else inputs

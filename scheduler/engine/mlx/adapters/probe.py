@@ -19,7 +19,7 @@ from scheduler.shared.adapter_files import AdapterRefused
 from scheduler.shared.device_errors import is_device_error
 
 _ROWS = (True, False, False)
-"""Not the same from behind: a module may turn them round."""
+"""Rows that are not the same from behind: a module may turn them round."""
 _TOKENS = 24
 """Enough tokens that, with two experts a token, there are more than the 64 inputs from which on mlx-lm sorts
 them by expert."""

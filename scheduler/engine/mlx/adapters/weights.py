@@ -73,7 +73,7 @@ def _tensors(path: Path) -> dict[str, mx.array]:
 
 
 def _layers(model: Any, config: AdapterConfig) -> dict[str, Any]:
-    """The modules that mlx-lm's `linear_to_lora_layers` would replace, by name."""
+    """Return the modules that mlx-lm's `linear_to_lora_layers` would replace, by name."""
     named = dict(_modules(model))
     names = {id(module): name for name, module in named.items()}
     found: dict[str, Any] = {}

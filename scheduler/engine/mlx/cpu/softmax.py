@@ -69,7 +69,7 @@ def merge_weight(x: mx.array) -> mx.array:
 
 
 def softmax_parts(scores: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    """The maximum over the last axis, e**(scores - maximum), and its sum; float32. `scores` must
+    """Return the maximum over the last axis, e**(scores - maximum), and its sum; float32. `scores` must
     belong to the caller and must not be used afterwards: large ones are overwritten."""
     if device().traits.exp_is_slow and scores.size >= _MANY_SCORES:
         return _on_host(scores)

@@ -43,7 +43,7 @@ class RowStart:
 
     @property
     def nbytes(self) -> int:
-        """No bytes of its own: the runs belong to the prefix cache."""
+        """Return 0: the runs belong to the prefix cache."""
         return 0
 
 
@@ -98,12 +98,12 @@ class BatchRows:
 
     @property
     def offset(self) -> mx.array:
-        """The position of each row's next token."""
+        """Return the position of each row's next token."""
         return self._geometry.offsets(self._private.end)
 
     @property
     def keys(self) -> mx.array | None:
-        """The rows' own. A rank of a pipeline ties what it sends to them, for they are evaluated."""
+        """Return the rows' own. A rank of a pipeline ties what it sends to them, for they are evaluated."""
         return self._private.keys
 
     @keys.setter
@@ -179,7 +179,7 @@ class BatchRows:
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays to evaluate after a chunk."""
+        """Return the arrays to evaluate after a chunk."""
         return [array for array in (self._private.keys, self._private.values) if array is not None]
 
     @property

@@ -47,7 +47,7 @@ class Row:
 
     @property
     def adapter(self) -> str:
-        """The key of its LoRA adapter; empty: none."""
+        """Return the key of its LoRA adapter, or an empty string without one."""
         return self.sequence.submit.adapter
 
     @property
@@ -90,7 +90,7 @@ class CachedRows:
         """Rows attend in place to all that is cached of them."""
 
     def start(self, sequence: Sequence, sampling: RowSampling) -> Row:
-        """A row with the longest prefix that can be restored; of an unscored prompt, none."""
+        """Return a row with the longest prefix that can be restored; of an unscored prompt, none."""
         submit, lease = sequence.submit, None
         if self._prefixes is not None and not sequence.unscored:
             lease = self._prefixes.match_and_lease(
@@ -102,8 +102,8 @@ class CachedRows:
         return Row(sequence, sampling, self._layout.start(lease, 0, sequence.prompt_tokens - known), lease)
 
     def regroup(self, rows: abc.Sequence[Row]) -> dict[Row, int]:
-        """After rows have come or prompts are whole: how many pieces of its lease each row attends to in
-        place from now on. Without the rows for which nothing changes, and those that attend to none.
+        """Return how many pieces of its lease each row attends to in place from now on, after rows have come
+        or prompts are whole. Rows for which nothing changes, and those that attend to none, are left out.
 
         Rows in a batch have copies of what they do not attend to in place: they do not lease that, so it may
         be evicted.

@@ -48,7 +48,7 @@ class PaddedRows:
         return self.whole()
 
     def whole(self) -> tuple[mx.array, mx.array]:
-        """All rows' keys and values, without spare room."""
+        """Return all rows' keys and values, without spare room."""
         assert self.keys is not None
         assert self.values is not None
         rows = len(self.padding)
@@ -69,7 +69,7 @@ class PaddedRows:
         return self.keys[row : row + 1], self.values[row : row + 1]
 
     def twin(self) -> PaddedRows:
-        """A copy-on-write copy."""
+        """Return a copy-on-write copy."""
         twin = PaddedRows(self.padding, self.end, self._coming_tokens)
         twin.keys = None if self.keys is None else self.keys[:]
         twin.values = None if self.values is None else self.values[:]

@@ -28,7 +28,7 @@ def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
     """Load the model of `command`, run one token through it, and describe it. Nothing of the batch needs a
     check: rows share no cache, and padding stands behind them.
 
-    Raise whatever mlx-lm raises for a folder that is not a model it knows, and LoadRefused.
+    Raise mlx-lm's error for a folder that is not a model it knows, and LoadRefused.
     """
     pooler, folder = command.pooler, Path(command.model_folder)
     assert pooler is not None, "a model that writes tokens"
@@ -85,7 +85,7 @@ def _sanitizer(model: Any, sanitize: Any) -> Any:
 
 
 def _dense(folder: Path) -> Dense:
-    """A linear layer behind the pooling, in float32. Raise LoadRefused."""
+    """Return a linear layer behind the pooling, in float32. Raise LoadRefused."""
     try:
         weights = mx.load(str(folder / "model.safetensors"))
         config = json.loads((folder / "config.json").read_text("utf-8"))

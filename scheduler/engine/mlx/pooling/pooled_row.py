@@ -60,7 +60,7 @@ class Dense:
 
 
 class PoolingHead:
-    """What the model's folder says behind the pooling: `vectors` of rows of pooled states."""
+    """The modules behind the pooling, from the model's folder: `vectors` of rows of pooled states."""
 
     def __init__(self, model: Any, pooler: Pooler, dense: Sequence[Dense] = ()) -> None:
         self._model = model
@@ -68,7 +68,7 @@ class PoolingHead:
         self._dense = tuple(dense)
 
     def size(self, hidden: int) -> int:
-        """Numbers of a vector without `dimensions`."""
+        """Return numbers of a vector without `dimensions`."""
         if self._pooler.kind == "rerank":
             return 1
         return int(self._dense[-1].weight.shape[0]) if self._dense else hidden
@@ -82,7 +82,7 @@ class PoolingHead:
         return np.asarray(pooled.astype(mx.float32))
 
     def _probabilities(self, pooled: mx.array) -> mx.array:
-        """The softmax over the two tokens' logits, of the true one."""
+        """Return the softmax over the two tokens' logits, of the true one."""
         states = pooled.astype(self._embedding.weight.dtype) if self._is_plain else pooled
         head = getattr(self._model, "lm_head", None)
         logits = (head or self._embedding.as_linear)(states).astype(mx.float32)
@@ -101,7 +101,7 @@ class PoolingHead:
         return bool(mx.issubdtype(self._embedding.weight.dtype, mx.floating))
 
     def cut(self, vector: Vector, dimensions: int) -> Vector:
-        """The first `dimensions` numbers (0: all), of length 1 where the model's are."""
+        """Return the first `dimensions` numbers (0: all), of length 1 where the model's are."""
         vector = vector[: dimensions or len(vector)]
         if self._pooler.kind == "rerank" or not self._pooler.normalize:
             return vector

@@ -35,7 +35,8 @@ _NEVER = -math.inf
 
 
 def position_key(seed: int, position: int) -> int:
-    """A 64-bit key for one draw: SplitMix64's finaliser (Steele, Lea, Flood 2014) over both numbers."""
+    """Return a 64-bit key for one draw: SplitMix64's finaliser (Steele, Lea, Flood 2014) over both
+    numbers."""
     x = (seed * 0x9E3779B97F4A7C15 + position * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019) & _MASK_64
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK_64
@@ -79,8 +80,8 @@ class Draw:
 
 
 def best_of(scores: mx.array) -> tuple[mx.array, mx.array]:
-    """The best token of each row of (rows, vocabulary): (rows,) uint32, and its score, NaN if there is one:
-    the argmax skips it, the maximum does not."""
+    """Return the best token of each row of (rows, vocabulary): (rows,) uint32, and its score, NaN if there is
+    one: the argmax skips it, the maximum does not."""
     return mx.argmax(scores, axis=-1).astype(mx.uint32), mx.max(scores, axis=-1)
 
 

@@ -46,8 +46,8 @@ class Rank:
         return 1 if self.group.control or self.group.backend == "nccl" else self.group.ranks
 
     def wait(self) -> None:
-        """Until all ranks are here. Metal's watchdog ends a command that waits 5 s for a peer (mlx#3830), and
-        disks differ by more."""
+        """Wait until all ranks are here. Metal's watchdog ends a command that waits 5 s for a peer
+        (mlx#3830), and disks differ by more."""
         self.exchange(b"")
 
     def decided(self, mine: _Fact, kind: type[_Fact] | UnionType) -> _Fact:
@@ -55,8 +55,8 @@ class Rank:
         return self._all(mine, kind)[0]
 
     def least(self, mine: MemoryLimit) -> MemoryLimit:
-        """The limit of the rank with the least room for keys and values: prefix caches stay equal only with
-        equal budgets."""
+        """Return the limit of the rank with the least room for keys and values: prefix caches stay equal only
+        with equal budgets."""
 
         def room(limit: MemoryLimit) -> tuple[int, int]:
             return limit.kv_budget_bytes(limit.first_peak_bytes), limit.limit_bytes

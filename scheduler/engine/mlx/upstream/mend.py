@@ -45,6 +45,6 @@ def mend(model: Any) -> Any:
 
 
 def mended_parts(model: Any) -> tuple[str, ...]:
-    """Names of our classes in this model, for the keys of what is kept of it between starts: verdicts, and
-    states on disk, which another class would not understand."""
+    """Return names of our classes in this model, for the keys of what is kept of it between starts: verdicts,
+    and states on disk, which another class would not understand."""
     return tuple(sorted({type(part).__name__ for _, part in model.named_modules() if type(part) in _OURS}))

@@ -58,7 +58,8 @@ def attend_both_ways(model: Any) -> None:
 
 
 def body_of(model: Any) -> Any:
-    """The part of mlx-lm's `model` that gives final hidden states. Raise LoadRefused if there is none."""
+    """Return the part of mlx-lm's `model` that gives final hidden states. Raise LoadRefused if there is
+    none."""
     body = getattr(getattr(model, "language_model", model), "model", None)
     if body is None or not hasattr(body, "embed_tokens"):
         raise LoadRefused(
