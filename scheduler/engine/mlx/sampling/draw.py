@@ -103,7 +103,7 @@ class Cuts:
             for kind, own in ((_Few, few), (_AnyNumber, any_number), (_Unordered, unordered))
             if own
         ]
-        """With the rows of each as an array; None: all."""
+        """With the rows of each as an array, or None for all rows."""
 
     def floor(self, logits: mx.array) -> mx.array:
         """Return the least logit that is kept, (rows, 1)."""
