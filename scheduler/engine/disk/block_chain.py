@@ -8,13 +8,12 @@ on the chain up to the block boundary before it. This module knows only the form
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Literal, TypeAlias, cast
-
-import msgspec
 
 from scheduler.shared.token_ids import KEY_BYTES as TOKEN_BYTES
 from scheduler.shared.token_ids import compact
@@ -131,4 +130,4 @@ def states_fingerprint(model: str, weights_dtype: str, software: str) -> str:
     `weights_dtype`: the type that load converts weights to, resolved (never "auto"); `software`: versions of
     mlx-lm and of everything else that computes, and the device."""
     parts = (f"blocks of {BLOCK_TOKENS}", model, weights_dtype, software)
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()

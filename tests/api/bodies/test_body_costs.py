@@ -155,7 +155,7 @@ def test_values_and_containers_are_counted_outside_of_strings() -> None:
 MEASURE = """
 import json, resource, sys
 import api.app
-from api.{module} import {model}
+from api.dialects.{module} import {model}
 from api.served_models import ServedModels
 from pydantic import ValidationError
 from api.bodies import json_text
