@@ -8,12 +8,13 @@ BACKEND ?= cpu
 ARGS ?=
 TARGET ?= 127.0.0.1:8000
 WORKERS ?= 3
-EXAMPLES ?= 1
+# Where the environment forbids bytecode, each of some hundred servers that tests start would compile our sources again.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test test-long cluster zoo newest-mlx-lm packages real-model chaos fuzz soak monitor check constraints clean
+.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm packages real-model chaos fuzz soak monitor check constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -43,7 +44,7 @@ cluster: $(VENV)/cluster
 zoo: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo $(ARGS)
 	@$(if $(ARGS),,$(VENV)/bin/python -m tests.scheduler.engine.mlx.sharding.split_zoo)
-	@$(if $(ARGS),,ZOO=whole $(VENV)/bin/pytest -q tests/scheduler/engine/mlx/zoo/test_meetings.py \
+	@$(if $(ARGS),,ZOO=whole $(VENV)/bin/pytest -q -m "" tests/scheduler/engine/mlx/zoo/test_meetings.py \
 	  tests/failures/test_deaths_of_models.py)
 
 # What would break with the newest mlx-lm, in an environment of its own; make newest-mlx-lm ARGS="--version 0.32.1 --whole".
@@ -62,12 +63,21 @@ real-model: $(VENV)/test
 # are often waited for. `pytest PATH` runs one after another.
 test: $(VENV)/test
 	@$(MAKE) --no-print-directory -j 3 check $(VENV)/clients/made $(VENV)/gateways/made $(VENV)/real-model
-	EXAMPLES=$(EXAMPLES) $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Only what takes too long for every change, the tests that are marked `long`; make test-long ARGS=tests/real_model.
-# Without ARGS also all tests on a simulated Mac.
-test-long: $(VENV)/test $(VENV)/real-model
+# Between two edits: every file that needs neither a process nor MLX, as its imports say, with a fifth of the examples of
+# each property; make test-fast ARGS=tests/api.
+test-fast: $(VENV)/test
+	EXAMPLES=0.2 $(VENV)/bin/pytest -q --fast -n 2 $(ARGS)
+
+# What takes too long for every change: the tests that are marked `long`, and every property with more examples than
+# `make test` has time for; without ARGS also all tests on a simulated Mac. make test-long ARGS=tests/real_model;
+# make test-long EXAMPLES=50.
+test-long: EXAMPLES ?= 5
+test-long: $(VENV)/test $(VENV)/clients/made $(VENV)/gateways/made $(VENV)/real-model
 	$(VENV)/bin/pytest -m long --timeout 1800 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	EXAMPLES=$(EXAMPLES) $(VENV)/bin/pytest -m 'hypothesis and not long' --timeout 1800 -n $(WORKERS) --dist loadfile $(ARGS) \
+	  || test $$? = 5 # none there
 	$(if $(ARGS),,$(VENV)/bin/python -m tests.macos --timeout 600 -n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
 check: $(VENV)/test

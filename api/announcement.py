@@ -16,7 +16,7 @@ TASKS = {
     "embedding": "embedding: /v1/embeddings answers, and nothing else",
     "rerank": "rerank: /v1/rerank answers, and nothing else",
 }
-"""By the kind of a model that writes no text."""
+"""Tasks by the kind of a model that writes no text."""
 _TRIED = {
     "chat": (
         "/v1/chat/completions",

@@ -73,7 +73,7 @@ class AppOptions:
     refuse_unknown_fields: bool = False
     """Else they are ignored and named."""
     front_name: str = ""
-    """In the ids of responses; empty: none."""
+    """The server's name in the ids of responses; empty without one."""
 
 
 DEFAULT = AppOptions()
@@ -186,7 +186,7 @@ ERROR_DIALECTS: dict[str, ErrorDialect] = {
     "/": ErrorDialect(attrgetter("status"), ApiError.openai_body),
     "/v1/messages": ErrorDialect(attrgetter("anthropic_status"), ApiError.anthropic_body),
 }
-"""By path prefix; the longest match applies."""
+"""Dialects by path prefix; the longest match applies."""
 
 
 def error_response(scope: Scope, error: ApiError) -> JSONResponse:

@@ -84,13 +84,13 @@ class Assembly:
     models: ServedModels
     metrics: Metrics
     tracers: Sequence[RequestSpans]
-    """Of each model that is traced."""
+    """Spans of each model that is traced."""
     cluster: RemoteEngines | None = None
-    """Where engines are on other machines."""
+    """Set where engines are on other machines."""
 
     @property
     def reports(self) -> dict[str, Callable[[], dict[str, Any]]]:
-        """Of what all models share."""
+        """Return the reports on what all models share."""
         return {} if self.cluster is None else {"cluster": self.cluster.report}
 
 
@@ -103,7 +103,7 @@ class _Shared:
     metrics: Metrics
     threads: WorkerThreads
     memory: SharedMemory | None
-    """None: one model has all of it."""
+    """The memory that several models share; None if one model has all of it."""
     models: int
 
 
@@ -286,7 +286,7 @@ def _launchers(blas: BlasChoice, config: SchedulerConfig, *, alone: bool) -> Lau
 
 
 class _Loading:
-    """Shows the operator what an engine loads, and tells those that wait for it."""
+    """Shows the operator what an engine loads, and wakes the tasks that wait for it."""
 
     def __init__(self, model: str, engines: int) -> None:
         """`model`: empty if it is the only one."""
@@ -321,7 +321,7 @@ def cache_folder(settings: ServeSettings) -> Path:
 
 
 def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> ServedModel:
-    """Logs what applies where a body says nothing, and what of the model's file does not."""
+    """Log the defaults that apply where a body names none, and what of the model's file is ignored."""
     file, ignored = DefaultSettings(), dict[str, str]()
     if settings.generation_config == "auto":
         file, ignored = from_file(found.folder.generation_config)

@@ -17,7 +17,7 @@ import trio
 
 from api.admin.engines import rounded
 from api.options.settings import ServeSettings
-from scheduler.cluster.agent_messages import Place
+from scheduler.cluster.agent_messages import ServerAddress
 from scheduler.cluster.cluster import RayCluster, agent_process
 from scheduler.cluster.joined import JoinedEngines
 from scheduler.engines.pool import Pool
@@ -83,7 +83,7 @@ class RemoteEngines:
                     ) from error
             self._announce()
             if self._ray is not None:
-                await self._ray.run(Place(self._addresses, self._port, self._token, self._blas))
+                await self._ray.run(ServerAddress(self._addresses, self._port, self._token, self._blas))
 
     def report(self) -> dict[str, Any]:
         """Return the part `cluster` of `/v1/scheduler`."""
@@ -125,12 +125,17 @@ class RemoteEngines:
         click.echo(f"join       engines connect to {where}, port {self._port}, with a token; {_PLAIN_TEXT}")
 
 
+def token_file(environment: Mapping[str, str]) -> Path:
+    """Return where a server keeps the token that it has made for engines of other machines."""
+    return user_data_folder(environment) / "join-token"
+
+
 def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple[str, Path | None]:
     """Return the token that engines need, and the file that has it. Ray carries one of this run to its
     nodes. Raise OptionError."""
     if settings.ray and settings.join_token_file is None:
         return new_token(), None
-    path = settings.join_token_file or user_data_folder(environment) / "join-token"
+    path = settings.join_token_file or token_file(environment)
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

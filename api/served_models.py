@@ -19,20 +19,21 @@ from scheduler.fleet.model import Model
 from scheduler.prompt.embedder import Embedder
 from scheduler.request import ModelKind
 from scheduler.service import Scheduler
+from scheduler.shared.messages import Ready
 
 
 @dataclass(frozen=True, slots=True)
 class ServedName:
-    """One name of the model, and what applies where a body that asks for it says nothing."""
+    """One name of the model, and the defaults of bodies that ask for it."""
 
     name: str
     defaults: Defaults
     adapter: str = ""
-    """The name of the adapter that it means; empty: none."""
+    """The name of the adapter that it means; empty without one."""
     parent: str | None = None
-    """With an adapter, the model's name."""
+    """The model's name, for an adapter."""
     embedder: Embedder | None = None
-    """None: the model writes tokens."""
+    """Set if the model is an embedder or a reranker; None if it writes tokens."""
 
 
 def _no_adapters() -> Sequence[str]:
@@ -49,11 +50,11 @@ class ServedModel:
     tool_calls: str = "native"
     """`AnswerFormat.tool_calls` of the model."""
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
-    """By name; a name that is not here has the neutral ones."""
+    """Defaults by name; a name that is not here has the neutral ones."""
     adapters: Callable[[], Sequence[str]] = _no_adapters
     """Their names now: operators load and unload them."""
     embedder: Embedder | None = None
-    """None: the model writes tokens."""
+    """Set if the model is an embedder or a reranker; None if it writes tokens."""
 
     @property
     def kind(self) -> ModelKind:
@@ -64,7 +65,8 @@ class ServedModel:
         return self.names[0]
 
     def find(self, wanted: str | None) -> ServedName | None:
-        """Return what a request asks for by this name, or by none; None: not this model."""
+        """Return what a request asks for by this name, or by none, or None if this model does not serve
+        it."""
         name = self.name if wanted is None else wanted
         if name in self.names:
             return ServedName(name, self.defaults.get(name, NEUTRAL), embedder=self.embedder)
@@ -76,12 +78,12 @@ class ServedModel:
 
     @property
     def all_names(self) -> list[str]:
-        """Its own, and one for each adapter, of all by which requests may ask for it."""
+        """Return its own, and one for each adapter, of all by which requests may ask for it."""
         return [*self.names, *(f"{self.name}:{adapter}" for adapter in self.adapters())]
 
-    def listing(self, served: ServedName, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
-        """Return one list for OpenAI's and Anthropic's clients, which read different fields. `fallbacks`: of
-        the engine's check at load (`Ready.fallbacks`)."""
+    def listing(self, served: ServedName, ready: Ready | None = None) -> dict[str, Any]:
+        """Return one list for OpenAI's and Anthropic's clients, which read different fields. `ready`: of
+        an engine that has loaded it."""
         # vLLM's field: the model of an adapter.
         parent = {} if served.parent is None else {"parent": served.parent}
         return {
@@ -94,7 +96,8 @@ class ServedModel:
             "tool_calls": self.tool_calls,
             "task": self.kind,
             **({} if self.embedder is None else {"dimensions": self.embedder.dimensions}),
-            "fallbacks": list(fallbacks),
+            "fallbacks": [] if ready is None else list(ready.fallbacks),
+            "float32": None if ready is None else ready.float32,
             **parent,
             **served.defaults.described(),
             "type": "model",
@@ -117,12 +120,12 @@ class Served:
 
     @property
     def adapter(self) -> str:
-        """The LoRA adapter that the name means; empty: none."""
+        """Return the LoRA adapter that the name means, or an empty string without one."""
         return self.of_name.adapter
 
     @property
     def embedder(self) -> Embedder | None:
-        """None: the model writes tokens."""
+        """Return the embedder or reranker, or None if the model writes tokens."""
         return self.of_name.embedder
 
     @property
@@ -148,7 +151,7 @@ class ServedModels:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of all models, and one for each adapter."""
+        """Return the names of all models, and one for each adapter."""
         return [name for _, model in self for name in model.all_names]
 
     def check(self, wanted: str | None) -> Served:
@@ -165,7 +168,7 @@ class ServedModels:
         model, served, of_name = self._find(name)
         ready = model.scheduler.pool.ready
         return {
-            **served.listing(of_name, () if ready is None else ready.fallbacks),
+            **served.listing(of_name, ready),
             "state": model.state.value,
             "weights_bytes": None if ready is None else ready.weights_bytes,
             "memory_bytes": model.memory_bytes,

@@ -12,7 +12,8 @@ _SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_
 
 
 class ServiceNotice:
-    """Without a service manager it sends nothing. No message waits for the receiver or raises."""
+    """Tells a service manager what happens; without one it sends nothing. No message waits for the receiver
+    or raises."""
 
     def __init__(self, address: str | None = None, watchdog_seconds: float | None = None) -> None:
         """`address`: of a Unix datagram socket; one that begins with @ is abstract. `watchdog_seconds`: the
@@ -30,7 +31,8 @@ class ServiceNotice:
         return cls(address, int(microseconds) / 1e6 if watched else None)
 
     def send(self, **fields: str) -> bool:
-        """Send `READY="1"` and the like, each value on one line. Return whether somebody receives it."""
+        """Send `READY="1"` and the like, each value on one line. Return whether a service manager receives
+        it."""
         if not self._address:
             return False
         data = "\n".join(f"{name}={' '.join(value.split())}" for name, value in fields.items()).encode()

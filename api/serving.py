@@ -41,14 +41,14 @@ _log = structlog.get_logger("serving")
 _SERVER_NAME = "penstock"
 """The `server` header of every response."""
 _LAST_WORDS_SECONDS = 2.0
-"""After the drain, how long the server may take to hand the last frames to clients that read."""
+"""How long the server may take after the drain to hand the last frames to clients that read."""
 _QUIET_SECONDS = 1.0
 """How long a kept connection is idle before it is closed: a client whose stream has just ended may send its
-next request at once, whose answer says that the connection closes."""
+next request at once, whose answer announces the close."""
 _PROBES = ("/health", "/ready", "/metrics")
 """Answered also when agents hold all connections."""
 _METRICS_LIMITS = Limits(connections=16, refusals=4)
-"""Within the server's reserve of descriptors."""
+"""Bounds within the server's reserve of descriptors."""
 
 
 def serve(settings: ServeSettings) -> None:

@@ -16,7 +16,7 @@ import trio
 _log = structlog.get_logger("serving")
 
 LINGER_SECONDS = 60.0
-"""After the last request: an agent's next one comes when its tool is done."""
+"""Time after the last request: an agent's next one comes when its tool is done."""
 _LOOK_SECONDS = 1.0
 """A request that is shorter may go unseen: no Mac falls asleep within it."""
 

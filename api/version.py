@@ -1,4 +1,4 @@
-"""Which Penstock this is: the release, and the commit that it was built from, where that is known."""
+"""Names this Penstock: its release, and the commit that it was built from, where that is known."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _GIT_SECONDS = 5.0
 class Version:
     release: str
     commit: str = ""
-    """Abbreviated, with `-dirty` for a checkout with changes; empty: not known."""
+    """The commit, abbreviated, with `-dirty` for a checkout with changes; empty if unknown."""
 
     def __str__(self) -> str:
         return f"{self.release} ({self.commit})" if self.commit else self.release
 
     def listing(self) -> dict[str, str | None]:
-        """For `/v1/models`."""
+        """Return the version for `/v1/models`."""
         return {"name": PACKAGE, "version": self.release, "commit": self.commit or None}
 
 
@@ -44,7 +44,7 @@ def release_of(distribution: str) -> str:
 
 def commit_of(package: Path) -> str:
     """Return the commit of the package in this folder: what the build wrote into it (`hatch_build.py`), else
-    what git says of the checkout around it; empty if nobody knows."""
+    git's of the checkout around it; empty if it is unknown."""
     try:
         return (package / "commit.txt").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -28,7 +28,8 @@ class Dashboard:
     panels: Sequence[Panel]
 
     def json(self) -> str:
-        """As Grafana imports it. Each row of panels must fill Grafana's 24 columns, but the last."""
+        """Return the JSON that Grafana imports. Each row of panels must fill Grafana's 24 columns, but the
+        last."""
         return JSONEncoder(indent=1).encode(self._builder().build()) + "\n"
 
     def _builder(self) -> builders.Dashboard:

@@ -24,9 +24,9 @@ CHOICES = {"model": 'model=~"$model"', "engine": 'engine=~"$engine"'}
 RANGE = "$__rate_interval"
 BY_MODEL, BY_ENGINE = "instance, model", "instance, model, engine"
 MODEL_LEGEND = "{{instance}} {{model}}"
-"""In the legend of a panel with a curve a model."""
+"""Legend of a panel with a curve a model."""
 ENGINE_LEGEND = MODEL_LEGEND + " engine {{engine}}"
-"""In the legend of a panel with a curve an engine."""
+"""Legend of a panel with a curve an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Panel:
 
 
 def quantiles(histogram: str, *shares: float) -> list[Query]:
-    """Quantiles of a histogram; means hide what agents wait for."""
+    """Return quantiles of a histogram; means hide what agents wait for."""
     return [quantile(histogram, share, f"p{share * 100:g}") for share in shares or (0.5, 0.95, 0.99)]
 
 
@@ -154,7 +154,7 @@ def most(gauge: str, legend: str, by: str = "instance") -> Query:
 
 
 def each(gauge: str, legend: str = "") -> Query:
-    """One curve an engine."""
+    """Return one curve an engine."""
     return most(gauge, f"{legend} {ENGINE_LEGEND}".strip(), by=BY_ENGINE)
 
 
@@ -165,12 +165,12 @@ def share(part: str, whole: str, legend: str) -> Query:
 def stacked(
     title: str, description: str, unit: str, ask: Callable[[str, str, str], Query], metric: str, *, by: str
 ) -> Panel:
-    """A metric's parts by one label, on top of each other; `ask` is `rate` or `total`."""
+    """Return a metric's parts by one label, on top of each other; `ask` is `rate` or `total`."""
     return Panel(title, description, unit, [ask(metric, f"{{{{{by}}}}}", by)], stacked=True)
 
 
 def figure(
     title: str, description: str, unit: str, query: Query, warn: float | None = None, bad: float | None = None
 ) -> Panel:
-    """One number, small enough for six in a row."""
+    """Return one number, small enough for six in a row."""
     return Panel(title, description, unit, [query], kind="stat", width=4, warn=warn, bad=bad)

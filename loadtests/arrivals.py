@@ -53,8 +53,8 @@ def _poisson(arrivals: Poisson, rng: random.Random) -> Iterator[float]:
 
 
 def _ramp(arrivals: Ramp, rng: random.Random) -> Iterator[float]:
-    """A Poisson process whose rate r(t) grows linearly and then stays: unit arrivals, mapped back through
-    R(t) = expected arrivals until t = rate_from·t + slope·t²/2."""
+    """Yield a Poisson process whose rate r(t) grows linearly and then stays: unit arrivals, mapped back
+    through R(t) = expected arrivals until t = rate_from·t + slope·t²/2."""
     slope = (arrivals.rate_to - arrivals.rate_from) / arrivals.seconds
     expected_in_ramp = arrivals.seconds * (arrivals.rate_from + arrivals.rate_to) / 2
     expected = 0.0

@@ -66,7 +66,7 @@ _COMMANDS = {
     ),
     "links": Entry(
         "loadtests.pool.commands:links_command",
-        "Measure what an engine's link costs the front, and what its delay costs the clients.",
+        "Measure what an engine's link costs the server, and what its delay costs the clients.",
     ),
     "long-sessions": Entry(
         "loadtests.long_sessions:long_sessions",
@@ -87,7 +87,7 @@ _COMMANDS = {
     ),
     "scale": Entry(
         "loadtests.pool.commands:scale_command",
-        "Measure tokens/s by the number of engines, and what a streamed token costs the front.",
+        "Measure tokens/s by the number of engines, and what a streamed token costs the server.",
     ),
     "scenarios": Entry(
         "loadtests.command_line:list_scenarios", "List the scenarios and the servers that can be started."

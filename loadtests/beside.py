@@ -26,7 +26,7 @@ from loadtests.percentiles import percentile
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
 MOST_TIMES_ALONE = 1.5
-"""Of the chats' ITL at the 95th percentile."""
+"""Bound on the chats' ITL at the 95th percentile, in multiples of the one alone."""
 CHATS, EMBEDDER = "chats", "texts"
 """The models' names."""
 _WORDS = ("harbour", "lantern", "copper", "meadow", "signal", "orchard", "granite", "anchor")
@@ -128,7 +128,7 @@ async def run(plan: BesidePlan, chat_model: Path, embedder: Path) -> Beside:
 
 
 def models_of(chat_model: Path, embedder: Path) -> str:
-    """The file of both models (`--models`)."""
+    """Return the file of both models (`--models`)."""
     # JSON's strings are TOML's as well.
     return f"""[[model]]
 name = {json.dumps(CHATS)}

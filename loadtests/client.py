@@ -62,7 +62,7 @@ async def follow(
     observed: Observed,
 ) -> None:
     """Send `body` to `url` and follow the stream to its end, into the caller's record, so that a cancelled
-    request keeps what it received. Raises nothing but cancellation."""
+    request keeps what it received. Raise nothing but cancellation."""
     patience = trio.CancelScope(
         deadline=trio.current_time() + wish.hang_up_after_seconds
         if wish.hang_up_after_seconds is not None
@@ -150,10 +150,10 @@ def _take(payload: bytes, observed: Observed, now: float) -> bool:
         observed.usage = chunk["usage"]
     for choice in chunk.get("choices") or ():
         delta = choice.get("delta") or {}
-        said = delta.get("content") or ""
-        if said or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls"):
+        content = delta.get("content") or ""
+        if content or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls"):
             observed.stamps.append(now)
-            observed.text.append(said)
+            observed.text.append(content)
         observed.finish_reason = choice.get("finish_reason") or observed.finish_reason
     return False
 

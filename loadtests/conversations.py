@@ -11,7 +11,7 @@ import httpx
 from loadtests.prompts import WORDS
 
 MESSAGE_WORDS = 200
-"""Of a message of the past."""
+"""Words of a message of the past."""
 _TOOL: dict[str, Any] = {
     "name": "edit",
     "description": "Change a file.",
@@ -71,7 +71,7 @@ def text_of(chance: random.Random, words: int) -> str:
 
 
 async def words_per_token_of(http: httpx.AsyncClient, url: str) -> float:
-    """Of the tokenizer of the model behind `url`."""
+    """Return the words per token of the tokenizer of the model behind `url`."""
     text = text_of(random.Random(0), 1000)
     answer = await http.post(f"{url}/tokenize", json={"prompt": text})
     return 1000 / float(answer.json()["count"])

@@ -42,12 +42,12 @@ def drawn(kind: str, first: int, count: int, salt: str, *key: object) -> tuple[F
 
 def among(words: str, facts: tuple[Fact, ...]) -> str:
     """Spread the facts in order and evenly over the text; return only facts if there is no text."""
-    said = words.split(" ") if words else []
-    stretch = -(-len(said) // (len(facts) + 1)) or 1
+    filler = words.split(" ") if words else []
+    stretch = -(-len(filler) // (len(facts) + 1)) or 1
     parts: list[str] = []
     for number, fact in enumerate(facts):
-        parts += [*said[number * stretch : (number + 1) * stretch], fact.stated]
-    return " ".join([*parts, *said[len(facts) * stretch :]])
+        parts += [*filler[number * stretch : (number + 1) * stretch], fact.stated]
+    return " ".join([*parts, *filler[len(facts) * stretch :]])
 
 
 def _code(rng: random.Random) -> str:

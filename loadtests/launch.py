@@ -59,9 +59,10 @@ class Patience:
     """How long a server may take to start and to stop."""
 
     start_seconds: float = 600.0
-    """Until the first completion is whole; this includes reading a large model from disk."""
+    """Bound on the time until the first completion is whole; this includes reading a large model from
+    disk."""
     stop_seconds: float = 30.0
-    """After SIGTERM; then its process group is killed."""
+    """Time from SIGTERM until its process group is killed."""
 
 
 @dataclass(frozen=True, slots=True)

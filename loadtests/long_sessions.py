@@ -1,8 +1,8 @@
 """Sessions whose prompts have grown long: what a turn with little new in it costs.
 
-With the scripted engine, which computes nothing, what is measured is the way of a prompt through the parent,
-from the body's bytes to the engine's link, and how long its event loop is busy meanwhile. With a model it is
-the whole: the time to the first token, and whether an answer behind a cached prefix is the one without.
+With the scripted engine, which computes nothing, this measures the way of a prompt through the server, from
+the body's bytes to the engine's link, and how long its event loop is busy meanwhile. With a model it is the
+whole: the time to the first token, and whether an answer behind a cached prefix is the one without.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from loadtests.processes import (
 from loadtests.turns import Turn, ask_all
 
 _SYSTEM_SHARE = 0.1
-"""Of the system prompt in the whole prompt, which all sessions have in common."""
+"""The system prompt's share of the whole prompt, which all sessions have in common."""
 _SCRIPTED_TOKENS, _ANSWER_TOKENS = 4, 32
 _CONTEXT_SHARE = 0.97
-"""Of a model's context that prompts may take: their lengths are estimates."""
+"""The share of a model's context that prompts may take: their lengths are estimates."""
 _IDLE_SECONDS = 3.0
 """Long enough to measure what a probe costs: the kernel counts processor time in hundredths of a second."""
 _LONG_LOOP_SECONDS = 0.010
@@ -50,7 +50,7 @@ class SessionsPlan:
     tokens: int
     new_tokens: int
     turns: int
-    """Of each session, after the first."""
+    """Turns of each session, after the first."""
     clients: int
     """Turns in flight at a time."""
     seed: int = 0
@@ -58,7 +58,7 @@ class SessionsPlan:
     """Whether the past is calls of a tool and their results, as an agent's is; otherwise questions and
     answers."""
     model: str | None = None
-    """A folder, or "embedded"; None: the scripted engine."""
+    """A folder, or "embedded"; None runs the scripted engine."""
     compared: int = 0
     """How many sessions' last turns are asked again where nothing of them is cached."""
 
@@ -72,7 +72,7 @@ class SessionsPlan:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The fields that say what is wanted of each turn."""
+        """Return the fields that describe what is wanted of each turn."""
         if self.model is None:
             return {"max_tokens": _SCRIPTED_TOKENS, "temperature": 0}
         streamed = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True}
@@ -80,27 +80,27 @@ class SessionsPlan:
 
     @property
     def most_tokens(self) -> int:
-        """Of a prompt and its answer."""
+        """Return the most tokens of a prompt and its answer."""
         return self.tokens + self.turns * self.new_tokens + _ANSWER_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
 class LongSessions:
-    """`cold` is each session's first turn, `warm` the later ones. Processor time is the parent's and its
+    """`cold` is each session's first turn, `warm` the later ones. Processor time is the server's and its
     threads'; loop times are of probes, without the time for which the machine had no core for them."""
 
     prompt_tokens: int
-    """Of the last turn."""
+    """Prompt tokens of the last turn."""
     cold_cpu_seconds: float
     warm_cpu_seconds: float
     engine_cpu_seconds: float
-    """Of the engine's process, for each warm turn."""
+    """CPU time of the engine's process, for each warm turn."""
     warm_turns_per_second: float
     warm_turn_seconds: dict[str, float]
     loop_seconds: dict[str, float]
     resident_bytes: int
     loop_cpu_seconds: float = 0.0
-    """Of a warm turn, the part of the thread with the event loop. 0 without /proc."""
+    """CPU time of a warm turn in the thread with the event loop. 0 without /proc."""
     pieces: dict[str, int] = field(default_factory=dict)
     """`prompt_pieces` of `/v1/scheduler`; empty for a server without them."""
     cold_engine_cpu_seconds: float = 0.0
@@ -108,19 +108,20 @@ class LongSessions:
     warm_ttft_seconds: dict[str, float] = field(default_factory=dict)
     """Empty for the scripted engine."""
     cached_share: float = 0.0
-    """Of the warm turns' prompt tokens."""
+    """The cached share of the warm turns' prompt tokens."""
     compared: int = 0
     parted: int = 0
-    """Of `compared` answers, those that are not the cold ones token for token."""
+    """Number of `compared` answers that are not the cold ones token for token."""
 
     @property
     def ratio(self) -> float:
-        """How many times less a warm turn takes than a cold one."""
+        """Return how many times less a warm turn takes than a cold one."""
         return self.cold_cpu_seconds / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
     @property
     def turns_per_core_second(self) -> float:
-        """The bound on one server's own process: what its Python can do while it has one core's time."""
+        """Return the bound on one server's own process: what its Python can do while it has one core's
+        time."""
         return 1 / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
 
@@ -142,19 +143,19 @@ async def run(plan: SessionsPlan) -> LongSessions:
         system_words = round(plan.tokens * _SYSTEM_SHARE * words_per_token)
         system = text_of(random.Random(plan.seed), system_words)
         sessions = [_conversation(plan, number, words_per_token, system) for number in range(plan.sessions)]
-        parent = server.process.pid
-        (engine,) = children(parent)
-        before, engine_before = cpu_seconds(parent), cpu_seconds(engine)
+        server_pid = server.process.pid
+        (engine,) = children(server_pid)
+        before, engine_before = cpu_seconds(server_pid), cpu_seconds(engine)
         first = await ask_all(http, server.url, [one.body(**plan.answer) for one in sessions], plan.clients)
-        cold = (cpu_seconds(parent) - before) / len(sessions)
+        cold = (cpu_seconds(server_pid) - before) / len(sessions)
         cold_engine = (cpu_seconds(engine) - engine_before) / len(sessions)
         port = urlsplit(server.url).port
         assert port is not None
-        prober = Prober(port, parent)
+        prober = Prober(port, server_pid)
         try:
-            probe_seconds = await _cost_of_a_probe(prober, parent)
-            parents, engines, later = cpu_seconds(parent), cpu_seconds(engine), list[Turn]()
-            loop_thread = main_thread_cpu_seconds(parent)
+            probe_seconds = await _cost_of_a_probe(prober, server_pid)
+            servers, engines, later = cpu_seconds(server_pid), cpu_seconds(engine), list[Turn]()
+            loop_thread = main_thread_cpu_seconds(server_pid)
             started = trio.current_time()
             for _ in range(plan.turns):
                 for session in sessions:
@@ -163,17 +164,17 @@ async def run(plan: SessionsPlan) -> LongSessions:
                 later += await ask_all(http, server.url, bodies, plan.clients)
             turns = plan.turns * len(sessions)
             took = trio.current_time() - started
-            parents, engines = cpu_seconds(parent) - parents, cpu_seconds(engine) - engines
-            loop_thread = main_thread_cpu_seconds(parent) - loop_thread
+            servers, engines = cpu_seconds(server_pid) - servers, cpu_seconds(engine) - engines
+            loop_thread = main_thread_cpu_seconds(server_pid) - loop_thread
             loop = prober.silence()
             # A turn of a model takes seconds, in which a hundred probes cost more than the turn does.
             probing = loop.probes * probe_seconds
-            warm, engines = max(0.0, parents - probing) / turns, engines / turns
+            warm, engines = max(0.0, servers - probing) / turns, engines / turns
             loop_thread = max(0.0, loop_thread - probing) / turns
         finally:
             prober.close()
         report = (await http.get(f"{server.url}/v1/scheduler")).json()
-        resident = resident_bytes(parent)
+        resident = resident_bytes(server_pid)
         again = await _asked_cold(plan, http, server.url, sessions)
         return LongSessions(
             later[-1].prompt_tokens,
@@ -195,12 +196,12 @@ async def run(plan: SessionsPlan) -> LongSessions:
         )
 
 
-async def _cost_of_a_probe(prober: Prober, parent: int) -> float:
+async def _cost_of_a_probe(prober: Prober, server_pid: int) -> float:
     """Return the server's processor time for an answer to the prober, while it does nothing else."""
     prober.silence()
-    before = cpu_seconds(parent)
+    before = cpu_seconds(server_pid)
     await trio.sleep(_IDLE_SECONDS)
-    taken = cpu_seconds(parent) - before
+    taken = cpu_seconds(server_pid) - before
     return taken / max(1, prober.silence().probes)
 
 
@@ -221,8 +222,8 @@ async def _asked_cold(
 
 
 def parted(warm: Sequence[Turn], cold: Sequence[Turn]) -> int:
-    """How many cold turns, in the order of the warm ones, did not give the same tokens without a cache. One
-    that found something cached, or has no token, counts as well: it says nothing."""
+    """Return how many cold turns, in the order of the warm ones, did not give the same tokens without a
+    cache. One that found something cached, or has no token, counts as well: it shows nothing."""
     return sum(
         one.tokens != again.tokens or bool(again.cached_tokens) or not again.tokens
         for one, again in zip(warm, cold, strict=False)
@@ -243,7 +244,7 @@ def lines(found: LongSessions) -> Iterator[str]:
     yield f"{found.ratio:.1f} times less; the engine's process {cold_engine}{engine:.1f} ms"
     if found.loop_cpu_seconds:
         yield f"event loop {1000 * found.loop_cpu_seconds:.1f} ms of them, the rest in worker threads"
-    yield f"one core of the parent: {found.turns_per_core_second:.0f} warm turns/s"
+    yield f"one core of the server: {found.turns_per_core_second:.0f} warm turns/s"
     yield f"warm turns {found.warm_turns_per_second:.1f}/s, each {_milliseconds(found.warm_turn_seconds)}"
     if found.warm_ttft_seconds:
         ttft = f"{_milliseconds(found.cold_ttft_seconds)} cold; {_milliseconds(found.warm_ttft_seconds)} warm"

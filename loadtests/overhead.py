@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 Runner = Callable[[list[str]], float]
-"""From prompts to tokens per second."""
+"""Runs prompts and returns tokens per second."""
 
 
 def http_runner(port: int, tokens: int) -> Runner:

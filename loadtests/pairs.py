@@ -150,14 +150,14 @@ def _against(first: Column, second: Column) -> str:
         return f"{first.label} against {second.label}: nothing to compare.{warning}"
     signs = {claim.sign for claim in claims}
     if signs == {0}:
-        said = f"No clear difference between {first.label} and {second.label}"
+        verdict = f"No clear difference between {first.label} and {second.label}"
     elif -1 not in signs:
-        said = f"{first.label} is faster than {second.label}"
+        verdict = f"{first.label} is faster than {second.label}"
     elif 1 not in signs:
-        said = f"{first.label} is slower than {second.label}"
+        verdict = f"{first.label} is slower than {second.label}"
     else:
-        said = f"{first.label} is faster than {second.label} in part, slower in part"
-    return f"{said}: {', '.join(claim.words for claim in claims)}{_over(first, second)}.{warning}"
+        verdict = f"{first.label} is faster than {second.label} in part, slower in part"
+    return f"{verdict}: {', '.join(claim.words for claim in claims)}{_over(first, second)}.{warning}"
 
 
 def _claim(figure: Figure, found: Across | None) -> _Claim | None:

@@ -194,10 +194,10 @@ def _itl_timeline(columns: Sequence[Column], key: str) -> Plot | None:
         seconds_axis(drawing.axes[0], "y", every)
         drawing.axes[-1].set_xlabel("arrived, seconds from the run's start (s)")
         drawing.legend()
-        said = " Shaded: another population waits for its first token." if arriving else ""
+        shaded = " Shaded: another population waits for its first token." if arriving else ""
         return Plot(
             "Gaps between tokens over time",
-            f"A point a gap between two deltas of one stream; a high point is a stall.{said}",
+            f"A point a gap between two deltas of one stream; a high point is a stall.{shaded}",
             drawing.svg(),
         )
 

@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     """The stream ended without its end mark."""
     CONNECT_FAILED = "connect_failed"
     TIMED_OUT = "timed_out"
-    """No byte for the run's request timeout."""
+    """No byte arrived within the run's request timeout."""
     UNFINISHED = "unfinished"
     """Still running at the end of the run."""
 
@@ -38,7 +38,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One request. `stamps` are the arrivals of non-empty content, reasoning or tool deltas."""
 
     index: int
-    """In order of sending."""
+    """Number in the order of sending."""
     population: str
     tenant: str
     session: str
@@ -64,7 +64,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     could have hit."""
     retry_after_seconds: float | None = None
     freed_after_seconds: float | None = None
-    """For HUNG_UP, if the target's metrics report it: seconds until its slot was free again."""
+    """Seconds until the slot of a HUNG_UP was free again, if the target's metrics report it."""
     correct: bool | None = None
     """None if the scenario does not know the right answer."""
 
@@ -118,7 +118,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     generator: GeneratorHealth
     server: tuple[ServerSample, ...] = ()
     round: int = 0
-    """In a comparison: the round, whose runs are compared with each other."""
+    """The round in a comparison, whose runs are compared with each other."""
 
 
 def save(path: Path, runs: list[RunRecord]) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 _ROLE, _CONTENT = "\ud800", "\ud801"
-"""Before a message's role and before its content. Lone surrogates, which UTF-8 text cannot contain, keep
-messages apart; they are not counted."""
+"""Characters before a message's role and before its content. Lone surrogates, which UTF-8 text cannot
+contain, keep messages apart; they are not counted."""
 
 
 class _Node:
@@ -22,7 +22,7 @@ class _Node:
     def __init__(self, label: str) -> None:
         self.label = label
         self.children: dict[str, _Node] = {}
-        """By the first character of their label."""
+        """Children by the first character of their label."""
 
 
 class ReuseIndex:

@@ -1,4 +1,5 @@
-"""Scenarios: small declarative files that say which requests are sent, when, and how their clients behave.
+"""Scenarios: small declarative files that describe which requests are sent, when, and how their clients
+behave.
 
 A scenario is a list of populations; each is a number of agents of one kind. Loading checks everything and
 refuses unknown keys by name; `--set population.prompt.shared_tokens=1024` changes any value.
@@ -106,8 +107,8 @@ class Turns(_Part):
 
 
 class Subagents(_Part):
-    """At one turn the agent starts `count` subagents and waits for all of them. They share the agent's shared
-    and group layers, have a history of their own, and count to its session."""
+    """Subagents that the agent starts at one turn: `count` of them, all of which it waits for. They share the
+    agent's shared and group layers, have a history of their own, and count to its session."""
 
     at_turn: int = Field(ge=1)
     count: int = Field(ge=1)
@@ -152,7 +153,7 @@ class Population(_Part):
     arrivals: Arrivals
     start_seconds: float = Field(default=0.0, ge=0)
     sessions: int | None = Field(default=None, ge=1)
-    """All sessions of the population; None: no bound but the run's time."""
+    """All sessions of the population; without it only the run's time bounds them."""
     prompt: Prompt = Prompt()
     turns: Turns = Turns()
     output: Output = Output()
@@ -160,11 +161,11 @@ class Population(_Part):
     """mixed: every session has its own temperature, top_p and so on, seed, penalties and, if `output.exact`
     is false, stop strings."""
     logprobs: bool = False
-    """With mixed sampling, half of the sessions ask for logprobs too; separate, because not every target has
-    them."""
+    """Let half of the sessions ask for logprobs too, with mixed sampling; separate, because not every target
+    has them."""
     recall: bool = False
     """Every layer states facts, every turn asks for one of them, and its answer is checked. For models that
-    can do so; the model then decides the length of its answers, whatever `output.exact` says."""
+    can do so; the model then decides the length of its answers, and ignores `output.exact`."""
     subagents: Subagents | None = None
     hang_up: HangUp | None = None
     timeout_seconds: float | None = Field(default=None, gt=0)

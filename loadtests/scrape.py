@@ -55,7 +55,8 @@ class Scraper:
             await trio.sleep(0.05 if self._waiting else 1.0)
 
     async def sample(self, keep: bool = False) -> None:
-        """Scrape once. `keep` it whatever the time since the last: a run's first and last are its bounds."""
+        """Scrape once. `keep` stores it regardless of the time since the last: a run's first and last are its
+        bounds."""
         try:
             response = await self._client.get(self._url)
         except httpx.HTTPError:
@@ -70,8 +71,8 @@ class Scraper:
             self.samples.append(ServerSample(at=now - self._started, samples=samples))
 
     def _match(self, samples: dict[str, float], now: float) -> None:
-        """Match disconnects first to first. The target counts them in its own order, but the mean is right
-        whatever the order, and each is at most one poll late."""
+        """Match disconnects first to first. The target counts them in its own order, but the mean is right in
+        any order, and each is at most one poll late."""
         counts = [value for name, value in samples.items() if _CANCELLED.match(name)]
         if not counts:
             self._waiting.clear()

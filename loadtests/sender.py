@@ -1,4 +1,4 @@
-"""Send the requests of one run, record each whatever its outcome, and count them."""
+"""Send the requests of one run, record each with its outcome, and count them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ class Sender:
 
 
 def _correct(wish: Ask, observed: Observed) -> bool | None:
-    """Whether the answer contains the expected one; None if there is none, or the answer did not end."""
+    """Return whether the answer contains the expected one; None if there is none, or the answer did not
+    end."""
     if wish.expected is None or observed.outcome is not Outcome.OK:
         return None
     return wish.expected in "".join(observed.text)

@@ -98,13 +98,13 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
     greedy = Sampling(temperature=0.0)
 
     def measure(job: Job) -> dict[str, Any]:
-        trunk, rests = _prompts(job)
-        if trunk:
-            _decode_all(backend, [Submit(1, compact([*trunk, 1]), 1, (), greedy)])
+        common, rests = _prompts(job)
+        if common:
+            _decode_all(backend, [Submit(1, compact([*common, 1]), 1, (), greedy)])
         _decode_all(
             backend,
             [
-                Submit(number, compact(trunk + rest), 10_000, (), greedy)
+                Submit(number, compact(common + rest), 10_000, (), greedy)
                 for number, rest in enumerate(rests, 2)
             ],
         )

@@ -26,7 +26,7 @@ _GRAMMAR: Final = (
 
 
 class TargetError(Exception):
-    """A `--target` is invalid; the message says why."""
+    """A `--target` is invalid; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Launch:
     name: str
     preset: Preset
     program: Path | None = None
-    """Its virtual environment or the program itself; None: the preset's variable, then PATH."""
+    """Its virtual environment or the program itself; None looks at the preset's variable, then PATH."""
     arguments: tuple[str, ...] = ()
     """Appended to the preset's own, so they win."""
 

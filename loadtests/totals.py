@@ -55,7 +55,7 @@ def _attainment(view: Window) -> float | None:
 
 
 def _cached(request: RequestRecord) -> int:
-    """Cap at the prompt's length, whatever a server reports."""
+    """Cap at the prompt's length, in case a server reports more."""
     return min(max(request.cached_tokens or 0, 0), request.prompt_tokens or 0)
 
 
@@ -76,7 +76,7 @@ def _reports_cached(request: RequestRecord) -> bool:
 
 
 def _cached_most(view: Window) -> float | None:
-    """Over the same requests as the cached share, so that the two compare."""
+    """Return the share over the same requests as the cached share, so that the two compare."""
     silent = not any(map(_reports_cached, view.sent))
     return _share(view, _reusable, lambda request: silent or _reports_cached(request))
 

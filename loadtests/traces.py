@@ -32,7 +32,7 @@ from loadtests.scenario import Replay, ScenarioError
 MOONCAKE_BLOCK_TOKENS: Final = 512
 CHARACTERS_PER_TOKEN: Final = 4
 DEFAULT_MAX_TOKENS: Final = 256
-"""For a logged request without a limit."""
+"""Tokens for a logged request without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _mooncake(replay: Replay, prompts: Prompts) -> list[RecordedSession]:
     return sessions
 
 
-class _Said(msgspec.Struct):
+class _ShareGptMessage(msgspec.Struct):
     who: Literal["human", "user", "gpt", "chatgpt", "assistant", "bing", "bard", "system"] = msgspec.field(
         name="from"
     )
@@ -110,7 +110,7 @@ class _Said(msgspec.Struct):
 
 
 class _Conversation(msgspec.Struct):
-    conversations: list[_Said]
+    conversations: list[_ShareGptMessage]
 
 
 def _sharegpt(replay: Replay, mark: str) -> list[RecordedSession]:
@@ -134,16 +134,16 @@ def _turns(conversation: _Conversation, replay: Replay, mark: str) -> Iterator[R
     """Group messages into turns. Either side may begin: the messages since the last answer are one question;
     an answer to nothing, or a question without a recorded answer, is omitted."""
     asked: list[dict[str, str]] = []
-    for said in conversation.conversations:
-        if said.who in ("human", "user", "system"):
-            role = "system" if said.who == "system" else "user"
-            content = _resized(said.value, replay)
+    for message in conversation.conversations:
+        if message.who in ("human", "user", "system"):
+            role = "system" if message.who == "system" else "user"
+            content = _resized(message.value, replay)
             if asked and asked[-1]["role"] == role:
                 asked[-1]["content"] += "\n" + content
             else:
                 asked.append({"role": role, "content": content})
         elif asked and asked[-1]["role"] == "user":
-            tokens = _scaled(len(said.value) / CHARACTERS_PER_TOKEN, replay)
+            tokens = _scaled(len(message.value) / CHARACTERS_PER_TOKEN, replay)
             yield RecordedTurn(tuple(_marked(asked, mark)), tokens, exact=True)
             asked, mark = [], ""
 

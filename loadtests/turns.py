@@ -41,7 +41,7 @@ async def ask_all(
 
 
 async def ask(http: httpx.AsyncClient, url: str, body: dict[str, Any]) -> Turn:
-    """Stream the answer if `body` says so: only then is the first token's time its own."""
+    """Stream the answer if `body` asks for it: only then is the first token's time its own."""
     content, sent = json.dumps(body).encode(), trio.current_time()
     path = f"{url}/v1/chat/completions"
     if not body.get("stream"):

@@ -42,7 +42,8 @@ class Window:
         return amount / self.seconds if self.seconds > 0 else None
 
     def good(self, request: RequestRecord) -> bool:
-        """Whether it is within both SLOs. One-token answers and answers in one piece have no TPOT to miss."""
+        """Return whether it is within both SLOs. One-token answers and answers in one piece have no TPOT to
+        miss."""
         first, pace = ttft(request), tpot(request)
         return (
             request.outcome is Outcome.OK
@@ -120,7 +121,7 @@ def longest_silence(request: RequestRecord) -> float | None:
 
 
 def complete(session: list[RequestRecord]) -> bool:
-    """Whether every request was answered, and the last turn was reached if the record has it."""
+    """Return whether every request was answered, and the last turn was reached if the record has it."""
     last = max(request.turn for request in session)
     planned = max((request.session_turns or 0 for request in session), default=0)
     return all(request.outcome is Outcome.OK for request in session) and last >= planned

@@ -25,9 +25,9 @@ def load_message(
     given: SetMemoryLimit | None = None,
     adapters: tuple[AdapterSource, ...] | None = None,
 ) -> Load:
-    """`bounds` None: those of a first engine. `number`: the engine's in the pool; each has a disk tier of its
-    own. `given`: its part of one memory budget; None: the configuration says. `adapters` None: the first
-    ones."""
+    """`bounds`: those after deaths, or None for a first engine. `number`: the engine's in the pool; each has
+    a disk tier of its own. `given`: the engine's part of one memory budget, or None to use the configured
+    limit. `adapters`: the current ones, or None for those configured."""
     bounds = bounds or EngineBounds(config.prefill_chunk_tokens)
     own: dict[str, Any] = {}
     if config.kv_disk and number:
@@ -47,11 +47,11 @@ def load_message(
 
 @dataclass(frozen=True, slots=True)
 class ThinkingConfig:
-    """Thinking budgets of requests that name no number of tokens. None: no budget."""
+    """Thinking budgets of requests that name no number of tokens. None sets no budget."""
 
     default_tokens: int | None = None
     effort_tokens: Mapping[str, int | None] = field(default_factory=dict)
-    """By effort; "none" is reasoning that the client turned off."""
+    """Tokens by effort; "none" is reasoning that the client turned off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class SupervisionConfig:
     """Deadlines for the engine process."""
 
     ready_seconds: float = 600.0
-    """From start to READY: a large model on a cold disk takes minutes."""
+    """Time from start to READY: a large model on a cold disk takes minutes."""
     backoff_first_seconds: float = 0.1
     backoff_limit_seconds: float = 10.0
     stop_seconds: float = 5.0
-    """From closing the link to SIGKILL."""
+    """Time from closing the link to SIGKILL."""
     stable_seconds: float = 30.0
     """An engine that was ready for this long counts as stable, which resets the backoff."""
 
@@ -99,7 +99,7 @@ class FairnessConfig:
 
 @dataclass(frozen=True, slots=True)
 class IntakeConfig:
-    """How many requests may wait, for how long, and in which order. None: no bound."""
+    """How many requests may wait, for how long, and in which order. None sets no bound."""
 
     max_queue: int = 1024
     max_queued_tokens: int | None = None

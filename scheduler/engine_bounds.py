@@ -1,7 +1,7 @@
 """What the next engine may use: less after a death for lack of memory, or because the device timed out.
 
-Kept by the parent, because it outlives the engines. Pure. A file of its own because the configuration, which
-makes the first engine's, must not import `recovery`.
+The server keeps it, because it outlives the engines. Pure. The configuration, which makes the first engine's
+bounds, must not import `engines`, so this file is not there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEAST_CEILING_TOKENS = 16
 """A device that cannot compute this many prompt tokens in its time computes no prompt at all."""
 _CLIMB_CHUNKS = 64
 _MOST_CLIMB_CHUNKS = 16384
-"""Of the smallest size: a prompt of 262,144 tokens."""
+"""Bound on `climb_chunks`, counted in chunks of the smallest size: a prompt of 262,144 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class EngineBounds:
 
     @property
     def smallest_chunk(self) -> bool:
-        """Whether prefill chunks can get no smaller, so that a timeout is not theirs."""
+        """Return whether prefill chunks can get no smaller, so that a timeout is not theirs."""
         return self.chunk_tokens <= LEAST_CEILING_TOKENS
 
     def climbed(self, chunk_tokens: int) -> EngineBounds:

@@ -50,8 +50,8 @@ class PromptTooLong(InvalidRequest):
         counted: bool = True,
         answered: bool = True,
     ) -> None:
-        """`max_tokens` None: the prompt alone is too long. Not `counted`: `prompt_tokens` is a lower
-        bound. Not `answered`: nothing is written after it."""
+        """Without `max_tokens` the prompt alone is too long. Not `counted`: `prompt_tokens` is a lower bound.
+        Not `answered`: nothing is written after it."""
         tokens = f"{prompt_tokens} tokens" if counted else f"at least {prompt_tokens} tokens"
         if not answered:
             message = f"a text has {tokens} and the model's context is {context_tokens}: send a shorter one"
@@ -96,7 +96,7 @@ class ModelNotFound(InvalidRequest):
 
 
 class AdapterUnusable(InvalidRequest):
-    """A LoRA adapter that cannot be loaded; the message names it and says why."""
+    """A LoRA adapter that cannot be loaded; the message has its name and the reason."""
 
     code = "adapter_unusable"
 
@@ -120,7 +120,7 @@ class TooManyEngines(InvalidRequest):
 
 
 class NodesDecide(InvalidRequest):
-    """The engines follow the machines of a cluster; nobody else adds or removes one."""
+    """The engines follow the machines of a cluster; no operator adds or removes one."""
 
     code = "nodes_decide"
 

@@ -67,7 +67,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Prefilling:
-    """In a slot; `done` of `total` prompt tokens are computed."""
+    """The request is in a slot; `done` of `total` prompt tokens are computed."""
 
     done: int
     total: int
@@ -97,7 +97,7 @@ class TokenLogprobs:
     spelling: Callable[[int], bytes] = field(compare=False, repr=False)
     """Gives the bytes of a token."""
     offset: int = 0
-    """Where its text begins, in characters of the model's whole output."""
+    """The offset of its text, in characters of the model's whole output."""
 
     @classmethod
     def of(
@@ -179,11 +179,11 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class MalformedCall:
-    """A tool call that cannot be parsed: the model's failure, so the answer goes on.
+    """A tool call that cannot be parsed: the model's failure, so the answer continues.
 
-    `text` is all of it as the model wrote it, with its marks. `index` None: nothing of it was sent. Else it
-    is the number of the call, which is over, and `rest` is the part of its arguments that was not sent: the
-    pieces join to text that is no JSON object.
+    `text` is all of it as the model wrote it, with its marks. Without `index`, nothing of it was sent.
+    Otherwise `index` is the number of the call, which is over, and `rest` is the part of its arguments that
+    was not sent: the pieces join to text that is no JSON object.
     """
 
     text: str
@@ -204,12 +204,12 @@ class Finished:
     end_token: TokenLogprobs | None = None
     """The token that ended it, which is no text, if log-probabilities are requested."""
     prompt: PromptScores | None = None
-    """Of a request's first choice, if log-probabilities of its prompt are requested."""
+    """Log-probabilities of the prompt, with a request's first choice if it asks for them."""
     vector: bytes = b""
-    """Of a request for a vector, which has no other answer: float32, little-endian."""
+    """The vector that a request asked for, which has no other answer: float32, little-endian."""
     hold_refusal: str = ""
-    """Why what the request asked to hold is not held, a sentence for the operator; empty: it is, or nothing
-    was asked."""
+    """Why what the request asked to hold is not held, a sentence for the operator; empty if it is, or if
+    nothing was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from scheduler.errors import Unavailable, UnknownPin, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.time_line import RequestStory
+from scheduler.requests.time_line import RequestReport
 from scheduler.shared.messages import Inspect, Inspection
 from scheduler.statistics import (
     MemberStatistics,
@@ -30,7 +30,7 @@ from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.request_recorder import KEPT, RecentRequests
 
 MOST_CHOICES = 64
-"""Of one request in a report: a body of embeddings has thousands of texts under one id."""
+"""The most choices of one request in a report: a body of embeddings has thousands of texts under one id."""
 
 
 class Operations:
@@ -46,8 +46,8 @@ class Operations:
         recent: RecentRequests,
         model_waits_for: Callable[[], str] = str,
     ) -> None:
-        """`pieces`: what is kept of prompts. `model_waits_for`: what the model must do
-        before any queued request is served; empty: nothing."""
+        """`pieces`: what is kept of prompts. `model_waits_for`: what the model must do before any queued
+        request is served, or an empty string."""
         self._recent = recent
         self._model_waits_for = model_waits_for
         self._pieces, self._observed_pieces = pieces, PieceStatistics()
@@ -58,7 +58,7 @@ class Operations:
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """What the check at load found necessary; empty until an engine is ready."""
+        """Return what the check at load found necessary; empty until an engine is ready."""
         ready = self._pool.ready
         return () if ready is None else ready.fallbacks
 
@@ -106,18 +106,18 @@ class Operations:
             return "no_engine"
         return "quarantine" if any(one.room and one.quarantined for one in self._pool) else "engines_full"
 
-    def stories(self, public_id: str) -> list[RequestStory]:
+    def request_reports(self, public_id: str) -> list[RequestReport]:
         """Return each choice of a request that waits, runs, or was among the last to end. Raise
         UnknownRequest. O(requests): for a page that opens one."""
         now = trio.current_time()
-        found = self._recent.stories(public_id)
+        found = self._recent.request_reports(public_id)
         for record in self._pool.records:
             if record.prepared.request.public_id == public_id:
-                found.append(record.story(now))
+                found.append(record.report(now))
         for record in self._queue.records:
             if record.prepared.request.public_id == public_id:
                 ahead = self._queue.ahead_of(record.request_id, now)
-                found.append(replace(record.story(now), waits_for=self._queue_waits_for, ahead=ahead))
+                found.append(replace(record.report(now), waits_for=self._queue_waits_for, ahead=ahead))
         if not found:
             raise UnknownRequest(
                 f"no request {public_id!r} waits or runs, and it is not among the last {KEPT} that ended"

@@ -30,7 +30,7 @@ class Tool:
     """The request field of `parameters`, for error messages."""
 
     def definition(self) -> dict[str, Any]:
-        """In the form that chat templates and mlx-lm's parsers take."""
+        """Return the definition in the form that chat templates and mlx-lm's parsers take."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
@@ -45,14 +45,15 @@ class ToolChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """Whether the model reasons before it answers (None: the template's default), and with which effort."""
+    """Whether the model reasons before it answers (None for the template's default), and with which
+    effort."""
 
     enabled: bool | None = None
     effort: str | None = None
 
 
 UNLIMITED_THINKING = -1
-"""As `GenerationRequest.thinking_tokens`, in vLLM's spelling: no budget, whatever the operator's defaults."""
+"""No budget, whatever the operator's defaults: `GenerationRequest.thinking_tokens` in vLLM's spelling."""
 
 PRIORITIES = range(-10, 11)
 """Values of `priority`. Few, because bands age by one at a time and no request may wait for hours."""
@@ -71,7 +72,7 @@ class ChatPrompt:
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice.AUTO
     only_tool: str | None = None
-    """With REQUIRED: the one tool that must be called, once; None: any of them."""
+    """The one tool that must be called, once, with REQUIRED; None allows any of them."""
     parallel_tool_calls: bool = True
     reasoning: Reasoning = Reasoning()
     continue_final: bool = False
@@ -101,20 +102,20 @@ Prompt: TypeAlias = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a request came from, for logs, exemplars and traces only."""
+    """The origin of a request, for logs, exemplars and traces only."""
 
     request_id: str = ""
-    """Of the HTTP request: the client's own if it sent one."""
+    """The id of the HTTP request: the client's own if it sent one."""
     traceparent: str | None = None
     """The client's trace (https://www.w3.org/TR/trace-context/), unchecked."""
     ignored_fields: tuple[str, ...] = ()
-    """Of the body: those that nothing here knows."""
+    """The body's fields that the dialect does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A wish to keep what was computed of a prompt, up to and with its first `messages` messages (None: all
-    of it), for `seconds` after the answer."""
+    """A wish to keep what was computed of a prompt, up to and with its first `messages` messages (all of it
+    for None), for `seconds` after the answer."""
 
     messages: int | None
     seconds: float
@@ -124,9 +125,8 @@ class Hold:
 class GenerationRequest:
     """One request for one or more continuations of one prompt.
 
-    `max_tokens` None: as many as the context has room for; 0: the prompt is read, and the answer is empty.
-    `stop`: strings that end the answer.
-    `public_id`: the id that the client sees (`chatcmpl-...`).
+    Without `max_tokens` the context is the only bound; with 0 the prompt is read, and the answer is empty.
+    `stop`: strings that end the answer. `public_id`: the id that the client sees (`chatcmpl-...`).
     """
 
     public_id: str
@@ -140,18 +140,19 @@ class GenerationRequest:
     """Whether the answer has the stop string that ends it."""
     ignore_eos: bool = False
     structure: Structure | None = None
-    """Constraint on the text of the answer; None: none."""
+    """Constraint on the text of the answer, if there is one."""
     choices: int = 1
     """Number of continuations of the prompt, each with its own seed."""
     top_logprobs: int | None = None
-    """None: no log-probabilities; 0: only of the answer's tokens; N: of the N likeliest alternatives too."""
+    """Log-probabilities: None for none, 0 for the answer's tokens alone, N for the N likeliest alternatives
+    too."""
     prompt_logprobs: int | None = None
     """The same of the prompt's tokens."""
     min_tokens: int = 0
     """The least number of tokens before an end token or a stop string may end the answer."""
     thinking_tokens: int | None = None
-    """Most tokens of reasoning; UNLIMITED_THINKING: any number; None: by its effort, or the operator's
-    default."""
+    """Most tokens of reasoning. UNLIMITED_THINKING allows any number; None leaves it to the effort, or the
+    operator's default."""
     tenant: str = ""
     session: str | None = None
     """The agent's conversation or run, from the headers that agents send; None if there is none."""
@@ -162,20 +163,20 @@ class GenerationRequest:
     """Only requests with equal salts share prefixes."""
     origin: Origin = Origin()
     adapter: str = ""
-    """The name of its LoRA adapter; empty: none."""
+    """The name of its LoRA adapter; empty without one."""
     adapter_key: str = ""
     """The fingerprint of the adapter's files; the scheduler sets it."""
     kind: ModelKind = "chat"
     """What is asked for. Of anything but "chat" the answer is a vector, `max_tokens` is 0, and the model must
     be of this kind."""
     dimensions: int = 0
-    """How many first numbers of the vector; 0: all of them."""
+    """Truncate the vector to this many dimensions; 0 keeps all."""
     holds: tuple[Hold, ...] = ()
-    """At most one for each of the dialect's times."""
+    """At most one per `ttl` value of the dialect."""
     truncate_tokens: int | None = None
-    """The first N tokens of the prompt count; 0: as many as the context has; None: all must fit."""
+    """Keep the first N tokens of the prompt. 0 keeps as many as the context has; with None all must fit."""
 
     @property
     def only_prompt(self) -> bool:
-        """Whether nothing but its prompt is of interest: the answer is empty."""
+        """Return whether nothing but its prompt is of interest: the answer is empty."""
         return self.max_tokens == 0

@@ -44,12 +44,12 @@ from scheduler.shared.pins import pin_name
 from scheduler.shared.token_ids import TokenIds
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.history import HistoryWatch, Work
+from scheduler.telemetry.history import HistoryWatch, RequestCounts
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
 
 
-class Keeper(Protocol):
+class ModelLoader(Protocol):
     """Decides whether the engines of a scheduler's model are loaded."""
 
     def check(self) -> None:
@@ -62,7 +62,7 @@ class Keeper(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What queued requests wait for before an engine can take any of them; empty: nothing."""
+        """Return what queued requests wait for before an engine can take any of them, or an empty string."""
         ...
 
 
@@ -95,7 +95,7 @@ class Scheduler:
         goes on while the machine sleeps. `model_name`: of the metrics, if none are given.
         `share_of`: an engine's part of the memory of all models."""
         self.metrics = metrics or Metrics().of_model(model_name)
-        self.keeper: Keeper = _AlwaysLoaded()
+        self.model_loader: ModelLoader = _AlwaysLoaded()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
         self._preparation = preparation
@@ -123,13 +123,13 @@ class Scheduler:
             self.metrics,
             preparation.pieces.statistics,
             self.recent,
-            lambda: self.keeper.waits_for,
+            lambda: self.model_loader.waits_for,
         )
 
     async def run(self) -> None:
         """Never returns by itself. Cancelling it ends the engines and fails every request.
 
-        Raises EngineNeverReady.
+        Raise EngineNeverReady.
         """
         never_ready: EngineNeverReady | None = None
         try:
@@ -166,7 +166,7 @@ class Scheduler:
         requests = tuple(replace(one, cache_salt=self._salt(one.tenant, one.cache_salt)) for one in requests)
         choices = sum(request.choices for request in requests)
         try:
-            self.keeper.check()
+            self.model_loader.check()
             with self._admission.preparing(requests[0], arrived_at, self.pool.dispatcher.room, choices):
                 prepared = [await self._off_loop.prepare(request) for request in requests]
                 check_prompt_logprobs(prepared)
@@ -189,11 +189,10 @@ class Scheduler:
             for record in records:
                 releases.callback(self._release, record)
             self._enqueue(records)
-            yield RequestStream(records, doorbell, self._queue.ahead_of, lambda: self.keeper.waits_for)
+            yield RequestStream(records, doorbell, self._queue.ahead_of, lambda: self.model_loader.waits_for)
 
     async def load_adapter(self, name: str, folder: Path) -> None:
-        """Load a LoRA adapter into all engines. Raises AdapterUnusable, and Unavailable if none is
-        running."""
+        """Load a LoRA adapter into all engines. Raise AdapterUnusable, and Unavailable if none is running."""
         try:
             source = await self.offload(partial(source_of, name, folder))
         except AdapterRefused as refused:
@@ -201,7 +200,7 @@ class Scheduler:
         await self.pool.adapters.load(source)
 
     def _salt(self, tenant: str, salt: str = "") -> str:
-        """Whose requests share what is kept of prompts."""
+        """Return the salt: requests with equal ones share what is kept of prompts."""
         # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.
         return f"{tenant}\0{salt}" if self._config.cache_sharing == "tenant" else salt
 
@@ -210,7 +209,8 @@ class Scheduler:
         return await self._off_loop.tokenize(prompt, tenant, self._salt(tenant))
 
     async def pin_name(self, request: GenerationRequest) -> str:
-        """By which engines release the prompt of `request`, if it is pinned. Raise what `tokenize` does."""
+        """Return the name by which engines release the prompt of `request`, if it is pinned. Raise what
+        `tokenize` does."""
         with self.pool.adapters.using((request,)) as (keyed,):
             salt = self._salt(request.tenant, request.cache_salt)
             tokens = await self._off_loop.tokenize(request.prompt, request.tenant, salt)
@@ -221,21 +221,21 @@ class Scheduler:
         return await self._off_loop.detokenize(token_ids, field, tenant)
 
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
-        """Whether the thinking budget that `request` names can be enforced; True if it names none."""
+        """Return whether the thinking budget that `request` names can be enforced; True if it names none."""
         return self._preparation.keeps_thinking_budget(request)
 
     @property
     def context_tokens(self) -> int:
-        """The longest prompt with its answer."""
+        """Return the longest prompt with its answer."""
         return self._preparation.context_tokens
 
     @property
     def most_requests(self) -> int:
-        """How many requests one client may have waiting, if nobody else has any."""
+        """Return how many requests one client may have waiting, if no other has any."""
         return self._queue.most_per_client
 
     def room_for(self, requests: int) -> bool:
-        """Whether the queue can take this many more now, of a tenant that has no bound of its own."""
+        """Return whether the queue can take this many more now, of a tenant that has no bound of its own."""
         return self._queue.room >= requests
 
     async def wait_ready(self) -> Ready:
@@ -246,12 +246,12 @@ class Scheduler:
 
     @property
     def oldest_queued_at(self) -> float | None:
-        """When the oldest request came that no engine has; None if there is none."""
+        """Return when the oldest request came that no engine has; None if there is none."""
         return self._queue.oldest_at
 
     @property
     def service_token_seconds(self) -> float | None:
-        """Engine time of one token of service; None: not measured yet."""
+        """Return the engine time of one token of service, or None before it is measured."""
         return self.pool.service_token_seconds(self._config.intake.fairness.output_weight)
 
     def on_charge(self, charged: Charge) -> None:
@@ -263,7 +263,7 @@ class Scheduler:
         self._queue.charge_elsewhere(priority, tenant, tokens, at, now)
 
     def start_drain(self) -> None:
-        """Close admission; accepted requests go on."""
+        """Close admission; accepted requests continue."""
         self._admission.close()
 
     async def wait_idle(self) -> None:
@@ -312,8 +312,8 @@ class Scheduler:
         self.pool.woke(now)
         self._expiry.woke()
 
-    def _work(self) -> Work:
-        return Work(len(self._queue), len(self.pool), self.recent.number)
+    def _work(self) -> RequestCounts:
+        return RequestCounts(len(self._queue), len(self.pool), self.recent.number)
 
     # --- as the pool's observer
 
@@ -351,4 +351,4 @@ class Scheduler:
         self._telemetry.sample(self.operations.observe_queue)
         change, self._change = self._change, trio.Event()
         change.set()
-        self.keeper.changed()
+        self.model_loader.changed()

@@ -17,12 +17,15 @@ class DeathCause(StrEnum):
     """The process reached Metal's limit of 499,000 buffers of any size: less memory would not have helped."""
     GPU_TIMEOUT = "gpu_timeout"
     """The system aborted GPU work because one command buffer ran for too long."""
+    GPU_VICTIM = "gpu_victim"
+    """macOS ended or ignored its GPU work because of what another process did."""
     GPU_ERROR = "gpu_error"
     """Another failure that Metal or CUDA reported."""
     FAULT = "fault"
     """An exception, or a message that breaks the protocol."""
     KILLED = "killed"
-    """Killed from outside, by a signal that no fault of its own raises: an operator, or the system."""
+    """Killed from outside, by a signal that no fault of its own raises: an operator, or the system. Also: the
+    link of an engine on another machine ended without a message."""
     CRASHED = "crashed"
     """A signal of its own, such as SIGSEGV or SIGABRT, without a message."""
     EXIT = "exit"
@@ -40,7 +43,7 @@ class EngineCondition(StrEnum):
     READY = "ready"
     RESTARTING = "restarting"
     UNLOADED = "unloaded"
-    """Its model is not loaded: there is no process, until somebody asks for the model."""
+    """Its model is not loaded: there is no process, until a request asks for the model."""
     FAILED = "failed"
     """It could never be started, and no further attempt is made."""
 
@@ -90,7 +93,8 @@ class MemberStatistics:
 class SchedulerStatistics:
     """The scheduler at one moment. `engine` is all engines together: ready if one is. `in_engine` includes
     requests that await another engine. `stalled_seconds` is 0 while an engine makes progress or none has
-    work. `blocked`: why nothing is admitted (None: admission is open), and for how many more seconds."""
+    work. `blocked`: why nothing is admitted, and for how many more seconds, or None while admission is
+    open."""
 
     queued: int
     in_engine: int
@@ -121,7 +125,7 @@ class FlowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """All queued requests. `bound_*` are the bounds on waiting requests; None: no such bound."""
+    """All queued requests. `bound_*` are the bounds on waiting requests, or None where there is none."""
 
     requests: int
     prompt_tokens: int
@@ -154,13 +158,13 @@ class RunningStatistics:
     age_seconds: float
     running_seconds: float | None
     waits_for: str
-    """A `messages.WaitReason`, or that it awaits an engine; empty: nothing."""
+    """A `messages.WaitReason`, or that it awaits an engine; empty if it waits for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitStatistics:
-    """Requests of one tenant that wait for one of `link.waits.REASONS`. `oldest_seconds` counts from their
-    arrival, `oldest_id` is its answer's id; both None: not known."""
+    """Requests of one tenant that wait for one of `shared.waits.REASONS`. `oldest_seconds` counts from their
+    arrival, `oldest_id` is its answer's id; both are None if unknown."""
 
     tenant: str
     reason: str
@@ -171,13 +175,13 @@ class WaitStatistics:
 
 @dataclass(frozen=True, slots=True)
 class PieceStatistics:
-    """Of token ids that are kept by piece of text. Since the start: prompt tokens, and how many of them were
+    """Token ids that are kept by piece of text. Since the start: prompt tokens, and how many of them were
     kept."""
 
     tokens: int = 0
     kept_tokens: int = 0
     held_bytes: int = 0
-    """At this moment."""
+    """Bytes held at this moment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ class WhiteSpace:
 
 @dataclass(frozen=True, slots=True)
 class JsonText:
-    """JSON that matches this schema, an object or a boolean. `white_space` None: what a pretty-printer
-    writes."""
+    """JSON that matches this schema, an object or a boolean. Without `white_space`, it may have what a
+    pretty-printer writes."""
 
     schema: Any
     place: str

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import hypothesis
 import pytest
 import trio.testing
+
+from api.version import own_version
+from tests.examples import examples
+from tests.fast import is_fast, no_processes
 
 # These assert outside test modules too; without this their failures would show no values.
 pytest.register_assert_rewrite("tests.contracts", "tests.scheduler.engine.mlx", "tests.scheduler")
 
 # An example that a busy machine delays is not a failure.
 hypothesis.settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="only files that need neither a process nor MLX")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_ours = collection_path.is_dir() or collection_path.match("test_*.py")
+    return True if is_ours and config.getoption("fast") and not is_fast(collection_path) else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fast_starts_no_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What imports cannot show, a process shows when it starts."""
+    if not request.config.getoption("fast"):
+        yield
+        return
+    own_version()  # asks git, once
+    with no_processes():
+        yield
 
 
 @pytest.fixture

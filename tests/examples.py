@@ -1,11 +1,28 @@
-"""How many examples a costly property is given: few in every run, more by `make test EXAMPLES=5`."""
+"""How much of a rule a run tries: `make test` as much as finds a planted fault, `make test-fast` a part of it
+(`EXAMPLES` below 1), `make test-long` more (above 1), and all cases."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
+from math import ceil
+from typing import Any
+
+import pytest
+
+_PART = float(os.environ.get("EXAMPLES", "1"))
 
 
 def examples(usual: int) -> int:
     """Return Hypothesis' `max_examples`. `usual` is what finds a planted fault within a run of CI, whose
-    twenty minutes all tests share."""
-    return usual * int(os.environ.get("EXAMPLES", "1"))
+    minutes all tests share."""
+    return max(1, round(usual * _PART))
+
+
+def sampled(cases: Iterable[Any], sample: Sequence[Any]) -> list[Any]:
+    """Return the cases of one rule as parameters: those of the sample are tried in every run, the others are
+    `long`. Name what shows most first: `make test-fast` tries the sample's beginning."""
+    cases = list(cases)
+    assert set(sample) <= set(cases), "the sample has what is no case"
+    tried = sample[: ceil(len(sample) * min(1.0, _PART))]
+    return [case if case in tried else pytest.param(case, marks=pytest.mark.long) for case in cases]

@@ -27,7 +27,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """Without keys, everybody may do everything."""
+    """The keys of all clients. Without keys, every client may do everything."""
 
     keys: tuple[ApiKey, ...] = ()
 

@@ -57,7 +57,7 @@ class Authentication:
 
 
 def is_open(path: str) -> bool:
-    """Whether `path` needs no key."""
+    """Return whether `path` needs no key."""
     return (
         path in OPEN_PATHS
         or path in ("/docs", "/redoc")
@@ -103,7 +103,7 @@ async def caller(request: Request) -> Caller:
 
 
 async def trusted(request: Request) -> bool:
-    """Whether the caller sent a valid key, or the server has no keys. For paths that need no key."""
+    """Return whether the caller sent a valid key, or the server has no keys. For paths that need no key."""
     return _key(request) is not None or not request.app.state.has_keys
 
 

@@ -29,7 +29,7 @@ SESSION_HEADERS = (
     "session_id",
     "x-session-id",
 )
-"""In order of precedence: the first that is present and not empty names the session."""
+"""Headers in order of precedence: the first that is present and not empty names the session."""
 TRACE_HEADER = "traceparent"
 """W3C's trace context. The tracer checks its value: an invalid one must not fail a request."""
 TIMEOUT_HEADER = "x-request-timeout"
@@ -64,7 +64,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which headers name tenant, session and timeout."""
+    """The headers that name tenant, session and timeout."""
 
     tenant_header: str | None = None
 
@@ -76,12 +76,12 @@ class Identity:
         ignored_fields: tuple[str, ...] = (),
     ) -> Caller:
         """`headers` are looked up in small letters; `tenant_of_key` is whose key the request bears, where
-        there are keys. Raises InvalidRequest naming the header."""
+        there are keys. Raise InvalidRequest naming the header."""
         origin = Origin(request_id, headers.get(TRACE_HEADER), ignored_fields)
         return Caller(self.tenant(headers, tenant_of_key), _session(headers), _timeout(headers), origin)
 
     def tenant(self, headers: Mapping[str, str], tenant_of_key: str | None) -> str:
-        """Raises InvalidRequest naming the header."""
+        """Raise InvalidRequest naming the header."""
         if tenant_of_key is not None:
             return tenant_of_key
         if self.tenant_header is None or not (value := headers.get(self.tenant_header)):

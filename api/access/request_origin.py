@@ -1,4 +1,4 @@
-"""Which hosts and web pages may send requests: the guard against DNS rebinding and foreign pages.
+"""Decides which hosts and web pages may send requests: the guard against DNS rebinding and foreign pages.
 
 A page whose name is rebound to 127.0.0.1 is same-origin for its browser; only its name in `Host` reveals it.
 A page of another site names itself in `Origin`. If a browser sends none (images, frames, links),
@@ -32,7 +32,7 @@ class OriginCheck:
         is_open: Callable[[str], bool],
         answer: Callable[[Scope, ApiError], Response],
     ) -> None:
-        """`is_open` says to which paths other sites may link."""
+        """`is_open` decides to which paths other sites may link."""
         self._app = app
         self._hosts = hosts
         self._allowed_origins = frozenset(allowed_origins)
@@ -65,8 +65,8 @@ class OriginCheck:
         return origin_not_allowed("another site")
 
     def _is_link(self, scope: Scope, headers: Headers) -> bool:
-        """Whether the request follows a link. A page cannot read the target, so it may link to paths that
-        cost nothing. Frames are not links."""
+        """Return whether the request follows a link. A page cannot read the target, so it may link to paths
+        that cost nothing. Frames are not links."""
         return (
             scope["method"] in ("GET", "HEAD")
             and headers.get("sec-fetch-mode") == "navigate"

@@ -48,7 +48,7 @@ def adapter_routes(models: ServedModels) -> APIRouter:
 
     @router.post("/v1/unload_lora_adapter")
     async def unload(body: Validated[UnloadAdapterRequest]) -> dict[str, Any]:
-        """Take an adapter from new requests. Those that have it go on to their end; then its memory is
+        """Take an adapter from new requests. Those that have it keep it to their end; then its memory is
         freed."""
         base, scheduler = _base(models, body.base_model_name)
         scheduler.pool.adapters.unload(body.lora_name)
@@ -58,6 +58,6 @@ def adapter_routes(models: ServedModels) -> APIRouter:
 
 
 def _base(models: ServedModels, wanted: str | None) -> tuple[str, Scheduler]:
-    """Return the model whose adapter it is. Raises ModelNotFound."""
+    """Return the model whose adapter it is. Raise ModelNotFound."""
     served = models.check(wanted)
     return served.of_name.parent or served.name, served.scheduler

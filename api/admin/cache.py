@@ -1,6 +1,6 @@
 """`/v1/cache`: what the prefix caches hold; warm, pin and clear them.
 
-Only operators may: a report says how often which prompts are asked, and what is held is taken from others.
+Only operators may: a report shows how often which prompts are asked, and what is held is taken from others.
 """
 
 from __future__ import annotations

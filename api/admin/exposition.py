@@ -71,8 +71,8 @@ def _error_response(_: Scope, error: ApiError) -> JSONResponse:
 
 
 async def exposition_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Write the metrics, and let streams go on after each family: the series of many models are milliseconds
-    of work."""
+    """Write the metrics, and let streams continue after each family: the series of many models are
+    milliseconds of work."""
     modern = "application/openmetrics-text" in accept
     written = []
     for family in registry.collect():
@@ -94,7 +94,8 @@ class _Family(Collector):
 
 
 def _of_family(family: Metric, modern: bool) -> bytes:
-    """By default the library writes vllm_ for vllm:, although a colon needs no escape."""
+    """Return the family's text, with colons: the library's default writes vllm_ for vllm:, although a colon
+    needs no escape."""
     if modern:
         text: bytes = openmetrics.generate_latest(_Family(family), escaping=openmetrics.ALLOWUTF8)
         return text.removesuffix(_END)

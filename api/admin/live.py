@@ -71,7 +71,7 @@ def live_routes(models: ServedModels) -> APIRouter:
 
 
 class EventStreamResponse(Response):
-    """For the API's description."""
+    """Describes the stream in the API's description."""
 
     media_type = "text/event-stream"
 
@@ -111,7 +111,7 @@ class LiveFeed:
 
     @property
     def over(self) -> bool:
-        """Whether a draining server has no more requests, or another process takes them."""
+        """Return whether a draining server has no more requests, or another process takes them."""
         return self._over
 
     def delay(self) -> float:
@@ -131,7 +131,8 @@ class LiveFeed:
         return last.number, self._first[1] + (self._cache if is_fresh else b"")
 
     def after(self, seen: int, now: float) -> tuple[int, bytes] | None:
-        """Return the last frame's number and the events since frame `seen`; None: that is too long ago."""
+        """Return the last frame's number and the events since frame `seen`, or None if that is too long
+        ago."""
         if self._is_due(now):
             self._make(now)
         last = self._frames[-1].number
@@ -175,7 +176,7 @@ class LiveFeed:
         return now - self._made_at >= 0.9 * SNAPSHOT_SECONDS
 
     def _knows_more(self) -> bool:
-        """Whether a new viewer would get something that the next frame has again."""
+        """Return whether a new viewer would get something that the next frame has again."""
         last = self._frames[-1]
         return self._scheduler.history.number != last.sampled or self._scheduler.recent.number != last.recent
 

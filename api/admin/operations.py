@@ -40,10 +40,10 @@ def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
 
     @router.get("/ready")
     async def ready(is_trusted: Annotated[bool, Depends(trusted)]) -> JSONResponse:
-        """Whether a request sent now would be accepted: 503 while the engine loads or restarts, while a crash
-        loop blocks admission (`reason`), and while the server drains; of several models one is enough, and a
-        model that is unloaded is loaded by its next request. If the server has keys, only requests with a key
-        get `last_death` and `reason`, which quote the engine's errors."""
+        """Return whether a request sent now would be accepted: 503 while the engine loads or restarts, while
+        a crash loop blocks admission (`reason`), and while the server drains; of several models one is
+        enough, and a model that is unloaded is loaded by its next request. If the server has keys, only
+        requests with a key get `last_death` and `reason`, which quote the engine's errors."""
         model, statistics = _readiest(models)
         engine = statistics.engine
         up = _accepts(model, statistics)
@@ -77,11 +77,11 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> dict[str, Any]:
-        """The queue by tenant and session, the requests in the engines, the bounds, the rate of finished
-        requests and the last cause of death; and of each engine its state, its slots, its measured speeds and
-        the plan of its last step (`report`; null if it does not answer). `engine` is the first one's report.
-        Of several models that is the first; `models` has each by its name. With engines on other machines
-        `cluster` says which there are, and whether new ones can be started."""
+        """Return the queue by tenant and session, the requests in the engines, the bounds, the rate of
+        finished requests and the last cause of death; and of each engine its state, its slots, its measured
+        speeds and the plan of its last step (`report`; null if it does not answer). `engine` is the first
+        one's report. Of several models that is the first; `models` has each by its name. With engines on
+        other machines `cluster` lists them, and whether new ones can be started."""
         bodies = {model.name: await scheduler_object(model.scheduler) for model, _ in models}
         first, *others = bodies.values()
         body = {**first, "models": bodies} if others else first
@@ -89,12 +89,12 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
 
     @router.get("/v1/scheduler/requests/{request_id}", dependencies=[Depends(operator)])
     async def request(request_id: str, model: ModelName = None) -> dict[str, Any]:
-        """What happened to a request of a model, by the id of its answer: each of its choices from its
+        """Return what happened to a request of a model, by the id of its answer: each of its choices from its
         arrival on, in spans of seconds. It may wait, run, or be among the last 64 that ended. No text of it
         is kept."""
         named = models.model(model)
-        stories = named.scheduler.operations.stories(request_id)
-        choices = [rounded(asdict(story)) for story in stories]
+        reports = named.scheduler.operations.request_reports(request_id)
+        choices = [rounded(asdict(report)) for report in reports]
         return {"id": request_id, "model": named.name, "choices": choices}
 
     return router

@@ -60,7 +60,7 @@ class BlockSequence:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no block was opened."""
+        """Return whether no block was opened."""
         return not self._count
 
     def add(self, piece: AnswerPiece) -> Iterator[Step]:

@@ -43,7 +43,7 @@ class Encoder(Protocol):
         ...
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
-        """A piece of a choice's answer, or that choice's end."""
+        """Return a piece of a choice's answer, or that choice's end."""
         ...
 
     def progress(self, progress: Progress) -> bytes:

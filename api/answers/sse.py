@@ -24,7 +24,8 @@ def comment(text: str) -> bytes:
 
 
 def progress(news: Progress) -> bytes:
-    """Return a comment that says how far the request is. In OpenAI's dialects, which have no event for it."""
+    """Return a comment with the progress of the request, for OpenAI's dialects, which have no event for
+    it."""
     match news:
         case Queued(ahead=ahead, waits_for=""):
             return comment(f"queued {ahead}")

@@ -53,7 +53,8 @@ class ToolCallBlock:
 
     @property
     def input(self) -> dict[str, Any] | None:
-        """The arguments as an object; None for a malformed call, and one that the end of the answer cut."""
+        """Return the arguments as an object; None for a malformed call, and one that the end of the answer
+        cut."""
         if self.malformed:
             return None
         try:
@@ -161,9 +162,9 @@ class WholeAnswer:
 
 
 MAX_HELD_BYTES = 64 << 20
-"""Of one whole answer, which is held until its last choice has ended."""
+"""Bound on one whole answer, which is held until its last choice has ended."""
 _TEXT_BYTES, _LOGPROBS_BYTES, _LOGPROB_BYTES = 4, 320, 12
-"""Of each token: its text, its entry of log-probabilities, and each of these."""
+"""Bytes of each token: its text, its entry of log-probabilities, and each of these."""
 
 
 def held_bytes(request: GenerationRequest, context_tokens: int) -> int:

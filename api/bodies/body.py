@@ -10,7 +10,8 @@ from api.bodies.unknown_fields import UnknownFields
 
 
 def _may_have_more(schema: dict[str, Any]) -> None:
-    """For `/openapi.json`: by default, what is not declared may be there."""
+    """Clear `additionalProperties` in `/openapi.json`: by default, fields that are not declared may be
+    there."""
     schema.pop("additionalProperties", None)
 
 

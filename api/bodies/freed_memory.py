@@ -12,11 +12,11 @@ from collections.abc import Callable
 from threading import Lock, Thread
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""From `malloc.h`."""
+"""Parameters of `mallopt` in `malloc.h`."""
 _LARGE_BLOCK_BYTES = 1 << 20
 _KEPT_BYTES = 2 << 20
-"""Of each thread's freed memory: what a turn of 100,000 tokens uses again and again. glibc's own bound, which
-would follow the other one if that were not set, is 128 KB."""
+"""Bound on each thread's freed memory that is kept: what a turn of 100,000 tokens uses again and again.
+glibc's own bound, which would follow the other one if that were not set, is 128 KB."""
 _TOGETHER_SECONDS = 0.25
 """Short beside how long a person looks at a figure of memory, long beside a turn of an agent."""
 
@@ -72,4 +72,4 @@ class SmallBlocks:
 
 
 return_soon = SmallBlocks().return_soon
-"""Of this process."""
+"""Returns the freed memory of this process."""

@@ -1,6 +1,6 @@
 """The JSON text of a whole answer, made as it is sent.
 
-An answer's log-probabilities come to tens of megabytes, which nobody holds at once: a worker thread encodes
+An answer's log-probabilities come to tens of megabytes, which are never held at once: a worker thread encodes
 the next slice when the client has taken the one before. The slices are short, because a thread that encodes
 holds the interpreter.
 """
@@ -110,7 +110,7 @@ class PiecedResponse(Response):
 
 
 def _slice(pieces: Iterator[bytes]) -> tuple[bytes, bool]:
-    """And whether more follows."""
+    """Return a slice, and whether more follows."""
     parts: list[bytes] = []
     room = SLICE_BYTES
     for piece in pieces:

@@ -86,7 +86,7 @@ class _Piece:
         self.ends_inside = inside ^ bool(self._quotes.size % 2)
 
     def outside(self, byte: int) -> NDArray[np.intp]:
-        """The positions of `byte` outside of strings."""
+        """Return the positions of `byte` outside of strings."""
         return self._not_in_strings(np.flatnonzero(self._read == byte))
 
     def brackets(self) -> NDArray[np.int8]:

@@ -14,7 +14,8 @@ Policy = Literal["note", "refuse"]
 """`--media`."""
 
 LOOKED_AT_BYTES = 1 << 16
-"""Of one part. A photograph's size stands behind its thumbnail; in most other formats within 30 bytes."""
+"""Bound on the bytes of one part that are looked at. A photograph's size stands behind its thumbnail; in most
+other formats within 30 bytes."""
 LARGEST_LOOKED_AT_BYTES = 8 << 20
 """A larger part is named by its length alone."""
 _LONGEST_NAME = 120
@@ -35,13 +36,13 @@ _JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 def note(kind: str, what: str = "", name: str | None = None) -> str:
-    """The line. `kind`: image, audio, video or document; `what`: from `of_data` or `of_url`; `name`: the
-    file's, as the client gives it."""
+    """Return the line. `kind`: image, audio, video or document; `what`: from `of_data` or `of_url`; `name`:
+    the file's, as the client gives it."""
     return f"[{kind}{_quoted(name)}{what}: this model reads text only]"
 
 
 def of_url(url: str) -> str:
-    """What `note` says of a URL, which may be a `data:` URL. Others are neither fetched nor quoted."""
+    """Return the note about a URL, which may be a `data:` URL. Others are neither fetched nor quoted."""
     if url[:5].lower() != "data:":
         return " by URL"
     comma = url.find(",", 0, 1024)
@@ -51,12 +52,12 @@ def of_url(url: str) -> str:
 
 
 def of_file(data: str) -> str:
-    """What `note` says of a file, which comes as a `data:` URL or as its base64 text alone."""
+    """Return the note about a file, which comes as a `data:` URL or as its base64 text alone."""
     return of_url(data) if data[:5].lower() == "data:" else of_data(data)
 
 
 def of_data(data: str, start: int = 0) -> str:
-    """What `note` says of the base64 text in `data` from `start` on."""
+    """Return the note about the base64 text in `data` from `start` on."""
     length = _decoded_bytes(data, start)
     if length > LARGEST_LOOKED_AT_BYTES:
         return f", {length} bytes"
@@ -69,7 +70,7 @@ def of_data(data: str, start: int = 0) -> str:
 
 
 def _quoted(name: str | None) -> str:
-    """On the line, whatever is in it."""
+    """Quote a string on one line, whatever is in it."""
     plain = " ".join("".join(letter if letter.isprintable() else " " for letter in name or "").split())
     return f' "{plain[:_LONGEST_NAME]}"' if plain else ""
 
@@ -80,7 +81,7 @@ def _decoded_bytes(data: str, start: int) -> int:
 
 
 def _head(data: str, start: int) -> bytes:
-    """The first bytes; none of what is not base64."""
+    """Return the first bytes; none of what is not base64."""
     letters = data[start : start + LOOKED_AT_BYTES // 3 * 4]
     try:
         plain = "".join(letters.split()).rstrip("=").encode("ascii")
@@ -98,7 +99,7 @@ def _form(head: bytes) -> str:
 
 
 def _picture(head: bytes) -> tuple[int, int, str] | None:
-    """Width, height and format; None: no format known here, or no size in what was looked at."""
+    """Return width, height and format, or None if the format is unknown or the part has no size."""
     if head.startswith(b"\x89PNG\r\n\x1a\n") and len(head) >= 24:
         return _big(head, 16, 4), _big(head, 20, 4), "PNG"
     if head.startswith((b"GIF87a", b"GIF89a")) and len(head) >= 10:
@@ -124,7 +125,7 @@ def _webp(head: bytes) -> tuple[int, int, str] | None:
 
 
 def _jpeg(head: bytes) -> tuple[int, int, str] | None:
-    """From segment to segment up to the frame: each step moves on, so it ends with what was looked at."""
+    """Go from segment to segment up to the frame: each step moves on, so it ends with what was looked at."""
     place = 2
     while place + 9 <= len(head) and head[place] == 0xFF:
         marker = head[place + 1]

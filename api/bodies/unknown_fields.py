@@ -14,7 +14,7 @@ from typing import Any
 
 HEADER = "x-penstock-ignored"
 SCOPE_KEY = "penstock_ignored"
-"""In a request's ASGI scope: the names, for what is made of the request later."""
+"""Key of a request's ASGI scope under which the ignored fields are kept for later stages."""
 MAX_NAMES = 16
 MAX_NAME_CHARACTERS = 64
 MORE = "..."
@@ -25,11 +25,11 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.$@:/+*\[\]-]")
 
 
 class UnknownFields:
-    """Of one body: the first place of each unknown field of each schema."""
+    """The unknown fields of one body: the first place of each unknown field of each schema."""
 
     def __init__(self) -> None:
         self._places: dict[int, set[str]] = {}
-        """By the identity of the object that the field is in, which the body keeps alive."""
+        """Places by the identity of the object that the field is in, which the body keeps alive."""
         self._seen: set[tuple[type, str]] = set()
 
     @staticmethod
@@ -57,7 +57,8 @@ class UnknownFields:
         return {name: value[name] for name in names if name in value}
 
     def named(self, body: Any) -> tuple[str, ...]:
-        """Their paths in `body`, as `messages[].cache`, in order; ASCII without commas and white space."""
+        """Return their paths in `body`, as `messages[].cache`, in order; ASCII without commas and white
+        space."""
         if not self._places:
             return ()
         left = dict(self._places)
@@ -71,7 +72,7 @@ class UnknownFields:
 def _found(
     value: Any, left: dict[int, set[str]], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """The objects of `left`, and where they are. Ends with the last of them."""
+    """Yield the objects of `left`, and where they are. Ends with the last of them."""
     if isinstance(value, dict):
         if (names := left.pop(id(value), None)) is not None:
             yield path, names
@@ -94,13 +95,13 @@ def _path(parts: tuple[str, ...]) -> str:
 
 
 def ignored(scope: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of a request whose body has been read."""
+    """Return the names of a request whose body has been read."""
     names: tuple[str, ...] = scope.get(SCOPE_KEY, ())
     return names
 
 
 def ignore(scope: MutableMapping[str, Any], name: str) -> tuple[str, ...]:
-    """Add a known field that has no effect here. Returns all names."""
+    """Add a known field that has no effect here. Return all names."""
     names = scope[SCOPE_KEY] = tuple(sorted({*ignored(scope), name}))
     return names
 

@@ -49,7 +49,7 @@ class FairLimiter:
         self._per_tenant = total if per_tenant is None else per_tenant
         self._taken: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[trio.Event]] = OrderedDict()
-        """In the order of turns. No queue in it is empty."""
+        """Queues in the order of turns. No queue in it is empty."""
 
     async def acquire(self, tenant: str) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -9,7 +9,7 @@ from typing import Any
 
 _MOST_LINE_BYTES = 64 << 20
 _SHORTEST_SECONDS = 0.05
-"""Over which a rate means something."""
+"""Shortest time over which a rate means something."""
 
 
 @dataclass(slots=True)
@@ -26,12 +26,12 @@ class Usage:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int | None
-    """None: the server does not say."""
+    """The cached part of the prompt, or None if the server does not report it."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """Times are seconds of one clock; None: not yet."""
+    """Times are seconds of one clock; None if it has not happened yet."""
 
     sent_at: float
     waiting: str = "sent"
@@ -133,7 +133,7 @@ class Answer:
         return " · ".join(parts)
 
     def remark(self) -> str | None:
-        """Return what is to be said of an answer that did not end by itself."""
+        """Return the remark on an answer that did not end by itself."""
         if self.failure is not None:
             return self.failure
         if self.stopped_by is not None:

@@ -18,7 +18,7 @@ _TIMEOUT = httpx.Timeout(600.0, connect=5.0, write=60.0)
 _REFUSAL_BYTES = 1 << 16
 _REFUSAL_SECONDS = 10.0
 _END_SECONDS = 1.0
-"""Between an answer's end and its connection's."""
+"""Time between an answer's end and its connection's."""
 
 
 async def ask_until_interrupt(
@@ -28,7 +28,7 @@ async def ask_until_interrupt(
     on_change: Callable[[], None],
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> None:
-    """As `ask`, in the main thread; Ctrl-C and SIGTERM end it, and the answer has been stopped by them."""
+    """Run `ask` in the main thread; Ctrl-C and SIGTERM end it, and the answer has been stopped by them."""
     async with trio.open_nursery() as nursery:
 
         async def stop_on_interrupt(task_status: trio.TaskStatus[None]) -> None:
@@ -81,11 +81,11 @@ async def _follow(
         with trio.CancelScope() as over:
             async with aclosing(raw) as pieces:
                 if response.status_code != 200:
-                    said = bytearray()
+                    refused = bytearray()
                     over.deadline = trio.current_time() + _REFUSAL_SECONDS
                     async for data in pieces:
-                        said += data[: _REFUSAL_BYTES - len(said)]
-                    answer.failure = refusal(response.status_code, bytes(said))
+                        refused += data[: _REFUSAL_BYTES - len(refused)]
+                    answer.failure = refusal(response.status_code, bytes(refused))
                     return
                 async for data in pieces:
                     answer.feed(data, trio.current_time())

@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(sorted(self._lines().items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """As click's, which would import every command for its line."""
+        """Complete as click does, without importing every command for its line."""
         found = [
             CompletionItem(name, help=line)
             for name, line in sorted(self._lines().items())

@@ -16,7 +16,7 @@ from api.access.api_keys import client_key
 from api.cli.errors import OperatorError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
-"""Where `penstock serve` listens unless an option says otherwise."""
+"""The address on which `penstock serve` listens unless an option changes it."""
 _PROBE_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _MESSAGE_CHARACTERS = 300
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -28,10 +28,10 @@ class NoServer(OperatorError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to look for a server."""
+    """The address at which to look for a server."""
 
     url: str
-    """Without a path: `http://127.0.0.1:8000`, or with a gateway's prefix."""
+    """The address without a path: `http://127.0.0.1:8000`, or with a gateway's prefix."""
     key: str | None = field(default=None, repr=False)
     given: bool = True
     """Whether the user named it; else it is the default, and a command may start a server instead."""
@@ -42,7 +42,7 @@ class Address:
 
     @property
     def trust_env(self) -> bool:
-        """Whether proxies of the environment apply: they cannot reach this machine's loopback."""
+        """Return whether proxies of the environment apply: they cannot reach this machine's loopback."""
         host = httpx.URL(self.url).host
         try:
             return not ip_address(host).is_loopback

@@ -71,7 +71,7 @@ def _completed(
 
 
 class _WithCommas(click.types.StringParamType):
-    """Of an option that may be given several times: its variable has the values with commas."""
+    """The type of an option that may be given several times: its variable has the values with commas."""
 
     envvar_list_splitter = ","
 

@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.1
 _DRAIN_SECONDS = 1.0
 """The command that asked is over."""
 _STOP_SECONDS = 10.0
-"""After SIGTERM; then its process group is killed."""
+"""Time from SIGTERM until its process group is killed."""
 _LOGS_KEPT = 8
 _TAIL_LINES = 12
 _TAIL_BYTES = 16_384
@@ -41,7 +41,7 @@ class Start:
     """How the child is started."""
 
     arguments: tuple[str, ...]
-    """Of `penstock serve`, as the user gave them."""
+    """Arguments of `penstock serve`, as the user gave them."""
     key: str | None
     environment: Mapping[str, str]
 

@@ -57,7 +57,7 @@ def exit_code(number: int) -> int:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether Ctrl-C raised it: also in a nursery's group, and as what click's prompts make of it."""
+    """Return whether Ctrl-C raised it: also in a nursery's group, and as what click's prompts make of it."""
     match error:
         case KeyboardInterrupt():
             return True

@@ -42,7 +42,7 @@ class BodyWork:
     offload: Offload
     tenant: str
     lane: Lane | None
-    """None: on the event loop."""
+    """The worker's lane; None validates on the event loop."""
 
     def also_of(self, stored_bytes: int) -> BodyWork:
         """Return the same for a body and this many more bytes of JSON text."""
@@ -57,7 +57,7 @@ class BodyWork:
         return await self.offload(work, tenant=self.tenant, lane=self.lane)
 
     def response(self, content: dict[str, Any]) -> PiecedResponse:
-        """A whole answer, encoded as it is sent."""
+        """Return a whole answer, encoded as it is sent."""
         return PiecedResponse(content, self.offload, self.tenant)
 
     async def decode(self, body: _Body, decode: Callable[[_Body], _T]) -> _T:
@@ -73,8 +73,8 @@ class BodyWork:
 
 
 def lane_of(body: bytes) -> Lane | None:
-    """Return the lane that validates the body; None: the event loop. Counting includes strings' contents,
-    which takes 5 µs."""
+    """Return the lane that validates the body, or None for the event loop. Counting includes strings'
+    contents, which takes 5 µs."""
     if len(body) > LARGE_BYTES:
         return Lane.LARGE
     small = (
@@ -96,8 +96,8 @@ class _JsonRequest(Request):
     work: BodyWork | None = None
 
     async def body(self) -> bytes:
-        """Whether there is one: FastAPI looks at no more, and keeps what this returns until the answer is
-        made. Of a waiting request nothing may hold the text of its screenshots."""
+        """Return whether there is one: FastAPI looks at no more, and keeps what this returns until the answer
+        is made. Of a waiting request nothing may hold the text of its screenshots."""
         return (await super().body())[:1]
 
     async def json(self) -> Any:
@@ -120,7 +120,7 @@ class _JsonRequest(Request):
 
 
 async def body_work(request: Request) -> BodyWork:
-    """Raises InvalidRequest for a header."""
+    """Raise InvalidRequest for a header."""
     if isinstance(request, _JsonRequest) and request.work is not None:
         return request.work
     return await _work_of(request, await request.body())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from api.http.limits import Limits
-from api.http.refusals import Refusal, Refused
+from api.http.refusals import Refusal, RequestRefused
 
 SMALL_BYTES = 1 << 16
 """A body up to this size never waits: all connections together cannot hold much of it."""
@@ -45,7 +45,7 @@ class BodyBudget:
 
     @property
     def crowded(self) -> bool:
-        """Whether a body waits for room."""
+        """Return whether a body waits for room."""
         return bool(self._waiting)
 
     def take(self, account: str, count: int) -> None:
@@ -53,7 +53,7 @@ class BodyBudget:
         self._of_account[account] += count
 
     async def wait_and_take(self, account: str, count: int) -> None:
-        """Raise Refused if there is no room for too long."""
+        """Raise RequestRefused if there is no room for too long."""
         if self._has_room(account, count) and not self._waiting:
             self.take(account, count)
             return
@@ -73,7 +73,9 @@ class BodyBudget:
                 self._waiting.remove(waiter)
                 self._grant()
         if not waiter.granted.is_set():
-            raise Refused(Refusal.BODIES_TOO_MANY, retry_after_seconds=self._limits.retry_after_seconds)
+            raise RequestRefused(
+                Refusal.BODIES_TOO_MANY, retry_after_seconds=self._limits.retry_after_seconds
+            )
 
     def give_back(self, account: str, count: int) -> None:
         self.held_bytes -= count
@@ -91,7 +93,8 @@ class BodyBudget:
         )
 
     def _grant(self) -> None:
-        """In the order in which they came; one whose account has no room keeps no other waiting."""
+        """Grant room in the order in which bodies came; one whose account has no room keeps no other
+        waiting."""
         for waiter in tuple(self._waiting):
             if self._has_room(waiter.account, waiter.bytes):
                 self._waiting.remove(waiter)
@@ -103,7 +106,7 @@ class BodyCharge:
     """What one body is charged with, from its first byte to its `release`."""
 
     def __init__(self, budget: BodyBudget, length: int | None) -> None:
-        """`length`: as the request's head has it; None: unknown."""
+        """`length`: as the request's head has it, or None if unknown."""
         self._budget = budget
         self._length = length
         self._charged = 0
@@ -115,7 +118,8 @@ class BodyCharge:
         return self._budget.crowded
 
     async def cover(self, count: int, account: Callable[[], str]) -> None:
-        """Charge for a body of which `count` bytes are to be held now. Raise Refused if there is no room."""
+        """Charge for a body of which `count` bytes are to be held now. Raise RequestRefused if there is no
+        room."""
         if self._length is not None:
             count = self._length
         if self._released or self._charged >= count:

@@ -21,7 +21,7 @@ from api.http.asgi import Application, Message, OnError, Scope
 from api.http.http_scope import ResponseHead, response_head
 from api.http.inbound import Inbound
 from api.http.outbound import ClientGone, Outbound, WriteStalled
-from api.http.refusals import Refusal, Refused, answer
+from api.http.refusals import Refusal, RequestRefused, answer
 from api.http.request_body import RequestBody
 
 
@@ -98,8 +98,7 @@ class Service:
     always_answered: frozenset[str] = frozenset()
     """Paths that are also answered to clients over the limit of connections."""
     is_retiring: Callable[[], bool] = lambda: False
-    """Whether responses tell the client to close, though further requests on their connection are served."""
-    """Paths whose application takes a body piece by piece, and bounds it itself."""
+    """Whether responses ask the client to close, though further requests on their connection are served."""
     account_of: Callable[[Scope], str] = lambda scope: ""
     """Who is charged for a body that the application begins to read."""
 
@@ -122,7 +121,7 @@ class Exchange:
         *,
         is_last: bool = False,
     ) -> None:
-        """`is_last`: the response says that the connection closes after it."""
+        """`is_last`: the response announces that the connection closes after it."""
         self._is_last = is_last
         self._service = service
         self._parser = parser
@@ -136,24 +135,24 @@ class Exchange:
         self._head: ResponseHead | None = None
         self._phase = Phase.WAITING
         self.end = End.NONE
-        self.refused: Refused | None = None
+        self.refused: RequestRefused | None = None
         """The first refusal of the request or its client."""
 
     @property
     def complete(self) -> bool:
-        """Whether the whole response was sent."""
+        """Return whether the whole response was sent."""
         return self._phase is Phase.COMPLETE
 
     @property
     def answerable(self) -> bool:
-        """Whether the server can still answer by itself: no byte of a response was sent, and the client is
-        connected."""
+        """Return whether the server can still answer by itself: no byte of a response was sent, and the
+        client is connected."""
         return not self._head_written and self._outbound.intact and not self._inbound.ended
 
     @property
     def needs_reset(self) -> bool:
-        """Whether to reset: otherwise the client could take a truncated body as complete, or leaves bytes
-        unread."""
+        """Return whether to reset: otherwise the client could take a truncated body as complete, or leaves
+        bytes unread."""
         stalled = self.refused is not None and self.refused.refusal is Refusal.WRITE_TIMEOUT
         close_delimited = self._head_written and self._request.http_version < b"1.1"
         return not self.complete and (stalled or close_delimited)
@@ -164,8 +163,8 @@ class Exchange:
 
     @property
     def _cancelled(self) -> bool:
-        """Whether the application's scope is cancelled. (Reading the scope's own property reads the clock
-        each time.)"""
+        """Return whether the application's scope is cancelled. (Reading the scope's own property reads the
+        clock each time.)"""
         return self.end is not End.NONE
 
     async def run(self, scope: Scope) -> None:
@@ -208,7 +207,7 @@ class Exchange:
         if self._phase not in (Phase.FINISHING, Phase.COMPLETE):
             self._cancel_app(End.CLIENT_GONE)
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: RequestRefused) -> None:
         if self.refused is None:
             self.refused = refused
         self._cancel_app(End.REFUSED)
@@ -243,17 +242,17 @@ class Exchange:
                     body = self._body.take_parts()
                     return {"type": "http.request", "body": body, "more_body": not self._body.arrived}
                 await self._body.wait_more()
-            except Refused as refused:
+            except RequestRefused as refused:
                 self._refuse(refused)
         if self._cancelled:
             await self._raise_cancelled()
         return {"type": "http.disconnect"}
 
     async def _make_room(self) -> None:
-        """Before the client is asked to send the body."""
+        """Make room before the client is asked to send the body."""
         try:
             await self._body.make_room(self._account)
-        except Refused as refused:
+        except RequestRefused as refused:
             self._refuse(refused)
 
     def _account(self) -> str:
@@ -262,7 +261,7 @@ class Exchange:
     def _parse_body(self) -> None:
         try:
             self._body.parse_arrived()
-        except Refused as refused:
+        except RequestRefused as refused:
             self._refuse(refused)
 
     # ---- send
@@ -322,12 +321,12 @@ class Exchange:
             await self._outbound.write(data)
         except ClientGone as error:
             if isinstance(error, WriteStalled):
-                self._refuse(Refused(Refusal.WRITE_TIMEOUT))
+                self._refuse(RequestRefused(Refusal.WRITE_TIMEOUT))
             self._cancel_app(End.CLIENT_GONE)
             await self._raise_cancelled()
             raise
 
-    def answer(self, refused: Refused) -> bytes:
+    def answer(self, refused: RequestRefused) -> bytes:
         """Send the server's own response to this request, if `answerable`."""
         return answer(
             refused,

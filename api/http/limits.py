@@ -18,8 +18,8 @@ class Limits:
     """Raises ValueError for a limit that would stop the server."""
 
     header_seconds: float = 10.0
-    """From a request's first byte (on a new connection: from its accept) to the end of its headers, or 408: a
-    client must not hold a connection by sending a header line now and then."""
+    """Time from a request's first byte (on a new connection: from its accept) to the end of its headers, or
+    408: a client must not hold a connection by sending a header line now and then."""
 
     body_seconds: float = 30.0
     """The application's wait for a body that does not get on at the rate below, or 408."""
@@ -36,7 +36,7 @@ class Limits:
     may keep it."""
 
     held_body_bytes: int = 256 * 1024 * 1024
-    """Of all bodies that are being read, or have been and are still held."""
+    """Bound on all bodies that are being read, or have been and are still held."""
 
     account_body_bytes: int = 128 * 1024 * 1024
     """The same of one account (`Service.account_of`), so that no account takes all of it."""
@@ -77,7 +77,7 @@ class Limits:
 
     least_refusal_seconds: float = 0.1
     """What is left of that time, and of `linger_seconds`, when all of `refusals` are taken: silent clients
-    then keep nobody in the backlog for long."""
+    then keep no others in the backlog for long."""
 
     spare_descriptors: int = 4
     """Descriptors kept for accepting when the process has no other: their connections get 503."""

@@ -10,7 +10,7 @@ from enum import Enum, auto
 import trio
 
 
-class Place(Enum):
+class PlaceKind(Enum):
     SERVED = auto()
     REFUSED = auto()
     """Answered 503, and closed."""
@@ -26,17 +26,17 @@ class Places:
         self.refused = 0
         self._ended = trio.lowlevel.ParkingLot()
 
-    def take(self, *, may_serve: bool) -> Place:
+    def take(self, *, may_serve: bool) -> PlaceKind:
         """Take a place for an accepted connection; not `may_serve`: only to refuse it. Several listeners that
         accept at the same moment may take one more each than `most_refused`."""
         if may_serve and self.served < self._most_served:
             self.served += 1
-            return Place.SERVED
+            return PlaceKind.SERVED
         self.refused += 1
-        return Place.REFUSED
+        return PlaceKind.REFUSED
 
-    def give_back(self, place: Place) -> None:
-        if place is Place.SERVED:
+    def give_back(self, place: PlaceKind) -> None:
+        if place is PlaceKind.SERVED:
             self.served -= 1
         else:
             self.refused -= 1

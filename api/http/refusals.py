@@ -46,7 +46,7 @@ _ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {
 }
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request was refused before it reached the application, or while it was there."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 def answer(
-    refused: Refused,
+    refused: RequestRefused,
     *,
     server_name: str | None,
     with_body: bool = True,

@@ -15,7 +15,7 @@ from api.http.connection import Connection
 from api.http.descriptor_reserve import DescriptorReserve
 from api.http.exchange import Service
 from api.http.limits import Limits, refusal_limits
-from api.http.places import Place, Places
+from api.http.places import PlaceKind, Places
 from api.http.statistics import ServerStatistics, Tally
 
 _StreamT = TypeVar("_StreamT", bound=trio.abc.HalfCloseableStream)
@@ -30,9 +30,9 @@ class Server:
     `on_error` gets every exception of the application and of the server itself; none of them reaches another
     connection. `server_name` is the `server` header of responses. Each request's scope gets its own shallow
     copy of `state`. `always_answered` are paths, of probes, that are answered to clients over the limit of
-    connections, too. `account_of` says who is charged for a body; it is asked when the application begins to
-    read it. `on_freed` is called when a large body is not held any longer: an application that has read one,
-    and drops it before its answer, calls `release_body` of the scope.
+    connections, too. `account_of` returns the account that a body is charged to; it is asked when the
+    application begins to read it. `on_freed` is called when a large body is not held any longer: an
+    application that has read one, and drops it before its answer, calls `release_body` of the scope.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Server:
         """Stop accepting, because another process will accept from the same socket; `run` returns when the
         last connection has ended.
 
-        No client loses a request: an open connection, idle or not, is served until a response has told its
+        No client loses a request: an open connection, idle or not, is served until a response has asked its
         client to close it, or until it was idle for `keep_alive_seconds`.
         """
         self._retiring = True
@@ -174,7 +174,7 @@ class Server:
 
     # ---- serving
 
-    async def _occupy(self, place: Place, stream: trio.abc.HalfCloseableStream) -> None:
+    async def _occupy(self, place: PlaceKind, stream: trio.abc.HalfCloseableStream) -> None:
         try:
             await self._serve(place, stream)
         finally:
@@ -184,13 +184,13 @@ class Server:
                 # After the close: the next to be accepted needs the descriptor too.
                 self._places.give_back(place)
 
-    async def _serve(self, place: Place, stream: trio.abc.HalfCloseableStream) -> None:
-        """Serve one connection. Raises only Cancelled; the caller closes the stream."""
+    async def _serve(self, place: PlaceKind, stream: trio.abc.HalfCloseableStream) -> None:
+        """Serve one connection. Raise only Cancelled; the caller closes the stream."""
         try:
             match place:
-                case Place.SERVED:
+                case PlaceKind.SERVED:
                     await self._serve_connection(stream)
-                case Place.REFUSED:
+                case PlaceKind.REFUSED:
                     await self._refuse_connection(stream)
                 case _:
                     assert_never(place)

@@ -12,7 +12,7 @@ _UNLIMITED = "unlimited"
 
 
 def by_effort(text: str) -> dict[str, int | None]:
-    """`low=1024,high=unlimited` to tokens by effort; None: unlimited. Raises ValueError."""
+    """Parse `low=1024,high=unlimited` to tokens by effort; unlimited is None. Raise ValueError."""
     table: dict[str, int | None] = {}
     for pair in filter(None, map(str.strip, text.split(","))):
         effort, _, tokens = (part.strip() for part in pair.partition("="))

@@ -1,4 +1,4 @@
-"""What applies where a body says nothing of sampling or thinking.
+"""The defaults of sampling and thinking, which apply where a body names none.
 
 Each field has the value of the first source that names it: the body, the settings of the served name, the
 options (`--default-temperature`, ...), the model's `generation_config.json`, else the neutral value, which
@@ -20,13 +20,13 @@ from api.bodies import sampling_values
 from scheduler.request import Reasoning, Sampling
 
 Thinking: TypeAlias = Literal["on", "off", "auto"]
-"""auto: as the chat template does where nobody asks."""
+"""auto leaves it to the chat template."""
 
 _T = TypeVar("_T")
 
 
 class Source(StrEnum):
-    """Where a default comes from, the first one first."""
+    """The source of a default, the first one first."""
 
     NAME = "served_model_name"
     OPTION = "option"
@@ -36,7 +36,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DefaultSettings:
-    """What one source says; None: nothing."""
+    """What one source sets; None where it sets nothing."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -78,7 +78,7 @@ class Defaults:
 
     sampling: Sampling = field(default_factory=Sampling)
     thinking: bool | None = None
-    """None: as the chat template does where nobody asks."""
+    """Whether the model thinks; None leaves it to the chat template."""
     sources: Mapping[str, Source] = field(default_factory=lambda: dict.fromkeys(SETTINGS, Source.NEUTRAL))
 
     def sampling_for(
@@ -95,7 +95,8 @@ class Defaults:
         frequency_penalty: float | None = None,
         logit_bias: tuple[tuple[int, float], ...] = (),
     ) -> Sampling:
-        """What a body says, and the defaults where it says None. Every dialect's decoder calls this."""
+        """Return the body's values, and the defaults where it has None. Every dialect's decoder calls
+        this."""
         default = self.sampling
         return Sampling(
             temperature=_given(temperature, default.temperature),
@@ -117,7 +118,7 @@ class Defaults:
         return asked if says or self.thinking is None else replace(asked, enabled=self.thinking)
 
     def described(self) -> dict[str, Any]:
-        """For `/v1/models` and the log."""
+        """Return the defaults for `/v1/models` and the log."""
         return {
             "default_sampling_params": {name: getattr(self.sampling, name) for name in _OF_SAMPLING},
             "default_thinking": {None: "auto", True: "on", False: "off"}[self.thinking],
@@ -143,12 +144,12 @@ def resolve(preset: DefaultSettings, options: DefaultSettings, file: DefaultSett
 
 
 def checked(name: str, value: Any) -> Any:
-    """`value` of the setting `name`, of its type. Raises ValueError where no body may say it."""
+    """Return `value` of the setting `name`, of its type. Raise ValueError where no body may have it."""
     return _validated(_ADAPTERS[name].validate_python, value, strict=True)
 
 
 def from_text(name: str, text: str) -> Any:
-    """As `checked`, from how it is written in an option."""
+    """Check the value as `checked`, from its text in an option."""
     return _validated(_ADAPTERS[name].validate_strings, text)
 
 
@@ -160,8 +161,8 @@ def _validated(validate: Any, value: Any, **options: Any) -> Any:
 
 
 def from_file(content: Mapping[str, Any]) -> tuple[DefaultSettings, dict[str, str]]:
-    """What `generation_config.json` says, and by key why a value in it is ignored. Never raises: the file is
-    the model's author's, and a server without one of its values is better than none."""
+    """Return the settings in `generation_config.json`, and by key why a value in it is ignored. Never raises:
+    the file is the model's author's, and a server without one of its values is better than none."""
     values: dict[str, Any] = {}
     ignored: dict[str, str] = {}
     for name in _OF_FILE:

@@ -30,7 +30,7 @@ from api.options.settings import ServeSettings
 from scheduler.errors import OptionError
 
 IDLE_SECONDS = 900.0
-"""Of models after the first one, where nothing else is said."""
+"""Default of models after the first one."""
 _OF_THE_SERVER = frozenset(("HTTP", "Keys", "Metrics", "Traces", "Logs"))
 """Groups of options that concern all models."""
 _NOT_OF_ONE = frozenset(("models", "memory_limit", "cache_sharing", "tenant_header", "blas", "cache"))
@@ -44,11 +44,11 @@ class ModelOptions:
     settings: ServeSettings
     pinned: bool
     idle_seconds: float | None
-    """None: it is not unloaded for being idle."""
+    """Unload the model after this time without a request; None never does."""
 
     @property
     def model(self) -> str | None:
-        """Folder or hub id; None: the embedded model."""
+        """Return the folder or hub id, or None for the embedded model."""
         return self.settings.model
 
 

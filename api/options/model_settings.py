@@ -1,4 +1,4 @@
-"""The options of a model: its folder, its names, and what applies where a body says nothing.
+"""The options of a model: its folder, its names, and the defaults of bodies.
 
 With several models each may have its own (`model_list.py`).
 """
@@ -168,11 +168,11 @@ class ModelSettings(BaseModel):
         return ThinkingConfig(self.thinking_tokens, by_effort(self.effort_tokens))
 
     def adapters(self) -> dict[str, Path]:
-        """Folders by name, in their order."""
+        """Return folders by name, in their order."""
         return {name: Path(folder) for name, folder in named_folders(self.adapter)}
 
     def named_presets(self, own_name: str) -> tuple[NamedPreset, ...]:
-        """Of the served names; `own_name` where the option names none."""
+        """Return the presets of the served names; `own_name` where the option names none."""
         return named_presets(self.served_model_name) if self.served_model_name else (NamedPreset(own_name),)
 
     def default_settings(self) -> DefaultSettings:

@@ -1,4 +1,4 @@
-"""How an option's text becomes its value, where its type alone does not say it.
+"""Parses an option's text, where its type alone does not decide the value.
 
 A file of its own because `settings.py` is the list of options, and nothing else.
 """
@@ -18,8 +18,8 @@ from api.options.served_names import named_presets
 from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
 
-FRONT_NAME = r"[A-Za-z0-9]{1,32}"
-"""No underscore, which ends the name in an id."""
+SERVER_NAME = r"[A-Za-z0-9]{1,32}"
+"""A name has no underscore, which ends the name in an id."""
 
 
 def scripted_plan(text: Any) -> Any:
@@ -44,7 +44,8 @@ _ELSEWHERE = re.compile(r"(join|ray)(:.+)?")
 
 
 def engine_count(text: Any) -> Any:
-    """A number; `join` or `ray`, where other machines have the engines, alone or with a file of ranks."""
+    """Return a number; `join` or `ray`, where other machines have the engines, alone or with a file of
+    ranks."""
     if isinstance(text, str) and _ELSEWHERE.fullmatch(text):
         return text
     try:
@@ -114,7 +115,7 @@ def served_names(text: Any) -> Any:
 
 
 def named_folders(text: str | None) -> list[tuple[str, str]]:
-    """`name=folder,name=folder`. Raises ValueError, which quotes the bad part."""
+    """`name=folder,name=folder`. Raise ValueError, which quotes the bad part."""
     found: dict[str, str] = {}
     for part in between_commas(text):
         name, equals, folder = map(str.strip, part.partition("="))
@@ -127,7 +128,7 @@ def named_folders(text: str | None) -> list[tuple[str, str]]:
 
 
 def adapter_folders(given: Any) -> Any:
-    """Of an option that may be given several times: text with commas."""
+    """Parse the value of an option that may be given several times: text with commas."""
     text = ",".join(given) if isinstance(given, tuple) else given
     if isinstance(text, str):
         named_folders(text)
@@ -140,7 +141,7 @@ def effort_budgets(text: Any) -> Any:
 
 
 def default_of(name: str) -> BeforeValidator:
-    """Checks an option `--default-...`: what a body may say of the field `name`."""
+    """Return the check of an option `--default-...`: the values that a body may have in the field `name`."""
 
     def value_of(given: Any) -> Any:
         return from_text(name, given) if isinstance(given, str) else given and checked(name, given)

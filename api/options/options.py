@@ -33,7 +33,7 @@ class Option:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, the field's first."""
+        """Return all names, the field's first."""
         return (self.field, *self.aliases)
 
     @property
@@ -42,8 +42,8 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """The default as written on the command line. Empty if `help` describes the behaviour without the
-        option."""
+        """Return the default as written on the command line. Empty if `help` describes the behaviour without
+        the option."""
         match self.default:
             case None:
                 return ""

@@ -35,7 +35,7 @@ def scheduler_config(
     pooler: Pooler | None = None,
     models: int = 1,
 ) -> SchedulerConfig:
-    """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raises StartupError for
+    """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raise StartupError for
     an adapter whose folder cannot be read, and for what engines of several ranks cannot do."""
     _check_ranks(settings, pooler, models)
     return SchedulerConfig(
@@ -60,6 +60,7 @@ def scheduler_config(
             adapters=_adapters(settings),
             pooler=pooler,
             ranks=_ranks(settings),
+            wired=settings.wired,
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(

@@ -15,14 +15,14 @@ from api.options.model_defaults import SETTINGS, DefaultSettings, from_text
 
 @dataclass(frozen=True, slots=True)
 class NamedPreset:
-    """One name, and what it says of its defaults."""
+    """One name, and the defaults that it sets."""
 
     name: str
     preset: DefaultSettings = field(default_factory=DefaultSettings)
 
 
 def named_presets(text: str) -> tuple[NamedPreset, ...]:
-    """In their order. Raises ValueError, which quotes the bad part."""
+    """Return the presets in their order. Raise ValueError, which quotes the bad part."""
     found: dict[str, dict[str, Any]] = {}
     last: str | None = None
     for part in filter(None, map(str.strip, text.split(","))):

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, SecretStr
 from api.access.api_keys import ApiKeys, load_keys
 from api.options.model_settings import ModelSettings, option
 from api.options.option_values import (
-    FRONT_NAME,
+    SERVER_NAME,
     Bytes,
     MemoryAmount,
     between_commas,
@@ -83,7 +83,7 @@ class ServeSettings(ModelSettings):
         "Name of this server among several behind a gateway: at most 32 letters and digits, which the ids of"
         " its stored responses begin with. None if not given.",
         None,
-        pattern=rf"^{FRONT_NAME}$",
+        pattern=rf"^{SERVER_NAME}$",
     )
 
     api_key: SecretStr | None = option(
@@ -220,6 +220,12 @@ class ServeSettings(ModelSettings):
         "auto: check at the first load of a model how much of the batch is right for it; off: trust it.",
         "auto",
     )
+    wired: Literal["weights", "all", "off"] = option(
+        "Engine",
+        "What macOS keeps resident for the GPU: weights; all, the KV cache too, within --memory-limit, which"
+        " has been seen to restart Macs; off: nothing.",
+        "weights",
+    )
     scripted: Annotated[ScriptedPlan, BeforeValidator(scripted_plan)] = option(
         "Engine",
         f"The scripted engine's behaviour as key=value,...: {', '.join(ScriptedPlan.__struct_fields__)}.",
@@ -308,18 +314,18 @@ class ServeSettings(ModelSettings):
 
     @property
     def on_cluster(self) -> bool:
-        """Whether other machines have the engines."""
+        """Return whether other machines have the engines."""
         return isinstance(self.engines, str)
 
     @property
     def ray(self) -> bool:
-        """Whether Ray keeps the engines on their machines."""
+        """Return whether Ray keeps the engines on their machines."""
         return isinstance(self.engines, str) and self.engines.startswith("ray")
 
     @cached_property
     def rank_hosts(self) -> RankHosts | None:
-        """The machines of one engine's ranks; None: each engine is on one. Always the same, with its token.
-        Raise OptionError."""
+        """Return the machines of one engine's ranks, or None if each engine is on one machine. It is always
+        the same object, with its token. Raise OptionError."""
         if not isinstance(self.engines, str) or ":" not in self.engines:
             return None
         # Imported here: a server whose engines are all on this machine loads nothing of it.

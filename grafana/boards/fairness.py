@@ -1,4 +1,4 @@
-"""Who waits, and whether everybody gets a share."""
+"""The board that shows which clients wait, and whether each gets its share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a request goes."""
+"""The board that shows where the time of a request goes."""
 
 from __future__ import annotations
 

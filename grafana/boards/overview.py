@@ -1,4 +1,4 @@
-"""At a glance: do agents wait, and why."""
+"""The board that shows at a glance whether agents wait, and why."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from loadtests.chaos.levels import Level, levels, that_grow
 
 _FULL_SHARE = 0.95
-"""Of a cache's highest value: large entries make it fall below its bound."""
+"""Share of a cache's highest value at which it counts as full: large entries make it fall below its bound."""
 _LEAST_JUDGED = 1 / 3
-"""Of a run's samples, that must come after all caches are full."""
+"""Share of a run's samples that must come after all caches are full."""
 _NOISE_SHARE = 0.03
 _SLACK = {
     "server: resident bytes": 6e6,

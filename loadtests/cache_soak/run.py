@@ -24,12 +24,13 @@ CACHES = {
     "token ids": "penstock_prompt_pieces_bytes",
     "prefixes": "penstock_prefix_bytes",
 }
-"""In bytes, by the metric that says so."""
+"""Metrics of the caches, in bytes."""
 _LEAST = {"sessions": 66_000.0, "responses": 1200.0, "schemas": 600.0}
 """More than are remembered: the last engines of 65,536 sessions (4,096 sessions' gaps), 1,024 stored
 responses, 512 checked schemas."""
 _COMPUTED_SESSIONS = 1000.0
-"""Where each takes its time in a model: the gaps of some thousand more are yet to come, 2 kB each."""
+"""Sessions where each takes its time in a model: the gaps of some thousand more are yet to come, 2 kB
+each."""
 _KV_CACHE_BYTES = 64 << 20
 _SAMPLE_SECONDS = 5.0
 

@@ -1,4 +1,5 @@
-"""Sessions that come, grow and leave, each with words, names and schemas that nobody had before."""
+"""Sessions that come, grow and leave, each with words, names and schemas of its own that no earlier one
+had."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ import httpx
 from loadtests.conversations import Conversation, text_of
 
 _CHAIN_EVERY, _HOLD_EVERY, _PIN_EVERY, _SCHEMA_EVERY = 4, 8, 64, 4
-"""Of the sessions that stay, one in this many is a chain of stored responses, and so on; the others are short
+"""One in this many of the sessions that stay is a chain of stored responses, and so on; the others are short
 chats."""
 _LONG_TURNS, _SHORT_TURNS = 3, 2
 _SHORT_WORDS = 60
 _HELD = {200, 409}
-"""Where everything is held, there is no room."""
+"""Statuses of a hold: where everything is held, there is no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Guests:
     """One session in this many has more than a short turn: what is kept of each session's name is small, and
     is full only after tens of thousands."""
     long_every: int = 32
-    """Of those, one in this many is long."""
+    """One in this many of those is long."""
     seed: int = 0
 
 

@@ -51,14 +51,14 @@ class Answer:
     """Silences of LEAST_PAUSE_SECONDS or more; none before its first words, when it may wait in the queue."""
 
     @property
-    def said(self) -> tuple[object, ...]:
+    def outcome(self) -> tuple[object, ...]:
         """Return what must be equal with and without engine deaths."""
         calls = tuple(self.calls)
         return (self.text, self.reasoning, calls, self.finish_reason, self.output_tokens, self.error)
 
     @property
     def whole(self) -> bool:
-        """Whether it came to its end."""
+        """Return whether it came to its end."""
         return self.ended and self.error is None
 
     def take(self, chunk: dict[str, Any]) -> None:

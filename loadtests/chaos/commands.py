@@ -27,7 +27,7 @@ _SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.05")
     help=f"By default {_REQUESTS}; {_REQUESTS_AN_ENGINE} for each of several engines, so that all are busy.",
 )
 @click.option(
-    "--deaths", default=20, show_default=True, help="Engine deaths, of all kinds in turn, at random moments."
+    "--deaths", default=24, show_default=True, help="Engine deaths, of all kinds in turn, at random moments."
 )
 @click.option(
     "--seed", default=0, show_default=True, help="Random seed of the questions and of the order of deaths."
@@ -43,7 +43,7 @@ _SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.05")
     type=click.Choice(["mlx", "scripted"]),
     default="mlx",
     show_default=True,
-    help="The embedded model; or tokens by arithmetic, which leave the machine to the front.",
+    help="The embedded model; or tokens by arithmetic, which leave the machine to the server.",
 )
 @click.option("--poison/--no-poison", default=True, help="Plant a request that crashes every engine.")
 @_OUT

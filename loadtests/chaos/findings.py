@@ -45,7 +45,7 @@ class Findings:
     longest_pause_seconds: float = 0.0
     seconds: float = 0.0
     gaps: list[float] = field(default_factory=list)
-    """Of several engines: the longest pause of any even stream that was trusted, at each moment when one was
+    """For several engines: the longest pause of any even stream that was trusted, at each moment when one was
     killed alone."""
     early_gap_seconds: float = 0.0
     """The same of streams that had just begun, at all these moments. It has no bound: their prompts are
@@ -89,7 +89,7 @@ def compare(
     parted = [
         question
         for question in plain
-        if question.number in whole and whole[question.number].said != undisturbed[question.number].said
+        if question.number in whole and whole[question.number].outcome != undisturbed[question.number].outcome
     ]
     return Findings(
         asked=len(plain),
@@ -111,7 +111,7 @@ def compare(
         greedy_parted=[question.number for question in parted if question.greedy],
         sampled_parted=[question.number for question in parted if not question.greedy],
         control_parted=[
-            number for number, answer in control.items() if answer.said != undisturbed[number].said
+            number for number, answer in control.items() if answer.outcome != undisturbed[number].outcome
         ],
         poison=[
             disturbed.get(question.number, Answer()).error or "answered"

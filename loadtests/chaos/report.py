@@ -20,7 +20,7 @@ _HOLDS = {
     "Fuzz": "no engine died, no answer failed, and the event loop never stalled",
     "Links": "every answer was whole, by every link",
     "Retention": "the server's rule prefills as little again as it should, on every trace",
-    "Scale": "several engines give as many times the tokens of one, and cost the front no more a token",
+    "Scale": "several engines give as many times the tokens of one, and cost the server no more a token",
     "Soak": "every answer was delivered and was always the same, and nothing grew",
 }
 """The sentence for a run without complaints, by title."""

@@ -52,11 +52,12 @@ class Plan:
     arguments: tuple[str, ...] = ()
     """Further options of the server."""
     engines: int = 1
-    """With several, `deaths` are the moments at which one to three of them die."""
+    """Number of engines. With several, `deaths` are the moments at which one to three of them die."""
 
     @property
     def clients(self) -> int:
-        """For several engines as many as their slots take while one of four is dead."""
+        """Return the number of clients: for several engines as many as their slots take while one of four is
+        dead."""
         return _CLIENTS if self.engines == 1 else _CLIENTS_AN_ENGINE * self.engines
 
 

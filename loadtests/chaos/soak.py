@@ -21,7 +21,7 @@ _QUESTIONS = 200
 """Asked in rotation, so that each has an answer to compare with."""
 _CLIENTS = 8
 _LEAVER_EVERY = 7
-"""In each sequence of this many requests, one client disconnects in the middle."""
+"""One client disconnects in the middle in each sequence of this many requests."""
 _LEAVES_AFTER_SECONDS = 0.3
 _PATIENT = ("--stall-seconds", "30")
 """Engines are killed here, never made to hang; a slow engine on a busy machine must not be declared hung."""
@@ -111,7 +111,7 @@ async def _client(
         soak.answers += 1
         soak.failed += not answer.whole
         if answer.whole:
-            parted = answer.said != known.setdefault(question.number, answer).said
+            parted = answer.outcome != known.setdefault(question.number, answer).outcome
             soak.parted += parted
             soak.greedy_parted += parted and question.greedy
 

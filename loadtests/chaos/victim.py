@@ -110,7 +110,7 @@ async def victim(arguments: Sequence[str], *, sabotage: bool = True) -> AsyncIte
 
 
 def _python_path(sabotage: bool) -> str:
-    """The saboteur first, then this checkout, in which the engine may not be installed."""
+    """Return the saboteur first, then this checkout, in which the engine may not be installed."""
     given = os.environ.get("PYTHONPATH")
     return os.pathsep.join([*([str(_SABOTEUR)] if sabotage else []), str(_ROOT), *([given] if given else [])])
 

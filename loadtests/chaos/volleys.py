@@ -34,8 +34,8 @@ class Volley:
 
     @property
     def of_one(self) -> bool:
-        """Whether one engine was dead, of SIGKILL, and no other was meanwhile. A hung engine is found later,
-        by a deadline of its own."""
+        """Return whether one engine was dead, of SIGKILL, and no other was meanwhile. A hung engine is found
+        later, by a deadline of its own."""
         return self.kinds == (Strike.KILL,) and self.deaths == 1
 
 

@@ -24,7 +24,7 @@ _PRIVATE_FACTS = ("uuid", "pci")
 
 
 def machine() -> dict[str, Figure]:
-    """What the device is and which versions run; nothing that names a person or a machine."""
+    """Return what the device is and which versions run; nothing that names a person or a machine."""
     facts = {
         str(name): value if isinstance(value, int | float) else str(value)
         for name, value in device().facts().items()
@@ -101,13 +101,13 @@ def _performance(folder: Path, quick: bool) -> Iterator[Section]:
 
 
 def _section(title: str, expected: str, findings: Iterable[Finding]) -> Section:
-    """Tell each finding as it is made: on a device that dies, the last line says where."""
+    """Print each finding as it is made: on a device that dies, the last line shows the cause."""
     print(f"{title}:", flush=True)
-    told: list[Finding] = []
+    made: list[Finding] = []
     for finding in findings:
         print(f"  {finding.name}: {finding.judgement} {finding.detail}", flush=True)
-        told.append(finding)
-    return Section(title, expected, tuple(told))
+        made.append(finding)
+    return Section(title, expected, tuple(made))
 
 
 def main() -> int:

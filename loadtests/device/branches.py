@@ -29,7 +29,7 @@ from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.token_ids import compact
 
 BRANCHES: Mapping[str, Traits] = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86": X86}
-"""By the device for which they are made; all of them run on any."""
+"""Traits by the device for which they are made; all of them run on any."""
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 _ROUNDING = {mx.float32: 1e-4, mx.bfloat16: 2.0**-8, mx.float16: 2.0**-11}
 _LAYERS_ROUNDING = 12
@@ -69,7 +69,7 @@ class Subject:
 
     @property
     def tolerance(self) -> float:
-        """Of the largest logit."""
+        """Return the tolerance as a part of the largest logit."""
         dtype = DTYPES[self.load.weights_dtype]
         return _LAYERS_ROUNDING * _ROUNDING[dtype]
 
@@ -136,8 +136,8 @@ Answers = list[tuple[list[int], list[TokenOut]]]
 
 
 def _answers(subject: Subject, sampling: Sampling, together: bool = True) -> Answers:
-    """Of a new engine: the first prompt runs for some turns before the others join, or each when the one
-    before it has ended, without a prefix."""
+    """Return the answers of a new engine: the first prompt runs for some turns before the others join, or
+    each when the one before it has ended, without a prefix."""
     prompts = _prompts(subject.ready.vocabulary)
     loop = EngineLoop(subject.backend(), _SLOTS, PrefillPace(_CHUNK_TOKENS))
     answers: Answers = [(prompt, []) for prompt in prompts]

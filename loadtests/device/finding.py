@@ -16,7 +16,7 @@ Judgement: TypeAlias = Literal["right", "wrong", "raised", "measured"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`name` says what was done, `figures` what came out; their names have units."""
+    """`name` is what was done, `figures` what came out; their names have units."""
 
     name: str
     judgement: Judgement

@@ -18,14 +18,15 @@ from scheduler.shared.messages import Sampling, Submit
 from scheduler.shared.token_ids import compact
 
 _LEARNING_CHUNKS = 6
-"""Until then the guard has its first guess, or one size of chunk."""
+"""Chunks until the guard has more than its first guess, or one size of chunk."""
 _NOISE_BYTES = 4 << 20
 _MEGABYTE = 1e6
 _STEPS = 20
 
 
 def findings(backend: MlxBackend, context_tokens: int, chunks: Sequence[int], rows: int) -> Iterator[Finding]:
-    """One prompt of `context_tokens`, computed in chunks of these sizes in turn; then `rows` that decode."""
+    """Yield one prompt of `context_tokens`, computed in chunks of these sizes in turn; then `rows` that
+    decode."""
     yield from _peaks(backend, min(context_tokens, fitting_tokens(backend, 1)), chunks)
     yield attempt("pool of freed buffers", lambda: _pool(backend))
     yield attempt("steps and a row that leaves", lambda: _copies(backend, rows))
@@ -33,7 +34,7 @@ def findings(backend: MlxBackend, context_tokens: int, chunks: Sequence[int], ro
 
 
 def _transient_bytes(work: Callable[[], object]) -> int:
-    """At the peak, beyond what is held before or after."""
+    """Return the bytes at the peak, beyond what is held before or after."""
     before = device().memory().active
     device().restart_peak()
     work()
@@ -105,7 +106,7 @@ def _pool(backend: MlxBackend) -> Finding:
 
 def _copies(backend: MlxBackend, rows: int) -> Finding:
     """G9: a write into keys and values that are still read copies all of them, in every step or where a row
-    leaves. Wrong if the peak says so."""
+    leaves. Wrong if the peak shows it."""
     ids = decoding(backend, [words(backend, 256, seed) for seed in range(rows)])
     backend.step()
     batch_bytes = backend.kv_bytes()
@@ -133,7 +134,8 @@ def _copies(backend: MlxBackend, rows: int) -> Finding:
 
 
 def _buffers(backend: MlxBackend) -> Finding:
-    """By counting arrays: MLX tells no number of buffers, and trying would end the process."""
+    """Count buffers by counting arrays: MLX reports no number of buffers, and trying would end the
+    process."""
     of_segment, of_snapshot = CacheLayout(backend.model).arrays
     weights = len(tree_flatten(backend.model.parameters()))
     most = device().traits.most_buffers

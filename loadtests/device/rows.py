@@ -19,7 +19,7 @@ _CHUNK_TOKENS = 512
 
 
 def loaded(folder: Path) -> MlxBackend:
-    """With the weights' dtype that a server would take, and without the check at load."""
+    """Load the model with the weights' dtype that a server would take, and without the check at load."""
     config = EngineConfig("mlx", str(folder), max_slots=MOST_ROWS, load_check="off")
     return loading.load(load_message(config), lambda stage: None)
 

@@ -1,10 +1,12 @@
-"""A server on this device: how it starts, what it says of itself, and streams whose engine is killed."""
+"""A server on this device: how it starts, what it reports about itself, and streams whose engine is
+killed."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +21,17 @@ from api.cli.process_table import Process, processes
 from api.cli.running_server import RunningServer
 from api.cli.started_server import Start, started
 from loadtests.device.finding import Figure, Finding, attempt
+from scheduler.shared.link_pair import link_pair
 
 STREAMS = 4
 _TOKENS = 200
 _PIECES_BEFORE_DEATH = 5
 """Every stream has this many pieces of its answer when the engine is killed."""
 _TIMEOUT_SECONDS = 120.0
-_DESCRIBED = ("fallbacks", "float32_products", "weights_bytes")
-"""What `/v1/models` says of how the model is computed."""
+_LEAST_BUFFER_BYTES = 200 << 10
+"""What Linux gives unasked."""
+_DESCRIBED = ("fallbacks", "float32", "weights_bytes")
+"""Fields of `/v1/models` about how the model is computed."""
 
 
 @dataclass(slots=True)
@@ -38,11 +43,36 @@ class _Answer:
 
 def findings() -> Iterator[Finding]:
     """Start a server of the embedded model, all else as `penstock serve` chooses it."""
+    yield attempt("link buffers", _buffers)
     before = time.perf_counter()
     with started(Start(("--log-level", "warning"), None, os.environ), Console(file=sys.stderr)) as server:
         yield Finding("start", "measured", {"seconds": round(time.perf_counter() - before, 2)})
         yield attempt("what it says of itself", lambda: _described(server))
         yield attempt(f"a death under {STREAMS} streams", lambda: _death(server))
+        yield _awake()  # Sleep is held off for a minute after the last answer.
+
+
+def _buffers() -> Finding:
+    """A step must not wait for a server that pauses: macOS's own buffers hold three steps."""
+    ours, theirs = link_pair()
+    with ours, theirs:
+        sends = min(end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) for end in (ours, theirs))
+        receives = min(end.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for end in (ours, theirs))
+    enough = min(sends, receives) >= _LEAST_BUFFER_BYTES
+    figures: dict[str, Figure] = {"send_bytes": sends, "receive_bytes": receives}
+    return Finding(
+        "link buffers", "right" if enough else "wrong", figures, "" if enough else "they are small"
+    )
+
+
+def _awake() -> Finding:
+    """The server holds off a Mac's idle sleep; elsewhere nothing has to."""
+    name = "idle sleep is held off"
+    if sys.platform == "darwin":
+        held = any(one.command.startswith("caffeinate") for one in _below())
+        return Finding(name, "right" if held else "wrong", detail="" if held else "no caffeinate runs")
+    else:
+        return Finding(name, "measured", {"system": sys.platform}, "macOS only")
 
 
 def _described(server: RunningServer) -> Finding:
@@ -106,10 +136,14 @@ def _answer(server: RunningServer, number: int, begun: Barrier) -> _Answer:
 
 
 def _engine() -> Process:
-    """Return the engine's process below this one."""
+    (engine,) = (one for one in _below() if "scheduler.engine" in one.command)
+    return engine
+
+
+def _below() -> Sequence[Process]:
+    """Return the processes that this one has started, and those that they have."""
     all_of_them = processes()
     ours = {os.getpid()}
     while more := {one.pid for one in all_of_them if one.parent in ours} - ours:
         ours |= more
-    (engine,) = (one for one in all_of_them if one.pid in ours and "scheduler.engine" in one.command)
-    return engine
+    return [one for one in all_of_them if one.pid in ours]

@@ -73,7 +73,7 @@ def _body(chance: random.Random, model: str) -> Body:
             if chance.random() < 0.1:
                 body["echo"] = True
         case "/v1/responses":
-            body = {"input": _said(chance), "store": chance.random() < 0.5, **_numbers(chance, _TEMPERED)}
+            body = {"input": _text(chance), "store": chance.random() < 0.5, **_numbers(chance, _TEMPERED)}
         case _:
             body = {"model": model, "messages": _messages(chance), **_numbers(chance, (*_TEMPERED, "top_k"))}
             if chance.random() < 0.2:
@@ -91,11 +91,11 @@ _POOLED_SHARE: Final = 0.03
 
 
 def _pooled(chance: random.Random, model: str) -> Body:
-    """A ranking or texts to embed, which a model that writes refuses, however many they are."""
-    texts = [_said(chance)] * chance.choice((1, 64, 2048))
+    """Return a ranking or texts to embed, which a model that writes refuses, however many they are."""
+    texts = [_text(chance)] * chance.choice((1, 64, 2048))
     if chance.random() < 0.5:
         return Body(EMBEDDINGS, {"model": model, "input": texts})
-    query = _said(chance) * chance.choice((1, 50))
+    query = _text(chance) * chance.choice((1, 50))
     return Body(RERANK, {"model": model, "query": query, "instruction": query, "documents": texts})
 
 
@@ -128,7 +128,7 @@ def _logprobs(chance: random.Random, *wishes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stops(chance: random.Random, most: int) -> list[str]:
-    """Letters that answers have, or as many and as long strings as there may be, which begin alike."""
+    """Return letters that answers have, or as many and as long strings as there may be, which begin alike."""
     if chance.random() < 0.5:
         return chance.choices("abcdefgh ", k=chance.choice((1, 16)))
     beginning = chance.choice((" the", "a", "🦊", chance.choice(_WORDS))) * 256
@@ -180,7 +180,7 @@ _TO_ITSELF: Final = {"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a"
 
 
 def _ladder(chance: random.Random) -> dict[str, Any]:
-    """A city that takes two to the power of its depth visits to check."""
+    """Return a city that takes two to the power of its depth visits to check."""
     kind, depth = chance.choice(("allOf", "anyOf", "oneOf")), chance.choice((4, 25))
     steps = {f"l{step}": {kind: [{"$ref": f"#/$defs/l{step + 1}"}] * 2} for step in range(depth)}
     last = {"type": chance.choice(("string", "integer"))}
@@ -188,15 +188,15 @@ def _ladder(chance: random.Random) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "$defs": {**steps, f"l{depth}": last}}
 
 
-def _said(chance: random.Random) -> str:
+def _text(chance: random.Random) -> str:
     return " ".join(chance.choices(_WORDS, k=chance.choice((1, 4, 60))))
 
 
 def _messages(chance: random.Random) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": _said(chance)}]
+    return [{"role": "user", "content": _text(chance)}]
 
 
 def _prompt(chance: random.Random) -> Any:
     if chance.random() < 0.5:
-        return _said(chance)
+        return _text(chance)
     return [chance.randrange(_VOCABULARY) for _ in range(chance.choice((1, 5, 64)))]

@@ -37,7 +37,7 @@ class Silence:
     wall_seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
     each_seconds: list[float] = field(default_factory=list)
-    """Of every probe, the machine's noise subtracted."""
+    """Time of every probe, with the machine's noise subtracted."""
 
 
 class Prober:

@@ -53,7 +53,7 @@ class Fuzzed:
     deaths: float = 0.0
     silence: Silence = field(default_factory=Silence)
     resident_bytes: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Before and after, by process; empty if the system does not report it."""
+    """Resident bytes before and after, by process; empty if the system does not report it."""
     first_error: dict[str, Body] = field(default_factory=dict)
     """The first body with each of `errors` and `lost`."""
 

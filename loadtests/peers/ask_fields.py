@@ -29,7 +29,7 @@ _PROMPTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Reply:
     """One streamed answer."""
 
     text: str = ""
@@ -45,7 +45,7 @@ class Asker:
         self._model = model
         self.plain = self.say()
 
-    def say(self, prompt: str = _PROMPTS[0], /, **fields: Any) -> Said:
+    def say(self, prompt: str = _PROMPTS[0], /, **fields: Any) -> Reply:
         body = {
             "model": self._model,
             "messages": [{"role": "user", "content": prompt}],
@@ -57,13 +57,13 @@ class Asker:
         with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
                 text = response.read().decode("utf-8", "replace")
-                return Said(refusal=f"{response.status_code} {text[:160]}")
+                return Reply(refusal=f"{response.status_code} {text[:160]}")
             payloads = [data for raw in response.iter_raw() for data in _splitter.feed(raw)]
         chunks = [msgspec.json.decode(data) for data in payloads if data != b"[DONE]"]
         choices = [choice for chunk in chunks for choice in chunk.get("choices") or ()]
         reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
         usages = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
-        return Said(
+        return Reply(
             text="".join((choice.get("delta") or {}).get("content") or "" for choice in choices),
             finish_reason=reasons[-1] if reasons else None,
             usage=usages[-1] if usages else None,
@@ -73,20 +73,20 @@ class Asker:
     def changes(self, **fields: Any) -> bool | str:
         for prompt in _PROMPTS:
             # After a request without the field: one server keeps the previous request's value.
-            plain, said = self.say(prompt), self.say(prompt, **fields)
-            if said.refusal or said.text != plain.text:
-                return said.refusal or True
+            plain, reply = self.say(prompt), self.say(prompt, **fields)
+            if reply.refusal or reply.text != plain.text:
+                return reply.refusal or True
         return False
 
     def logit_bias(self) -> bool | str:
         """Force one token for the whole answer: some servers bias the first token alone."""
-        said = self.say(logit_bias={"500": 100})
-        return said.refusal or len(set(said.text.split())) == 1
+        reply = self.say(logit_bias={"500": 100})
+        return reply.refusal or len(set(reply.text.split())) == 1
 
     def greedy(self, **fields: Any) -> bool | str:
-        """Whether the field leaves only the best token at any temperature."""
-        said = self.say(**_HOT, **fields)
-        return said.refusal or said.text == self.plain.text
+        """Return whether the field leaves only the best token at any temperature."""
+        reply = self.say(**_HOT, **fields)
+        return reply.refusal or reply.text == self.plain.text
 
     def seed(self) -> bool | str:
         first, again, other = (self.say(**_HOT, seed=seed) for seed in (1, 1, 2))
@@ -95,8 +95,8 @@ class Asker:
     def stop(self) -> bool | str:
         """A stop string in the middle of the text, across token boundaries."""
         middle = len(self.plain.text) // 2
-        said = self.say(stop=[self.plain.text[middle : middle + 8]])
-        return said.refusal or (said.finish_reason == "stop" and len(said.text) <= middle + 8)
+        reply = self.say(stop=[self.plain.text[middle : middle + 8]])
+        return reply.refusal or (reply.finish_reason == "stop" and len(reply.text) <= middle + 8)
 
     def ignore_eos(self, eos: int) -> bool | str:
         """Bias the answer towards EOS, and ignore it."""
@@ -107,12 +107,12 @@ class Asker:
         return self.say(**biased, ignore_eos=True).finish_reason == "length"
 
     def logprobs(self, **fields: Any) -> bool | str:
-        said = self.say(logprobs=True, **fields)
-        return said.refusal or bool(said.logprobs)
+        reply = self.say(logprobs=True, **fields)
+        return reply.refusal or bool(reply.logprobs)
 
     def usage(self) -> bool | str:
-        said = self.say(stream_options={"include_usage": True})
-        return said.refusal or said.usage is not None
+        reply = self.say(stream_options={"include_usage": True})
+        return reply.refusal or reply.usage is not None
 
 
 _splitter = EventSplitter()

@@ -1,1 +1,1 @@
-"""Benches of the pool: what several engines behind one front give, and what they cost it."""
+"""Benches of the pool: what several engines behind one server give, and what they cost it."""

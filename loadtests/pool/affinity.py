@@ -15,7 +15,7 @@ from statistics import median
 
 import trio
 
-from loadtests.pool.simulation import Front, Timing, front, prepared, simulated
+from loadtests.pool.simulation import RunningServer, Timing, prepared, running_server, simulated
 from scheduler.engine.scripted_answers import digest, scripted_token
 from scheduler.engines.placement import Candidate, Place, least_seconds
 from scheduler.events import Finished, Usage
@@ -78,7 +78,7 @@ class RoundRobin:
 
 
 def least_loaded(candidates: Sequence[Candidate], output_tokens: float, last: str | None) -> Candidate:
-    """A `Place` that looks at requests only; of equal ones the first engine."""
+    """Return a `Place` that looks at requests only; of equal ones the first engine."""
     return min(candidates, key=lambda one: (one.requests, int(one.engine)))
 
 
@@ -132,7 +132,7 @@ async def _shares(
     usages: list[Usage] = []
     seconds: list[float] = []
     async with (
-        front(preparation, TIMING, plan.slots, engines=engines, place=counted) as running,
+        running_server(preparation, TIMING, plan.slots, engines=engines, place=counted) as running,
         trio.open_nursery() as nursery,
     ):
         for number in range(plan.sessions):
@@ -149,7 +149,7 @@ async def _shares(
 
 
 async def _session(
-    plan: AffinityPlan, running: Front, number: int, usages: list[Usage], seconds: list[float]
+    plan: AffinityPlan, running: RunningServer, number: int, usages: list[Usage], seconds: list[float]
 ) -> None:
     chance = random.Random(f"{plan.seed} {number}")
     words = partial(_tokens, vocabulary=running.vocabulary)

@@ -12,7 +12,7 @@ import click
 import trio
 
 from loadtests.chaos import report
-from loadtests.pool import affinity, front, links, scale
+from loadtests.pool import affinity, links, scale, server_alone
 from scheduler.telemetry import logging
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
@@ -36,7 +36,7 @@ def numbers(context: click.Context | None, parameter: click.Parameter | None, te
     callback=numbers,
     default="1,4,8,16",
     show_default=True,
-    help="Numbers of simulated engines behind the front alone.",
+    help="Numbers of simulated engines behind the server alone.",
 )
 @click.option("--step-ms", default=250.0, show_default=True, help="A step of a scripted engine.")
 @click.option("--slots", default=8, show_default=True, help="Slots of each engine.")
@@ -52,12 +52,12 @@ def scale_command(
     rounds: int,
     out: Path,
 ) -> None:
-    """Measure tokens/s by the number of engines, and what a streamed token costs the front."""
+    """Measure tokens/s by the number of engines, and what a streamed token costs the server."""
     logging.configure("console", "error")
-    alone = front.run(front.FrontPlan(simulated, slots), _note)
+    alone = server_alone.run(server_alone.ServerPlan(simulated, slots), _note)
     plan = scale.ScalePlan(engines, step_ms / 1000, slots, seconds, rounds=rounds)
     found = trio.run(scale.run, plan, _note)
-    complaints = [*scale.complaints(found), *front.complaints(alone)]
+    complaints = [*scale.complaints(found), *server_alone.complaints(alone)]
     _tell(out, "Scale", complaints, list(of_scale(found, alone)), {"servers": found, "front": alone})
 
 
@@ -85,7 +85,7 @@ def affinity_command(engines: int, sessions: int, turns: int, seed: int, out: Pa
 def links_command(
     delays_ms: tuple[int, ...], step_ms: float, slots: int, seconds: float, rounds: int, out: Path
 ) -> None:
-    """Measure what an engine's link costs the front, and what its delay costs the clients."""
+    """Measure what an engine's link costs the server, and what its delay costs the clients."""
     logging.configure("console", "error")
     plan = links.LinksPlan((0, *delays_ms), step_ms / 1000, slots, seconds, rounds)
     found = links.run(plan, _note)
@@ -95,7 +95,7 @@ def links_command(
 def of_links(found: Sequence[links.LinkCost]) -> Iterator[report.Section]:
     one = found[0]
     yield (
-        f"Tokens/s, of a {one.link}'s; processor time of the front a token, of a {one.link}'s",
+        f"Tokens/s, of a {one.link}'s; processor time of the server a token, of a {one.link}'s",
         [
             (
                 each.link,
@@ -108,9 +108,11 @@ def of_links(found: Sequence[links.LinkCost]) -> Iterator[report.Section]:
     )
 
 
-def of_scale(found: Sequence[scale.Scaled], alone: Sequence[front.FrontCost]) -> Iterator[report.Section]:
+def of_scale(
+    found: Sequence[scale.Scaled], alone: Sequence[server_alone.ServerCost]
+) -> Iterator[report.Section]:
     yield (
-        "Servers: tokens/s, of linear, processor time of the front a streamed token",
+        "Servers: tokens/s, of linear, processor time of the server a streamed token",
         [
             (
                 _engines(one.engines),
@@ -120,7 +122,7 @@ def of_scale(found: Sequence[scale.Scaled], alone: Sequence[front.FrontCost]) ->
         ],
     )
     yield (
-        "The front alone, without HTTP: simulated tokens/s, processor time a token, tokens/s a core",
+        "The server alone, without HTTP: simulated tokens/s, processor time a token, tokens/s a core",
         [
             (
                 _engines(one.engines, "simulated "),

@@ -1,8 +1,8 @@
-"""What engines on other machines cost the front, and what their distance costs the clients.
+"""What engines on other machines cost the server, and what their distance costs the clients.
 
-The front alone, without HTTP, on a real scripted engine: by the socket pair of a child process, over TCP, and
-over TCP through a relay that delays each piece. Engines and relays are other processes, so that the processor
-time of this one is the front's.
+The server without HTTP, on a real scripted engine: by the socket pair of a child process, over TCP, and over
+TCP through a relay that delays each piece. Engines and relays are other processes, so that the processor time
+of this one is the server's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from scheduler.shared.messages import ScriptedPlan
 
 _T = TypeVar("_T")
 SOCKET_PAIR = -1.0
-"""In place of a delay: no TCP."""
+"""Stands in place of a delay for a link without TCP."""
 _STOP_SECONDS = 5.0
 _WARM_UP_SECONDS = 2.0
 _PROMPT_TOKENS = 32
@@ -83,7 +83,7 @@ def run(plan: LinksPlan, note: Callable[[str], None]) -> list[LinkCost]:
             one = trio.run(partial(_measure, plan, preparation, delay_ms))
             found.setdefault(delay_ms, []).append(one)
             cost = 1e6 * one.cpu_seconds_per_token
-            note(f"{one.link}: {one.tokens_per_second:.1f} tokens/s, {cost:.0f} µs of the front a token")
+            note(f"{one.link}: {one.tokens_per_second:.1f} tokens/s, {cost:.0f} µs of the server a token")
     return [
         LinkCost(
             delay_ms,

@@ -43,7 +43,7 @@ class LocalMachine:
         self._command, own = joining(port, token, caches, device)
         self._environment = {**own, **(environment or {})}
         self.pids: list[int] = []
-        """Of its engines, the newest one last."""
+        """Process ids of its engines, the newest one last."""
 
     async def run(self) -> None:
         """Never returns by itself; cancel it to end the engine."""

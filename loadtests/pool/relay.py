@@ -2,7 +2,7 @@
 
 `python -m loadtests.pool.relay PORT SECONDS` listens on a free port of loopback, prints it, and relays each
 connection to PORT, each piece SECONDS later. What comes while it is frozen is neither delivered nor refused,
-and the kernels at both ends see a peer that lives: keep-alive cannot tell.
+and the kernels at both ends see a peer that lives: keep-alive cannot see it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Relay:
         self._connections: list[trio.CancelScope] = []
         self._frozen: list[trio.CancelScope] = []
         self.pieces = 0
-        """That were relayed."""
+        """Number of pieces that were relayed."""
 
     async def serve(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
         """Never returns by itself. Starts with its own port."""

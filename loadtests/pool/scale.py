@@ -1,7 +1,7 @@
-"""Tokens/s by the number of engines, and what a streamed token costs the front: whole servers, one after
+"""Tokens/s by the number of engines, and what a streamed token costs the server: whole servers, one after
 another.
 
-Scripted engines with long steps need little of the machine, so that what is measured is the front: whether it
+Scripted engines with long steps need little of the machine, so that this measures the server: whether it
 keeps all slots busy. Clients are a closed loop, one for each slot.
 """
 
@@ -106,7 +106,8 @@ async def run(plan: ScalePlan, note: Callable[[str], None]) -> list[Scaled]:
             found.append(one)
             cost = 1e6 * one.cpu_seconds_per_token
             note(
-                f"engines {engines}: {one.tokens_per_second:.1f} tokens/s, {cost:.0f} µs of the front a token"
+                f"engines {engines}: {one.tokens_per_second:.1f} tokens/s,"
+                f" {cost:.0f} µs of the server a token"
             )
     return found
 

@@ -1,4 +1,4 @@
-"""A pool of simulated engines behind the real front, all in this process and on a virtual clock.
+"""A pool of simulated engines behind the real server, all in this process and on a virtual clock.
 
 The scheduler, the link's frames and each engine's loop with its prefix cache are the real ones; only the
 model and the processes are missing. A step lasts as long as its `Timing` says, on trio's clock, so that a
@@ -51,7 +51,7 @@ class Timing:
 
 class SimulatedEngines:
     """An `EngineLauncher` for any number of engines. `tokens`: sent by all of them; `cpu_seconds`: what they
-    have taken of this thread's processor time, the rest of which is the front's."""
+    have taken of this thread's processor time, the rest of which is the server's."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
@@ -90,13 +90,13 @@ class _Clock:
         return trio.current_time() + self.ahead_seconds
 
     async def catch_up(self) -> None:
-        """Let the step's time pass for everybody else."""
+        """Let the step's time pass for all other tasks."""
         seconds, self.ahead_seconds = self.ahead_seconds, 0.0
         await trio.sleep(seconds)
 
 
 class _Backend(ScriptedBackend):
-    """Reports the same times as it takes, so that the engine and the front learn them; and, as the real one
+    """Reports its simulated step times, so that both sides' speed models learn them; and, as the real one
     does, puts a prompt into the prefix cache before its last token, not only when the row ends."""
 
     def __init__(self, load: Load, timing: Timing, clock: _Clock) -> None:
@@ -171,13 +171,13 @@ class _Engine:
 
 
 def simulated(main: Callable[[], Awaitable[_T]]) -> _T:
-    """Run `main` on a virtual clock, which jumps to the next deadline whenever nobody has anything to do."""
+    """Run `main` on a virtual clock, which jumps to the next deadline whenever no task has anything to do."""
     return trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
-    """A running front with its engines."""
+class RunningServer:
+    """A running server with its engines."""
 
     scheduler: Scheduler
     engines: SimulatedEngines
@@ -190,9 +190,9 @@ def prepared() -> Preparation:
 
 
 @asynccontextmanager
-async def front(
+async def running_server(
     preparation: Preparation, timing: Timing, slots: int, engines: int, place: Place = least_seconds
-) -> AsyncIterator[Front]:
+) -> AsyncIterator[RunningServer]:
     """Yield when the engines are ready."""
     vocabulary = inspect(EMBEDDED_FOLDER).vocabulary
     launcher = SimulatedEngines(timing)
@@ -209,11 +209,11 @@ async def front(
         # One is ready; simulated engines load in no time, and so the others are within this one.
         await scheduler.wait_ready()
         await trio.sleep(_START_SECONDS)
-        yield Front(scheduler, launcher, vocabulary)
+        yield RunningServer(scheduler, launcher, vocabulary)
         nursery.cancel_scope.cancel()
 
 
 async def _in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
-    """In place of a worker thread, during which a virtual clock would jump."""
+    """Call the function in place of a worker thread, during which a virtual clock would jump."""
     await trio.lowlevel.checkpoint()
     return work()

@@ -12,9 +12,9 @@ from loadtests.retention.replay import Again, run
 from loadtests.retention.traces import POPULATIONS
 
 MOST_OF_OTHERS = 1.05
-"""On no trace may the server's rule prefill more again than this part of either other rule's tokens."""
+"""The server's rule may prefill again at most this multiple of what either other rule does, on any trace."""
 MOST_WITH_GAPS = 0.9
-"""On those with tool gaps, in sessions that clients name."""
+"""The same multiple for traces with tool gaps, in sessions that clients name."""
 WITH_GAPS = ("farm", "long", "polluted", "mixed")
 
 
@@ -35,13 +35,13 @@ def retention_command(names: tuple[str, ...], seconds: float, share: float, seed
 
 
 def traces_of(found: Sequence[Again]) -> Iterator[list[Again]]:
-    """Each trace's results, the server's own rule last."""
+    """Yield each trace's results, the server's own rule last."""
     for name in dict.fromkeys(one.trace for one in found):
         yield [one for one in found if one.trace == name]
 
 
 def complaints(found: Sequence[Again]) -> Iterator[str]:
-    """Of one trace."""
+    """Yield the complaints about one trace."""
     *others, own = found
     most = MOST_WITH_GAPS if own.trace in WITH_GAPS else MOST_OF_OTHERS
     for other in others:

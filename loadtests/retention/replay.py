@@ -74,7 +74,7 @@ def run(name: str, seconds: float, share: float, seed: int) -> list[Again]:
 
 
 def working_tokens(turns: Trace) -> int:
-    """The most tokens that sessions between their first and last request have at any time."""
+    """Return the most tokens that sessions between their first and last request have at any time."""
     changes: list[tuple[float, int]] = []
     sizes: dict[int, int] = {}
     systems = {turn.system: turn.system_tokens for turn in turns}

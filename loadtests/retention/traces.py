@@ -10,13 +10,13 @@ from math import log
 from typing import TypeAlias
 
 _TURN_SECONDS = 2.0
-"""From a request to the end of its answer."""
+"""Time from a request to the end of its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One request. Its prompt is `system_tokens` of the system prompt `system`, then `own_tokens` of
-    `stream`, which its answer continues. `session` None: the client names none."""
+    `stream`, which its answer continues. `session` is None if the client names none."""
 
     at: float
     ends: float
@@ -88,11 +88,11 @@ POPULATIONS: Mapping[str, tuple[Agents, ...]] = {
         ONCE,
     ),
 }
-"""By the trace's name."""
+"""Agents by the trace's name."""
 
 
 def trace(name: str, seconds: float, seed: int = 0) -> Trace:
-    """A named population's turns in the order of their times."""
+    """Return a named population's turns in the order of their times."""
     turns = [
         turn
         for number, agents in enumerate(POPULATIONS[name])

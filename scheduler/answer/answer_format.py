@@ -57,8 +57,8 @@ class ToolSyntax:
     short_ids: bool = False
     """Mistral's templates accept only ids of nine letters and digits."""
     result_mark: str = ""
-    """What begins a tool's result. A model that does not stop after its calls goes on with this: the answer
-    ends before it."""
+    """The start of a tool's result. A model that does not stop after its calls continues with this: the
+    answer ends before it."""
 
 
 class Layout(Enum):
@@ -78,7 +78,7 @@ class AnswerFormat:
     layout: Layout = Layout.MARKS
     hidden_marks: tuple[str, ...] = ()
     transitions: Mapping[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """As in mlx-lm's RESPONSE_FORMAT."""
+    """Transitions as in mlx-lm's RESPONSE_FORMAT."""
 
     @property
     def has_tool_calls(self) -> bool:
@@ -86,19 +86,21 @@ class AnswerFormat:
 
     @property
     def tool_calls(self) -> Literal["native", "generic", "none"]:
-        """Whose dialect the calls are in: the model's own template's, or ours (`prompt/generic_tools.py`)."""
+        """Return whose dialect the calls are in: the model's own template's, or ours
+        (`prompt/generic_tools.py`)."""
         if not self.has_tool_calls:
             return "none"
         return "generic" if self.tools is not None and self.tools.name == GENERIC else "native"
 
     @property
     def call_dialect(self) -> str:
-        """For metrics."""
+        """Return the name for metrics."""
         return "harmony" if self.tools is None else self.tools.name
 
     @property
     def reasoning_dialect(self) -> str:
-        """As `--reasoning-parser` names it, for an operator; `none` where the model writes no reasoning."""
+        """Return the name that `--reasoning-parser` gives it, for an operator; `none` where the model writes
+        no reasoning."""
         if self.layout is not Layout.MARKS:
             return self.layout.name.lower()
         if self.reasoning is None:
@@ -123,8 +125,8 @@ class AnswerFormat:
         return frozenset(tokens)
 
     def splitter(self, *, tools: bool, in_reasoning: bool) -> Splitter:
-        """The splitter of one answer. `tools`: whether any were offered. `in_reasoning`: the prompt opened
-        it."""
+        """Return the splitter of one answer. `tools`: whether any were offered. `in_reasoning`: the prompt
+        opened it."""
         if self.layout is Layout.HARMONY:
             return HarmonySplitter(calls=tools)
         edges = self._edges(tools)
@@ -179,7 +181,7 @@ GENERIC_CALL = ("<tool_call>", "</tool_call>")
 GENERIC_RESULT = "<tool_response>"
 
 _SECTIONS = {"header": HIDDEN, "reasoning": REASONING, "normal": TEXT, "tool": CALL}
-"""By mlx-lm's names of states."""
+"""Sections by mlx-lm's names of states."""
 
 _REASONING_TOKENS = ("<|channel>", "<channel|>", "<|open|>", "<|close|>", "<|sep|>")
 """Control tokens in reasoning marks of more than one token."""
@@ -213,7 +215,7 @@ REASONING_PARSERS = ("auto", "none", "harmony", *REASONING_SYNTAXES)
 
 
 def tool_parsers() -> tuple[str, ...]:
-    """Values of `--tool-parser`."""
+    """Return values of `--tool-parser`."""
     return ("auto", "none", "harmony", GENERIC, "dsml", *mlx_lm_parts.tool_parser_names())
 
 
@@ -231,7 +233,7 @@ def tool_syntax(name: str) -> ToolSyntax:
 def answer_format(
     tokenizer: Any, model_type: str, *, tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> AnswerFormat:
-    """The format of a transformers tokenizer's model. Raises OptionError for unknown names."""
+    """Return the format of a transformers tokenizer's model. Raise OptionError for unknown names."""
     _check("tool-parser", tool_parser, tool_parsers())
     _check("reasoning-parser", reasoning_parser, REASONING_PARSERS)
     if "harmony" in (tool_parser, reasoning_parser) or (
@@ -250,7 +252,7 @@ def answer_format(
 
 
 def template_type(tokenizer: Any, model_type: str) -> str | None:
-    """The name of mlx-lm's template program, if the model's folder asks for one."""
+    """Return the name of mlx-lm's template program, if the model's folder asks for one."""
     defaults = mlx_lm_parts.MODEL_DEFAULTS.get(model_type, {})
     name = tokenizer.init_kwargs.get("chat_template_type", defaults.get("chat_template_type"))
     return None if name is None else str(name)

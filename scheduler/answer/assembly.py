@@ -7,11 +7,11 @@ from enum import Enum
 from typing import Final
 
 from scheduler.answer.answer_format import AnswerFormat
-from scheduler.answer.splitter import REASONING, Kind, Opened, Section, Splitter
+from scheduler.answer.splitter import REASONING, Opened, Section, SectionKind, Splitter
 from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.dialect_reader import call_reader
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import CallReader, Calls, ObjectReader, UnreadableCall
+from scheduler.answer.tool_calls.reading import AnswerCalls, CallReader, ObjectReader, UnreadableCall
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
 
 
@@ -41,11 +41,11 @@ class Assembly:
         """`spans`: only if the tokens of the text are requested."""
         self._format = answer_format
         self._splitter = splitter
-        self._calls = Calls(tools, call_id, parallel=parallel_calls)
+        self._calls = AnswerCalls(tools, call_id, parallel=parallel_calls)
         self._reader: CallReader | None = None
         self._call_mark = ""
         """The call's start mark with the space before it, in case it turns out not to be a call."""
-        self._edge = splitter.section.kind is not Kind.TEXT
+        self._edge = splitter.section.kind is not SectionKind.TEXT
         """Whether the section's text so far is only white space next to a mark."""
         self._trims_nothing = False
         """Whether the white space after the next mark is kept: the call that it ends is shown as text."""
@@ -68,16 +68,16 @@ class Assembly:
     @property
     def in_reasoning(self) -> bool:
         section = self._splitter.section
-        return section.kind is Kind.REASONING or section.in_reasoning
+        return section.kind is SectionKind.REASONING or section.in_reasoning
 
     @property
     def in_text(self) -> bool:
-        return self._splitter.section.kind is Kind.TEXT
+        return self._splitter.section.kind is SectionKind.TEXT
 
     @property
     def complete(self) -> bool:
-        """Whether the answer is complete, although the model may go on: only one call was allowed, or it
-        began to write a tool's result itself."""
+        """Return whether the answer is complete, although the model may generate more: only one call was
+        allowed, or it began to write a tool's result itself."""
         return self._ended or (self.ended_calls > 0 and self._calls.enough)
 
     def feed(self, text: str) -> Iterator[AnswerPiece | Heavy]:
@@ -108,7 +108,7 @@ class Assembly:
             yield from self._piece(section, rest)
         if self._reader is not None:
             yield from self._finish_call(section, self._reader, reason, cut_by_client)
-        elif self._space and section.kind is Kind.TEXT:
+        elif self._space and section.kind is SectionKind.TEXT:
             yield self._text(self._take_space())
 
     def _finish_call(
@@ -128,7 +128,7 @@ class Assembly:
                 yield self._malformed(reader, error, "")
 
     def _open(self, section: Section, mark: str) -> None:
-        if section.kind is Kind.CALL:
+        if section.kind is SectionKind.CALL:
             self._reader = self._make_reader(section)
             self._call_mark = "".join(self._space) + mark
         self._edge, self._space = not self._trims_nothing, []
@@ -180,17 +180,17 @@ class Assembly:
 
     def _piece(self, section: Section, text: str) -> Iterator[AnswerPiece | Heavy]:
         match section.kind:
-            case Kind.CALL:
+            case SectionKind.CALL:
                 assert self._reader is not None, "text of a call outside a call"
                 if self._reader.weighs(text):
                     yield HEAVY
                 yield from self._reader.feed(text)
-            case Kind.HIDDEN:
+            case SectionKind.HIDDEN:
                 pass
-            case Kind.TEXT:
+            case SectionKind.TEXT:
                 if trimmed := self._trim(text):
                     yield self._text(trimmed)
-            case Kind.REASONING:
+            case SectionKind.REASONING:
                 if trimmed := self._trim(text):
                     yield ReasoningDelta(trimmed)
 

@@ -25,7 +25,7 @@ class Detokenizer(Protocol):
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The character that stands for each byte in GPT-2's byte-level BPE (openai/gpt-2, encoder.py)."""
+    """Return the character that stands for each byte in GPT-2's byte-level BPE (openai/gpt-2, encoder.py)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -64,7 +64,7 @@ class ByteTable:
 
 
 class ByteLevelDetokenizer:
-    """For byte-level BPE (GPT-2, Llama 3, Qwen, ...): 0.2 microseconds a token."""
+    """Decodes byte-level BPE (GPT-2, Llama 3, Qwen, ...): 0.2 microseconds a token."""
 
     def __init__(self, table: ByteTable) -> None:
         self._table = table
@@ -85,7 +85,7 @@ may become U+FFFD, too."""
 
 
 class WindowDetokenizer:
-    """For all other tokenizers: decodes a sliding window and emits what is new at its end.
+    """Serves all other tokenizers: it decodes a sliding window and emits what is new at its end.
 
     The algorithm of text-generation-inference and vLLM (`detokenize_incrementally`): the window begins
     with tokens already emitted, because a token's text depends on the tokens before it.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from scheduler.answer.splitter import HIDDEN, REASONING, TEXT, Cut, Kind, Opened, Section
+from scheduler.answer.splitter import HIDDEN, REASONING, TEXT, Cut, Opened, Section, SectionKind
 from scheduler.answer.stop_strings import possible_beginning
 
 MESSAGE = "<|message|>"
@@ -84,7 +84,7 @@ class HarmonySplitter:
     def _addressed(self, header: str) -> Section:
         recipient = _RECIPIENT.search(header)
         if recipient is not None and self._calls:
-            return Section(Kind.CALL, call_name=recipient[1].removeprefix(_FUNCTIONS))
+            return Section(SectionKind.CALL, call_name=recipient[1].removeprefix(_FUNCTIONS))
         channel = _CHANNEL.search(header)
         if channel is not None and channel[1] == "analysis":
             return REASONING

@@ -45,7 +45,7 @@ def tool_parser_names() -> tuple[str, ...]:
 
 
 def tool_parser(name: str) -> Any:
-    """A module with `parse_tool_call`, `tool_call_start` and `tool_call_end`, whose matching obeys
+    """Return a module with `parse_tool_call`, `tool_call_start` and `tool_call_end`, whose matching obeys
     `time_limit`."""
     assert name in tool_parser_names()
     package = f"{_PACKAGE}.tool_parsers"
@@ -57,25 +57,25 @@ def tool_parser(name: str) -> Any:
 
 
 def chat_template(name: str) -> Any:
-    """A module with `apply_chat_template` or `RESPONSE_FORMAT`, or both. Raises ImportError."""
+    """Return a module with `apply_chat_template` or `RESPONSE_FORMAT`, or both. Raise ImportError."""
     _folder()
     return import_module(f"{_PACKAGE}.chat_templates.{name}")
 
 
 def inferred_tool_parser(tokenizer: Any) -> str | None:
-    """From the chat template, else from the vocabulary, as in mlx-lm."""
+    """Infer the parser from the chat template, else from the vocabulary, as mlx-lm does."""
     name: str | None = _tokenizer_utils()._infer_tool_parser(tokenizer)
     return name
 
 
 def inferred_thinking(tokenizer: Any) -> tuple[str, str] | None:
-    """The marks around a model's reasoning."""
+    """Return the marks around a model's reasoning."""
     start, end, _, _ = _tokenizer_utils()._infer_thinking(tokenizer)
     return None if start is None else (start, end)
 
 
 def inferred_structural_markers(tokenizer: Any) -> tuple[str, ...]:
-    """Marks that are neither text nor the start of a section."""
+    """Return marks that are neither text nor the start of a section."""
     return tuple(_tokenizer_utils()._infer_structural_markers(tokenizer))
 
 

@@ -38,8 +38,9 @@ class AnswerPipeline:
         thinking: ThinkingLimit | None = None,
         prompt: PromptLogprobs | None = None,
     ) -> None:
-        """`stop`: WantedStrings where the choices of a request share them. `thinking` counts reasoning by
-        token ids, as the engine does; None: by the sections of the text, with the end mark."""
+        """`stop`: WantedStrings where the choices of a request share them. With `thinking`, reasoning is
+        counted by token ids, as the engine does; without it by the sections of the text, including the end
+        mark."""
         self._detokenizer = detokenizer
         wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
         self._stop_strings = StopStrings(wanted, included=includes_stop)
@@ -49,8 +50,8 @@ class AnswerPipeline:
         """Whether the latest token may complete a stop string."""
         self._spans = spans
         self.prompt = prompt
-        """Where the prompt's log-probabilities are collected; None: they are not requested, or of another
-        choice."""
+        """Collects the prompt's log-probabilities. None if they are not requested, or if another choice has
+        them."""
         self._read = 0
         """Characters passed on; only counted without an assembly, which has its own count."""
         self._thinking = thinking
@@ -63,22 +64,22 @@ class AnswerPipeline:
 
     @property
     def stopped(self) -> bool:
-        """Whether the answer is complete, although the engine may still generate."""
+        """Return whether the answer is complete, although the engine may still generate."""
         return self.stop_string is not None or (self._assembly is not None and self._assembly.complete)
 
     @property
     def malformed_calls(self) -> int:
-        """How many tool calls the model wrote that cannot be parsed."""
+        """Return how many tool calls the model wrote that cannot be parsed."""
         return 0 if self._assembly is None else self._assembly.malformed_calls
 
     @property
     def call_dialect(self) -> str:
-        """The syntax of its tool calls; empty: it can have none."""
+        """Return the syntax of its tool calls, or an empty string if it can have none."""
         return "" if self._assembly is None else self._assembly.call_dialect
 
     @property
     def stop_string(self) -> str | None:
-        """The stop string that matched."""
+        """Return the stop string that matched."""
         return self._stop_strings.matched
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
@@ -92,8 +93,8 @@ class AnswerPipeline:
     def read(
         self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()
     ) -> Iterator[AnswerPiece | Heavy]:
-        """The pieces that these tokens complete; with `spans`, `logprobs` has one entry per token. Exhaust it
-        before the next call."""
+        """Yield the pieces that these tokens complete; with `spans`, `logprobs` has one entry per token.
+        Exhaust it before the next call."""
         if self._spans is not None:
             for token_id, entry in zip(token_ids, logprobs, strict=True):
                 if self.stopped:
@@ -136,7 +137,7 @@ class AnswerPipeline:
             yield TextDelta("", last)
 
     def end_token(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs | None:
-        """The token that ended the answer and is none of its text; None without `spans`."""
+        """Return the token that ended the answer and is none of its text; None without `spans`."""
         return None if self._spans is None else self._spans.spelled(token_id, logprobs)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:

@@ -20,7 +20,7 @@ _utf8 = getincrementaldecoder("utf-8")
 
 
 class PromptLogprobs(PromptScores):
-    """Of one prompt. `token_bytes` gives the bytes of one token."""
+    """The log-probabilities of one prompt. `token_bytes` returns the bytes of one token."""
 
     def __init__(self, prompt: Sequence[int], token_bytes: Callable[[int], bytes]) -> None:
         self._prompt = prompt
@@ -32,7 +32,7 @@ class PromptLogprobs(PromptScores):
         return len(self._entries) == len(self._prompt) - 1
 
     def add(self, start: int, entries: Sequence[LogprobsOut]) -> None:
-        """The next ones, of the tokens from position `start` on. Raises LinkError if others were expected."""
+        """The next ones, of the tokens from position `start` on. Raise LinkError if others were expected."""
         if start != 1 + len(self._entries):
             raise LinkError(
                 f"the engine sent a prompt's log-probabilities from {start}, twice or out of order"
@@ -45,7 +45,7 @@ class PromptLogprobs(PromptScores):
             self._entries.clear()
 
     def spelled(self) -> Iterator[PromptToken]:
-        """All tokens of the prompt."""
+        """Yield all tokens of the prompt."""
         decoder, characters = _utf8("replace"), 0
         for token, entry in zip_longest(self._prompt, (None, *self._entries)):
             data, known = self._token_bytes(token), None

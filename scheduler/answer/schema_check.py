@@ -35,7 +35,7 @@ class StepBudget:
         self.left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Raises StepsExhausted, and on every later call."""
+        """Raise StepsExhausted, and on every later call."""
         self.left -= steps
         if self.left < 0:
             raise StepsExhausted
@@ -75,7 +75,7 @@ class SchemaCheck:
         return None
 
     def types(self, schema: Schema) -> tuple[str, ...]:
-        """Return the types that `schema` allows; empty: any."""
+        """Return the types that `schema` allows; an empty tuple allows any."""
         kinds = schema.get("type")
         if isinstance(kinds, str):
             return (kinds,)
@@ -157,7 +157,7 @@ class SchemaCheck:
 
 
 def is_of(value: Any, types: tuple[str, ...]) -> bool:
-    """Whether `value` is of one of these JSON types. Unknown names count as any type."""
+    """Return whether `value` is of one of these JSON types. Unknown names count as any type."""
     return any(kind not in _IS_TYPE or _IS_TYPE[kind](value) for kind in types)
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from scheduler.answer.stop_strings import possible_beginning
 
 
-class Kind(Enum):
+class SectionKind(Enum):
     TEXT = auto()
     REASONING = auto()
     CALL = auto()
@@ -29,16 +29,16 @@ class Section:
     """The kind of a run of text. `call_name`: the tool, if the format names it outside the call.
     `in_reasoning`: the reasoning was not closed, so this may be a call or a text about one."""
 
-    kind: Kind
+    kind: SectionKind
     call_name: str | None = None
     in_reasoning: bool = False
 
 
-TEXT = Section(Kind.TEXT)
-REASONING = Section(Kind.REASONING)
-CALL = Section(Kind.CALL)
-CALL_IN_REASONING = Section(Kind.CALL, in_reasoning=True)
-HIDDEN = Section(Kind.HIDDEN)
+TEXT = Section(SectionKind.TEXT)
+REASONING = Section(SectionKind.REASONING)
+CALL = Section(SectionKind.CALL)
+CALL_IN_REASONING = Section(SectionKind.CALL, in_reasoning=True)
+HIDDEN = Section(SectionKind.HIDDEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Splitter(Protocol):
 
 
 class MarkSplitter:
-    """For formats in which marks alone decide: a table of edges by section."""
+    """Splits formats in which marks alone decide: a table of edges by section."""
 
     def __init__(self, edges: Mapping[Section, Sequence[Edge]], initial: Section = TEXT) -> None:
         self._edges = edges
@@ -118,7 +118,7 @@ class MarkSplitter:
         self._section, self._first = section, False
 
     def _next_edge(self) -> tuple[int, Edge] | None:
-        """The edge whose complete mark begins first (at equal positions the longest), if any."""
+        """Return the edge whose complete mark begins first (at equal positions the longest), if any."""
         edges = self._edges.get(self._section, ())
         found = [
             (start, -len(edge.mark), position)
@@ -134,13 +134,13 @@ class MarkSplitter:
         return not edge.only_first or (self._first and not self._held[:start].strip())
 
     def _open_edges(self, text: str) -> Iterator[Edge]:
-        """The edges that may still be taken."""
+        """Yield the edges that may still be taken."""
         for edge in self._edges.get(self._section, ()):
             if not edge.only_first or (self._first and not _beyond_first(text, edge.mark)):
                 yield edge
 
 
 def _beyond_first(text: str, mark: str) -> bool:
-    """Whether `text` has something other than white space and the beginning of `mark`."""
+    """Return whether `text` has something other than white space and the beginning of `mark`."""
     rest = text.lstrip()
     return bool(rest) and not mark.startswith(rest)

@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 
-class Place:
-    """A place in a text, by the longest text before it with which a wanted string begins.
+class TextState:
+    """A state of reading a text: the longest text before it with which a wanted string begins.
 
     `depth`: its length; `longer`: whether a wanted string is longer. `match`: the longest wanted string that
-    ends here. `shorter`: the place by the next shorter such text."""
+    ends here. `shorter`: the state of the next shorter such text."""
 
     __slots__ = ("depth", "following", "high", "longer", "low", "match", "shorter")
 
-    def __init__(self, low: int, high: int, depth: int, match: str | None, shorter: Place | None) -> None:
+    def __init__(self, low: int, high: int, depth: int, match: str | None, shorter: TextState | None) -> None:
         self.low, self.high, self.depth = low, high, depth
         self.match = match
         self.shorter = shorter or self
         self.longer = low < high
-        self.following: dict[str, Place] = {}
+        self.following: dict[str, TextState] = {}
 
 
 class WantedStrings:
@@ -35,39 +35,40 @@ class WantedStrings:
         self._wanted = sorted(set(wanted) - {""})
         self._firsts = frozenset(one[0] for one in self._wanted)
         self.longest = max(map(len, self._wanted), default=0)
-        self.start = Place(0, len(self._wanted), 0, None, None)
+        self.start = TextState(0, len(self._wanted), 0, None, None)
 
-    def step(self, place: Place, character: str) -> Place:
-        """The place one character on."""
+    def step(self, state: TextState, character: str) -> TextState:
+        """Return the state one character on."""
         start = self.start
         while True:
-            if (found := place.following.get(character)) is not None:
+            if (found := state.following.get(character)) is not None:
                 return found
-            if place is start:
-                return self._made(place, character) or start if character in self._firsts else start
-            if (made := self._made(place, character)) is not None:
+            if state is start:
+                return self._made(state, character) or start if character in self._firsts else start
+            if (made := self._made(state, character)) is not None:
                 return made
-            place = place.shorter
+            state = state.shorter
 
-    def _made(self, place: Place, character: str) -> Place | None:
-        depth = place.depth
-        low = bisect_left(self._wanted, character, place.low, place.high, key=lambda one: one[depth])
-        if low == place.high or self._wanted[low][depth] != character:
+    def _made(self, state: TextState, character: str) -> TextState | None:
+        depth = state.depth
+        low = bisect_left(self._wanted, character, state.low, state.high, key=lambda one: one[depth])
+        if low == state.high or self._wanted[low][depth] != character:
             return None
-        high = bisect_right(self._wanted, character, low, place.high, key=lambda one: one[depth])
-        shorter = self.start if place is self.start else self.step(place.shorter, character)
+        high = bisect_right(self._wanted, character, low, state.high, key=lambda one: one[depth])
+        shorter = self.start if state is self.start else self.step(state.shorter, character)
         match = shorter.match
         if len(self._wanted[low]) == depth + 1:
             match = self._wanted[low]
             low += 1
-        made = place.following[character] = Place(low, high, depth + 1, match, shorter)
+        made = state.following[character] = TextState(low, high, depth + 1, match, shorter)
         return made
 
-    def beginning(self, place: Place) -> Place:
-        """The place of the longest text up to here that is a part of a wanted string and not all of it."""
-        while not place.longer and place is not self.start:
-            place = place.shorter
-        return place
+    def beginning(self, state: TextState) -> TextState:
+        """Return the state of the longest text up to here that is a part of a wanted string and not all of
+        it."""
+        while not state.longer and state is not self.start:
+            state = state.shorter
+        return state
 
 
 class StopStrings:
@@ -78,26 +79,26 @@ class StopStrings:
         self._stops = stops
         self._included = included
         self._held = ""
-        self._place = stops.start
+        self._state = stops.start
         self.matched: str | None = None
 
     def feed(self, text: str, *, may_end: bool = True) -> str:
-        """The text that cannot be part of a stop string. After a match: the text before it, with it if it is
-        `included`; `matched` is set, and nothing may be fed any more. Without `may_end` no stop string ends
-        in `text`, but one may begin."""
+        """Return the text that cannot be part of a stop string. After a match: the text before it, with it if
+        it is `included`; `matched` is set, and nothing may be fed any more. Without `may_end` no stop string
+        ends in `text`, but one may begin."""
         assert self.matched is None, "text after the stop string"
         if not self._stops.longest:
             return text
-        step, place, before = self._stops.step, self._place, len(self._held)
+        step, state, before = self._stops.step, self._state, len(self._held)
         for read, character in enumerate(text, before + 1):
-            place = step(place, character)
-            if may_end and place.match is not None:
-                end = read if self._included else read - len(place.match)
-                text, self._held, self.matched = self._held + text, "", place.match
+            state = step(state, character)
+            if may_end and state.match is not None:
+                end = read if self._included else read - len(state.match)
+                text, self._held, self.matched = self._held + text, "", state.match
                 return text[:end]
         text = self._held + text
-        self._place = place = self._stops.beginning(place)
-        certain = len(text) - place.depth
+        self._state = state = self._stops.beginning(state)
+        certain = len(text) - state.depth
         self._held = text[certain:]
         return text[:certain]
 
@@ -116,7 +117,7 @@ def possible_beginning(text: str, marks: Sequence[str]) -> int:
     """Length of the longest suffix of `text` that is a proper prefix of one of `marks`, which are a
     dialect's: what is found out about them is kept."""
     wanted = _marks(tuple(marks))
-    place = wanted.start
+    state = wanted.start
     for character in text[max(0, len(text) - wanted.longest + 1) :]:
-        place = wanted.step(place, character)
-    return wanted.beginning(place).depth
+        state = wanted.step(state, character)
+    return wanted.beginning(state).depth

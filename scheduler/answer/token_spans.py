@@ -24,7 +24,7 @@ class TokenSpans:
         self._waiting: list[TokenLogprobs] = []
         """Tokens without text so far."""
         self._spans: deque[tuple[int, list[TokenLogprobs]]] = deque()
-        """For each run of tokens with common text: the offset of its end, and its tokens."""
+        """The offset of its end and the tokens, for each run of tokens with common text."""
 
     def add(self, token_id: int, logprobs: LogprobsOut, characters: int) -> None:
         """The next token, which added `characters` to the decoded text."""
@@ -32,7 +32,7 @@ class TokenSpans:
         self.add_text(characters)
 
     def spelled(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs:
-        """A token that comes next."""
+        """Return a token that comes next."""
         return TokenLogprobs.of(token_id, logprobs.chosen, logprobs.top, self._token_bytes, self._characters)
 
     def add_text(self, characters: int) -> None:

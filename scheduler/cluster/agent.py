@@ -19,7 +19,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Node, Nodes, Place, agent_inbound
+from scheduler.cluster.agent_messages import (
+    AgentRefused,
+    FromAgent,
+    Node,
+    Nodes,
+    ServerAddress,
+    agent_inbound,
+)
 from scheduler.cluster.engine_actor import EngineActor
 from scheduler.shared.framing import encode
 from scheduler.shared.local_network import connect_failure
@@ -49,18 +56,18 @@ sys.exit(77)
 _ANSWERED = 77
 
 
-class Refused(Exception):
-    """Why the agent cannot work: a sentence that tells the operator what to do."""
+class AgentUnusable(Exception):
+    """The agent cannot work; the message is a sentence for the operator that names the remedy."""
 
 
-class Server:
+class ServerLink:
     """The agent's end of the link to the server."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._reader = agent_inbound()
 
-    def place(self) -> Place:
+    def server_address(self) -> ServerAddress:
         """Return its first message. Ends the process if the server is gone."""
         while data := self._link.recv(1 << 16):
             for message in self._reader.feed(data):
@@ -68,7 +75,7 @@ class Server:
         os._exit(0)
 
     def send(self, message: FromAgent) -> None:
-        """From any thread, whole messages. Ends the process if the server is gone."""
+        """Send whole messages, from any thread. Ends the process if the server is gone."""
         try:
             self._link.sendall(encode(message))
         except OSError:
@@ -82,7 +89,7 @@ class Server:
 class Deadline:
     """Ends the process when Ray does not answer: its calls cannot be interrupted."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerLink) -> None:
         self._server = server
         self._lock = threading.Lock()
         self._until: float | None = None
@@ -106,7 +113,7 @@ class Deadline:
                 end(self._server, self._what)
 
 
-def end(server: Server, reason: str) -> NoReturn:
+def end(server: ServerLink, reason: str) -> NoReturn:
     """Say why, and end at once: Ray's own way out may take a minute when its head is gone."""
     server.send(AgentRefused(reason))
     os._exit(1)
@@ -116,11 +123,11 @@ class RayNodes:
     """Connected to Ray once it is made."""
 
     def __init__(self, address: str) -> None:
-        """Raise Refused."""
+        """Raise AgentUnusable."""
         try:
             import ray.util
         except ImportError as error:
-            raise Refused(f"--engines ray needs pip install 'penstock[cluster]' ({error})") from error
+            raise AgentUnusable(f"--engines ray needs pip install 'penstock[cluster]' ({error})") from error
         self._ray: Any = ray
         check_reachable(address)
         try:
@@ -133,10 +140,10 @@ class RayNodes:
                 logging_level=logging.ERROR,
             )
         except Exception as error:
-            raise Refused(f"Ray at {address} cannot be joined: {_cause(error)}") from error
+            raise AgentUnusable(f"Ray at {address} cannot be joined: {_cause(error)}") from error
         head = self._ray.get_runtime_context().gcs_address
         if _answers_without_token(head):
-            raise Refused(f"Ray at {head} answers without a token: {_NO_TOKENS}")
+            raise AgentUnusable(f"Ray at {head} answers without a token: {_NO_TOKENS}")
         self.address: str = self._ray.util.get_node_ip_address()
 
     def nodes(self) -> tuple[Node, ...]:
@@ -153,14 +160,16 @@ class RayNodes:
             if node["Alive"] and node["Resources"].get(RESOURCE, 0) >= 1
         )
 
-    def keep_engines(self, nodes: Sequence[Node], place: Place) -> None:
+    def keep_engines(self, nodes: Sequence[Node], server_address: ServerAddress) -> None:
         """Let an actor be on each place of these nodes. One that Ray cannot start yet, as another job has the
         resource, stays in its queue."""
-        wanted = {_actor(place, node, unit): (node, unit) for node in nodes for unit in range(node.places)}
+        wanted = {
+            _actor(server_address, node, unit): (node, unit) for node in nodes for unit in range(node.places)
+        }
         for name in wanted.keys() - set(self._ray.util.list_named_actors()):
-            self._start(name, *wanted[name], place)
+            self._start(name, *wanted[name], server_address)
 
-    def _start(self, name: str, node: Node, unit: int, place: Place) -> None:
+    def _start(self, name: str, node: Node, unit: int, server_address: ServerAddress) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         (
@@ -175,24 +184,25 @@ class RayNodes:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
             )
             .remote(
-                place.addresses or (self.address,),
-                place.port,
-                place.token,
-                place.blas,
+                server_address.addresses or (self.address,),
+                server_address.port,
+                server_address.token,
+                server_address.blas,
                 node.machine,
                 unit if node.places > 1 else None,
             )
         )
 
 
-def _actor(place: Place, node: Node, unit: int) -> str:
-    """The actor's name. Another server, and the next one, have others: each has a token of its own."""
-    server = hashlib.sha256(place.token.encode()).hexdigest()[:12]
+def _actor(server_address: ServerAddress, node: Node, unit: int) -> str:
+    """Return the actor's name. Another server, and the next one, have others: each has a token of its own."""
+    server = hashlib.sha256(server_address.token.encode()).hexdigest()[:12]
     return f"penstock-engine-{server}-{node.id}-{unit}"
 
 
 def check_reachable(address: str) -> None:
-    """Ray tries for a minute; a port on which nobody listens says so at once. Raise Refused."""
+    """Check the port first: Ray tries for a minute, a connection to a closed port fails at once. Raise
+    AgentUnusable."""
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdecimal()):
         return
@@ -200,7 +210,7 @@ def check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError as error:
         reason = connect_failure(error, host.strip("[]"))
-        raise Refused(f"Ray's head at {address} does not answer: {reason}") from error
+        raise AgentUnusable(f"Ray's head at {address} does not answer: {reason}") from error
 
 
 def _answers_without_token(head: str) -> bool:
@@ -219,23 +229,25 @@ def _answers_without_token(head: str) -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """The last line: Ray's own errors end with the one that they are about."""
+    """Return the last line: Ray's own errors end with the one that they are about."""
     return next(reversed(str(error).strip().splitlines()), type(error).__name__)
 
 
 def token_refusal(environment: Mapping[str, str]) -> str | None:
-    """Return why Ray may not be used as this environment sets it up; None: it may."""
+    """Return why Ray must not be used with this environment, or None if it may."""
     return None if environment.get("RAY_AUTH_MODE", "").lower() == "token" else _NO_TOKENS
 
 
-def _report(server: Server, ray_nodes: RayNodes, deadline: Deadline, place: Place) -> NoReturn:
+def _report(
+    server: ServerLink, ray_nodes: RayNodes, deadline: Deadline, server_address: ServerAddress
+) -> NoReturn:
     """Report which nodes there are, and keep engines on them, for ever."""
     last, sent_at = None, 0.0
     while True:
         deadline.begin(_ANSWER_SECONDS, f"Ray's head has not answered for {_ANSWER_SECONDS:g} s")
         try:
             nodes = ray_nodes.nodes()
-            ray_nodes.keep_engines(nodes, place)
+            ray_nodes.keep_engines(nodes, server_address)
         except Exception as error:
             end(server, f"Ray's head does not answer: {_cause(error)}")
         deadline.done()
@@ -248,18 +260,18 @@ def _report(server: Server, ray_nodes: RayNodes, deadline: Deadline, place: Plac
 
 def run(link: socket.socket, address: str) -> None:
     """Return when the server is gone."""
-    server = Server(link)
-    place = server.place()
+    server = ServerLink(link)
+    server_address = server.server_address()
     if (refusal := token_refusal(os.environ)) is not None:
         end(server, refusal)
     deadline = Deadline(server)
     deadline.begin(_CONNECT_SECONDS, f"Ray at {address} has not answered for {_CONNECT_SECONDS:g} s")
     try:
         ray_nodes = RayNodes(address)
-    except Refused as refused:
+    except AgentUnusable as refused:
         end(server, str(refused))
     deadline.done()
-    threading.Thread(target=_report, args=(server, ray_nodes, deadline, place), daemon=True).start()
+    threading.Thread(target=_report, args=(server, ray_nodes, deadline, server_address), daemon=True).start()
     server.wait_for_its_end()
 
 

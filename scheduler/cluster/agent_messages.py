@@ -25,7 +25,7 @@ class Node(WireStruct, frozen=True):
 
     @property
     def machine(self) -> str:
-        """The name by which its engines join, the same when the node joins again: the operator's, if
+        """Return the name by which its engines join, the same when the node joins again: the operator's, if
         there is one."""
         return self.host if self.name == self.address else self.name
 
@@ -34,22 +34,23 @@ class Node(WireStruct, frozen=True):
         return self.machine if unit == 0 else f"{self.machine}:{unit}"
 
 
-class Place(WireStruct, frozen=True, tag="place"):
+class ServerAddress(WireStruct, frozen=True, tag="place"):
     """The first message to the agent: keep an engine that joins this server on each place of each node."""
 
     addresses: tuple[str, ...]
-    """The server's, in the order in which to try them; empty: the one that Ray has of its machine."""
+    """The server's addresses in the order in which to try them; if empty, the one that Ray has of its
+    machine."""
     port: int
     token: str
     blas: str
     """`--blas` of those machines, on a plain Linux CPU."""
 
     def __repr__(self) -> str:
-        return f"Place(addresses={self.addresses!r}, port={self.port})"
+        return f"ServerAddress(addresses={self.addresses!r}, port={self.port})"
 
 
 class Nodes(WireStruct, frozen=True, tag="nodes"):
-    """All nodes that live and have places. The first one says that the agent works; later ones come when
+    """All nodes that live and have places. The first one means that the agent works; later ones come when
     something has changed, and every few seconds as a sign of life."""
 
     address: str
@@ -58,7 +59,7 @@ class Nodes(WireStruct, frozen=True, tag="nodes"):
 
 
 class AgentRefused(WireStruct, frozen=True, tag="cannot"):
-    """The agent cannot work, and ends: a sentence that tells the operator what to do."""
+    """The agent cannot work, and ends; the text is a sentence for the operator that names the remedy."""
 
     reason: str
 
@@ -66,11 +67,11 @@ class AgentRefused(WireStruct, frozen=True, tag="cannot"):
 FromAgent: TypeAlias = Nodes | AgentRefused
 
 
-def agent_inbound() -> FrameReader[Place]:
-    """A reader for what the agent receives."""
-    return FrameReader(msgspec.msgpack.Decoder(Place))
+def agent_inbound() -> FrameReader[ServerAddress]:
+    """Return a reader for what the agent receives."""
+    return FrameReader(msgspec.msgpack.Decoder(ServerAddress))
 
 
 def server_inbound() -> FrameReader[FromAgent]:
-    """A reader for what the server receives."""
+    """Return a reader for what the server receives."""
     return FrameReader(msgspec.msgpack.Decoder(FromAgent))

@@ -20,7 +20,7 @@ from scheduler.cluster.agent_messages import (
     FromAgent,
     Node,
     Nodes,
-    Place,
+    ServerAddress,
     server_inbound,
 )
 from scheduler.errors import LinkError
@@ -36,7 +36,7 @@ BACKOFF_LIMIT_SECONDS = 15.0
 SILENCE_SECONDS = 60.0
 """An agent that connects to Ray, or has been connected, gives a sign of life or a reason before this."""
 _STOP_SECONDS = 2.0
-"""From end of file to SIGKILL: the agent holds nothing."""
+"""Time from end of file to SIGKILL: the agent holds nothing."""
 
 
 class ClusterState(StrEnum):
@@ -44,7 +44,7 @@ class ClusterState(StrEnum):
     """The agent has not sent anything yet."""
     CONNECTED = "connected"
     LOST = "lost"
-    """The agent or Ray is gone. Engines go on; machines that come get none."""
+    """The agent or Ray is gone. Engines continue; machines that come get none."""
 
 
 def agent_process(environment: Mapping[str, str], ray_address: str) -> ChildProcess:
@@ -78,12 +78,13 @@ class RayCluster:
         """This machine's, as Ray has it."""
         self.nodes: dict[str, Node] = {}
         self._refusal = ""
-        """Why the agent said that it cannot work."""
-        self._place: Place | None = None
+        """Why the agent cannot work, as it reported."""
+        self._server_address: ServerAddress | None = None
 
-    async def run(self, place: Place) -> None:
-        """Never returns by itself; cancel it to end the agent. `place`: how engines join this server."""
-        self._place = place
+    async def run(self, server_address: ServerAddress) -> None:
+        """Never returns by itself; cancel it to end the agent. `server_address`: where engines join this
+        server."""
+        self._server_address = server_address
         backoff = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_LIMIT_SECONDS)
         while True:
             try:
@@ -106,9 +107,9 @@ class RayCluster:
 
     async def _talk(self, stream: trio.abc.Stream) -> bool:
         """Return when the agent is gone or hangs. Ray has no stacks to show."""
-        assert self._place is not None
+        assert self._server_address is not None
         channel = FrameChannel(stream, server_inbound())
-        channel.send_nowait(self._place)
+        channel.send_nowait(self._server_address)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(channel.write_forever)

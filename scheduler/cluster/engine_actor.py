@@ -1,8 +1,8 @@
 """The actor that holds one unit of a node's resource `mlx`, and keeps the command alive that joins the
 server.
 
-Nothing hangs on the actor: if Ray kills it, its engine goes on; the next actor's command waits for the
-lock on the device. It runs in a worker of Ray, which loads this file.
+Nothing hangs on the actor: if Ray kills it, its engine continues; the next actor's command waits for the lock
+on the device. It runs in a worker of Ray, which loads this file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EngineActor:
     def __init__(
         self, addresses: Sequence[str], port: int, token: str, blas: str, machine: str, unit: int | None
     ) -> None:
-        """`unit`: which of several on this node; None: there is one."""
+        """`unit`: the number among several actors on this node, or None if there is one."""
         environment = engine_environment(os.environ)
         device = environment.pop(DEVICE_VARIABLE, str(unit or 0))
         name = machine if not unit else f"{machine}:{unit}"
@@ -62,9 +62,9 @@ class EngineActor:
             backoff.waited()
 
     def _engine(self) -> str:
-        """Start an engine, and return its last words when it has ended. It holds the other end of the
-        pipe for as long as it lives. No process id is asked: nobody may wait for an orphan, and ids are
-        given again."""
+        """Start an engine, and return its last words when it has ended. It holds the other end of the pipe
+        for as long as it lives. It asks for no process id: an orphan cannot be waited for, and ids are
+        reused."""
         starter = subprocess.Popen(
             [sys.executable, "-c", _DETACH, *self._command],
             env=self._environment,

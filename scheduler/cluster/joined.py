@@ -1,7 +1,7 @@
 """Engines that dial this server: a member of the pool for each machine that has joined.
 
-A machine's engine is one thing over all its connections: when its link ends, its requests go on at
-others, and it is there again when the machine dials again.
+A machine's engine is one thing over all its connections: when its link ends, its requests continue at others,
+and it returns when the machine dials again.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ RETRY_LIMIT_SECONDS = 3600.0
 """The wait doubles up to this: a machine may load a model for minutes only to be refused."""
 _TICK_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
-"""For closing a connection, which waits for nobody."""
+"""Bound on closing a connection, which nothing waits for."""
 
 
-class Engine(Protocol):
+class PoolEngine(Protocol):
     """What is needed of a pool's member."""
 
     @property
     def name(self) -> str: ...
     @property
     def linked(self) -> bool:
-        """Whether a process of it runs."""
+        """Return whether a process of it runs."""
         ...
 
     @property
     def ready(self) -> bool: ...
     @property
     def failed(self) -> bool:
-        """Whether it could not be started, and nobody tries."""
+        """Return whether it could not be started, and no start is tried any more."""
         ...
 
 
-class Engines(Protocol):
+class EnginePool(Protocol):
     """The pool. Iterating gives those that are there, also those that leave."""
 
-    def __iter__(self) -> Iterator[Engine]: ...
-    def add(self, launcher: EngineLauncher) -> Engine: ...
+    def __iter__(self) -> Iterator[PoolEngine]: ...
+    def add(self, launcher: EngineLauncher) -> PoolEngine: ...
     def remove(self, name: str) -> None: ...
     def retry(self, name: str) -> None: ...
 
@@ -74,12 +74,12 @@ class JoinedLauncher:
 
     @property
     def machines(self) -> dict[str, str]:
-        """Names and addresses of the machines whose connections nobody has taken."""
+        """Return names and addresses of the machines whose connections are unused."""
         return {dialed.host: dialed.address for dialed in self._dialed.values()}
 
     @property
     def waiting(self) -> bool:
-        """Whether all machines have dialed, and nobody has taken their connections."""
+        """Return whether all machines have dialed, and their connections are unused."""
         return len(self._dialed) == self._ranks
 
     def offer(self, dialed: Dialed, rank: int = 0) -> Dialed | None:
@@ -90,14 +90,14 @@ class JoinedLauncher:
         return older
 
     def withdraw(self) -> list[Dialed]:
-        """Return the connections that nobody has taken."""
+        """Return the unused connections."""
         dialed = [self._dialed[rank] for rank in sorted(self._dialed)]
         self._dialed, self._complete = {}, trio.Event()
         return dialed
 
     async def run(self, session: Session) -> Exit:
-        """As EngineLauncher; waits until the machines have dialed. How the engine ended is in the log of what
-        keeps it alive there."""
+        """Implements `EngineLauncher`; waits until the machines have dialed. The log of the service that
+        keeps the engine alive there has the cause of its end."""
         await self._complete.wait()
         dialed = self.withdraw()
         channels = [Channel(one.stream) for one in dialed]
@@ -134,7 +134,7 @@ class JoinedLauncher:
 
 
 @dataclass(slots=True)
-class _Place:
+class _Member:
     """A machine, or those of one engine's ranks, and its engine in the pool."""
 
     launcher: JoinedLauncher
@@ -142,11 +142,11 @@ class _Place:
     machines: dict[str, str]
     """Names and addresses, as they dialed last."""
     away_since: float | None = None
-    """Since when no connection of it is there."""
+    """The time since which it has no connection."""
     taken_since: float | None = None
-    """Since when a second connection waits beside one that is in use."""
+    """The time since which a second connection waits beside one that is in use."""
     failures: int = 0
-    """In a row."""
+    """Number of failures in a row."""
     retry_at: float | None = None
 
 
@@ -163,11 +163,11 @@ class JoinedMachine:
 class JoinedEngines:
     """The machines that have joined. `run` must be running."""
 
-    def __init__(self, engines: Engines, hosts: RankHosts | None = None) -> None:
+    def __init__(self, engines: EnginePool, hosts: RankHosts | None = None) -> None:
         """`hosts`: of the ranks of one engine, which is then the only one."""
         self._engines = engines
         self._hosts = hosts
-        self._places: dict[str, _Place] = {}
+        self._members: dict[str, _Member] = {}
         self._group: JoinedLauncher | None = None if hosts is None else JoinedLauncher(hosts.group)
         self._nursery: trio.Nursery | None = None
 
@@ -193,13 +193,13 @@ class JoinedEngines:
                 self._refuse(dialed, "it is none of the machines in the file of ranks")
                 return
             rank, name = found, self._hosts.name
-        place = self._places.get(name)
-        launcher = launcher or (JoinedLauncher() if place is None else place.launcher)
+        member = self._members.get(name)
+        launcher = launcher or (JoinedLauncher() if member is None else member.launcher)
         older = launcher.offer(dialed, rank)
         if older is not None:
             self._close(older)
-        if place is not None:
-            place.machines[dialed.host] = dialed.address
+        if member is not None:
+            member.machines[dialed.host] = dialed.address
         elif launcher.waiting:
             self._add(name, launcher)
 
@@ -207,27 +207,27 @@ class JoinedEngines:
         """Let the pool follow the machines: those that are away leave it, those that dial again are tried
         again."""
         there = {engine.name: engine for engine in self._engines}
-        for name, place in list(self._places.items()):
-            if (engine := there.get(place.engine)) is None:
+        for name, member in list(self._members.items()):
+            if (engine := there.get(member.engine)) is None:
                 self._forget(name)
                 continue
-            self._retry(place, engine, now)
-            self._refuse_second(name, place, engine, now)
-            if engine.linked or place.launcher.waiting:
-                place.away_since = None
-            elif place.away_since is None:
-                place.away_since = now
-            elif now - place.away_since >= AWAY_SECONDS:
-                _log.warning("machine_left", machine=name, engine=place.engine)
-                self._engines.remove(place.engine)
+            self._retry(member, engine, now)
+            self._refuse_second(name, member, engine, now)
+            if engine.linked or member.launcher.waiting:
+                member.away_since = None
+            elif member.away_since is None:
+                member.away_since = now
+            elif now - member.away_since >= AWAY_SECONDS:
+                _log.warning("machine_left", machine=name, engine=member.engine)
+                self._engines.remove(member.engine)
                 self._forget(name)
 
     def machines(self) -> tuple[JoinedMachine, ...]:
         linked = {engine.name: engine.linked for engine in self._engines}
         return tuple(
-            JoinedMachine(machine, address, linked.get(place.engine, False), place.engine)
-            for place in self._places.values()
-            for machine, address in place.machines.items()
+            JoinedMachine(machine, address, linked.get(member.engine, False), member.engine)
+            for member in self._members.values()
+            for machine, address in member.machines.items()
         )
 
     def _add(self, name: str, launcher: JoinedLauncher) -> None:
@@ -240,30 +240,30 @@ class JoinedEngines:
             return
         for machine, address in machines.items():
             _log.info("machine_joined", machine=machine, address=address, engine=engine.name)
-        self._places[name] = _Place(launcher, engine.name, machines)
+        self._members[name] = _Member(launcher, engine.name, machines)
 
-    def _retry(self, place: _Place, engine: Engine, now: float) -> None:
+    def _retry(self, member: _Member, engine: PoolEngine, now: float) -> None:
         if engine.ready:
-            place.failures = 0
+            member.failures = 0
         if not engine.failed:
             return
-        if place.retry_at is None:
-            place.failures += 1
-            place.retry_at = now + retry_seconds(place.failures)
-        elif now >= place.retry_at and place.launcher.waiting:
-            place.retry_at = None
-            self._engines.retry(place.engine)
+        if member.retry_at is None:
+            member.failures += 1
+            member.retry_at = now + retry_seconds(member.failures)
+        elif now >= member.retry_at and member.launcher.waiting:
+            member.retry_at = None
+            self._engines.retry(member.engine)
 
-    def _refuse_second(self, name: str, place: _Place, engine: Engine, now: float) -> None:
+    def _refuse_second(self, name: str, member: _Member, engine: PoolEngine, now: float) -> None:
         """A machine that has dialed again waits until its old link is seen to have ended. Where that
         lives on, there are two machines of one name."""
-        if not (engine.linked and place.launcher.waiting):
-            place.taken_since = None
-        elif place.taken_since is None:
-            place.taken_since = now
-        elif now - place.taken_since >= AWAY_SECONDS:
-            place.taken_since = None
-            for dialed in place.launcher.withdraw():
+        if not (engine.linked and member.launcher.waiting):
+            member.taken_since = None
+        elif member.taken_since is None:
+            member.taken_since = now
+        elif now - member.taken_since >= AWAY_SECONDS:
+            member.taken_since = None
+            for dialed in member.launcher.withdraw():
                 self._refuse(dialed, f"another machine is {name!r}: give one of them another --name")
 
     def _refuse(self, dialed: Dialed, reason: str) -> None:
@@ -275,7 +275,7 @@ class JoinedEngines:
         self._nursery.start_soon(trio.aclose_forcefully, dialed.stream)
 
     def _forget(self, name: str) -> None:
-        for dialed in self._places.pop(name).launcher.withdraw():
+        for dialed in self._members.pop(name).launcher.withdraw():
             self._close(dialed)
 
 

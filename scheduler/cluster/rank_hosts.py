@@ -19,7 +19,7 @@ from scheduler.shared.messages import MOST_RANKS, RankGroup
 RING_PORT = 32320
 """Rank r listens on this port plus r for its neighbour."""
 CONTROL_PORT = RING_PORT - 1
-"""Where the other ranks dial rank 0."""
+"""The port on which rank 0 accepts the other ranks."""
 
 
 class _Host(msgspec.Struct):
@@ -42,12 +42,12 @@ class RankHosts:
 
     @property
     def name(self) -> str:
-        """The engine's, for people."""
+        """Return the engine's, for people."""
         return " + ".join(names[0] for names in self.machines)
 
     def rank_of(self, host: str, address: str) -> int | None:
         """Return the rank of a machine that has joined by this name (`mac-1`, or `mac-1:1` for its second
-        device) from this address; None: the file has no such machine. A machine that stands in it twice
+        device) from this address, or None if the file has no such machine. A machine that stands in it twice
         has a device for each of its ranks, in their order."""
         machine, _, device = host.partition(":")
         known = {host, machine, machine.partition(".")[0], address}

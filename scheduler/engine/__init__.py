@@ -1,1 +1,1 @@
-"""The engine process: one thread owns MLX. Imports neither trio nor any parent-side module."""
+"""The engine process: one thread owns MLX. Imports neither trio nor any server-side module."""

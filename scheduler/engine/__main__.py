@@ -49,7 +49,7 @@ def main() -> NoReturn:
                 started(backend, command), fingerprint=command.fingerprint, host=socket.gethostname()
             )
         except Exception as error:
-            # Without the stack on stderr: the operator reads one line, and the parent logs the stack for whom
+            # Without the stack on stderr: the operator reads one line, and the server logs the stack for whom
             # it helps.
             _exit_with(inbox, Fault(in_one_line(error), traceback.format_exc()))
         # A generation-2 collection of the heap that the imports leave took 61-299 ms in the middle of a step.
@@ -95,18 +95,19 @@ def _expect_load(command: ToEngine) -> Load:
     if not isinstance(command, Load):
         raise TypeError(f"the first command must be Load, not {type(command).__name__}")
     if command.version != PROTOCOL_VERSION:
-        raise ValueError(f"protocol version {command.version} from the parent, {PROTOCOL_VERSION} here")
+        raise ValueError(f"protocol version {command.version} from the server, {PROTOCOL_VERSION} here")
     return command
 
 
 _NICE = 15
 _THREADS = Path("/proc/self/task")
-"""On Linux a nice value is a thread's, and the matrix library has its threads by now."""
+"""Threads of this process: on Linux a nice value is a thread's, and the matrix library has its threads by
+now."""
 
 
 def _yield_processor() -> None:
-    """Somebody waits for each token of a chat, and for a vector only among thousands: where both are computed
-    on the processor, chats go first. Not before the load, which somebody waits for."""
+    """Yield the processor to chats: a reader waits for each token of a chat, and for a vector only among
+    thousands. Not before the load, which a client waits for."""
     if not _THREADS.is_dir():
         os.nice(_NICE)
         return
@@ -140,7 +141,7 @@ def _make_backend(command: Load, inbox: Inbox[ToEngine]) -> Backend:
 
 
 def _run(loop: EngineLoop, inbox: Inbox[ToEngine]) -> NoReturn:
-    """Run until the process ends: when the parent closes the link, the inbox thread exits the process."""
+    """Run until the process ends: when the server closes the link, the inbox thread exits the process."""
     while True:
         if loop.resting:
             commands = inbox.wait_burst()

@@ -57,11 +57,11 @@ class StepResult:
     refused: tuple[tuple[int, str], ...] = ()
     """Sequences of `StepPlan.admit` that cannot run, and why: nothing of them is left."""
     refused_adapters: tuple[tuple[str, str], ...] = ()
-    """By key, and why."""
+    """Reasons by key."""
     freed_bytes: int = 0
-    """By `StepPlan.clear`."""
+    """Bytes that `StepPlan.clear` freed."""
     evicted_bytes: int = 0
-    """By `StepPlan.evict`."""
+    """Bytes that `StepPlan.evict` freed."""
     unpinned: tuple[str, ...] = ()
     slow: tuple[tuple[int, str], ...] = field(default=(), compare=False)
     """Rows that should end for their masks' time, by this process's clock, and why: ranks end them together,
@@ -121,23 +121,23 @@ class Backend(Protocol):
 
     @property
     def cache(self) -> Cache | None:
-        """The prefix cache, or None."""
+        """Return the prefix cache, or None."""
         ...
 
     @property
     def device(self) -> Readings: ...
 
     def describe(self) -> Ready:
-        """What was loaded."""
+        """Return what was loaded."""
         ...
 
     def check(self, sequence: Sequence) -> None:
-        """Raises RequestRefused for what could fail inside the batch or index outside an array."""
+        """Raise RequestRefused for what could fail inside the batch or index outside an array."""
         ...
 
     def preparing(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence has unfinished prerequisites: a disk read, a grammar being compiled.
-        The first call starts them. Raises RequestRefused if it cannot run."""
+        """Return whether a waiting sequence has unfinished prerequisites: a disk read, a grammar being
+        compiled. The first call starts them. Raise RequestRefused if it cannot run."""
         ...
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -145,18 +145,18 @@ class Backend(Protocol):
         passed over.
 
         A row ends by itself at a stop token or at its `max_tokens`. A failure of one row retires that row as
-        "failed"; an exception from here means that the whole batch is lost. Raises KeyError, with nothing
+        "failed"; an exception from here means that the whole batch is lost. Raise KeyError, with nothing
         changed, for an id in `release` that is no row.
         """
         ...
 
     def background(self, idle: bool) -> bool:
-        """Do one slice of background work, which no step waits for. Returns whether there is more."""
+        """Do one slice of background work, which no step waits for. Return whether there is more."""
         ...
 
 
 def check_logprobs(submit: Submit) -> None:
-    """Raises RequestRefused for more alternatives than a step computes."""
+    """Raise RequestRefused for more alternatives than a step computes."""
     for name, top in (("top_logprobs", submit.top_logprobs), ("prompt_logprobs", submit.prompt_logprobs)):
         if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
             raise RequestRefused(f"{name} must be 0 to {MAX_TOP_LOGPROBS}, not {top}")

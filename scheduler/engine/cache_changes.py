@@ -13,7 +13,7 @@ from scheduler.shared.adapter_files import salted
 
 def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: Sequence, tokens: int) -> None:
     """Hold what the first `tokens` of a sequence were asked to be held for, and remember what is refused. A
-    longer prefix is left to a later call: the prompt's last token is computed apart. `prefixes` None: all
+    longer prefix is left to a later call: the prompt's last token is computed apart. Without `prefixes`, all
     are refused."""
     refusals = list[str]()
     for length, seconds in sequence.submit.holds:
@@ -25,8 +25,8 @@ def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: Sequence, token
 
 
 def changed(prefixes: PrefixCache[Any, Any], plan: StepPlan) -> tuple[int, tuple[str, ...]]:
-    """Carry out what a plan says of the prefix cache, but for what rows put into it. Return the bytes freed
-    by `clear`, and the names in `unpin` that were pinned."""
+    """Carry out the part of a plan that is about the prefix cache, but for what rows put into it. Return the
+    bytes freed by `clear`, and the names in `unpin` that were pinned."""
     if plan.budget is not None and plan.budget.kv_bytes is not None:
         prefixes.set_budget(plan.budget.kv_bytes)
     for turn in plan.ended:

@@ -1,8 +1,8 @@
 """The ceiling of a step's prefill after a device timeout, and how it climbs back. Pure.
 
 A system ends GPU work that takes too long (Metal's watchdog, or the window server's), and the process with
-it. The parent then halves the ceiling of the next engine (`scheduler/engine_bounds.py`). Here it climbs back
-by a quarter after a number of chunks of its full size; the parent learns it from the counters, so that the
+it. The server then halves the ceiling of the next engine (`scheduler/engine_bounds.py`). Here it climbs back
+by a quarter after a number of chunks of its full size; the server learns it from the counters, so that the
 next timeout halves what was tried last. A file of its own because neither the loop nor the plan should count
 chunks.
 """

@@ -125,8 +125,8 @@ class Constraint:
 def allowed_tokens(
     constraints: Sequence[Constraint], vocabulary: int, clock: Callable[[], float] = time.perf_counter
 ) -> NDArray[np.bool_]:
-    """Which tokens may come next, (rows, vocabulary): all of them for a failed row. `clock`: wall-clock
-    seconds, for masks that several threads compute together."""
+    """Return which tokens may come next, (rows, vocabulary): all of them for a failed row. `clock`:
+    wall-clock seconds, for masks that several threads compute together."""
     masks = np.zeros((len(constraints), -(-vocabulary // _WORD_BITS)), np.int32)
     working = [(constraint, row) for row, constraint in enumerate(constraints) if constraint.failure is None]
     _fill(working, masks, clock)

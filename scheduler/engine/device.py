@@ -16,7 +16,7 @@ DeviceKind: TypeAlias = Literal["cpu", "metal", "cuda"]
 
 
 class Pressure(IntEnum):
-    """What the system says of its memory: macOS's levels; on Linux from stalls (PSI)."""
+    """The system's memory pressure: macOS's levels; on Linux from stalls (PSI)."""
 
     NORMAL = 0
     WARN = 1
@@ -25,7 +25,8 @@ class Pressure(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SystemMemory:
-    """`available_bytes`: what the system, or the tightest control group, can still give; None: unknown."""
+    """`available_bytes`: what the system, or the tightest control group, can still give, or None if
+    unknown."""
 
     footprint_bytes: int = 0
     available_bytes: int | None = None
@@ -49,35 +50,35 @@ class Traits:
     memory limit allows as much: longer chunks over longer runs are computed in pieces."""
     evaluation_seconds: float | None = None
     """A chunk that takes longer is evaluated in slices (`mlx/upstream/layer_slices.py`), on a device that
-    ends long work or that draws the screen; None: at once."""
+    ends long work or that draws the screen; None never slices."""
     most_buffers: int | None = None
-    """Allocations that the device can hold at a time, whatever their size; None: any number."""
+    """Allocations that the device can hold at a time, whatever their size, or None if unbounded."""
 
 
 class Readings(Protocol):
     """The device's memory, read by one thread, between steps."""
 
     def memory(self) -> DeviceMemory:
-        """The allocator's counters, `peak` since `restart_peak`. Called in every step, so it must be
+        """Return the allocator's counters, `peak` since `restart_peak`. Called in every step, so it must be
         cheap."""
         ...
 
     def system(self) -> SystemMemory:
-        """What the operating system says; at most a few times a second."""
+        """Return the operating system's figures; at most a few times a second."""
         ...
 
     def restart_peak(self, host: bool = False) -> None:
         """Measure the peak anew from here. `host`: what NumPy and libraries allocate, too, where the system
-        tells it, at 0.05 ms a step."""
+        reports it, at 0.05 ms a step."""
         ...
 
     def transient_bytes(self) -> int:
-        """The most memory since `restart_peak` beyond what was held then, and is held now."""
+        """Return the most memory since `restart_peak` beyond what was held then, and is held now."""
         ...
 
 
 class Device(Readings, Protocol):
-    """One thread calls it, between steps. Only a back end changes it, as its plan says
+    """Called by one thread, between steps. Only a back end changes it, following its plan
     (`budget/changes.py`)."""
 
     @property
@@ -92,9 +93,6 @@ class Device(Readings, Protocol):
         ...
 
     def limit_scores(self, most_bytes: int) -> None:
-        """Compute attention in pieces with no more scores than this, or less as the device's traits say."""
-        ...
-
-    def limit_wired(self, most_bytes: int) -> None:
-        """Keep up to this much resident, where the device can; elsewhere nothing."""
+        """Compute attention in pieces with no more scores than this, or fewer where the device's traits need
+        it."""
         ...

@@ -1,4 +1,4 @@
-"""Connect to a server, or to rank 0, from another machine, and say who this is. Without trio: engines use
+"""Connect to a server, or to rank 0, from another machine, and identify this one. Without trio: engines use
 it."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.shared.local_network import connect_failure
 from scheduler.shared.messages import PROTOCOL_VERSION
 
 _ADDRESS_SECONDS = 3.0
-"""For one attempt at one address: a firewall may answer nothing."""
+"""Bound on one attempt at one address: a firewall may answer nothing."""
 _PAUSE_SECONDS = 0.2
 _reply_decoder = msgspec.msgpack.Decoder(HelloReply)
 

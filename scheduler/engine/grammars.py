@@ -39,16 +39,17 @@ class Grammars:
         self._kept = kept
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._awaited: dict[int, Future[LLMatcher]] = {}
-        """By request id. Separate from `_compiled`, where more than `kept` of them would evict each other."""
+        """Compilations by request id. Separate from `_compiled`, where more than `kept` of them would evict
+        each other."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
 
     @property
     def compiled(self) -> int:
-        """The number of grammars kept or being compiled."""
+        """Return the number of grammars kept or being compiled."""
         return len(self._compiled)
 
     def preparing(self, submit: Submit) -> bool:
-        """Whether a request's grammar is still being compiled; the first call starts it."""
+        """Return whether a request's grammar is still being compiled; the first call starts it."""
         if not submit.grammar or self._tokenizer is None:
             return False
         if submit.request_id not in self._awaited:
@@ -107,8 +108,8 @@ class Grammars:
 
 
 def grammar_tokenizer(folder: Path, vocabulary: int, config: dict[str, Any]) -> LLTokenizer:
-    """The model's tokens in the library's form; takes 0.1 s to 1 s. Raises what transformers and the library
-    raise for a folder without a usable tokenizer."""
+    """Return the model's tokens in the library's form; takes 0.1 s to 1 s. Raise what transformers and the
+    library raise for a folder without a usable tokenizer."""
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)

@@ -1,6 +1,6 @@
 """The engine's end of the link: a thread that reads, and a method that sends.
 
-Reading in a thread ends this process immediately when the parent dies, also in the middle of a long step: an
+Reading in a thread ends this process immediately when the server dies, also in the middle of a long step: an
 orphan would hold the model's memory. The thread uses no MLX; only the main thread does.
 """
 
@@ -23,11 +23,11 @@ from scheduler.shared.wire_struct import WireStruct
 
 _READ_BYTES = 1 << 18
 _SILENCE_SECONDS = 0.002
-"""Twice the time that the parent takes from one request of a burst to the next."""
+"""Twice the time that the server takes from one request of a burst to the next."""
 _BURST_SECONDS = 0.04
 _LAST_SECONDS = 1.0
-PARENT_GONE = 3
-"""The exit code of an engine whose parent died or sent an invalid message."""
+SERVER_GONE = 3
+"""The exit code of an engine whose server died or sent an invalid message."""
 
 
 _Incoming = TypeVar("_Incoming")
@@ -36,7 +36,7 @@ _Incoming = TypeVar("_Incoming")
 def inherited_link(fd: int) -> socket.socket:
     """Prepare a process that the server or rank 0 started, and return its end of the link, descriptor
     `fd`."""
-    # Ctrl-C reaches the whole foreground process group, but only the parent decides when to stop.
+    # Ctrl-C reaches the whole foreground process group, but only the server decides when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_standard_output_clean()
     return socket.socket(fileno=fd)
@@ -45,11 +45,11 @@ def inherited_link(fd: int) -> socket.socket:
 def keep_standard_output_clean() -> None:
     """Send what this process prints to stderr, where its stacks go, too, if it crashes."""
     faulthandler.enable()
-    # The parent owns standard output, and a library's stray print must not appear there. Redirect both the
+    # The server owns standard output, and a library's stray print must not appear there. Redirect both the
     # Python object, which is line-buffered (a block-buffered one would delay its lines), and the descriptor
     # that C code writes to.
-    parents, sys.stdout = sys.stdout, sys.stderr
-    os.dup2(sys.stderr.fileno(), parents.fileno())
+    reserved, sys.stdout = sys.stdout, sys.stderr
+    os.dup2(sys.stderr.fileno(), reserved.fileno())
 
 
 class Inbox(Generic[_Incoming]):
@@ -66,7 +66,7 @@ class Inbox(Generic[_Incoming]):
         self._thread.start()
 
     def wait(self) -> _Incoming:
-        """Return the next command, without a time limit; if the parent dies, so does the process."""
+        """Return the next command, without a time limit; if the server dies, so does the process."""
         return self._commands.get()
 
     def wait_burst(self) -> list[_Incoming]:
@@ -109,8 +109,8 @@ class Inbox(Generic[_Incoming]):
             self._link.sendall(encode(message))
 
     def send_last(self, message: WireStruct) -> None:
-        """Send a message before this process exits, from any thread. Not sent where another thread is in the
-        middle of one that the parent does not take."""
+        """Send a message before this process exits, from any thread. It is not sent if another thread is in
+        the middle of a message that the server does not take."""
         if self._sending.acquire(timeout=_LAST_SECONDS):
             self._link.settimeout(_LAST_SECONDS)
             with suppress(OSError):
@@ -122,9 +122,9 @@ class Inbox(Generic[_Incoming]):
                 for command in self._reader.feed(data):
                     self._commands.put(command)
         except Exception:
-            # The parent reads the cause of death from stderr.
+            # The server reads the cause of death from stderr.
             traceback.print_exc()
             sys.stderr.flush()
         finally:
             # os._exit: the main thread may be deep inside a step, and nothing here is worth keeping.
-            os._exit(PARENT_GONE)
+            os._exit(SERVER_GONE)

@@ -15,8 +15,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from pathlib import Path
 from typing import NoReturn
 
 from scheduler.engine.device_lock import DeviceBusy, lock_device
@@ -25,7 +23,7 @@ from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.errors import OptionError
 from scheduler.shared.hello import ENGINE_ROLE, HelloRefused
 from scheduler.shared.own_path import with_own_path
-from scheduler.shared.user_cache import user_cache_folder, user_data_folder
+from scheduler.shared.user_cache import user_cache_folder
 
 TOKEN_VARIABLE = "PENSTOCK_JOIN_TOKEN"
 """The server's token. Never an argument, which other users of the machine can read."""
@@ -35,7 +33,7 @@ engine. Another attempt would end alike."""
 _PRIVATE = ("PENSTOCK_", "RAY_")
 """Beginnings of variables that no engine needs, and that may be secrets."""
 _NOTICE_SECONDS = 60.0
-"""Between two lines that say what this process waits for."""
+"""Time between two lines that name what this process waits for."""
 _DIAL_SECONDS = 5.0
 _HUNG_SECONDS = 60.0
 """A thread that holds the interpreter for this long keeps the one that reads the link from ending the
@@ -71,6 +69,7 @@ def join(options: argparse.Namespace) -> socket.socket:
         _end(f"{GAVE_UP}: {error}")
     except HelloRefused as refused:
         _end(f"{REFUSED} by the server at {options.join}: {refused}")
+    print(f"joined the server at {options.join} as {name}", flush=True)
     for variable in [name for name in os.environ if name.startswith(_PRIVATE)]:
         del os.environ[variable]
     threading.Thread(target=_watch_interpreter, daemon=True).start()
@@ -97,7 +96,7 @@ def _preload(blas: str) -> None:
 
 
 def _lock(device: str, host: str, server: str) -> None:
-    """Hold the device until this process ends. Waits for an engine that has it, and says so. Raise
+    """Hold the device until this process ends. Waits for an engine that has it, and reports that. Raise
     DeviceBusy."""
     holder = f"process {os.getpid()}, an engine of {server}"
     while True:
@@ -137,8 +136,3 @@ def _watch_interpreter() -> None:
 def _end(reason: str) -> NoReturn:
     print(reason, flush=True)
     sys.exit(1)
-
-
-def token_file(environment: Mapping[str, str]) -> Path:
-    """Return where a server keeps the token that it has made for engines of other machines."""
-    return user_data_folder(environment) / "join-token"

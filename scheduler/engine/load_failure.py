@@ -1,6 +1,6 @@
-"""Why an engine could not load its model, as one line for the operator that says what to do.
+"""Why an engine could not load its model, as one line for the operator that names the remedy.
 
-Pure. The stack goes to the parent beside it, which logs it at debug level.
+Pure. The stack goes to the server beside it, which logs it at debug level.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import re
 from dataclasses import dataclass
 
 _MAX_CHARACTERS = 600
-"""Of the error's own words: mlx-lm lists every missing parameter."""
+"""Bound on the error's own words: mlx-lm lists every missing parameter."""
 
 
 class LoadRefused(Exception):
-    """The model is not served, for the reason in these words, which say what to do."""
+    """The model is not served; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ def in_one_line(error: BaseException) -> str:
     """Return the line: what it means, the error's own words, what to do."""
     if isinstance(error, LoadRefused):
         return str(error)
-    said = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
-    words = said if len(said) <= _MAX_CHARACTERS else said[: _MAX_CHARACTERS - 3] + "..."
-    known = next((known for known in _KNOWN if known.mark.search(said)), None)
+    full = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
+    words = full if len(full) <= _MAX_CHARACTERS else full[: _MAX_CHARACTERS - 3] + "..."
+    known = next((known for known in _KNOWN if known.mark.search(full)), None)
     if known is None:
         return f"the model cannot be loaded ({words}): --log-level debug shows where"
     return f"{known.meaning} ({words}): {known.remedy}"

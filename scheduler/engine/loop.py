@@ -81,7 +81,7 @@ class EngineLoop:
         clock: Callable[[], float] = time.perf_counter,
         ceiling: ChunkCeiling | None = None,
     ) -> None:
-        """`ceiling` None: no device timeout has lowered it."""
+        """Without `ceiling`, no device timeout has lowered it."""
         self._backend = backend
         self._pace = pace
         self._clock = clock
@@ -117,21 +117,21 @@ class EngineLoop:
 
     @property
     def idle(self) -> bool:
-        """Whether there is no request."""
+        """Return whether there is no request."""
         return not self._slots and not self._waiting
 
     @property
     def resting(self) -> bool:
-        """Whether there is nothing to do before the next command."""
+        """Return whether there is nothing to do before the next command."""
         return self.idle and not self._background
 
     @property
     def pausing(self) -> bool:
-        """Whether there are no rows, but background work or waiting requests."""
+        """Return whether there are no rows, but background work or waiting requests."""
         return not self._slots and not self.resting
 
     def turn(self, commands: Iterable[ToEngine]) -> list[Outgoing]:
-        """One turn of the loop. Returns no frames when there is nothing to report."""
+        """One turn of the loop. Return no frames when there is nothing to report."""
         self._drain(commands)
         frames = self._emit(self._step(self._plan()))
         self._background = self._backend.background(idle=not self._slots)
@@ -185,7 +185,7 @@ class EngineLoop:
         self._retired.append(Retired(request_id, "cancelled"))
 
     def _carry_out(self, budget: BudgetChange) -> None:
-        """At once, because the next reading must see what it frees."""
+        """Carry out the change at once, because the next reading must see what it frees."""
         self._execute(StepPlan(budget=budget))
 
     def _execute(self, todo: StepPlan) -> StepResult:

@@ -28,8 +28,8 @@ class Memory:
 
     `kept_bytes`: everything in the prefix cache. `count_pinned_bytes`: the part of it that running rows lease
     and that cannot be evicted; a walk over all leases, so it is called at most once a plan and only if the
-    plan depends on it. `whole_bytes`: the budget of an engine that gives up nothing (under memory pressure,
-    or after one ran out of memory); None: this one does not.
+    plan depends on it. `whole_bytes`: the budget without relief (from memory pressure, or after an engine ran
+    out of memory), or None without relief.
     """
 
     budget_bytes: int

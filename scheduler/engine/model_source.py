@@ -25,8 +25,8 @@ _EMBEDDED_FOLDER = Path(__file__).parents[1] / "models" / "embedded"
 
 
 def located(command: Load) -> Load:
-    """Return `command` with folders of this machine, whose files may be read whole for it. Raise LoadRefused,
-    which says what to do; OSError if the folder cannot be read."""
+    """Return `command` with folders of this machine, whose files may be read whole for it. Raise LoadRefused
+    with the remedy, or OSError if the folder cannot be read."""
     if not command.fingerprint:
         return command
     cache_folder = user_cache_folder(os.environ)
@@ -65,7 +65,7 @@ def _is_hub_id(model: str) -> bool:
 
 
 def _hub_cache(environment: Mapping[str, str]) -> Path:
-    """As huggingface_hub has it, whose import takes longer than all of this."""
+    """Return the folder that huggingface_hub uses, whose import takes longer than all of this."""
     if cache := environment.get("HF_HUB_CACHE"):
         return Path(cache).expanduser()
     caches = Path(environment.get("XDG_CACHE_HOME") or "~/.cache")

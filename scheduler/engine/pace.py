@@ -17,12 +17,12 @@ from scheduler.shared.messages import StepCosts
 LEAST_TOKENS = 8
 """The floor, whatever the target: a prefill that never ends is worse than a late token."""
 _TRIED_CHUNKS = 4
-"""Of chunks at the floor, one in four is twice as large: chunks of one size do not tell what a token takes
-from what every chunk takes, and a device that is fast again would stay at the floor."""
+"""One in four of the chunks at the floor is twice as large: chunks of one size cannot separate the cost of a
+token from that of every chunk, and a device that is fast again would stay at the floor."""
 AUTOMATIC_RATIO = 3.5
-"""Without a target in seconds: a step with prefill may take 3.5 times a decode step of all rows, those in
-prefill included, which decode soon. Prefill then has 5/7 of the time, so that a long prompt takes 1.4 times
-what it would take alone, plus the overhead of small chunks."""
+"""Applies without a target in seconds: a step with prefill may take 3.5 times a decode step of all rows,
+those in prefill included, which decode soon. Prefill then has 5/7 of the time, so that a long prompt takes
+1.4 times what it would take alone, plus the overhead of small chunks."""
 _FIRST_TOKENS = 64
 
 
@@ -52,7 +52,7 @@ the ITL target; the floor of LEAST_TOKENS, if the target leaves less; what memor
 
 @dataclass(frozen=True, slots=True)
 class PrefillBudget:
-    """How many prompt tokens one step may compute. `target_seconds` None: no token waits for the step."""
+    """How many prompt tokens one step may compute. Without `target_seconds` no token waits for the step."""
 
     tokens: int
     reason: BudgetReason
@@ -61,7 +61,7 @@ class PrefillBudget:
 
 @dataclass(slots=True)
 class PrefillPace:
-    """`target_seconds` None: AUTOMATIC_RATIO times the decode step."""
+    """Without `target_seconds`, the target is AUTOMATIC_RATIO times the decode step."""
 
     most_tokens: int
     """Budget of a step in which no row decodes: the device computes large chunks best."""
@@ -115,7 +115,7 @@ class PrefillPace:
         return self.step_seconds(decoding, 0, 0)
 
     def costs(self) -> StepCosts:
-        """Return what has been learned, for the parent."""
+        """Return what has been learned, for the server."""
         step, row = self._decode.terms
         token, token_context, chunk = self._prefill.terms
         return StepCosts(step, row / _ROWS, chunk, token / _TOKENS, token_context / _TOKENS_CONTEXT)

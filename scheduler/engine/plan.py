@@ -34,19 +34,20 @@ StepReason: TypeAlias = BudgetReason | Literal["decode_only", "least_chunk", "em
 PATIENCE_SECONDS = 10.0
 """How long smaller sequences may pass one that does not fit yet."""
 CHECKPOINT_EVERY_TOKENS = 2048
-"""In a long stretch without a boundary: the bound on what a branch inside it recomputes."""
+"""Distance in a long stretch without a boundary: the bound on what a branch inside it recomputes."""
 SCAFFOLD_TOKENS = 16
 """All prompts of one chat template begin alike; a shorter shared prefix is not worth a pause or a wait."""
 LEAST_GAP_TOKENS = 256
-"""Between two checkpoints. Each ends a chunk early, and a small chunk costs almost what a full one does."""
+"""The least distance between two checkpoints. Each ends a chunk early, and a small chunk costs almost what a
+full one does."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
     """The input of a plan. `waiting`: in order of arrival, sequences whose grammar and disk reads are done.
     `running`: in order of admission; those whose prefill has begun are in `begun`. `cached_tokens`: the
-    length of a sequence's prefix hit. `memory` None: only slots bound admission. `has_pending`: the back end
-    has sampled tokens that it has not returned yet."""
+    length of a sequence's prefix hit. Without `memory`, only slots bound admission. `has_pending`: the back
+    end has sampled tokens that it has not returned yet."""
 
     waiting: abc.Sequence[Sequence]
     running: abc.Sequence[Sequence]
@@ -62,7 +63,7 @@ class EngineState:
     allowance: Allowance = field(default_factory=Allowance)
     """What memory allows this step."""
     chunk_ceiling: int | None = None
-    """Of this step's prompt tokens, after a device timeout; None: no lower than configured."""
+    """The ceiling of this step's prompt tokens, after a device timeout; None is that of the configuration."""
 
 
 class Keep(WireStruct, frozen=True):
@@ -87,15 +88,15 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     rows that decode.
 
     `emit_pending`: the model does not run; the step returns the tokens that are already sampled, so that they
-    do not wait for the prefill of the next step. `predicted_seconds` None: not known yet. `target_seconds`
-    None: no token waits for this step.
+    do not wait for the prefill of the next step. `predicted_seconds` is None while unknown. Without
+    `target_seconds` no token waits for this step.
     """
 
     release: tuple[int, ...] = ()
     """Rows that were cancelled. What they computed goes to the prefix cache."""
     budget: BudgetChange | None = None
     adapters: tuple[AdapterSource | str, ...] = ()
-    """In this order: load one, or unload by its key one that no sequence has."""
+    """Adapters in this order: load one, or unload by its key one that no sequence has."""
     ended: tuple[TurnEnded, ...] = ()
     """Sessions that wait from now on: the gaps until they return decide what is evicted."""
     clear: bool = False
@@ -107,7 +108,8 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     end: tuple[tuple[int, str], ...] = ()
     """Rows that this step retires as failed, and why."""
     saving: bool | None = None
-    """Rows attend in place to all that is cached of them, whatever time that costs. None: as before."""
+    """Memory-saving mode: never copy a cached prefix, even where a copy would be faster. None leaves it as
+    before."""
     preempt: tuple[int, ...] = ()
     """Rows that leave the batch, and wait again."""
     keep: tuple[Keep, ...] = ()
@@ -130,11 +132,11 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     refused: tuple[int, ...] = ()
     """Requests that rank 0 has refused at admission in the plan before: so must every rank have done."""
     compare: int = 0
-    """Not 0: after this plan each rank sends its state, with this number."""
+    """If not 0, each rank sends its state with this number after this plan."""
 
     @property
     def computes(self) -> bool:
-        """Whether the model runs, if there are rows."""
+        """Return whether the model runs, if there are rows."""
         return bool(self.chunks or self.decode)
 
 
@@ -185,8 +187,8 @@ def _fitting(
     state: EngineState, rows: abc.Sequence[Sequence], budget: PrefillBudget
 ) -> tuple[tuple[Chunk, ...], PrefillBudget, int]:
     """Return the chunks of this step, their budget as far as memory allows it, and what the step takes of
-    memory. Where that is too much, the longest prompts join later, and then chunks are smaller; what has
-    begun goes on, and one prompt alone is computed whatever it takes."""
+    memory. Where that is too much, the longest prompts join later, and then chunks are smaller; prompts that
+    have begun continue, and a single prompt is always computed."""
     room, begun = state.allowance.room, state.begun
     prompts = [row for row in rows if row.chunkable_tokens]
     decoding = [row for row in rows if not row.chunkable_tokens]
@@ -267,7 +269,7 @@ def _admissions(state: EngineState, running: list[Sequence], free_slots: int, no
     before."""
     found = _Admissions(list(running))
     rest: WaitReason = "slot"
-    """Of those that the loop below does not reach."""
+    """What the sequences wait for that the loop below does not reach."""
     if free_slots <= 0 or not state.waiting:
         found.waits.update((sequence.request_id, rest) for sequence in state.waiting)
         return found
@@ -324,8 +326,8 @@ def _checkpoints(sequence: Sequence, waiting: Iterable[Sequence], known: int) ->
 def checkpoints_of(
     boundaries: abc.Sequence[int], shared: Iterable[int], start: int, length: int
 ) -> tuple[int, ...]:
-    """Where the prefill of a model with states pauses to keep the state (SGLang, too, calls such Mamba states
-    checkpoints): positions in (start, length), ascending.
+    """Return where the prefill of a model with states pauses to keep the state (SGLang, too, calls such Mamba
+    states checkpoints): positions in (start, length), ascending.
 
     They always include the first boundary (the end of the system prompt), the last (where the next turn
     continues) and the known ends of shared prefixes; other boundaries only LEAST_GAP_TOKENS apart. The

@@ -21,13 +21,14 @@ and this one counts where it cannot."""
 
 
 _MOST_COPIES = 1 / 128
-"""Fraction of the KV budget that copies may take of one run, whatever time they save: the tokens that a group
-must save are those that would be in memory once more."""
+"""Fraction of the KV budget that copies may take of one run, however much time they save: the tokens that a
+group must save are those that would be in memory once more."""
 
 
 def bounded_cost(measured_tokens: int | None, token_bytes: int, kv_budget_bytes: int) -> int:
-    """Return the cost of a group by which to decide, in tokens. None: not measured. Sharing is about memory,
-    too: a GPU that reads quickly would copy a prefix of 8,000 tokens, a gigabyte of a large model's."""
+    """Return the cost of a group by which to decide, in tokens. `measured_tokens` is None if there was no
+    measurement. Sharing is about memory, too: a GPU that reads quickly would copy a prefix of 8,000 tokens, a
+    gigabyte of a large model's."""
     if measured_tokens is None:
         return GROUP_COST_TOKENS
     most = int(kv_budget_bytes * _MOST_COPIES) // max(1, token_bytes)
@@ -48,7 +49,7 @@ def runs_in_place(
     """Return how many leading runs of each row's path are worth leaving in place; rows are known by any
     number.
 
-    `saving` memory: all of them, whatever that costs.
+    With `saving`, all of them, at any cost in time.
 
     In place are the beginnings of paths: deeper runs never have more rows than those above them.
     """

@@ -17,11 +17,11 @@ _FIRST_TOKEN = 256
 """Ids below are single bytes in our tokenizers; above them any sequence is readable text."""
 _SPECIAL_TOKENS = 64
 _DIMENSIONS = 16
-"""Of a vector."""
+"""Dimensions of a vector."""
 
 
 def scripted_token(prompt_digest: int, position: int, vocabulary: int) -> int:
-    """The token at `position` (from 0) of the answer to a prompt with this digest."""
+    """Return the token at `position` (from 0) of the answer to a prompt with this digest."""
     span = max(1, vocabulary - _FIRST_TOKEN - _SPECIAL_TOKENS)
     return _FIRST_TOKEN + (prompt_digest + position * 2654435761 // 7) % span
 
@@ -36,7 +36,7 @@ def scripted_logprobs(token: int, position: int, top: int, vocabulary: int) -> L
 
 
 def scripted_vector(prompt_digest: int, dimensions: int) -> bytes:
-    """The vector of a prompt with this digest: numbers of 0 to 1."""
+    """Return the vector of a prompt with this digest: numbers of 0 to 1."""
     size = dimensions or _DIMENSIONS
     return struct.pack(
         f"<{size}f", *(math.fmod(prompt_digest * 0.6180339887 * (at + 1), 1.0) for at in range(size))

@@ -216,7 +216,7 @@ class ScriptedBackend:
         return tuple(refused)
 
     def load_adapter(self, source: AdapterSource) -> None:
-        """Raises AdapterRefused."""
+        """Raise AdapterRefused."""
         with named(source.name):
             read_config(Path(source.folder))
             check_unchanged(Path(source.folder), source.key)
@@ -301,7 +301,7 @@ class ScriptedBackend:
         return Retired(submit.request_id, "pooled", vector=vector)
 
     def _scores(self, request_id: int, start: int) -> PromptLogprobsOut | None:
-        """Of the prompt tokens computed from `start` on, where they are asked for."""
+        """Return the scores of the prompt tokens computed from `start` on, where they are asked for."""
         sequence = self._rows[request_id].sequence
         if not (positions := sequence.score(start, sequence.computed_tokens)):
             return None
@@ -344,7 +344,7 @@ class ScriptedBackend:
         return token
 
     def _allowed(self, row: _Row, token: int) -> int:
-        """What the thinking budget makes of `token`."""
+        """Return what the thinking budget makes of `token`."""
         if (limit := row.thinking) is None:
             return token
         held = limit.held(0)
@@ -374,7 +374,7 @@ class ScriptedBackend:
         return KV_BYTES_PER_TOKEN * sum(row.computed_tokens - row.in_place_tokens for row in rows)
 
     def held_bytes(self) -> int:
-        """Bytes of rows and cached prefixes."""
+        """Return bytes of rows and cached prefixes."""
         return self.kv_bytes() + (0 if self._prefixes is None else self._prefixes.nbytes)
 
     @property

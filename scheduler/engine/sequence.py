@@ -18,7 +18,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
     a record of its own."""
 
     submit: Submit
-    """As received, without the prompt's ids, and with its adapter in its salt."""
+    """The request as received, without the prompt's ids, and with its adapter in its salt."""
     tokens: TokenIds
     prompt_tokens: int
     """Tokens to prefill before the first is decoded. After a preemption, and for a request resumed from
@@ -39,7 +39,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
     scored_tokens: int = 0
     """The last position of the prompt whose log-probability was returned."""
     hold_refusal: str = ""
-    """As in Retired: of what its computed tokens were held for last."""
+    """The refusal as in Retired, for the last hold of its computed tokens."""
     _answer_start: int = 0
     _shared: dict[int, int] = msgspec.field(default_factory=dict)
 
@@ -80,28 +80,30 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def new_tokens(self) -> int:
-        """Tokens generated since it was last admitted."""
+        """Return tokens generated since it was last admitted."""
         return len(self.tokens) - self.prompt_tokens
 
     @property
     def resumed(self) -> bool:
-        """Whether part of its answer is prefilled: after a preemption, or a crash of another engine."""
+        """Return whether part of its answer is prefilled: after a preemption, or a crash of another
+        engine."""
         return self.prompt_tokens > self._answer_start
 
     @property
     def asked_tokens(self) -> int:
-        """The length of what the client sent."""
+        """Return the length of what the client sent."""
         return self._answer_start
 
     @property
     def unscored(self) -> bool:
-        """Whether log-probabilities of its prompt are still to be computed: it takes no prefix hit then."""
+        """Return whether log-probabilities of its prompt are still to be computed: it takes no prefix hit
+        then."""
         wanted = self.submit.prompt_logprobs is not None
         return wanted and self.scored_tokens < self.asked_tokens - 1
 
     def score(self, start: int, end: int) -> range:
-        """The positions whose log-probabilities the tokens from `start` to `end` give, and that were not
-        returned yet: from now on they count as returned. Each token gives the next one's."""
+        """Return the positions whose log-probabilities the tokens from `start` to `end` give, and that were
+        not returned yet: from now on they count as returned. Each token gives the next one's."""
         if not self.unscored:
             return range(0)
         positions = range(max(start, self.scored_tokens) + 1, min(end + 1, self.asked_tokens))
@@ -110,11 +112,11 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
         return positions
 
     def prompt(self) -> array[int]:
-        """A copy of what the client sent."""
+        """Return a copy of what the client sent."""
         return self.tokens[: self._answer_start]
 
     def answer(self) -> array[int]:
-        """A copy of the answer so far."""
+        """Return a copy of the answer so far."""
         return self.tokens[self._answer_start :]
 
     @property
@@ -124,7 +126,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
         return next((pause for pause in self.checkpoints if done < pause < end), end) - done
 
     def requeue(self) -> None:
-        """After a preemption: its answer so far becomes part of what must be prefilled."""
+        """Requeue it after a preemption: its answer so far becomes part of what must be prefilled."""
         self.prompt_tokens = len(self.tokens)
         self.computed_tokens = self.cached_tokens = self.in_place_tokens = 0
         self.preemptions += 1

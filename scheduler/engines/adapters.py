@@ -29,11 +29,11 @@ _REPLY_SECONDS = 120.0
 MAX_ADAPTERS = 64
 """Each has a part in every adapted layer's stack, in use or not."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-"""Without a colon, which stands between a model's name and an adapter's."""
+"""An adapter's name has no colon, which stands between the model's name and it."""
 
 
 def source_of(name: str, folder: Path) -> AdapterSource:
-    """Read the folder, as far as that needs no model. Raises AdapterRefused, which names the adapter."""
+    """Read the folder, as far as that needs no model. Raise AdapterRefused, which names the adapter."""
     with named(name):
         if not NAME.fullmatch(name):
             raise AdapterRefused("a name has letters, digits, '.', '_' and '-', at most 128")
@@ -59,7 +59,7 @@ class Adapters:
         self._lives = lives
         self._served = {source.name: source for source in first}
         self._sources = {source.key: source for source in first}
-        """Of all that are served or in use."""
+        """All adapters that are served or in use, by key."""
         self._uses: Counter[str] = Counter()
         self._loading = trio.Lock()
 
@@ -76,17 +76,17 @@ class Adapters:
 
     @property
     def names(self) -> list[str]:
-        """Those that requests may use."""
+        """Return those that requests may use."""
         return list(self._served)
 
     @property
     def present(self) -> tuple[AdapterSource, ...]:
-        """What a new engine loads."""
+        """Return what a new engine loads."""
         return tuple(self._sources.values())
 
     @contextmanager
     def using(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[GenerationRequest, ...]]:
-        """The same requests with their adapters' fingerprints, which stay loaded within this block. Raises
+        """The same requests with their adapters' fingerprints, which stay loaded within this block. Raise
         ModelNotFound."""
         found = tuple(self._resolved(request) for request in requests)
         used = [request.adapter_key for request in found if request.adapter_key]
@@ -106,7 +106,7 @@ class Adapters:
         return replace(request, adapter_key=source.key)
 
     async def load(self, source: AdapterSource) -> None:
-        """Load an adapter into all engines, or into none. Raises AdapterUnusable, which says why, and
+        """Load an adapter into all engines, or into none. Raise AdapterUnusable with the reason, and
         Unavailable if no engine answers."""
         async with self._loading:
             if source.name in self._served:
@@ -125,23 +125,23 @@ class Adapters:
             _log.info("adapter_loaded", adapter=source.name, key=source.key)
 
     async def _load_everywhere(self, source: AdapterSource) -> None:
-        heard: list[AdapterLoaded] = []
+        replies: list[AdapterLoaded] = []
 
         async def load(life: Life) -> None:
             call = life.calls.send(lambda number: LoadAdapter(number, source), AdapterLoaded)
             if (reply := await life.calls.wait(call, _REPLY_SECONDS)) is not None:
-                heard.append(reply)
+                replies.append(reply)
 
         async with trio.open_nursery() as nursery:
             for life in self._lives():
                 nursery.start_soon(load, life)
-        if not heard:
+        if not replies:
             raise Unavailable("no engine is running that could load it", retry_after_seconds=1.0)
-        if refusals := [reply.refusal for reply in heard if reply.refusal]:
+        if refusals := [reply.refusal for reply in replies if reply.refusal]:
             raise AdapterUnusable(refusals[0], param="lora_path")
 
     def unload(self, name: str) -> None:
-        """Take it from new requests; those that have it go on. Raises ModelNotFound."""
+        """Take it from new requests; those that have it keep it. Raise ModelNotFound."""
         source = self._served.pop(name, None)
         if source is None:
             raise ModelNotFound(f"the adapter {name!r} is not loaded", param="lora_name")
@@ -155,7 +155,7 @@ class Adapters:
         self._drop_unused(key)
 
     def _drop_unused(self, key: str) -> None:
-        """Unload it from the engines if nobody may or does use it."""
+        """Unload it from the engines if no request may or does use it."""
         if self._uses[key] > 0 or any(source.key == key for source in self._served.values()):
             return
         del self._uses[key]

@@ -11,9 +11,9 @@ from enum import Enum, auto
 from scheduler.statistics import EngineCondition
 
 
-class State(Enum):
+class EngineState(Enum):
     ABSENT = auto()
-    """It has no process, and nobody wants one: its model is not loaded."""
+    """It has no process, and needs none: its model is not loaded."""
     STARTING = auto()
     READY = auto()
     BACKING_OFF = auto()
@@ -24,7 +24,7 @@ class State(Enum):
     """Its process is being ended on purpose."""
 
 
-class Event(Enum):
+class EngineEvent(Enum):
     BEGIN = auto()
     READY = auto()
     END = auto()
@@ -38,28 +38,28 @@ class Event(Enum):
     """Nobody keeps it alive any more, and no process is left."""
 
 
-_ALIVE = (State.STARTING, State.READY, State.BACKING_OFF)
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.ABSENT, Event.BEGIN): State.STARTING,
-    (State.FAILED, Event.BEGIN): State.STARTING,
-    (State.FAILED, Event.FORGIVE): State.ABSENT,
-    (State.STARTING, Event.READY): State.READY,
-    (State.STARTING, Event.END): State.BACKING_OFF,
-    (State.READY, Event.END): State.BACKING_OFF,
-    (State.BACKING_OFF, Event.RETRY): State.STARTING,
-    (State.BACKING_OFF, Event.GIVE_UP): State.FAILED,
-    **{(state, Event.STOP): State.STOPPING for state in (*_ALIVE, State.STOPPING)},
+_ALIVE = (EngineState.STARTING, EngineState.READY, EngineState.BACKING_OFF)
+TRANSITIONS: dict[tuple[EngineState, EngineEvent], EngineState] = {
+    (EngineState.ABSENT, EngineEvent.BEGIN): EngineState.STARTING,
+    (EngineState.FAILED, EngineEvent.BEGIN): EngineState.STARTING,
+    (EngineState.FAILED, EngineEvent.FORGIVE): EngineState.ABSENT,
+    (EngineState.STARTING, EngineEvent.READY): EngineState.READY,
+    (EngineState.STARTING, EngineEvent.END): EngineState.BACKING_OFF,
+    (EngineState.READY, EngineEvent.END): EngineState.BACKING_OFF,
+    (EngineState.BACKING_OFF, EngineEvent.RETRY): EngineState.STARTING,
+    (EngineState.BACKING_OFF, EngineEvent.GIVE_UP): EngineState.FAILED,
+    **{(state, EngineEvent.STOP): EngineState.STOPPING for state in (*_ALIVE, EngineState.STOPPING)},
     # What was on its way when it was stopped.
     **{
-        (State.STOPPING, event): State.STOPPING
-        for event in (Event.READY, Event.END, Event.RETRY, Event.GIVE_UP)
+        (EngineState.STOPPING, event): EngineState.STOPPING
+        for event in (EngineEvent.READY, EngineEvent.END, EngineEvent.RETRY, EngineEvent.GIVE_UP)
     },
-    **{(state, Event.GONE): State.ABSENT for state in (*_ALIVE, State.STOPPING)},
-    (State.FAILED, Event.GONE): State.FAILED,
+    **{(state, EngineEvent.GONE): EngineState.ABSENT for state in (*_ALIVE, EngineState.STOPPING)},
+    (EngineState.FAILED, EngineEvent.GONE): EngineState.FAILED,
 }
 
 
-def move(state: State, event: Event) -> State:
+def move(state: EngineState, event: EngineEvent) -> EngineState:
     """Return the state after `event`. Raise RuntimeError for an illegal move."""
     try:
         return TRANSITIONS[state, event]
@@ -67,17 +67,17 @@ def move(state: State, event: Event) -> State:
         raise RuntimeError(f"{event.name} is not allowed in state {state.name} of an engine") from None
 
 
-def condition_of(state: State, *, died: bool) -> EngineCondition:
+def condition_of(state: EngineState, *, died: bool) -> EngineCondition:
     """Return how operators see it. `died`: a process of it has ended since it was begun, or before that by
     itself."""
     match state:
-        case State.ABSENT | State.STOPPING:
+        case EngineState.ABSENT | EngineState.STOPPING:
             return EngineCondition.UNLOADED
-        case State.STARTING:
+        case EngineState.STARTING:
             return EngineCondition.RESTARTING if died else EngineCondition.STARTING
-        case State.READY:
+        case EngineState.READY:
             return EngineCondition.READY
-        case State.BACKING_OFF:
+        case EngineState.BACKING_OFF:
             return EngineCondition.RESTARTING
-        case State.FAILED:
+        case EngineState.FAILED:
             return EngineCondition.FAILED

@@ -37,14 +37,14 @@ class Work(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimedStep:
     """A step's kind and size. `context_tokens`: prompt and answer of the longest row."""
 
     work: Work
     context_tokens: int
 
 
-def next_step(on_board: Iterable[StreamRecord]) -> Step:
+def next_step(on_board: Iterable[StreamRecord]) -> TimedStep:
     """Return the largest step that the engine may be computing for these requests."""
     prefilling = decoding = False
     context = 0
@@ -56,8 +56,8 @@ def next_step(on_board: Iterable[StreamRecord]) -> Step:
                 decoding = True
         context = max(context, len(record.prepared.prompt) + record.output_tokens)
     if not prefilling:
-        return Step(Work.DECODE, context)
-    return Step(Work.CHUNK if decoding else Work.PROMPT, context)
+        return TimedStep(Work.DECODE, context)
+    return TimedStep(Work.CHUNK if decoding else Work.PROMPT, context)
 
 
 class StepDeadlines:
@@ -72,14 +72,14 @@ class StepDeadlines:
         """The first steps of an engine are its slowest: only the ceiling bounds them."""
         self._steps = 0
 
-    def observe(self, step: Step, seconds: float) -> None:
+    def observe(self, step: TimedStep, seconds: float) -> None:
         """A step of this kind took `seconds`."""
         self._steps += 1
         key = (step.work, _size(step))
         self._recent.setdefault(key, deque(maxlen=_RECENT)).append(seconds)
 
-    def limit_seconds(self, step: Step, *, sooner: bool = False) -> float:
-        """Return how long a step of this kind may take. `sooner`: other engines can go on with the requests
+    def limit_seconds(self, step: TimedStep, *, sooner: bool = False) -> float:
+        """Return how long a step of this kind may take. `sooner`: other engines can continue the requests
         while this one loads again, so that waiting in vain costs more than a wrong verdict."""
         ceiling, multiple = self._ceiling_seconds, MULTIPLE
         if sooner:
@@ -90,7 +90,7 @@ class StepDeadlines:
         limit = max(FLOOR_SECONDS, multiple * slowest)
         return min(self._ceiling_seconds, limit)
 
-    def _slowest_seconds(self, step: Step) -> float | None:
+    def _slowest_seconds(self, step: TimedStep) -> float | None:
         """Return the slowest recent step of the kind; None if too few are known."""
         if self._steps < _ENOUGH:
             return None
@@ -100,18 +100,19 @@ class StepDeadlines:
         return max(max(recent) for recent in known) if sum(map(len, known)) >= _ENOUGH else None
 
 
-def _size(step: Step) -> int:
+def _size(step: TimedStep) -> int:
     return max(_LEAST_CONTEXT, step.context_tokens).bit_length()
 
 
 _LOAD_FLOOR_SECONDS = 300.0
-"""For imports and a small model: 4 s of work took 60 s beside six other programs on two cores."""
+"""Covers imports and a small model: 4 s of work took 60 s beside six other programs on two cores."""
 _LOAD_MULTIPLE = 20.0
 """Times the slowest load so far: its weights may have been in the page cache, and the next load's may not."""
 
 
 def load_limit_seconds(slowest_seconds: float | None, ceiling_seconds: float) -> float:
-    """`slowest_seconds` None: no engine has loaded yet, and only the operator's ceiling applies."""
+    """Return the bound on a load. Without `slowest_seconds` no engine has loaded yet, and only the operator's
+    ceiling applies."""
     if slowest_seconds is None:
         return ceiling_seconds
     return min(ceiling_seconds, max(_LOAD_FLOOR_SECONDS, _LOAD_MULTIPLE * slowest_seconds))

@@ -1,13 +1,13 @@
 """Why an engine died, from its stderr and exit status, and what deaths in a row mean. Pure: `now` is an
 argument.
 
-A Metal error ends the process inside a completion handler: no Python code runs after it, and only the text
-that libc++abi wrote to stderr is left.
+An error of the device is an exception in a step (`../shared/device_errors.py`), whose text is the last line
+of a traceback. Before MLX 0.32.1 Metal ended the process inside a completion handler, as an allocator may
+still: then only the text that libc++abi wrote to stderr is left.
 """
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from scheduler.config import RecoveryConfig
 from scheduler.processes.process import Exit
+from scheduler.shared.device_errors import DeviceFault, device_fault
 from scheduler.statistics import DeathCause
 
 
@@ -26,28 +27,9 @@ class Death:
     detail: str | None = None
 
 
-# Messages of Metal's completion handler and of MLX's allocators, with any text around them.
-_METAL = "kIOGPUCommandBufferCallbackError"
-_MARKS = (
-    (DeathCause.BUFFER_LIMIT, re.compile(r"malloc\w*\] Resource limit")),
-    (
-        DeathCause.OUT_OF_MEMORY,
-        re.compile(
-            rf"{_METAL}OutOfMemory|malloc\w*\] (?:Attempting|Unable) to allocate"
-            r"|^MemoryError\b|std::bad_alloc|cudaErrorMemoryAllocation|CUDA\b.*out of memory"
-        ),
-    ),
-    (
-        DeathCause.GPU_TIMEOUT,
-        re.compile(
-            rf"{_METAL}(?:Timeout|Hang|ImpactingInteractivity)|Caused GPU (?:Timeout|Hang) Error"
-            r"|cudaErrorLaunchTimeout|the launch timed out and was terminated"
-        ),
-    ),
-    (DeathCause.GPU_ERROR, re.compile(rf"{_METAL}|\[METAL\] Command buffer|cudaError\w+")),
-)
 _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
 """What no fault of the engine's own code raises."""
+_OF_DEVICE = {DeathCause(fault.value) for fault in DeviceFault}
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -56,15 +38,16 @@ def read_stderr(lines: Sequence[str], returncode: int | None) -> Death:
     exit status (negative for a signal). The latest line that matches decides: the engine survived the errors
     above it."""
     for line in reversed(lines):
-        for cause, mark in _MARKS:
-            if mark.search(line):
-                return Death(cause, line.strip())
-    if returncode in _FROM_OUTSIDE:
-        # An exception that it survived; one that ends it leaves a positive status.
+        if (fault := device_fault(line)) is not None:
+            return Death(DeathCause(fault.value), line.strip())
+    if returncode in _FROM_OUTSIDE or returncode is None:
+        # An exception that it survived; one that ends it leaves a positive status. An engine on another
+        # machine leaves none: its own failures are messages, and what ends it without one is mostly the
+        # network, the machine's owner or its system.
         return Death(DeathCause.KILLED)
     if (exception := _last_exception(lines)) is not None:
         return Death(DeathCause.FAULT, exception)
-    return Death(DeathCause.CRASHED if returncode is not None and returncode < 0 else DeathCause.EXIT)
+    return Death(DeathCause.CRASHED if returncode < 0 else DeathCause.EXIT)
 
 
 def conclude(seen: DeathCause, lines: Sequence[str], exit_: Exit) -> Death:
@@ -81,8 +64,7 @@ def conclude(seen: DeathCause, lines: Sequence[str], exit_: Exit) -> Death:
         case DeathCause.EXIT:
             return read
         case DeathCause.FAULT | DeathCause.START:
-            named = read.cause in {cause for cause, _ in _MARKS}
-            return read if named else Death(seen, read.detail)
+            return read if read.cause in _OF_DEVICE else Death(seen, read.detail)
         case _:
             return Death(seen)
 
@@ -106,7 +88,7 @@ class CrashLoopBreaker:
         self._deaths.append(now)
 
     def reason(self, now: float) -> str | None:
-        """Why admission is closed; None: it is open."""
+        """Return why admission is closed, or None if it is open."""
         window, bound = self._config.death_window_seconds, self._config.max_engine_deaths
         if len(self._deaths) < bound or now - self._deaths[0] > window:
             return None

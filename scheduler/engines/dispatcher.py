@@ -37,18 +37,18 @@ class Dispatcher:
         self._place = place
         self._moved = moved
         self.held = False
-        """Whether queued requests stay queued: those that engines have go on."""
+        """Whether queued requests stay queued; those that engines have continue."""
         self._last: OrderedDict[int, str] = OrderedDict()
         """The engine of each session's last request, by the session's hash, the least recent first."""
 
     @property
     def credits(self) -> int:
-        """How many requests the engines may hold together."""
+        """Return how many requests the engines may hold together."""
         return sum(engine.credits for engine in self._engines.values())
 
     @property
     def has_room(self) -> bool:
-        """Whether a request that arrives now goes straight to an engine."""
+        """Return whether a request that arrives now goes straight to an engine."""
         return bool(self._open())
 
     @property
@@ -69,8 +69,8 @@ class Dispatcher:
         return submitted
 
     def _open(self) -> list[Engine]:
-        """Engines with room for a new request. One in quarantine has none: a new request would be a further
-        suspect if it died again."""
+        """Return the engines with room for a new request. An engine in quarantine has none: a new request
+        would be a further suspect if the engine died again."""
         if self.held:
             return []
         return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]
@@ -81,14 +81,14 @@ class Dispatcher:
             if not willing:
                 return
             if record not in self._awaiting:
-                # One that could not be sent has retired, and pumped: this one has been resumed.
+                # A failed send re-enters `pump`, which may already have resumed this record.
                 continue
             healthy = [engine for engine in willing if not engine.quarantined]
             self._choose(healthy or willing, record).resume(self._awaiting.take(record))
 
     def _resume_suspects(self) -> None:
-        """Each alone: where nobody else could be blamed for the engine's death, and nobody joins it until it
-        is trusted."""
+        """Resume each of them alone: no other request could be blamed for the engine's death, and none joins
+        it until it is trusted."""
         for record in self._awaiting.suspects:
             if record in self._awaiting and (engine := self._taker(record)) is not None:
                 engine.quarantined = True

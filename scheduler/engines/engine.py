@@ -20,10 +20,10 @@ import trio
 from scheduler.config import SchedulerConfig, load_message
 from scheduler.engine_bounds import EngineBounds
 from scheduler.engines.adapters import Adapters
-from scheduler.engines.condition import State
+from scheduler.engines.compatibility import Compatibility
+from scheduler.engines.condition import EngineState
 from scheduler.engines.deadlines import StepDeadlines
 from scheduler.engines.death import CrashLoopBreaker, Death
-from scheduler.engines.kinship import Kinship
 from scheduler.engines.life import Life
 from scheduler.engines.memory_share import MemoryShare
 from scheduler.engines.placement import Candidate
@@ -73,8 +73,8 @@ class EngineObserver(Protocol):
         ...
 
     def engine_lost(self, engine: Engine) -> None:
-        """It takes no more requests for now: its process has ended, it drains, or has left. Also when the
-        cause of an end becomes known: what died with it may go on elsewhere."""
+        """Take no more requests for now: its process has ended, it drains, or has left. Also called when the
+        cause of an end becomes known: what died with it may continue at another engine."""
         ...
 
     def retired(self, record: StreamRecord) -> None: ...
@@ -89,7 +89,7 @@ class Shared:
     observer: EngineObserver
     awaiting: Awaiting
     adapters: Adapters
-    kinship: Kinship
+    compatibility: Compatibility
     requests: RequestObserver
     turns: Turns
     left: Callable[[StreamRecord], None]
@@ -127,7 +127,7 @@ class Engine:
             shared.turns,
             shared.clock,
         )
-        self.supervisor = Supervisor(launcher, self, config.supervision, shared.kinship.refusal)
+        self.supervisor = Supervisor(launcher, self, config.supervision, shared.compatibility.refusal)
         self.metrics = shared.metrics.of_engine(name)
         self._shared = shared
         self._config = config
@@ -136,13 +136,13 @@ class Engine:
         self._deadlines = StepDeadlines(config.stall_seconds)
         self._breaker = CrashLoopBreaker(config.recovery)
         self._likely = PrefixEstimate()
-        """Of the last process."""
+        """Estimates the prefix cache of the last process."""
         self._loaded_adapters: frozenset[str] = frozenset()
         """Keys in its last process's Load."""
         self.cause: str | None = None
         """Why its last process ended, since it was begun."""
         self._suspects: list[StreamRecord] = []
-        """Of its last death, until their cause is known."""
+        """Requests that may be to blame for the last death, until its cause is known."""
         self._nursery: trio.Nursery | None = None
         self.metrics.slots.set(self.slots)
         self.metrics.chunk_ceiling.set(self.bounds.chunk_tokens)
@@ -155,27 +155,27 @@ class Engine:
 
     @property
     def linked(self) -> bool:
-        """Whether a process of it runs, which may still be loading."""
+        """Return whether a process of it runs, which may still be loading."""
         return self.supervisor.linked
 
     @property
     def running(self) -> bool:
-        """Whether `run` runs, or is to: a process of it may be left."""
+        """Return whether `run` runs, or is to: a process of it may be left."""
         return self.supervisor.running or self._nursery is not None
 
     @property
     def failed(self) -> bool:
-        """Whether it could not be started, and nobody tries."""
-        return self.supervisor.state is State.FAILED
+        """Return whether it could not be started, and no start is tried any more."""
+        return self.supervisor.state is EngineState.FAILED
 
     @property
     def failure(self) -> str | None:
-        """Why it could not be started, if nobody tries any more."""
+        """Return why it could not be started, if no start is tried any more."""
         return self.supervisor.failure
 
     @property
     def hopeless(self) -> bool:
-        """Whether it will not take a request again, as far as is known."""
+        """Return whether it will not take a request again, as far as is known."""
         failed_starts = self.supervisor.statistics().failed_starts
         return self.draining or self.failed or failed_starts >= self._config.recovery.max_failed_starts
 
@@ -184,7 +184,7 @@ class Engine:
         return self.supervisor.statistics().condition
 
     def blocked(self, now: float) -> tuple[float, str] | None:
-        """Return until when nobody should count on it, and why: a crash loop, or failed starts."""
+        """Return until when it is not available, and why: a crash loop, or failed starts."""
         if self.failure is not None:
             return math.inf, self.failure
         if self.life is not None:
@@ -210,7 +210,7 @@ class Engine:
 
     @property
     def credits(self) -> int:
-        """How many requests it may ever hold."""
+        """Return how many requests it may ever hold."""
         return 0 if self.draining else self.slots + self._config.intake.lookahead
 
     @property
@@ -263,7 +263,7 @@ class Engine:
         self.multiplexer.resume(record)
 
     def _prepare_for(self, record: StreamRecord) -> None:
-        """Its prompt will be in the cache: a request that comes next waits for it, and computes none of
+        """Assume its prefix cached from now on: later requests with it follow this one, and compute none of
         it."""
         if self.life is not None and not self.requests:
             # It was idle: the time without a step was no stall.
@@ -315,7 +315,7 @@ class Engine:
             raise never_ready
 
     def stop(self) -> None:
-        """End its process, with whatever it has on board."""
+        """End its process, and with it all that it has on board."""
         self.supervisor.stop()
 
     def forgo(self) -> None:
@@ -323,7 +323,7 @@ class Engine:
         self.supervisor.forgo()
 
     async def load(self) -> Load:
-        """Raises OSError if the model's files cannot be read, by which engines on other machines know it."""
+        """Raise OSError if the model's files cannot be read, by which engines on other machines know it."""
         engine, known = self._config.engine, ""
         if engine.model:
             cache_folder = Path(engine.cache_folder) if engine.cache_folder else None
@@ -389,7 +389,7 @@ class Engine:
         self._shared.observer.progressed(self, self.multiplexer.route(output), now)
 
     def _follow(self, life: Life, counters: Counters) -> None:
-        """What the totals of a step tell: its speed, how much its cache holds, and that chunks of the
+        """Learn from the totals of a step: its speed, how much its cache holds, and that chunks of the
         reported size did not time out, so that the next timeout halves it."""
         self.speeds.take(counters)
         held_tokens = counters.cache.held_tokens + counters.row_tokens
@@ -430,7 +430,7 @@ class Engine:
         self._shared.awaiting.add(self.multiplexer.lose_all())
 
     def _fail_requests(self, cause: str) -> None:
-        """A final event for every request, whatever state a failed recovery left it in."""
+        """Send a final event for every request, in any state that a failed recovery left it in."""
         reason = f"the engine was lost, and its requests could not be resumed: {cause}"
         error, awaiting = EngineLost(reason, retry_after_seconds=10.0), self._shared.awaiting
         self.multiplexer.end_all(error)
@@ -440,7 +440,7 @@ class Engine:
 
     def died(self, death: Death) -> None:
         """Judge the suspects, and fail a culprit. Not before the cause is known: what the device's watchdog
-        ended may be its chunk's, and what a signal ended is nobody's."""
+        ended may be its chunk's, and what a signal ended is no request's."""
         self._telemetry.sample(observation.observe_death, self.metrics, death.cause)
         suspects, self._suspects = self._suspects, []
         judge(suspects, death.cause, smallest_chunk=self.bounds.smallest_chunk)

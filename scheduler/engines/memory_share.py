@@ -11,7 +11,7 @@ class MemoryShare(Protocol):
     """One engine's part of the memory of all models, over all its processes."""
 
     def given(self) -> SetMemoryLimit | None:
-        """A process is started: what it is loaded with; None: what the options say."""
+        """Return the limit that a new process is loaded with, or None if the options set it."""
         ...
 
     def ready(self, ready: Ready) -> None: ...

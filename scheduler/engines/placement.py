@@ -1,7 +1,8 @@
 """Which engine gets the next request. Pure.
 
-The fair queue says whose turn it is; here is decided where. The cost of an engine is the estimated time until
-the answer is complete there, after Dynamo's KV router, in learned seconds where that has weights of blocks.
+The fair queue decides which request is next, this module where it goes. The cost of an engine is the
+estimated time until the answer is complete there, after Dynamo's KV router, in learned seconds where that has
+weights of blocks.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def least_seconds(candidates: Sequence[Candidate], output_tokens: float, last: s
 
 
 def estimated_seconds(candidate: Candidate, output_tokens: float) -> float:
-    """Until the answer is complete: what must be computed before it, its wait for a slot, and what the rows
-    beside it add to each of its steps."""
+    """Return the time until the answer is complete: what must be computed before it, its wait for a slot, and
+    what the rows beside it add to each of its steps."""
     speeds, rows = candidate.speeds, min(candidate.requests, candidate.slots)
     context = candidate.cached_tokens + candidate.uncached_tokens / 2
     prefill = speeds.prefill_seconds(candidate.backlog_tokens, rows)

@@ -11,9 +11,9 @@ import trio
 from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import Adapters
 from scheduler.engines.boundary import MOST_ENGINES, EngineTraits, Launchers
+from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.dispatcher import Dispatcher
 from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, EngineObserver, Shared
-from scheduler.engines.kinship import Kinship
 from scheduler.engines.life import Life
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.supervisor import EngineNeverReady
@@ -77,7 +77,7 @@ class Pool:
             observer=self,
             awaiting=self.awaiting,
             adapters=self.adapters,
-            kinship=Kinship(),
+            compatibility=Compatibility(),
             requests=traits.observer,
             turns=self.turns,
             left=self._left,
@@ -99,7 +99,7 @@ class Pool:
     # --- its engines
 
     def __len__(self) -> int:
-        """How many requests the engines hold, or are to resume, or have just ended."""
+        """Return how many requests the engines hold, or are to resume, or have just ended."""
         held = sum(len(engine.multiplexer) for engine in self)
         return held + len(self.awaiting) + len(self.turns.ending)
 
@@ -119,7 +119,7 @@ class Pool:
 
     @property
     def records(self) -> Iterator[StreamRecord]:
-        """All requests in the pool."""
+        """Yield all requests in the pool."""
         for engine in self:
             yield from engine.multiplexer
         yield from self.awaiting
@@ -127,15 +127,16 @@ class Pool:
 
     @property
     def ready(self) -> Ready | None:
-        """What an engine that is ready has reported; None if none is."""
+        """Return what an engine that is ready has reported; None if none is."""
         return self.statistics().ready
 
     def statistics(self) -> EngineStatistics:
-        """All engines as one."""
+        """Return all engines as one."""
         return life_of_all(self)
 
     def service_token_seconds(self, output_weight: float) -> float | None:
-        """Engine time of one token of service, the mean of all engines; None: not measured yet."""
+        """Return the engine time of one token of service, averaged over all engines, or None before it is
+        measured."""
         measured = [
             seconds
             for engine in self
@@ -178,12 +179,13 @@ class Pool:
 
     @property
     def running(self) -> bool:
-        """Whether a process of its engines may be left."""
+        """Return whether a process of its engines may be left."""
         return any(engine.running for engine in self)
 
     @property
     def failure(self) -> str | None:
-        """Why none of its engines can be started; None also where that ends `run`, which says why."""
+        """Return why none of its engines can be started. Return None also where that ends `run`, which raises
+        the reason."""
         if self._ends_with_first_engines or not all(engine.failed for engine in self):
             return None
         return next((engine.failure for engine in self), None)
@@ -227,8 +229,8 @@ class Pool:
         self._follow_blocks()
 
     def add(self, launcher: EngineLauncher | None = None) -> Engine:
-        """Start a further engine; `launcher` None: as the first ones. Raise TooManyEngines; NodesDecide where
-        no engine is started without a launcher of its own."""
+        """Start a further engine, by `launcher` or in the way of the first ones. Raise TooManyEngines, or
+        NodesDecide where no engine is started without a launcher of its own."""
         if launcher is None and self.nodes_decide:
             raise NodesDecide("there is an engine for each machine that has joined: let another one join")
         if len(self._engines) >= MOST_ENGINES:
@@ -398,7 +400,7 @@ class Pool:
         return [engine for engine in self if not engine.draining]
 
     def _follow_blocks(self) -> None:
-        """Admission is closed while nobody can be counted on."""
+        """Close admission while no engine is available."""
         now = self._clock()
         found = [one.blocked(now) for one in self._serving()]
         blocks = [block for block in found if block is not None]

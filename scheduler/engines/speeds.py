@@ -9,15 +9,15 @@ _DECAY = 0.99
 """Weight of the past at each step: the last hundred count."""
 _NOTHING = StepCosts()
 _FIRST = StepCosts(step=0.03, token=0.001)
-"""Until it has measured."""
+"""Assumed until the engine has measured."""
 _ROW_SHARE = 1 / 32
-"""Of a step's duration, the least that one more row is taken to cost: decoding is bound by reading the
-weights, which all rows share, and until rows have varied their cost is part of the step's. At nothing a burst
-would pile up on the engine that got its first request."""
+"""The least share of a step's duration that one more row is taken to cost: decoding is bound by reading the
+weights, which all rows share, and until rows have varied their cost is part of the step's. With no least
+cost, a burst would pile up on the engine that got its first request."""
 
 
 class Speeds:
-    """Of one engine; kept over its restarts."""
+    """How fast one engine is; kept over its restarts."""
 
     def __init__(self, chunk_tokens: int, costs: StepCosts = _NOTHING) -> None:
         """`chunk_tokens`: the most prompt tokens of a step."""
@@ -54,7 +54,7 @@ class Speeds:
 
     @property
     def row_seconds(self) -> float:
-        """What one more decoding row adds to a step."""
+        """Return what one more decoding row adds to a step."""
         return max(self._decode.row, self._decode.step * _ROW_SHARE)
 
     def step_seconds(self, rows: float) -> float:
@@ -62,26 +62,27 @@ class Speeds:
         return self._decode.step + rows * self.row_seconds
 
     def prefill_seconds(self, tokens: int, rows: int, context_tokens: float = 0.0) -> float:
-        """How long this many prompt tokens take beside these rows: their own cost behind such a context,
-        and the steps that they are spread over."""
+        """Return how long this many prompt tokens take beside these rows: their own cost behind such a
+        context, and the steps that they are spread over."""
         costs = self._prefill
         steps = tokens / self._chunk_tokens * (costs.chunk + (self.step_seconds(rows) if rows else 0.0))
         return steps + tokens * (costs.token + context_tokens * costs.token_context)
 
     def service_token_seconds(self, output_weight: float) -> float | None:
-        """Engine time of one token of service (an output token is `output_weight` of them); None: it has
-        computed none."""
+        """Return the engine time of one token of service (an output token is `output_weight` of them), or
+        None if the engine has computed none."""
         tokens = self._prompt + output_weight * self._output
         return self._busy / tokens if tokens else None
 
     @property
     def prefill_tokens_per_second(self) -> float | None:
-        """For reports, of an engine that decodes nothing; None: it has computed none."""
+        """Return the prefill speed without decoding rows, for reports, or None if the engine has computed
+        none."""
         if self._prefill is _FIRST:
             return None
         return self._chunk_tokens / self.prefill_seconds(self._chunk_tokens, 0)
 
     @property
     def decode_step_seconds(self) -> float | None:
-        """For reports, with the rows that it has; None: it has decoded none."""
+        """Return the step time with the present rows, for reports, or None if the engine has decoded none."""
         return None if self._decode is _FIRST else self.step_seconds(self._running)

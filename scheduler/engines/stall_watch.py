@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from scheduler.engines.deadlines import Step, StepDeadlines, Work, next_step
+from scheduler.engines.deadlines import StepDeadlines, TimedStep, Work, next_step
 from scheduler.requests.record import StreamRecord
 from scheduler.shared.messages import Inspect, Inspection, StepOutput, ToEngine
 
@@ -28,9 +28,9 @@ class OnBoard(Protocol):
 
 
 class StallWatch:
-    """Of one process, which is ready `now`. `deadlines`: its engine's; `on_board`: its requests; `send`
-    reaches it, and `kill` ends it. `replaceable`: whether others could take its requests, so that a wrong
-    verdict costs them little."""
+    """Decides whether one process hangs; the process is ready `now`. `deadlines`: its engine's; `on_board`:
+    its requests; `send` reaches it, and `kill` ends it. `replaceable`: whether others could take its
+    requests, so that a wrong verdict costs them little."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class StallWatch:
         if not (output.tokens or output.prefills or output.retired):
             return
         if self._on_board and not self._prefills_again():
-            taken = Step(_work(output), next_step(self._on_board).context_tokens)
+            taken = TimedStep(_work(output), next_step(self._on_board).context_tokens)
             self._deadlines.observe(taken, now - self._progressed_at)
         self._last_step_at = self._progressed_at = now
         self._seen = (output.counters.steps, output.counters.cache.disk_reads)
 
     def answered(self, inspection: Inspection, now: float) -> None:
-        """Only the reply to our own inspection counts, and only if steps or disk reads advanced since the
-        last one: an engine that makes no progress replies, too."""
+        """Take note of a reply. Only the reply to our own inspection counts, and only if steps or disk reads
+        advanced since the last one: an engine that makes no progress replies, too."""
         if inspection.query != _QUERY or inspection.engine is None:
             return
         done = (inspection.engine.steps, 0 if inspection.disk is None else inspection.disk.reads)
@@ -76,7 +76,7 @@ class StallWatch:
             self._seen, self._progressed_at = done, now
 
     def seconds(self, now: float) -> float:
-        """Seconds without progress; 0 while none is expected."""
+        """Return seconds without progress; 0 while none is expected."""
         return now - self._progressed_at if self._on_board else 0.0
 
     def last_step_seconds(self, now: float) -> float | None:
@@ -84,11 +84,11 @@ class StallWatch:
         return None if self._last_step_at is None else now - self._last_step_at
 
     def limit_seconds(self) -> float:
-        """How long `seconds` may get, with the requests on board."""
+        """Return how long `seconds` may get, with the requests on board."""
         return self._deadlines.limit_seconds(next_step(self._on_board), sooner=self._replaceable())
 
     def look(self, now: float) -> float:
-        """Inspect or kill the engine if it is time to. Returns when to look again."""
+        """Inspect or kill the engine if it is time to. Return when to look again."""
         limit = self.limit_seconds()
         end_at = self._progressed_at + limit
         if not self.seconds(now):
@@ -117,12 +117,12 @@ class StallWatch:
             self.overslept(now - look_at, now)
 
     def _prefills_again(self) -> bool:
-        """Whether the time since the last output may cover several steps."""
+        """Return whether the time since the last output may cover several steps."""
         return any(record.resumed and not record.trusted for record in self._on_board)
 
 
 def _work(output: StepOutput) -> Work:
-    """What the step computed, as far as its output shows."""
+    """Return what the step computed, as far as its output shows."""
     if not output.prefills:
         return Work.DECODE
     return Work.CHUNK if output.tokens else Work.PROMPT

@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from scheduler.config import SupervisionConfig
-from scheduler.engines.condition import Event, State, condition_of, move
+from scheduler.engines.condition import EngineEvent, EngineState, condition_of, move
 from scheduler.engines.deadlines import load_limit_seconds
 from scheduler.engines.death import Death, conclude
 from scheduler.errors import LinkError, StartupError
@@ -58,7 +58,7 @@ class Supervised(Protocol):
         ...
 
     def died(self, death: Death) -> None:
-        """After `lost`, when the process has ended and its stderr is read; not called for one that was
+        """Called after `lost`, when the process has ended and its stderr is read; not called for one that was
         stopped on purpose."""
         ...
 
@@ -80,7 +80,7 @@ _FIRST_STARTS = 3
 
 
 _LOGGED_LINES = 64
-"""Of stderr's end, beside the cause: each line is in the log already."""
+"""Number of stderr's last lines that are logged beside the cause: each line is in the log already."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Attempt:
     """The traceback of a load that failed."""
 
     def lasted(self, seconds: float) -> bool:
-        """Whether it has been ready for at least `seconds`."""
+        """Return whether it has been ready for at least `seconds`."""
         return self.became_ready_at is not None and trio.current_time() - self.became_ready_at >= seconds
 
 
@@ -115,15 +115,15 @@ class Supervisor:
         config: SupervisionConfig,
         refusal: Callable[[Ready], str] = lambda ready: "",
     ) -> None:
-        """`refusal`: why an engine that says this of itself must not serve, and no further one be tried;
-        empty: it may."""
+        """`refusal` returns why an engine with this report must not serve, and no further one be tried, or an
+        empty string if it may."""
         self._launcher = launcher
         self._engine = engine
         self._config = config
         self._refusal = refusal
-        self.state = State.ABSENT
+        self.state = EngineState.ABSENT
         self.failure: str | None = None
-        """Why nobody tries any more."""
+        """Why no start is tried any more."""
         self._attempt: Attempt | None = None
         """The process that is loading or ready; None before it runs and after its end."""
         self._scope = trio.CancelScope()
@@ -145,22 +145,22 @@ class Supervisor:
 
     @property
     def linked(self) -> bool:
-        """Whether an engine's process runs: it loads, or is ready."""
+        """Return whether an engine's process runs: it loads, or is ready."""
         return self._attempt is not None
 
     @property
     def running(self) -> bool:
-        """Whether `run` runs, or is to: a process may be left."""
-        return self.state not in (State.ABSENT, State.FAILED)
+        """Return whether `run` runs, or is to: a process may be left."""
+        return self.state not in (EngineState.ABSENT, EngineState.FAILED)
 
     @property
     def was_ready(self) -> bool:
-        """Whether any of its engines ever was."""
+        """Return whether any of its engines ever was."""
         return self._slowest_load_seconds is not None
 
     def begin(self) -> None:
         """Call this where `run` follows in another task."""
-        self._move(Event.BEGIN)
+        self._move(EngineEvent.BEGIN)
         self._scope = trio.CancelScope()
         self.failure = None
         # A load that was stopped did not fail.
@@ -171,18 +171,18 @@ class Supervisor:
     def forgo(self) -> None:
         """`run` does not follow."""
         if self.running:
-            self._move(Event.GONE)
+            self._move(EngineEvent.GONE)
 
     def forgive(self) -> None:
         """What could not be started may be tried again."""
-        if self.state is State.FAILED:
-            self._move(Event.FORGIVE)
+        if self.state is EngineState.FAILED:
+            self._move(EngineEvent.FORGIVE)
             self.failure = None
 
     def stop(self) -> None:
         """End the process, and `run`."""
         if self.running:
-            self._move(Event.STOP)
+            self._move(EngineEvent.STOP)
             self._scope.cancel()
 
     def declare_hung(self, cause: str) -> None:
@@ -194,7 +194,7 @@ class Supervisor:
     async def run(self) -> None:
         """Return when it has been stopped.
 
-        Raises EngineNeverReady if the first engine reports that it cannot start, or the first three all fail;
+        Raise EngineNeverReady if the first engine reports that it cannot start, or the first three all fail;
         and if any engine, or the machine that it should run on, is refused.
         """
         if not self.running:
@@ -203,7 +203,7 @@ class Supervisor:
             with self._scope:
                 await self._keep_alive()
         finally:
-            self._move(Event.GONE)
+            self._move(EngineEvent.GONE)
 
     async def _keep_alive(self) -> None:
         backoff = Backoff(self._config.backoff_first_seconds, self._config.backoff_limit_seconds)
@@ -244,13 +244,13 @@ class Supervisor:
             )
             await trio.sleep(backoff.seconds)
             backoff.waited()
-            self._move(Event.RETRY)
+            self._move(EngineEvent.RETRY)
 
-    def _move(self, event: Event) -> None:
+    def _move(self, event: EngineEvent) -> None:
         self.state = move(self.state, event)
 
     def _never_ready(self, reason: str) -> EngineNeverReady:
-        self._move(Event.GIVE_UP)
+        self._move(EngineEvent.GIVE_UP)
         self.failure = reason
         return EngineNeverReady(reason)
 
@@ -258,7 +258,7 @@ class Supervisor:
         """A failed start like any other: reported, and retried with backoff."""
         attempt.cause, attempt.death = cause, DeathCause.START
         self._failed_starts += 1
-        self._move(Event.END)
+        self._move(EngineEvent.END)
         self._report(self._engine.lost, cause)
         return Exit(None)
 
@@ -271,7 +271,7 @@ class Supervisor:
             _log.exception("engine_report_failed")
 
     async def _session(self, attempt: Attempt, channel: Channel) -> None:
-        """From Load to the engine's end. Afterwards `attempt` has the cause."""
+        """Run from Load to the engine's end. Afterwards `attempt` has the cause."""
         self._attempt = attempt
         try:
             with attempt.scope:
@@ -290,7 +290,7 @@ class Supervisor:
             attempt.death = DeathCause.STOPPED
             raise
         except Exception as error:
-            # A bug in the parent. The step may be half delivered, which resuming allows for.
+            # A bug in the server. The step may be half delivered, which resuming allows for.
             _log.exception("engine_message_failed")
             attempt.cause = f"a message of the engine could not be handled: {type(error).__name__}: {error}"
             attempt.death, attempt.reported_fault = DeathCause.FAULT, True
@@ -303,7 +303,7 @@ class Supervisor:
                 if attempt.death is not DeathCause.STOPPED:
                     attempt.death = DeathCause.START
             self._death_cause = attempt.death
-            self._move(Event.END)
+            self._move(EngineEvent.END)
             self._report(self._engine.lost, attempt.cause)
 
     async def _exchange(self, attempt: Attempt, channel: Channel) -> None:
@@ -331,7 +331,7 @@ class Supervisor:
             attempt.became_ready_at - started_at, self._slowest_load_seconds or 0.0
         )
         self._failed_starts = 0
-        self._move(Event.READY)
+        self._move(EngineEvent.READY)
         receive = self._engine.live(ready, channel.send_nowait)
         while True:
             match await channel.receive():
@@ -361,5 +361,5 @@ class Supervisor:
 
 
 def _hint(exit_: Exit) -> str:
-    """What may be behind an engine's end before READY for which it gave no reason."""
+    """Return what may be behind an engine's end before READY for which it gave no reason."""
     return ": the system may lack memory for the model" if exit_.returncode == -signal.SIGKILL else ""

@@ -1,4 +1,5 @@
-"""Several engines as one: their reports with numbers added and lists joined, and what their lives say."""
+"""Several engines as one: their reports with numbers added and lists joined, and what their processes have
+reported."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def life_of_all(engines: Iterable[Engine]) -> EngineStatistics:
 
 
 def stalled_seconds(engines: Iterable[Engine], now: float) -> float:
-    """The least of all engines that have work: one that makes progress is enough to be alive."""
+    """Return the least of all engines that have work: one that makes progress is enough to be alive."""
     return min((one.stalled_seconds(now) for one in engines if one.ready and one.requests), default=0.0)
 
 

@@ -1,1 +1,1 @@
-"""Several models behind one front: who is loaded, and how they share one device and its tenants."""
+"""Several models behind one server: who is loaded, and how they share one device and its tenants."""

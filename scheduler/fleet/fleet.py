@@ -1,4 +1,4 @@
-"""The models of this server: each with a scheduler of its own, loaded when somebody asks for it."""
+"""The models of this server: each has a scheduler of its own, and is loaded when a request asks for it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _TICK_SECONDS = 1.0
 """Idle models and those whose turn is over are noticed this late."""
 
 
-class Memory(Protocol):
+class FleetMemory(Protocol):
     """What models take of the one device."""
 
     @property
     def budget_bytes(self) -> int | None:
-        """Of all together; None: not known, or not bounded."""
+        """Return the budget of all models together, or None if it is unknown or unbounded."""
         ...
 
     def need_bytes(self, model: str) -> int:
-        """What a model holds and cannot give back, or would need at least."""
+        """Return what a model holds and cannot give back, or would need at least."""
         ...
 
     def reserve(self, model: str) -> None:
@@ -38,7 +38,7 @@ class Memory(Protocol):
         ...
 
     def may_load(self, model: str) -> bool:
-        """Whether they have."""
+        """Return whether they have."""
         ...
 
     def release(self, model: str) -> None:
@@ -51,7 +51,7 @@ class Memory(Protocol):
 
 
 class Unbounded:
-    """Memory of which nobody knows the size."""
+    """Memory of unknown size."""
 
     @property
     def budget_bytes(self) -> int | None:
@@ -74,7 +74,7 @@ class Fleet:
     """`run` must be running. The first model is the one of requests that name none."""
 
     def __init__(
-        self, models: Sequence[Model], memory: Memory | None = None, patience: Patience | None = None
+        self, models: Sequence[Model], memory: FleetMemory | None = None, patience: Patience | None = None
     ) -> None:
         self._models = {model.name: model for model in models}
         self._memory = memory or Unbounded()
@@ -112,7 +112,7 @@ class Fleet:
     async def run(self) -> None:
         """Never returns by itself. Cancelling it ends all engines and fails every request.
 
-        Raises EngineNeverReady, of the only model, or StartupError if none of those loaded at the start can
+        Raise EngineNeverReady, of the only model, or StartupError if none of those loaded at the start can
         be.
         """
         async with trio.open_nursery() as nursery:
@@ -199,7 +199,7 @@ class Fleet:
         return model
 
     def start_drain(self) -> None:
-        """Close admission; accepted requests go on."""
+        """Close admission; accepted requests continue."""
         for model in self:
             model.scheduler.start_drain()
 

@@ -1,9 +1,9 @@
 """One memory budget over all engines: who has which part of it, and what they have reported.
 
-The thin shell around `memory_shares.py`, without tasks: the fleet reports what happens to engines, and sends
-what `rebalance` returns. Nothing is known of the device here: the first engine, which is loaded without a
-part, says what the operator's option, the device and the machine come to, and that is the budget. Where it
-knows of no limit there is none, and no engine is sent one.
+State of the shared budget, without tasks: current grants, reports, and the messages that the fleet must send
+(`rebalance`). The device is unknown here: the first engine, which is loaded without a part, reports what the
+operator's option, the device and the machine come to, and that is the budget. Where it knows of no limit
+there is none, and no engine is sent one.
 
 A part is an engine's from the moment that it is granted until its process has ended. An engine that has died
 keeps it, and is loaded with it again.
@@ -31,7 +31,7 @@ _MOST_PART = 16
 
 class _Phase(Enum):
     ABSENT = 1
-    """No process; a part is kept for it."""
+    """There is no process; a part is kept for it."""
     LOADING = 2
     READY = 3
 
@@ -61,19 +61,19 @@ class _Engine:
     waiting: bool = False
 
     def starts(self, phase: _Phase) -> None:
-        """A new process, or none: it has neither rows nor prefixes."""
+        """Take note that a process has started or that there is none: it has neither rows nor prefixes."""
         self.phase = phase
         self.floor_bytes = self.least_bytes = self.kept_bytes = self.need_bytes
         self.used_bytes, self.busy_seconds, self.asked_bytes = 0, 0.0, self.limit_bytes
 
     @property
     def held_bytes(self) -> int:
-        """What it may be using at this moment."""
+        """Return what it may be using at this moment."""
         return max(self.limit_bytes, self.used_bytes)
 
     @property
     def least(self) -> int:
-        """What it cannot give back."""
+        """Return what it cannot give back."""
         return self.limit_bytes if self.phase is _Phase.LOADING else self.least_bytes
 
     def memory(self, now: float) -> EngineMemory:
@@ -97,14 +97,15 @@ class MemoryBudget:
 
     def __init__(self, sharers: int = 1) -> None:
         self.budget_bytes: int | None = None
-        """Of all engines together; 0: there is no limit; None: not known before the first engine is ready."""
+        """The budget of all engines together. 0 is no limit; None means that the first engine is not ready
+        yet."""
         self.unplaced: tuple[str, ...] = ()
         """Engines that do not fit beside the others, as of the last `rebalance`."""
         self._sharers = sharers
         self._engines: dict[str, _Engine] = {}
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        """Each engine's part in bytes, for operators; 0 while it has none."""
+        """Yield each engine's part in bytes, for operators; 0 while it has none."""
         return iter([(one.name, one.limit_bytes) for one in self._engines.values()])
 
     # --- what happens to engines
@@ -117,16 +118,16 @@ class MemoryBudget:
             one.starts(_Phase.ABSENT)
 
     def may_load(self, engine: str) -> bool:
-        """Whether a process may be started now. Ask again after `rebalance`."""
+        """Return whether a process may be started now. Ask again after `rebalance`."""
         one = self._engines[engine]
         if self.budget_bytes is None:
             return all(other.phase is _Phase.ABSENT for other in self._others(engine))
         return self.budget_bytes == 0 or one.limit_bytes >= min(one.need_bytes, self.budget_bytes)
 
     def given(self, engine: str) -> SetMemoryLimit | None:
-        """A process is started: return the part that it is loaded with (`config.load_message`). None:
-        by the operator's option, as an engine without others. One for which nothing was reserved gets what
-        is free at this moment."""
+        """Return the part that a new process is loaded with (`config.load_message`), or None if the
+        operator's option sets it, as for an engine without others. An engine for which nothing was reserved
+        gets what is free at this moment."""
         one = self._engines.setdefault(engine, _Engine(engine, 0))
         free_bytes = (self.budget_bytes or 0) - sum(other.held_bytes for other in self._others(engine))
         one.limit_bytes = one.limit_bytes or max(0, free_bytes)
@@ -191,7 +192,7 @@ class MemoryBudget:
 
     def room_bytes(self, without: Container[str] = ()) -> int | None:
         """Return what the others can make free for a newcomer, each down to what its rows need; some are
-        counted as gone. None: as much as there is."""
+        counted as unloaded. Return None if there is no bound."""
         if not self.budget_bytes:
             return None
         held = [one.least for one in self._engines.values() if one.name not in without]

@@ -22,12 +22,12 @@ _SMALL_FLOAT = "F8_"
 """mlx-lm makes bfloat16 of what is stored in eight bits without a scale of its own."""
 _WORD_BITS = 32
 _LEAST_BITS = 2
-"""Of packed weights; a configuration that says less is none."""
+"""The fewest bits of packed weights; a configuration that names fewer is invalid."""
 
 
 def need_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
     """Return the least limit that an engine with this model runs within. `weights_dtype`: as `Load` has it;
-    `device`: as an engine has reported it (`Ready.device`); None: not known, and counted as the one that
+    `device`: as an engine has reported it (`Ready.device`), or None if unknown, which counts as the one that
     needs most. Raise StartupError for files that cannot be read."""
     return MemoryLimit(0, weights_bytes(folder, weights_dtype, device)).least_bytes()
 
@@ -51,7 +51,7 @@ def _stored_bytes(tensor: StoredTensor) -> int:
 
 
 def _widened_bytes(tensor: StoredTensor) -> int:
-    """With every float in float32, and what is packed as it is."""
+    """Return the bytes with every float in float32, and packed weights as they are."""
     is_float = tensor.dtype in _FLOAT_BYTES or tensor.dtype.startswith(_SMALL_FLOAT)
     return 4 * tensor.elements if is_float else tensor.nbytes
 

@@ -2,9 +2,10 @@
 
     share = floor (weights, process, a chunk's peak) + KV (rows, and the prefix cache)
 
-Floors come first. KV is divided by activity, so that a busy model takes an idle one's part, but nobody gets
-less than its running rows need. What an engine does not use of its part goes to those that have more cached
-than theirs, or fill it: an idle model's prefixes go when they are in somebody's way, and no sooner.
+Floors come first. KV is divided by activity, so that a busy model takes an idle one's part, but no engine
+gets less than its running rows need. What an engine does not use of its part goes to those that have more
+cached than theirs, or fill it: an idle model's prefixes are evicted when another needs their room, and no
+sooner.
 
 Shares are carried out in two phases (`granted`): those that shrink are sent first, and others grow by what
 has been reported as given back, so that the engines together never use more than the budget.
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _LEAST_WEIGHT = 1e-3
-"""Of an engine that does nothing, beside one that is busy all the time."""
+"""The weight of an idle engine, beside one that is busy all the time."""
 _GROWTH_PART = 4
 """An engine that computes wants what it uses and a quarter of its part, which it may fill until shares are
 computed again."""
@@ -45,7 +46,7 @@ class EngineMemory:
 
     @property
     def held_bytes(self) -> int:
-        """Of KV: rows and prefixes."""
+        """Return the bytes of KV in use: rows and prefixes."""
         return max(self.rows_bytes, self.kept_bytes - self.floor_bytes)
 
 
@@ -129,7 +130,7 @@ def _by_activity(kv_bytes: int, engines: Sequence[EngineMemory]) -> dict[str, in
 
 
 def leveled(total_bytes: int, wants: Mapping[str, int]) -> dict[str, int]:
-    """Return equal parts of the total, of which nobody gets more than it wants, and others the rest."""
+    """Return equal parts of the total: each gets no more than it wants, and the others get the rest."""
     parts: dict[str, int] = {}
     left_bytes, others = max(0, total_bytes), len(wants)
     for name, wanted_bytes in sorted(wants.items(), key=lambda item: item[1]):
@@ -140,7 +141,8 @@ def leveled(total_bytes: int, wants: Mapping[str, int]) -> dict[str, int]:
 
 
 def _is_near(limits: Mapping[str, int], engines: Sequence[EngineMemory], budget_bytes: int) -> bool:
-    """Whether the present shares will do: each engine has one, its rows fit, and none would change much."""
+    """Return whether the present shares will do: each engine has one, its rows fit, and none would change
+    much."""
     if sum(one.limit_bytes for one in engines) > budget_bytes:
         return False
     for one in engines:
@@ -156,9 +158,9 @@ def granted(
     budget_bytes: int, targets: Mapping[str, int], held: Mapping[str, int], least: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the limits to set now. `held`: what each engine, of `targets` and others, may be using at this
-    moment: the largest of its limit, of one that it has not confirmed yet, and of its use. Who is to have no
-    more than it holds gets its target; the others grow by what nobody holds, up to `least` (what their rows
-    need) first."""
+    moment: the largest of its limit, of one that it has not confirmed yet, and of its use. An engine with a
+    target below what it holds gets it at once; the others grow by what none holds, up to `least` (what their
+    rows need) first."""
     free_bytes = max(0, budget_bytes - sum(held.values()))
     growing = [name for name, target_bytes in targets.items() if target_bytes > held.get(name, 0)]
     limits = {name: min(target_bytes, held.get(name, 0)) for name, target_bytes in targets.items()}

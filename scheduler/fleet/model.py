@@ -1,7 +1,7 @@
 """One model of the fleet: its scheduler, and whether its engines are loaded.
 
-It is its scheduler's keeper: it refuses requests for a model that cannot be loaded, and says what a request
-waits for.
+It is its scheduler's `ModelLoader`: it refuses requests for a model that cannot be loaded, and reports what a
+request waits for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ModelTraits:
     name: str
     pinned: bool = False
     idle_seconds: float | None = None
-    """None: an idle one goes only for another one."""
+    """Unload the model after this time without a request; with None only to make room for another model."""
 
 
 class Model:
@@ -54,7 +54,8 @@ class Model:
         self.waits: str | None = None
         """What its load waits for, as the fleet has decided."""
         self.reserved_at: float | None = None
-        """Since when it waits for memory that others are to give back; None: it does not."""
+        """The time since which it waits for memory that other models are to release, or None if it does not
+        wait."""
         self.idle_seconds = traits.idle_seconds
         self.notify: Callable[[], None] = lambda: None
         """Called when a request has come or left."""
@@ -64,14 +65,14 @@ class Model:
         """When an operator asked for it."""
         self._used_at = self._loaded_at = -math.inf
         self._failed_at = -math.inf
-        scheduler.keeper = self
+        scheduler.model_loader = self
 
     @classmethod
     def kept(cls, name: str, scheduler: Scheduler) -> Model:
         """Return a model that is always loaded."""
         return cls(ModelTraits(name, pinned=True), scheduler)
 
-    # --- as its scheduler's keeper
+    # --- as its scheduler's model loader
 
     def check(self) -> None:
         if self.state is not ModelState.FAILED:
@@ -103,12 +104,12 @@ class Model:
 
     @property
     def wanted(self) -> bool:
-        """Whether an operator waits for it to be loaded."""
+        """Return whether an operator waits for it to be loaded."""
         return self._wanted_at is not None
 
     @property
     def condition(self) -> str:
-        """Its state; of a loaded one that of its engines."""
+        """Return its state; of a loaded one that of its engines."""
         life = self.scheduler.pool.statistics()
         if self.state is ModelState.LOADED or life.ready is not None:
             return life.condition.value
@@ -116,7 +117,7 @@ class Model:
 
     @property
     def memory_bytes(self) -> int:
-        """What its engines use, as they have reported last; 0: it is not loaded."""
+        """Return what its engines use, as they have reported last; 0: it is not loaded."""
         engines = self.scheduler.metrics.engines if self.scheduler.pool.ready is not None else ()
         return int(sum(value_of(engine.memory_guard["used"]) for engine in engines))
 
@@ -222,7 +223,7 @@ class Model:
                 pass
 
     def refuse_queued(self, reason: str) -> None:
-        """No wait would help those that wait."""
+        """Refuse the queued requests: no wait would help them."""
         self._wanted_at = None
         self.scheduler.pool.fail_queued(Unavailable(reason, retry_after_seconds=RETRY_SECONDS))
 
@@ -231,7 +232,7 @@ class Model:
         return oldest if self._wanted_at is None else min(self._wanted_at, oldest or math.inf)
 
     def _why_failed(self) -> str | None:
-        """Return why its engines do not start; None: they may yet."""
+        """Return why its engines do not start, or None if they still may."""
         if self.scheduler.pool.nodes_decide:
             # A machine that can may join at any time.
             return None

@@ -1,10 +1,10 @@
-"""Which models are loaded, and which must go for another one. Pure: `now` is an argument.
+"""Decides which models are loaded, and which are unloaded for another one. Pure: `now` is an argument.
 
-A model that somebody asks for is loaded when its least memory is free. Where it is not, idle models go, the
-least recently used first. One that serves is never taken: after its turn it gets no new requests while
-another model waits, and goes when those that it has have ended. Who has waited longest is next, whatever it
-needs, so that nobody starves; and no model goes before it has been loaded for a while, so that two models
-that alternate cannot keep the machine loading.
+A requested model is loaded when its least memory is free. Where it is not, idle models are unloaded, the
+least recently used first. A model that serves is never interrupted: after its turn it gets no new requests
+while another model waits, and is unloaded when the requests that it has have ended. The model that has waited
+longest is next, whatever it needs, so that none starves; and no model is unloaded before it has been loaded
+for a while, so that two models that alternate cannot keep the machine loading.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ class Standing:
     need_bytes: int
     """What it holds and cannot give back, or would need at least."""
     wanted_since: float | None
-    """Since when somebody waits for it to be loaded: its oldest queued request, or an operator."""
+    """The time since which a request or an operator waits for it to be loaded: the arrival of its oldest
+    queued request, or the operator's call."""
     requests: int
-    """That its engines have."""
+    """Number of requests that its engines have."""
     used_at: float
     """When it last had a request."""
     loaded_at: float
     pinned: bool = False
     """Only an operator unloads it."""
     idle_seconds: float | None = None
-    """It is unloaded after this time without a request; None: never for that."""
+    """Unload the model after this time without a request; None disables that."""
 
     @property
     def idle(self) -> bool:
@@ -80,7 +81,7 @@ class Decision:
 def decide(
     models: Sequence[Standing], budget_bytes: int | None, now: float, patience: Patience | None = None
 ) -> Decision:
-    """`budget_bytes`: of all models together; None: there is no bound."""
+    """Decide what to load and unload. `budget_bytes` bounds all models together; None is no bound."""
     patience = patience or Patience()
     unload = [model.name for model in models if _is_over(model, now)]
     waits: dict[str, str] = {}
@@ -117,7 +118,7 @@ def _is_over(model: Standing, now: float) -> bool:
 
 
 def _wanted(models: Sequence[Standing]) -> list[Standing]:
-    """Those to load, the longest wait first."""
+    """Return those to load, the longest wait first."""
     waiting = [
         (model.wanted_since, number, model)
         for number, model in enumerate(models)
@@ -131,7 +132,7 @@ def _held_bytes(models: Sequence[Standing]) -> int:
 
 
 def _coming_bytes(models: Sequence[Standing], unload: Sequence[str]) -> int:
-    """What will be free without a further decision."""
+    """Return what will be free without a further decision."""
     leaving = (ModelState.DRAINING, ModelState.UNLOADING)
     return sum(model.need_bytes for model in models if model.state in leaving or model.name in unload)
 
@@ -153,7 +154,7 @@ def _never_fits(wanted: Standing, models: Sequence[Standing], budget_bytes: int 
 def _victims(
     models: Sequence[Standing], unload: Sequence[str], missing: int, now: float, patience: Patience
 ) -> tuple[list[str], list[str]]:
-    """Return whom to unload and whom to drain for the missing bytes: as few as suffice, or nobody."""
+    """Return which models to unload and which to drain for the missing bytes: as few as suffice, or none."""
     if missing <= 0:
         return [], []
     left = [
@@ -180,7 +181,7 @@ def _victims(
 
 
 def _waits_for(models: Sequence[Standing], unload: Sequence[str], drain: Sequence[str]) -> str:
-    """For the client: who has the memory."""
+    """Return what the client waits for: the models that have the memory."""
     going = [
         model.name
         for model in models

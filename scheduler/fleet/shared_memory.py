@@ -19,7 +19,7 @@ _log = structlog.get_logger("fleet")
 
 @dataclass(frozen=True, slots=True)
 class EngineShare:
-    """Implements `pool.owner.MemoryShare`."""
+    """Implements `engines.memory_share.MemoryShare`."""
 
     budget: MemoryBudget
     engine: str
@@ -48,14 +48,14 @@ class EngineShare:
 
 
 class SharedMemory:
-    """Implements `fleet.Memory`. `needs`: what an engine of each model takes at least, as its files tell, on
-    a device (None: not known yet)."""
+    """Implements `fleet.FleetMemory`. `needs` returns the least that an engine of each model takes on a
+    device, as its files tell; the device is None before it is known."""
 
     def __init__(self, budget: MemoryBudget, needs: Mapping[str, Callable[[str | None], int]]) -> None:
         self._budget = budget
         self._needs = needs
         self._floors: dict[str, int] = {}
-        """As engines have reported them."""
+        """Least bytes by model, as engines have reported them."""
         self._estimates: dict[tuple[str, str | None], int] = {}
         self._device: str | None = None
         self._pools: dict[str, Pool] = {}

@@ -22,7 +22,7 @@ class ChargedModel(Protocol):
 
     @property
     def service_token_seconds(self) -> float | None:
-        """Engine time of one token of service; None: not measured yet."""
+        """Return the engine time of one token of service, or None before it is measured."""
         ...
 
     def on_charge(self, charged: Charge) -> None:

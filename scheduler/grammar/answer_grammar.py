@@ -74,9 +74,10 @@ class AnswerGrammars:
         return short_complaint(self._vocabulary.complaint(grammar))
 
     def grammar(self, request: GenerationRequest, *, in_reasoning: bool, known_only: bool = False) -> str:
-        """The grammar of the answer; empty: none. `in_reasoning`: the prompt has opened reasoning.
+        """Return the grammar of the answer, or an empty string without one. `in_reasoning`: the prompt has
+        opened reasoning.
 
-        Raises InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
+        Raise InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
         check it and `known_only` forbids that.
         """
         if (asked := _asked(request, self._hold_calls)) is None:
@@ -120,7 +121,7 @@ class AnswerGrammars:
         raise InvalidRequest(f"{place}: {why}", param=place)
 
     def _obstacle(self, request: GenerationRequest, place: str) -> UnsupportedParameter | None:
-        """Return why no grammar can be used for this request; None: one can."""
+        """Return why no grammar can be used for this request, or None if one can."""
         if self._vocabulary is None:
             return UnsupportedParameter(
                 f"{place}: the grammar library does not support this model's tokenizer", param=place
@@ -142,7 +143,7 @@ class AnswerGrammars:
 
 _TOO_LARGE = f"it is larger than {MAX_GRAMMAR_BYTES} bytes"
 _ALL_TOOLS = "tools"
-"""The place of a grammar that nobody asked for but the operator: where it fails, there is none."""
+"""The place of a grammar that only the operator asked for: where it fails, there is none."""
 
 
 def _asked(request: GenerationRequest, hold_calls: HoldCalls) -> tuple[str, bool] | None:

@@ -21,7 +21,7 @@ from scheduler.answer.dialects.description import (
     Keywords,
     Tagged,
 )
-from scheduler.answer.dialects.parameter_kind import Kind, parameter_kind
+from scheduler.answer.dialects.parameter_kind import ParameterKind, parameter_kind
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
 from scheduler.grammar.text_pattern import is_free, no_null, on_one_line, text_pattern, text_without, trimmed
@@ -54,15 +54,16 @@ class CallRules:
         self._json_arguments = json_arguments
 
     def calls(self, tools: Sequence[Tool], *, several: bool) -> str:
-        """The rule of one or more calls of any of the tools, and no text. Raises Inexpressible, with the
-        tool's place as the first step of its path."""
+        """Return the rule of one or more calls of any of the tools, and no text. Raise Inexpressible, with
+        the tool's place as the first step of its path."""
         self._write(tools, several=several)
         before, after = self._dialect.around_text
         empty_text = " ".join(_choice(self._book.literal, ("", mark)) for mark in (before, after))
         return f"{empty_text} {self._book.literal(self._mark)} marked {self._trails()}"
 
     def text_with_calls(self, tools: Sequence[Tool], *, several: bool) -> str:
-        """The rule of any text with calls in it, each of them held from its mark on. Raises Inexpressible."""
+        """Return the rule of any text with calls in it, each of them held from its mark on. Raise
+        Inexpressible."""
         self._write(tools, several=several and bool(self._dialect.opening))
         free = text_without((self._mark,))
         text, marked = self._book.terminal(free), f"{self._book.ended_by(free, self._mark)} marked"
@@ -86,9 +87,9 @@ class CallRules:
         self._book.add(f"marked: {opening} call {more} {literal(dialect.closing)}")
 
     def _trails(self) -> str:
-        """What may stand after the last call. Where a newline separates calls, a model that is not used to
-        calls ends its lines with one too, or with two. Were it allowed to begin another call only, it would
-        have to: SmolLM2-135M then called until MAX_CALLS."""
+        """Return what may stand after the last call. Where a newline separates calls, a model that is not
+        used to calls ends its lines with one too, or with two. Were it allowed to begin another call only, it
+        would have to: SmolLM2-135M then called until MAX_CALLS."""
         newline = "\n" in self._dialect.separators
         ends = ("", "\n", "\n\n") if newline else ("",)
         return _choice(self._book.literal, [trail + end for trail in self._dialect.trails for end in ends])
@@ -292,12 +293,12 @@ class _TaggedRules:
         return no_null(pattern) if self._form.has_null_word else pattern
 
     def _free_parameters(self, one: Form) -> str:
-        """Of a tool that declares none: any, if it allows any."""
+        """Return the rule for a tool that declares no parameters: any, if it allows any."""
         others = one.schema.get("additionalProperties", True)
         if others is False:
             return self._no_parameters()
         path = (*one.path, "additionalProperties")
-        if parameter_kind(others, self._forms.root) is Kind.JSON:
+        if parameter_kind(others, self._forms.root) is ParameterKind.JSON:
             self._forms.fault(path, "parameters without declared names can only be strings in this dialect")
             return self._no_parameters()
         texts = [form for form in self._forms.of(others, path) if form.kind == "string"]
@@ -313,7 +314,7 @@ class _TaggedRules:
         return self._broken(opening.replace(NAME, name))
 
     def _broken(self, text: str) -> str:
-        """With each BREAK as one of the dialect's breaks."""
+        """Return the text with each BREAK as one of the dialect's breaks."""
         return f" {self._breaks()} ".join(map(self._book.literal, text.split(BREAK)))
 
     def _breaks(self) -> str:
@@ -324,19 +325,19 @@ class _TaggedRules:
 
 
 def _only_names(schema: dict[str, Any]) -> dict[str, Any]:
-    """Of a schema that is none: parameters of these names, with any value."""
+    """Return a schema for a tool that has none: parameters of these names, with any value."""
     properties = schema.get("properties")
     return {"properties": dict.fromkeys(properties, True) if isinstance(properties, dict) else {}}
 
 
 def _is_read_exactly(schema: Any, forms: Sequence[Form]) -> bool:
-    """Whether a string is streamed as it is written, before mlx-lm's parser could strip it: it need not be
-    whole to be known as a string."""
+    """Return whether a string is streamed as it is written, before mlx-lm's parser could strip it: it need
+    not be whole to be known as a string."""
     return {one.kind for one in forms} <= {"string", "null"} and "allOf" not in schema
 
 
 def _choice(literal: Callable[[str], str], texts: Sequence[str]) -> str:
-    """One of these texts; an empty one makes the rest optional."""
+    """Return one of these texts; an empty one makes the rest optional."""
     written = [literal(text) for text in texts if text]
     if not written:
         return ""

@@ -40,6 +40,6 @@ class GrammarTexts:
 
 
 def content_key(*parts: Any) -> bytes:
-    """Of JSON values, dataclasses and enumerations. The order of an object's members counts: it is the order
-    in which they are written."""
+    """Return a key for JSON values, dataclasses and enumerations. The order of an object's members counts,
+    because they are written in that order."""
     return sha256(dumps(parts, default=repr).encode("utf-8", "surrogatepass")).digest()

@@ -34,7 +34,7 @@ class Parts:
         return self.verdict(json.dumps({"grammars": [part]}, ensure_ascii=False))
 
     def checked(self, structure: Structure) -> dict[str, Any]:
-        """The part for a requested structure. Raises InvalidRequest with its place."""
+        """Return the part for a requested structure. Raise InvalidRequest with its place."""
         match structure:
             case JsonText():
                 return self._json(structure)

@@ -14,7 +14,7 @@ class RuleBook:
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self.vocabulary = vocabulary
         self._names: dict[str, str] = {}
-        """By what they stand for."""
+        """Names of rules by their content."""
         self._lines: list[str] = []
 
     def lines(self) -> list[str]:
@@ -28,14 +28,14 @@ class RuleBook:
         self._lines.append(line)
 
     def terminal(self, pattern: str) -> str:
-        """The name of a terminal, whose pattern is in Lark's syntax."""
+        """Return the name of a terminal, whose pattern is in Lark's syntax."""
         return self._named("T", pattern, pattern)
 
     def rule(self, body: str) -> str:
         return self._named("r", body, body)
 
     def recursive(self, key: str, body: Callable[[], str]) -> str:
-        """The name of the rule for `key`, whose body may refer to the same key."""
+        """Return the name of the rule for `key`, whose body may refer to the same key."""
         if key in self._names:
             return self._names[key]
         name = self._names[key] = f"v{len(self._lines)}_{len(self._names)}"
@@ -49,8 +49,8 @@ class RuleBook:
         return name
 
     def ended_by(self, pattern: str, closing: str) -> str:
-        """A text that matches `pattern` and `closing` after it. What is written before a special token must
-        be in one terminal with the text: the longest terminal wins, and would swallow it."""
+        """Return a text that matches `pattern` and `closing` after it. What is written before a special token
+        must be in one terminal with the text: the longest terminal wins, and would swallow it."""
         plain, rest = self.vocabulary.split_special(closing)
         terminal = self.terminal(f"{self.terminal(pattern)} {quoted(plain)}" if plain else pattern)
         return f"{terminal} {self.vocabulary.literal(rest)}".rstrip()
@@ -64,6 +64,6 @@ class RuleBook:
 
 
 def one_of(alternatives: Iterable[str]) -> str:
-    """In parentheses where there are several."""
+    """Return the alternatives as one rule, in parentheses where there are several."""
     found: Sequence[str] = list(dict.fromkeys(alternatives))
     return found[0] if len(found) == 1 else "(" + " | ".join(found) + ")"

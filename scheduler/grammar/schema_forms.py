@@ -18,7 +18,7 @@ from scheduler.answer.dialects.parameter_kind import JSON_TYPES, json_types
 from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
 
 MOST_STEPS = 20_000
-"""Of one tool's schema: 64 tools of agents take 50 to 300 each."""
+"""Bound on the steps for one tool's schema: 64 tools of agents take 50 to 300 each."""
 _MOST_FORMS = 64
 _TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 _COMBINED = ("$ref", "allOf", "anyOf", "oneOf")
@@ -46,7 +46,7 @@ Path = tuple[str, ...]
 
 
 class Inexpressible(Exception):
-    """A part of a schema that no rule can say. `path`: its place in the tool's parameters."""
+    """A part of a schema that no rule can express. `path`: its place in the tool's parameters."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(why)
@@ -68,7 +68,7 @@ class Form:
 
     @property
     def choices(self) -> list[Any] | None:
-        """The only values, if it names them; None: it does not."""
+        """Return the only values that it allows, or None if it does not name them."""
         if (listed := _constants(self.schema)) is None:
             return None
         budget = StepBudget(MOST_STEPS)
@@ -90,7 +90,7 @@ class SchemaForms:
         self._check = SchemaCheck(root, self._budget)
 
     def of(self, schema: Any, path: Path) -> list[Form]:
-        """Empty if nothing fits. Raises Inexpressible."""
+        """Empty if nothing fits. Raise Inexpressible."""
         try:
             found = [form for one in self._expanded(schema, path, ()) for form in _typed(one, path)]
         except StepsExhausted:
@@ -100,7 +100,7 @@ class SchemaForms:
         return [form for form in found if form.kind != "integer" or "number" not in kinds]
 
     def fault(self, path: Path, why: str) -> None:
-        """Raises Inexpressible if the schema must be kept to the letter."""
+        """Raise Inexpressible if the schema must be kept to the letter."""
         if self.strict:
             raise Inexpressible(path, why)
 
@@ -158,7 +158,7 @@ class SchemaForms:
                 self.fault(path, "more than one of its schemas may fit a value")
 
     def _differ(self, one: Any, other: Any) -> bool:
-        """Whether a property that both require tells two objects apart."""
+        """Return whether a property that both require separates two objects."""
         first, second = self._check.resolve(one) or {}, self._check.resolve(other) or {}
         shared = set(_listed(first, "required")) & set(_listed(second, "required"))
         for name in shared:
@@ -176,7 +176,7 @@ class SchemaForms:
         return [one for one in merged if one is not None]
 
     def _merged(self, one: dict[str, Any], other: dict[str, Any], path: Path) -> dict[str, Any] | None:
-        """What fits both; None: nothing does."""
+        """Return what fits both, or None if nothing does."""
         merged = dict(one)
         for keyword, value in other.items():
             self._budget.spend()
@@ -247,8 +247,8 @@ class SchemaForms:
 
 
 def value_key(value: Any, budget: StepBudget) -> Hashable:
-    """What equal JSON values have in common: 1 and 1.0 are equal, 1 and true are not, as they are in Python.
-    Raises StepsExhausted."""
+    """Return what equal JSON values have in common: 1 and 1.0 are equal, 1 and true are not, as they are in
+    Python. Raise StepsExhausted."""
     budget.spend()
     match value:
         case bool():
@@ -262,13 +262,13 @@ def value_key(value: Any, budget: StepBudget) -> Hashable:
 
 
 def same_value(one: Any, other: Any, budget: StepBudget) -> bool:
-    """Whether these JSON values are equal. Raises StepsExhausted."""
+    """Return whether these JSON values are equal. Raise StepsExhausted."""
     # Python's own comparison is fast, and says more often that they are.
     return one is other or (one == other and value_key(one, budget) == value_key(other, budget))
 
 
 def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
-    """The place and the words for a schema that is none."""
+    """Return the place and the words for a schema that is none."""
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as fault:
@@ -305,7 +305,7 @@ def _typed(schema: dict[str, Any], path: Path) -> Iterator[Form]:
 
 
 def _kinds(declared: Any) -> frozenset[str]:
-    """Of the keyword `type`; unknown ones are left out."""
+    """Return the types of the keyword `type`, without unknown ones."""
     kinds = frozenset(declared if isinstance(declared, list) else [str(declared)]) & JSON_TYPES
     return kinds | {"integer"} if "number" in kinds else kinds or JSON_TYPES
 

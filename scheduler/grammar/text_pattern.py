@@ -1,6 +1,6 @@
 """Terminals of bare text: any text up to a mark, as far as a string's schema allows it.
 
-No text can contain what would end it, whatever the schema says: that is what the dialect cannot carry.
+No text can contain what would end it, whatever the schema allows: the dialect cannot carry that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMATS = {
     "email": r"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+",
 }
 FORMATS["date-time"] = f"{FORMATS['date']}T{FORMATS['time']}"
-"""Other formats say what a text means, not which texts there are: they are not held."""
+"""Other formats name what a text means, not which texts there are: they are not enforced."""
 
 
 def escaped(text: str) -> str:
@@ -38,18 +38,18 @@ def escaped(text: str) -> str:
 
 
 def text_without(ends: Sequence[str]) -> str:
-    """Any text, and no special token: a complement alone has their bytes, too."""
+    """Return any text, and no special token: a complement alone has their bytes, too."""
     return f"/{_ANY}/ & {without(ends)}"
 
 
 def without(ends: Sequence[str]) -> str:
-    """A conjunct: none of `ends` occurs."""
+    """Return a conjunct: none of `ends` occurs."""
     return f"~/{_ANY}({'|'.join(map(escaped, ends))}){_ANY}/" if ends else f"/{_ANY}/"
 
 
 def lacking(end: str) -> str:
-    """A pattern of a JSON schema: the texts in which `end` does not occur. Patterns know no complement, so it
-    is spelled out, up to where the mark's first character occurs in it again."""
+    """Return a pattern of a JSON schema: the texts in which `end` does not occur. Patterns know no
+    complement, so it is spelled out, up to where the mark's first character occurs in it again."""
     again = end.find(end[0], 1)
     first, *others = map(escaped, end if again < 0 else end[:again])
     rest = ""
@@ -65,9 +65,10 @@ def lacking(end: str) -> str:
 def text_pattern(
     form: Form, ends: Sequence[str], complaint: Callable[[str], str | None], *, strict: bool
 ) -> str:
-    """The pattern of the strings of `form` that contain none of `ends`. `complaint`: the error of a pattern.
+    """Return the pattern of the strings of `form` that contain none of `ends`. `complaint`: the error of a
+    pattern.
 
-    Raises Inexpressible if there are none, or if a pattern cannot be used and `strict` forbids to ignore it.
+    Raise Inexpressible if there are none, or if a pattern cannot be used and `strict` forbids to ignore it.
     """
     schema, conjuncts = form.schema, [without(ends)]
     if (choices := form.choices) is not None:
@@ -91,7 +92,7 @@ def text_pattern(
 
 
 def trimmed(pattern: str) -> str:
-    """Without white space at its ends."""
+    """Return a pattern of text without white space at its ends."""
     return f"{pattern} & ~/{_BLANK}{_ANY}/ & ~/{_ANY}{_BLANK}/"
 
 
@@ -100,12 +101,12 @@ def no_null(pattern: str) -> str:
 
 
 def on_one_line(pattern: str, marks: str) -> str:
-    """Without line breaks and `marks`."""
+    """Return a pattern of text without line breaks and `marks`."""
     return f"{pattern} & /[^\\n\\r{escaped(marks)}]*/"
 
 
 def is_free(form: Form) -> bool:
-    """Whether any text fits it."""
+    """Return whether any text fits it."""
     return form.kind == "string" and not form.schema.keys() & {
         "enum", "const", "pattern", "minLength", "maxLength"
     } and form.schema.get("format") not in FORMATS  # fmt: skip
@@ -127,7 +128,7 @@ def _ends_anchored(pattern: str) -> bool:
 
 
 def _has_plain_anchors(pattern: str) -> bool:
-    """Whether anchors stand only at its ends, and hold for all of it."""
+    """Return whether anchors stand only at its ends, and hold for all of it."""
     anchored = pattern.startswith("^") or _ends_anchored(pattern)
     depth, in_class, skip = 0, False, False
     last = len(pattern) - 1
@@ -150,7 +151,7 @@ def _has_plain_anchors(pattern: str) -> bool:
 
 
 def length_bounds(schema: dict[str, Any]) -> str:
-    """The repetition of a string's characters."""
+    """Return the repetition of a string's characters."""
     most = schema.get("maxLength")
     least = int(schema.get("minLength", 0))
     return "*" if not least and most is None else f"{{{least},{'' if most is None else int(most)}}}"

@@ -38,17 +38,17 @@ class Notation(Protocol):
     def order(self) -> Order: ...
 
     def key(self, name: str) -> str | None:
-        """The rule of a member's name and its colon; None: it cannot be written."""
+        """Return the rule of a member's name and its colon, or None if it cannot be written."""
         ...
 
     def any_key(self) -> str: ...
 
     def string(self, form: Form) -> str:
-        """Raises Inexpressible."""
+        """Raise Inexpressible."""
         ...
 
     def constant(self, value: Any) -> str | None:
-        """The rule of one value; None: it cannot be written."""
+        """Return the rule of one value, or None if it cannot be written."""
         ...
 
 
@@ -162,17 +162,17 @@ class ValueRules:
         )
 
     def value(self, schema: Any, path: Path) -> str:
-        """The rule of all values that fit. Raises Inexpressible."""
+        """Return the rule of all values that fit. Raise Inexpressible."""
         return self.rule_of(self._forms.of(schema, path), json.dumps(schema), path)
 
     def rule_of(self, forms: Sequence[Form], name: str, path: Path) -> str:
-        """The rule of `forms`, which `name` tells from others of this tool."""
+        """Return the rule of `forms`; `name` separates it from others of this tool."""
         key = "\0".join((self._notation.name, self._notation.gap, str(self._forms.strict), self._root, name))
         return self._book.recursive(key, lambda: self._alternatives(forms, path))
 
     def members(self, form: Form) -> list[tuple[str, Any, bool]]:
-        """An object's declared members in the order in which they are written: name, schema, whether it must
-        be there."""
+        """Return an object's declared members in the order in which they are written: name, schema, whether
+        it must be there."""
         schema = form.schema
         properties = schema.get("properties", {})
         required = [name for name in schema.get("required", []) if isinstance(name, str)]
@@ -184,7 +184,7 @@ class ValueRules:
         return [(name, declared[name], name in required) for name in names]
 
     def form(self, form: Form) -> str:
-        """Raises Inexpressible."""
+        """Raise Inexpressible."""
         if form.kind in ("array", "object") and not self._notation.nests:
             raise CannotWrite(form.path, f"the dialect cannot write a value of type {form.kind!r}")
         if (choices := form.choices) is not None:
@@ -262,7 +262,8 @@ class ValueRules:
         return f'"{{" {gap} {self.listed(form, self._notation.key)} {gap} "}}"'
 
     def listed(self, form: Form, key_of: Callable[[str], str | None], comma: str = ",") -> str:
-        """An object's declared members, without what stands around them. `key_of`: as `Notation.key`."""
+        """Return an object's declared members, without what stands around them. `key_of`: as
+        `Notation.key`."""
         rules: list[tuple[str, bool]] = []
         for name, schema, required in self.members(form):
             path = (*form.path, "properties", name)
@@ -277,7 +278,8 @@ class ValueRules:
         return self._in_order(rules, f"{quoted(comma)} {self._notation.gap if comma == ',' else ''}")
 
     def _in_order(self, rules: Sequence[tuple[str, bool]], comma: str) -> str:
-        """Members in this order with commas between them; those that are not required may be left out."""
+        """Return members in this order with commas between them; those that are not required may be left
+        out."""
         first, more = NOTHING, NOTHING
         is_last = True
         for rule, required in reversed(rules):
@@ -302,7 +304,7 @@ class ValueRules:
 
 
 def gap_rule(book: RuleBook, schema: Any) -> str:
-    """What a pretty-printer writes between JSON tokens."""
+    """Return what a pretty-printer writes between JSON tokens."""
     return f"{book.terminal('/' + json_options(schema)['whitespace_pattern'] + '/')}?"
 
 

@@ -15,8 +15,8 @@ class UnknownVerdict(Exception):
 
 
 class Verdicts:
-    """Errors by grammar text (None: valid), the least recently used evicted first. Thread-safe; two threads
-    that check the same new grammar at the same time both compile it."""
+    """Errors by grammar text (None for a valid one), the least recently used evicted first. Thread-safe; two
+    threads that check the same new grammar at the same time both compile it."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Verdicts:
         return len(self._known)
 
     def known(self, grammar: str) -> str | None:
-        """The cached error, or None if the grammar is valid. Raises UnknownVerdict."""
+        """Return the cached error, or None if the grammar is valid. Raise UnknownVerdict."""
         with self._lock:
             if grammar not in self._known:
                 raise UnknownVerdict

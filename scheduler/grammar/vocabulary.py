@@ -15,7 +15,7 @@ class GrammarVocabulary:
     """Built once per model: 50 ms for a small vocabulary, half a second for a large one."""
 
     def __init__(self, tokenizer_json: str, vocabulary: int, eos_token_ids: Sequence[int]) -> None:
-        """Raises the library's exceptions for an unsupported tokenizer."""
+        """Raise the library's exceptions for an unsupported tokenizer."""
         self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocabulary, eos_token=list(eos_token_ids))
         added = json.loads(tokenizer_json).get("added_tokens") or []
         self._special = {
@@ -31,7 +31,7 @@ class GrammarVocabulary:
         return text in self._special
 
     def begins_special(self, text: str) -> bool:
-        """Whether `text` begins with a special token, which cannot merge with text before it."""
+        """Return whether `text` begins with a special token, which cannot merge with text before it."""
         return any(text.startswith(token) for token in self._special)
 
     def literal(self, text: str) -> str:
@@ -49,8 +49,8 @@ class GrammarVocabulary:
         return (text, "") if found is None else (text[: found.start()], text[found.start() :])
 
     def complaint(self, grammar: str) -> str | None:
-        """The error of a grammar, or None: compiled up to the first mask, with the engine's limits. Releases
-        the GIL."""
+        """Return the error of a grammar, or None if it compiles, up to the first mask and with the engine's
+        limits. Releases the GIL."""
         try:
             matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
             if not matcher.is_error():
@@ -64,5 +64,5 @@ class GrammarVocabulary:
 
 
 def quoted(text: str) -> str:
-    """A Lark string: JSON's escapes, without escaping letters."""
+    """Return a Lark string: JSON's escapes, without escaping letters."""
     return json.dumps(text, ensure_ascii=False)

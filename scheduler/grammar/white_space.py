@@ -16,20 +16,21 @@ from llguidance import regex_to_lark
 from scheduler.structure import WhiteSpace
 
 MAX_LEVELS = 10
-"""Of indentation: also where a schema leaves open what is inside a value, or refers to itself."""
+"""Bound on the levels of indentation, also where a schema leaves open what is inside a value, or refers to
+itself."""
 _BLANKS = 4
 _MAX_STEPS = 100
-"""Of the search through a schema. What is deeper counts as open."""
+"""Bound on the steps of the search through a schema. Anything deeper counts as open."""
 _CONSTRAINING = frozenset(
     ("type", "const", "enum", "$ref", "anyOf", "oneOf", "allOf", "properties", "items", "prefixItems")
 )
 _EMPTY = "NoExtensionBias"
-"""In the library's error of a grammar that no text matches."""
+"""Part of the library's error for a grammar that no text matches."""
 
 
 def json_options(schema: Any, asked: WhiteSpace | None = None) -> dict[str, Any]:
-    """The library's options (`x-guidance`) for an answer that is held to `schema`; `asked` is the client's
-    own white space."""
+    """Return the library's options (`x-guidance`) for an answer that is held to `schema`; `asked` is the
+    client's own white space."""
     if asked is None:
         levels = indentation_levels(schema)
         return {"whitespace_pattern": f" |\\n( {{0,{_BLANKS * levels}}}|\\t{{0,{levels}}})"}
@@ -37,7 +38,7 @@ def json_options(schema: Any, asked: WhiteSpace | None = None) -> dict[str, Any]
 
 
 def white_space_fault(asked: WhiteSpace, verdict: Callable[[dict[str, Any]], str | None]) -> str | None:
-    """What is wrong with a client's pattern, or None. `verdict`: the error of a part of a grammar."""
+    """Return what is wrong with a client's pattern, or None. `verdict`: the error of a part of a grammar."""
     if not asked.regex:
         return None
     # The texts that match it and are no white space of JSON: there must be none.
@@ -51,8 +52,8 @@ def white_space_fault(asked: WhiteSpace, verdict: Callable[[dict[str, Any]], str
 
 
 def indentation_levels(schema: Any) -> int:
-    """How deep objects and arrays that fit `schema` are nested, at most MAX_LEVELS. Properties that it does
-    not declare count as flat."""
+    """Return how deep objects and arrays that fit `schema` are nested, at most MAX_LEVELS. Properties that it
+    does not declare count as flat."""
     return min(MAX_LEVELS, _Levels(schema).of(schema, 0))
 
 
@@ -108,7 +109,7 @@ def _alternatives(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _inside(schema: dict[str, Any]) -> Iterator[Any]:
-    """The declared schemas of an object's and an array's members."""
+    """Yield the declared schemas of an object's and an array's members."""
     for keyword in ("properties", "patternProperties"):
         if isinstance(named := schema.get(keyword), dict):
             yield from named.values()
@@ -124,7 +125,7 @@ def _listed(schema: dict[str, Any], keyword: str) -> list[Any]:
 
 
 def _nesting(value: Any) -> int:
-    """Of a constant: how deep its lists and objects are nested."""
+    """Return how deep the lists and objects of a constant are nested."""
     if not isinstance(value, dict | list):
         return 0
     return 1 + max(map(_nesting, value.values() if isinstance(value, dict) else value), default=0)

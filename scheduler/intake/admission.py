@@ -38,7 +38,7 @@ class Admission:
         return self._draining
 
     def blocked(self, now: float) -> str | None:
-        """Why admission is closed; None: it is open."""
+        """Return why admission is closed, or None if it is open."""
         return self._blocked if now < self._blocked_until else None
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class Admission:
 
     @property
     def tokenizing(self) -> Mapping[str, int]:
-        """Requests in `preparing`, by tenant."""
+        """Return requests in `preparing`, by tenant."""
         return self._preparing
 
     @contextmanager
@@ -65,7 +65,7 @@ class Admission:
         """Around tokenizing and grammar compilation. The request counts as waiting, so the queue's bounds
         also bound this work; as many requests as the engine has room for do not count.
 
-        Raises what `check` does.
+        Raise what `check` does.
         """
         self.check(request, now, requests, engine_room=engine_room)
         tenant = request.tenant
@@ -80,10 +80,10 @@ class Admission:
     def check(
         self, request: GenerationRequest, now: float, requests: int = 1, *, engine_room: int | None = None
     ) -> None:
-        """The checks that need no token count. `requests` more must fit into the queue. `engine_room`: how
-        many can go straight to the engine; None: requests in preparation do not count.
+        """Run the checks that need no token count. `requests` more must fit into the queue. `engine_room`:
+        how many can go straight to the engine. Without it, requests in preparation do not count.
 
-        Raises Draining, Unavailable, TenantLimit or QueueFull; InvalidRequest for more than the queue holds.
+        Raise Draining, Unavailable, TenantLimit or QueueFull; InvalidRequest for more than the queue holds.
         """
         in_preparation, of_tenant = 0, 0
         if engine_room is not None:
@@ -117,7 +117,7 @@ class Admission:
         """All checks, for a prompt of known length. `waits`: the engine has no room, so the request would
         queue.
 
-        Raises what `check` does, and DeadlineUnmeetable.
+        Raise what `check` does, and DeadlineUnmeetable.
         """
         self.check(request, now, requests)
         if not self._queue.has_token_room(prompt_tokens):

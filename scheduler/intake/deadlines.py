@@ -17,7 +17,7 @@ from scheduler.requests.record import StreamRecord
 
 
 class Limit(Enum):
-    """Which limit has passed."""
+    """The limit that has passed."""
 
     REQUEST = auto()
     """The client's own timeout."""
@@ -32,7 +32,7 @@ class Deadlines:
     they are half of it."""
 
     def __init__(self, config: IntakeConfig, sleep: SleepTime | None = None) -> None:
-        """`sleep` None: the machine never sleeps."""
+        """Without `sleep`, the machine is taken never to sleep."""
         self._config = config
         self._sleep = sleep or SleepTime()
         self._heap: list[tuple[float, int]] = []

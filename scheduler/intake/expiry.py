@@ -31,7 +31,7 @@ class Expiry:
         self._earlier = trio.Event()
 
     def __len__(self) -> int:
-        """How many requests are watched."""
+        """Return how many requests are watched."""
         return len(self._deadlines)
 
     def watch(self, record: StreamRecord) -> None:

@@ -45,7 +45,7 @@ class Band:
         return len(self._by_arrival)
 
     def age_seconds(self, now: float) -> float:
-        """The age of its oldest request."""
+        """Return the age of its oldest request."""
         return now - next(iter(self._by_arrival.values())).queued_at
 
     def push(self, ticket: Ticket) -> None:
@@ -63,7 +63,7 @@ class Band:
         tenant.length += 1
 
     def pop(self, now: float) -> Ticket:
-        """The next request, charged its expected cost."""
+        """Return the next request, charged its expected cost."""
         patience = self._config.patience_seconds
         tenant, tenants = self._tenants.serve_next(patience, now)
         session, sessions = tenant.sessions.serve_next(patience, now)
@@ -129,7 +129,7 @@ class FairQueue:
         self._config = config
         self._tickets: dict[int, Ticket] = {}
         self._bands: OrderedDict[int, Band] = OrderedDict()
-        """By priority, the least recently served first."""
+        """Bands by priority, the least recently served first."""
         self.on_charge: Charge = _nobody
 
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class FairQueue:
         self._band(ticket.priority).push(ticket)
 
     def pop(self, now: float) -> Ticket:
-        """The next request to be served, charged its expected cost. Raises KeyError when empty."""
+        """Return the next request to be served, charged its expected cost. Raise KeyError when empty."""
         if not self._tickets:
             raise KeyError("the queue is empty")
         priority = self._competing(now)[0]

@@ -148,7 +148,7 @@ class FlowLevel(Generic[_F]):
         return ahead
 
     def _ranks(self, patience_seconds: float, now: float) -> list[float]:
-        """The rank of a flow; the lowest is served next, of equals the first."""
+        """Return the rank of a flow; the lowest is served next, of equals the first."""
         ranks = self._services()
         for index, flow in enumerate(self._flows.values()):
             if now - flow.waiting_since < patience_seconds:

@@ -57,12 +57,12 @@ class IntakeQueue:
 
     @property
     def tenants(self) -> int:
-        """How many tenants have requests waiting."""
+        """Return how many tenants have requests waiting."""
         return len(self._per_tenant)
 
     @property
     def open_charges(self) -> int:
-        """How many requests were popped and are not charged their actual cost yet."""
+        """Return how many requests were popped and are not charged their actual cost yet."""
         return len(self._dispatched)
 
     def relative_length(self, max_tokens: int | None) -> float:
@@ -83,8 +83,8 @@ class IntakeQueue:
         return None if limit is None else limit - self.waiting_of(tenant)
 
     def has_token_room(self, prompt_tokens: int) -> bool:
-        """Whether this many may enter. An empty queue takes any prompt: a bound below the model's context
-        must not exclude long prompts forever."""
+        """Return whether this many may enter. An empty queue takes any prompt: a bound below the model's
+        context must not exclude long prompts forever."""
         limit = self._config.max_queued_tokens
         return limit is None or not self._waiting or self._prompt_tokens + prompt_tokens <= limit
 
@@ -112,7 +112,7 @@ class IntakeQueue:
         self._prompt_tokens += prompt_tokens
 
     def pop(self, now: float) -> StreamRecord:
-        """The next request. Its charge stays open until `charge_actual`. Raises KeyError when empty."""
+        """Return the next request. Its charge stays open until `charge_actual`. Raise KeyError when empty."""
         ticket = self._fair.pop(now)
         self._dispatched[ticket.request_id] = ticket
         return self._take_out(ticket)
@@ -165,7 +165,7 @@ class IntakeQueue:
 
     @property
     def records(self) -> Iterable[StreamRecord]:
-        """All waiting requests."""
+        """Return all waiting requests."""
         return self._waiting.values()
 
     def ahead_of(self, request_id: int, now: float) -> int | None:
@@ -179,7 +179,7 @@ class IntakeQueue:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest request came; None if none waits."""
+        """Return when the oldest request came; None if none waits."""
         # Insertion order is arrival order.
         return next((record.queued_at for record in self._waiting.values()), None)
 

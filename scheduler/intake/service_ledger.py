@@ -89,14 +89,14 @@ class ServiceLedger:
 
     @property
     def sessions(self) -> int:
-        """How many sessions have an account, of all tenants."""
+        """Return how many sessions have an account, of all tenants."""
         return sum(len(tenant.sessions) for tenant in self._root.sessions.values())
 
     def account(self, tenant: str) -> Account | None:
         return self._root.sessions.get(tenant)
 
     def service_on_arrival(self, tenant: str, session: str) -> tuple[float, float]:
-        """The scaled service, of its tenant and of its session, with which a request pushed now would
+        """Return the scaled service, of its tenant and of its session, with which a request pushed now would
         compete."""
         tenant_account = self.account(tenant) or Account()
         session_account = tenant_account.sessions.get(session) or Account()

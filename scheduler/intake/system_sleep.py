@@ -29,7 +29,7 @@ else:
 
 
 def continuous_seconds() -> float:
-    """Return the time of a clock that goes on while the machine sleeps."""
+    """Return the time of a clock that runs while the machine sleeps."""
     return time.clock_gettime(_CONTINUOUS_CLOCK)
 
 
@@ -38,13 +38,13 @@ class SleepTime:
 
     def __init__(self) -> None:
         self._difference: float | None = None
-        """Of the two clocks, at the last reading."""
+        """Difference of the two clocks, at the last reading."""
         self._read_at = 0.0
         self._sleeps: deque[tuple[float, float]] = deque(maxlen=_MOST_SLEEPS)
         self.total_seconds = 0.0
 
     def read(self, running: float, continuous: float) -> float:
-        """Take both clocks, read at the same time. Returns how long the machine slept since the last
+        """Take both clocks, read at the same time. Return how long the machine slept since the last
         reading."""
         difference = continuous - running
         known, last = self._difference, self._read_at

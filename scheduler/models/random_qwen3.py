@@ -1,6 +1,6 @@
 """Qwen3 models with random weights: a tiny one for tests, and the bench model that issues call "13M".
 
-This module owns the shapes, the weights and the folders of the models. It knows nothing of MLX, so the parent
+This module owns the shapes, the weights and the folders of the models. It knows nothing of MLX, so the server
 and its tests may use it. `python -m scheduler.models.random_qwen3 --shape 13m FOLDER` writes the bench model.
 
 The weights mean nothing, but answers must vary. With tied embeddings and the usual small initial values a
@@ -73,7 +73,7 @@ class Shape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """The bytes of keys and values of one token in all layers, in float32."""
+        """Return the bytes of keys and values of one token in all layers, in float32."""
         return 2 * 4 * self.layers * self.kv_heads * self.head_dim
 
 
@@ -91,8 +91,8 @@ def ensure_model(shape: Shape, name: str, cache_folder: Path) -> Path:
 
 
 def write_model(shape: Shape, folder: Path) -> None:
-    """Write the model into a folder that is empty, not there yet, or already this model.
-    Raises what `write_folder` does."""
+    """Write the model into a folder that is empty, not there yet, or already this model. Raise what
+    `write_folder` does."""
     write_folder(folder, model_digest(shape), partial(_write_files, shape))
 
 

@@ -7,7 +7,7 @@ class Backoff:
     def __init__(self, first_seconds: float, limit_seconds: float) -> None:
         self._first, self._limit = first_seconds, limit_seconds
         self.seconds = first_seconds
-        """Before the next start."""
+        """Pause before the next start."""
 
     def lasted(self) -> None:
         """The last process has lasted: its end is no failure to start."""

@@ -56,11 +56,11 @@ class Calls:
         return call.reply
 
     def is_open(self, call: Call[Any]) -> bool:
-        """Whether it was answered, or still may be."""
+        """Return whether it was answered, or still may be."""
         return call.done.is_set() or call.number in self._open
 
     def answered(self, number: int, reply: object) -> bool:
-        """Deliver a reply. Return whether somebody has asked; the callers may have left."""
+        """Deliver a reply. Return whether a call waited for it; the callers may have left."""
         if (call := self._open.pop(number, None)) is None:
             return False
         call.reply = reply

@@ -1,4 +1,4 @@
-"""The parent's end of the link: messages over a trio stream.
+"""The server's end of the link: messages over a trio stream.
 
 Sending never waits: commands are small, at most two per request, and a writer task sends them. One task
 reads, and it must never wait for a client: when the link's buffer is full of unread frames the engine blocks
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from scheduler.shared.framing import FrameReader, encode, parent_inbound
+from scheduler.shared.framing import FrameReader, encode, server_inbound
 from scheduler.shared.messages import FromEngine
 from scheduler.shared.wire_struct import WireStruct
 
@@ -76,6 +76,6 @@ class Channel(FrameChannel[FromEngine]):
     """Messages to and from one engine process."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
-        super().__init__(stream, parent_inbound())
+        super().__init__(stream, server_inbound())
         self.unresponsive = False
         """Set if the engine is hung: the launcher then kills it without waiting for a clean exit."""

@@ -61,18 +61,18 @@ class Exit:
 
     @property
     def last_words(self) -> str:
-        """Its last line, and the signal that ended it; empty: neither."""
-        said = self.last_stderr[-1] if self.last_stderr else ""
+        """Return its last line, and the signal that ended it; empty without either."""
+        last_line = self.last_stderr[-1] if self.last_stderr else ""
         if self.returncode is None or self.returncode >= 0:
-            return said
-        return f"it {self}{f'; before that: {said}' if said else ''}"
+            return last_line
+        return f"it {self}{f'; before that: {last_line}' if last_line else ''}"
 
 
 class Child(Protocol):
     """Runs a process and speaks with it, or in tests something over memory."""
 
     async def run(self, talk: Talk) -> Exit:
-        """As `ChildProcess.run`."""
+        """Implements `ChildProcess.run`."""
         ...
 
 
@@ -91,9 +91,9 @@ class ChildProcess:
         level: int = logging.INFO,
         cores: frozenset[int] | None = None,
     ) -> None:
-        """`name`: for errors and the log, to which its stderr goes at this `level`. `stop_seconds`: from
-        the end of its link to SIGKILL. `stdout`: as `subprocess` takes it. `cores`: the only ones that it
-        may use; None: all, as on systems that cannot pin."""
+        """`name`: for errors and the log, to which its stderr goes at this `level`. `stop_seconds`: from the
+        end of its link to SIGKILL. `stdout`: as `subprocess` takes it. `cores`: the only ones that it may
+        use, or None for all, as on systems that cannot pin."""
         self._name, self._module, self._arguments = name, module, tuple(arguments)
         self._environment = dict(environment)
         self._stop_seconds = stop_seconds
@@ -181,7 +181,7 @@ class ChildProcess:
 
 
 async def relay_stderr(stream: trio.abc.ReceiveStream, tail: StderrTail, relayed: trio.Event) -> None:
-    """Until its end, which may never come if the process left a child of its own."""
+    """Relay to its end, which may never come if the process left a child of its own."""
     try:
         async for data in stream:
             tail.feed(data)

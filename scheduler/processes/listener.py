@@ -141,8 +141,8 @@ class Listener:
 
 
 async def _read_exactly(stream: trio.abc.Stream, count: int) -> bytes:
-    """Not a byte more: what follows belongs to the one who gets the connection. Raise LinkError at end of
-    file."""
+    """Read exactly this many bytes: what follows belongs to the task that gets the connection. Raise
+    LinkError at end of file."""
     data = b""
     while len(data) < count:
         piece = await stream.receive_some(count - len(data))

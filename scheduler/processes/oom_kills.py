@@ -1,7 +1,7 @@
 """How often the kernel has killed a process for lack of memory, of this control group or machine.
 
-A SIGKILL tells not who sent it; a count that grew while the engine lived says that it was the kernel. macOS
-counts nothing that a process may read: its kills look like an operator's there.
+A SIGKILL does not show who sent it; a count that grew while the engine lived means that it was the kernel.
+macOS counts nothing that a process may read: its kills look like an operator's there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 def oom_kills(root: Path = Path("/")) -> int:
     """Return the count of this process's control group, or of the machine where its group has none; 0 where
-    nobody counts."""
+    the system does not count."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

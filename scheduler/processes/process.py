@@ -21,7 +21,7 @@ class EngineLauncher(Protocol):
     async def run(self, session: Session) -> Exit:
         """Start an engine, run `session` with its channel, and return when the engine has ended.
 
-        Ends the engine when the session returns, raises or is cancelled. Raises LaunchFailed before the
+        Ends the engine when the session returns, raises or is cancelled. Raise LaunchFailed before the
         session has begun.
         """
         ...

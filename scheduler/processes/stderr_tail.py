@@ -12,7 +12,7 @@ _LINES_KEPT = 400
 """Enough for a deep traceback with its header, which is needed to find the exception line, and for the stacks
 of all threads that faulthandler writes behind a device's last words: six lines for one that waits."""
 _LINE_BYTES = 8192
-"""Of a line that never ends."""
+"""Bound on a line that never ends."""
 
 
 class StderrTail:
@@ -27,7 +27,7 @@ class StderrTail:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The last lines."""
+        """Return the last lines."""
         return tuple(self._kept)
 
     def feed(self, data: bytes | bytearray) -> None:

@@ -113,8 +113,8 @@ def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def without_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The system message, if there is one, at the beginning of the user's first: Gemma 2's template has no
-    such role."""
+    """Return the system message, if there is one, at the beginning of the user's first: Gemma 2's template
+    has no such role."""
     if not messages or messages[0]["role"] != "system":
         return messages
     system, *rest = messages

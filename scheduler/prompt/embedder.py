@@ -1,9 +1,9 @@
 """Whether a model's folder holds an embedder or a reranker, and how its vectors are made.
 
-sentence-transformers' files say it: `modules.json` names what follows the model, each module with a
+sentence-transformers' files decide: `modules.json` names what follows the model, each module with a
 `config.json` in a folder of its own (`1_Pooling`, `2_Dense`, `3_Normalize`, `1_LogitScore`), and
 `config_sentence_transformers.json` has the texts to put before an input. Conversions often lack them; then
-`--task` says what the model is, with the convention of its kind: the last token's state at length 1, or
+`--task` names what the model is, with the convention of its kind: the last token's state at length 1, or
 Qwen3-Reranker's "yes" against "no". What is written there and cannot be computed is refused by name.
 """
 
@@ -20,11 +20,11 @@ from scheduler.errors import StartupError
 from scheduler.shared.pooling import ModelKind, PooledTokens, Pooler
 
 Task: TypeAlias = Literal["auto", "chat", "embedding", "rerank"]
-"""What the operator says of a model; auto: what its folder says."""
+"""The operator's name for the use of a model; auto: what its folder shows."""
 MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _MODES: dict[str, PooledTokens] = {"lasttoken": "last", "mean": "mean", "cls": "first"}
-"""By sentence-transformers' names, of 5.4 and later."""
+"""Modes by sentence-transformers' names, of 5.4 and later."""
 _SWITCHES: dict[str, str] = {
     "pooling_mode_lasttoken": "lasttoken",
     "pooling_mode_mean_tokens": "mean",
@@ -32,7 +32,7 @@ _SWITCHES: dict[str, str] = {
 }
 """The same before: one switch each, and others that are not supported."""
 _ROLE = re.compile(r"""['"](query|document)['"]""")
-"""As a string of a template; Qwen3's own has a variable `last_query_index`."""
+"""A role as a string of a template; Qwen3's own has a variable `last_query_index`."""
 _TWO_WAY_TYPES = ("gemma3_text",)
 """Models that the engine can let attend both ways."""
 _ACTIVATIONS = ("Identity", "Tanh")
@@ -40,7 +40,7 @@ _ACTIVATIONS = ("Identity", "Tanh")
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """What the parent needs to know of an embedder or a reranker."""
+    """What the server needs to know of an embedder or a reranker."""
 
     pooler: Pooler
     dimensions: int
@@ -48,7 +48,7 @@ class Embedder:
     matryoshka: tuple[int, ...] | bool = False
     """Whether fewer of them are still a vector of the text: these numbers of them, or any."""
     most_tokens: int | None = None
-    """Of a text, if the files say less than the model's context."""
+    """Bound on a text's tokens, if the files name one below the model's context."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Texts to put before an input, by name."""
     default_prompt: str = ""
@@ -62,10 +62,10 @@ class Embedder:
 
 
 def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:
-    """Return what the model in `path` is besides a writer of tokens; None: nothing. `config` is the text
-    part of its config.json; `matryoshka`: the operator says that vectors may be cut.
+    """Return the embedder or reranker that the model in `path` is, or None if it writes tokens. `config` is
+    the text part of its config.json; `matryoshka`: the operator allows vectors to be cut.
 
-    Raises StartupError.
+    Raise StartupError.
     """
     if task == "chat":
         return None
@@ -201,7 +201,7 @@ def _dimensions(path: Path, config: Mapping[str, Any], pooler: Pooler) -> int:
 
 
 def _matryoshka(config: Mapping[str, Any]) -> tuple[int, ...] | bool:
-    """vLLM's rule: what config.json says."""
+    """Return config.json's value, as vLLM does."""
     given = tuple(int(size) for size in config.get("matryoshka_dimensions") or ())
     return given or bool(config.get("is_matryoshka"))
 
@@ -212,7 +212,7 @@ def _most_tokens(path: Path) -> int | None:
 
 
 def _template(path: Path) -> str:
-    """The chat template's text; empty: there is none."""
+    """Return the chat template's text, or an empty string without one."""
     try:
         return (path / "chat_template.jinja").read_text("utf-8")
     except OSError:
@@ -220,7 +220,7 @@ def _template(path: Path) -> str:
 
 
 def _modules(path: Path) -> list[tuple[str, str]] | None:
-    """Name and folder of each module, in their order; None: no file names any."""
+    """Return name and folder of each module, in their order, or None if no file names any."""
     listed = _read_any(path / MODULES)
     if listed is None:
         return None

@@ -24,7 +24,7 @@ _ASKED: Message = {"role": "user", "content": _FIRST}
 
 
 def knows_tools(render: Renderer) -> bool:
-    """Whether a template writes the tools that it gets. One that fails is taken to."""
+    """Return whether the template renders tools; one that raises counts as yes."""
     try:
         return render(ChatPrompt((_ASKED,))) != render(ChatPrompt((_ASKED,), tools=(_PROBE,)))
     except Exception:  # A template is a program and may raise anything.
@@ -32,7 +32,7 @@ def knows_tools(render: Renderer) -> bool:
 
 
 def has_system_turn(render: Renderer) -> bool:
-    """Whether a template writes a system message before the first question, in a turn of its own. Some
+    """Return whether a template writes a system message before the first question, in a turn of its own. Some
     raise, some leave it out, some write it before the last question, where each turn would move it."""
     turns: tuple[Message, ...] = (
         {"role": "system", "content": _SYSTEM},
@@ -62,7 +62,7 @@ def rewritten(prompt: ChatPrompt, *, system_turn: bool) -> ChatPrompt:
 
 
 def description(tools: Sequence[Tool]) -> str:
-    """For the system turn: one line a tool."""
+    """Return the text for the system turn: one line a tool."""
     functions = "\n".join(json.dumps(tool.definition(), ensure_ascii=False) for tool in tools)
     call = _call('"name of the function"', '{"name of an argument": "its value"}')
     return (
@@ -75,7 +75,7 @@ def description(tools: Sequence[Tool]) -> str:
 
 
 def _call(name: str, arguments: str) -> str:
-    """As the grammar holds the model to it, and as its reader reads it."""
+    """Return the call in the form that the grammar enforces and the parser reads."""
     start, end = GENERIC_CALL
     return f'{start}\n{{"name": {name}, "arguments": {arguments}}}\n{end}'
 
@@ -98,7 +98,7 @@ def _written(call: dict[str, Any]) -> str:
 
 
 def _joined_answers(messages: Sequence[Message]) -> Iterator[Message]:
-    """Neighbouring answers as one: what the assistant said and what it called may be two messages."""
+    """Join neighbouring answers: an assistant's text and its calls may come as two messages."""
     for role, group in groupby(messages, key=lambda message: message["role"]):
         turn = list(group)
         if role != "assistant" or len(turn) == 1:

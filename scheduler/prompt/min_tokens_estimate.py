@@ -30,7 +30,7 @@ _KEEPING_PRE_TOKENIZERS = ("ByteLevel", "Metaspace", "Digits", "Sequence")
 
 
 def longest_token(tokenizer: dict[str, Any], normalized: Callable[[str], str]) -> int | None:
-    """Return the most counted letters in one token; None: unknown.
+    """Return the most counted letters in one token, or None if unknown.
 
     `tokenizer`: the content of its `tokenizer.json`. `normalized`: its normalizer.
     """
@@ -72,7 +72,7 @@ def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def _keeps_letters(part: dict[str, Any]) -> bool:
-    """Whether a component keeps all letters, except those with an accent."""
+    """Return whether a component keeps all letters, except those with an accent."""
     match part["type"]:
         case "Replace":
             replaced = part["pattern"].get("String")

@@ -39,14 +39,14 @@ class ModelFolder:
     context_tokens: int
     """Longest sequence that the model supports; 32768 if it is not configured."""
     eos_token_ids: frozenset[int]
-    """From the configuration files; the tokenizer may add its own."""
+    """Ids from the configuration files; the tokenizer may add its own."""
     model_type: str = ""
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     """The content of generation_config.json, unchecked: who made the model may have written anything."""
     brings_code: bool = False
     """Whether it names a Python file of its own for mlx-lm to run (`model_file`)."""
     embedder: Embedder | None = None
-    """None: the model writes tokens."""
+    """Set if the model is an embedder or a reranker; None if it writes tokens."""
 
     @property
     def kind(self) -> ModelKind:
@@ -77,8 +77,8 @@ def find(model: str) -> Path:
 
 
 def inspect(path: Path, task: Task = "auto", *, matryoshka: bool = False) -> ModelFolder:
-    """Read the configuration of the model in `path`. `task`: what the operator says that it is for;
-    `matryoshka`: that an embedder's vectors may be cut. Raise StartupError if it is invalid."""
+    """Read the configuration of the model in `path`. `task`: the operator's name for its use; `matryoshka`:
+    an embedder's vectors may be cut. Raise StartupError if it is invalid."""
     config = read_json(path / "config.json")
     if config is None:
         raise StartupError(f"--model: {path} holds no config.json")
@@ -115,7 +115,8 @@ def _described(
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object that a file of a model holds; None: there is none. Raise StartupError."""
+    """Return the object that a file of a model holds, or None if there is no such file. Raise
+    StartupError."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

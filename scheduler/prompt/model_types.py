@@ -16,7 +16,7 @@ from scheduler.errors import StartupError
 def check(model_type: str) -> None:
     """Raise StartupError for the `model_type` of a `config.json` that the installed mlx-lm does not know.
 
-    Nothing is raised where mlx-lm cannot be found; the engine then says what is wrong.
+    Nothing is raised where mlx-lm cannot be found; the engine then reports what is wrong.
     """
     if (folder := _package_folder()) is None:
         return

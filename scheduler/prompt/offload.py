@@ -46,7 +46,7 @@ class PreparationOffLoop:
         self._offload = offload
 
     async def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """Raises TemplateFailed, PromptTooLong, InvalidRequest."""
+        """Raise TemplateFailed, PromptTooLong, InvalidRequest."""
         offload, preparation = partial(self._offload, tenant=request.tenant), self._preparation
         lane = await self._lane(request.prompt, request.tenant)
         prepared = await offload(partial(preparation.prepare_known, request), lane=lane)
@@ -55,13 +55,13 @@ class PreparationOffLoop:
         return prepared
 
     async def tokenize(self, prompt: Prompt, tenant: str, salt: str) -> TokenIds:
-        """Raises TemplateFailed, InvalidRequest."""
+        """Raise TemplateFailed, InvalidRequest."""
         lane = await self._lane(prompt, tenant)
         work = partial(self._preparation.tokenize, prompt, salt)
         return await self._offload(work, tenant=tenant, lane=lane)
 
     async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str) -> str:
-        """Raises InvalidRequest, of `field`."""
+        """Raise InvalidRequest, of `field`."""
         work = partial(self._preparation.detokenize, token_ids, field)
         return await self._offload(work, tenant=tenant)
 
@@ -82,7 +82,7 @@ QUICK_VALUES = 2048
 
 
 def is_large(prompt: Prompt, max_values: int | None = None) -> bool | None:
-    """Whether the prompt has more than `LARGE_CHARACTERS` characters; None if that takes more than
+    """Return whether the prompt has more than `LARGE_CHARACTERS` characters; None if that takes more than
     `max_values` values to find out."""
     match prompt:
         case TokenPrompt():
@@ -97,7 +97,7 @@ def is_large(prompt: Prompt, max_values: int | None = None) -> bool | None:
 
 
 def _is_large(values: list[Any], max_values: int | None) -> bool | None:
-    """The same for JSON values: a string counts its length, every value at least one."""
+    """Return the same for JSON values: a string counts its length, every value at least one."""
     characters = seen = 0
     while values and characters <= LARGE_CHARACTERS:
         if seen == max_values:

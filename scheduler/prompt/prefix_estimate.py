@@ -1,4 +1,4 @@
-"""How much of a prompt an engine's prefix cache is likely to have: an estimate in the parent process."""
+"""How much of a prompt an engine's prefix cache is likely to have: an estimate in the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PrefixEstimate:
 
     @property
     def tokens(self) -> int:
-        """In all of its blocks."""
+        """Return the number of tokens in all of its blocks."""
         return len(self._blocks) * BLOCK_TOKENS
 
     def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:

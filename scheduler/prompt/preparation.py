@@ -63,7 +63,7 @@ class PreparedRequest:
     system_tokens: int = 0
     """Length of the system prompt; 0: there is none."""
     grammar: str = ""
-    """The grammar of the answer; empty: none."""
+    """The grammar of the answer; empty without one."""
     thinking: ThinkingBudget | None = None
     """None where no reasoning can be found by its token ids."""
     holds: tuple[tuple[int, float], ...] = ()
@@ -80,13 +80,14 @@ class NewGrammar:
 
 
 PIECES_BYTES = 64 << 20
-"""For the ids of 8 million tokens, each in a piece and in a run: eighty conversations of 100,000."""
+"""Room for the ids of 8 million tokens, each in a piece and in a run: eighty conversations of 100,000."""
 MAX_PROMPT_LOGPROBS = 1 << 18
-"""Of one client's request: prompt tokens times their alternatives, for each choice. About 20 MB of JSON."""
+"""Bound on one client's request: prompt tokens times their alternatives, for each choice. About 20 MB of
+JSON."""
 
 
 def check_prompt_logprobs(prepared: Sequence[PreparedRequest]) -> None:
-    """Raises InvalidRequest where one client's request comes to more than MAX_PROMPT_LOGPROBS."""
+    """Raise InvalidRequest where one client's request comes to more than MAX_PROMPT_LOGPROBS."""
     scored = [(one.request.prompt_logprobs, one) for one in prepared]
     entries = sum((top + 1) * len(one.prompt) * one.request.choices for top, one in scored if top is not None)
     if entries > MAX_PROMPT_LOGPROBS:
@@ -108,8 +109,8 @@ class Preparation:
         hold_calls: HoldCalls = "strict",
         pieces_bytes: int = PIECES_BYTES,
     ) -> None:
-        """`thinking` None: no budgets but those that requests name. `pieces_bytes`: for the token ids of
-        parts of prompts; 0: none are kept."""
+        """Without `thinking`, only requests that name a budget have one. `pieces_bytes` bounds the token ids
+        that are kept of parts of prompts; 0 keeps none."""
         self.tokenizer = tokenizer
         self.pieces = TokenPieces(tokenizer, pieces_bytes)
         self.context_tokens = folder.context_tokens
@@ -121,13 +122,13 @@ class Preparation:
         self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """`prepare_known` and `prepare_grammar`. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
+        """`prepare_known` and `prepare_grammar`. Raise TemplateFailed, PromptTooLong, InvalidRequest."""
         prepared = self.prepare_known(request)
         return self.prepare_grammar(prepared) if isinstance(prepared, NewGrammar) else prepared
 
     def prepare_known(self, request: GenerationRequest) -> PreparedRequest | NewGrammar:
         """Render, tokenize, check; NewGrammar if the grammar is not cached. Takes about 2 ms per 1,000
-        tokens: call it off the event loop. Raises TemplateFailed, PromptTooLong, InvalidRequest."""
+        tokens: call it off the event loop. Raise TemplateFailed, PromptTooLong, InvalidRequest."""
         prepared = self._prepare_prompt(request)
         try:
             return self._with_grammar(prepared, known_only=True)
@@ -135,7 +136,7 @@ class Preparation:
             return NewGrammar(prepared)
 
     def prepare_grammar(self, new: NewGrammar) -> PreparedRequest:
-        """Compile and check the grammar. Raises InvalidRequest."""
+        """Compile and check the grammar. Raise InvalidRequest."""
         return self._with_grammar(new.prepared, known_only=False)
 
     def _with_grammar(self, prepared: PreparedRequest, *, known_only: bool) -> PreparedRequest:
@@ -181,7 +182,8 @@ class Preparation:
     def _held(
         self, hold: Hold, request: GenerationRequest, prompt: TokenIds, system_tokens: int
     ) -> tuple[int, float]:
-        """Of how many tokens a hold is, all of them where the template tells no part; and its seconds."""
+        """Return how many tokens a hold covers, all of them where the template does not show the parts, and
+        its seconds."""
         chat, count = request.prompt, hold.messages
         if count is None or not isinstance(chat, ChatPrompt) or count >= len(chat.messages):
             return len(prompt), hold.seconds
@@ -214,7 +216,7 @@ class Preparation:
         return PreparedRequest(request, tokens, max_tokens=1, stop_token_ids=())
 
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
-        """Whether the budget that `request` itself names can be enforced; True if it names none."""
+        """Return whether the budget that `request` itself names can be enforced; True if it names none."""
         return self._thinking.keeps(request)
 
     def tokenize(self, prompt: Prompt, salt: str = "") -> TokenIds:
@@ -280,7 +282,7 @@ class Preparation:
         return pipeline(detokenizer, stops, assembly)
 
     def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
-        """Whether the prompt ends inside reasoning: some templates write its opening mark."""
+        """Return whether the prompt ends inside reasoning: some templates write its opening mark."""
         reasoning = self.tokenizer.answer_format.reasoning
         if not isinstance(prompt, ChatPrompt) or reasoning is None:
             return False

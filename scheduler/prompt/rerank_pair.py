@@ -20,7 +20,7 @@ _TAIL = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
 def rerank_pair(embedder: Embedder, query: str, document: str, instruction: str | None = None) -> Prompt:
-    """`instruction` None: the model's own."""
+    """Without `instruction`, the model's own is used."""
     instruction = embedder.default_prompt if instruction is None else instruction
     if not embedder.has_roles:
         instruction = instruction or _INSTRUCTION

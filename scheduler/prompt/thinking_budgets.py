@@ -44,7 +44,7 @@ class MarkTokenizer(Protocol):
 
 
 class _Marks(NamedTuple):
-    """As text."""
+    """The marks as text."""
 
     start: str
     end: str
@@ -54,7 +54,7 @@ class _Marks(NamedTuple):
 
 
 class ThinkingBudgets:
-    """For one model. Thread-safe."""
+    """The thinking budgets of one model. Thread-safe."""
 
     def __init__(self, tokenizer: MarkTokenizer, vocabulary: int, config: ThinkingConfig) -> None:
         self._tokenizer = tokenizer
@@ -69,12 +69,12 @@ class ThinkingBudgets:
         return msgspec.structs.replace(marks, tokens=self.tokens(request), opens=opens or marks.opens)
 
     def keeps(self, request: GenerationRequest) -> bool:
-        """Whether a budget that the request itself names can be enforced; True if it names none."""
+        """Return whether a budget that the request itself names can be enforced; True if it names none."""
         named = request.thinking_tokens
         return named in (None, UNLIMITED_THINKING) or self._of_prompt(request.prompt) is not None
 
     def _of_prompt(self, prompt: Prompt) -> ThinkingBudget | None:
-        """Without a number of tokens."""
+        """Return the marks that the prompt's template gives it; no number of tokens yet."""
         if not isinstance(prompt, ChatPrompt):
             return None
         return self._with_tools if prompt.offered_tools else self._without_tools
@@ -98,7 +98,7 @@ class ThinkingBudgets:
         return self._budget(_marks(self._tokenizer.answer_format, tools=False))
 
     def _budget(self, marks: _Marks | None) -> ThinkingBudget | None:
-        """Without a number of tokens."""
+        """Return a budget with these marks; no number of tokens yet."""
         if marks is None:
             return None
         start, end = self._ids(marks.start), self._ids(marks.end)

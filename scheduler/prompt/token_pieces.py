@@ -19,11 +19,11 @@ from scheduler.shared.token_ids import KEY_BYTES, TokenIds, compact
 from scheduler.statistics import PieceStatistics
 
 _ENTRY_BYTES = 256
-"""Of an entry beside its ids: key, array, links."""
+"""Bytes of an entry beside its ids: key, array, links."""
 _DIGEST_BYTES = 16
 RUN_CHARACTERS = 1 << 13
-"""Of a run of pieces, at least. A turn of 100,000 tokens looks for forty runs and some pieces, not for a
-thousand pieces."""
+"""The least length of a run of pieces. A turn of 100,000 tokens looks for forty runs and some pieces, not for
+a thousand pieces."""
 _RUN = b"run"
 _TRIED_MARKS = 4
 _TRIED_TEXTS = (
@@ -84,8 +84,8 @@ class TokenPieces:
         return PieceStatistics(self._tokens, self._kept_tokens, self._held_bytes)
 
     def encode(self, text: str, salt: str) -> TokenIds:
-        """Return the ids of `text`. Only texts with equal salts share pieces, so that nobody learns from the
-        time that it takes what others have sent. Raise what the tokenizer does."""
+        """Return the ids of `text`. Only texts with equal salts share pieces, so that a client cannot learn
+        from the time that it takes what others have sent. Raise what the tokenizer does."""
         if not self.works:
             return compact(self._encode_all([text])[0])
         *runs, rest = self._runs(text)
@@ -106,7 +106,7 @@ class TokenPieces:
         yield text[start:]
 
     def _boundary(self, text: str, position: int) -> int | None:
-        """The beginning of the first mark from `position` on that no mark before it overlaps."""
+        """Return the beginning of the first mark from `position` on that no mark before it overlaps."""
         while position < len(text) and (found := self._pattern.search(text, position)):
             first = self._pattern.search(text, found.start() - self._longest + 1)
             if first is not None and first.start() == found.start():
@@ -161,7 +161,8 @@ class TokenPieces:
         yield from zip(parts[1::2], parts[2::2], strict=True)
 
     def _encoded(self, pieces: Sequence[tuple[str, str]]) -> list[TokenIds]:
-        """With its mark before it, as tokenizers may treat the beginning of a text in another way."""
+        """Encode each part with its mark before it, because tokenizers may treat the beginning of a text in
+        another way."""
         if not pieces:
             return []
         return [compact(ids) for ids in self._encode_all([mark + piece for mark, piece in pieces])]
@@ -177,7 +178,7 @@ class TokenPieces:
             self._held_bytes -= _ENTRY_BYTES + KEY_BYTES * len(oldest)
 
     def _agrees(self) -> bool:
-        """Whether pieces had the ids of the whole in everything that was tried."""
+        """Return whether pieces had the ids of the whole in everything that was tried."""
         marks = list(self._ids)
         tried = [*marks[:_TRIED_MARKS], *marks[-_TRIED_MARKS:]]
         texts = [before + mark + after for mark in tried for before, after in product(_TRIED_TEXTS, repeat=2)]

@@ -1,6 +1,6 @@
 """The tokenizer protocol, and its implementation with transformers.
 
-This runs in the parent process, without MLX.
+This runs in the server, without MLX.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Tokenizer(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """One more than the largest token id of the tokenizer. The model may have more ids, without text."""
+        """Return one more than the largest token id of the tokenizer. The model may have more ids, without
+        text."""
         ...
 
     @property
@@ -44,21 +45,21 @@ class Tokenizer(Protocol):
 
     @property
     def answer_format(self) -> AnswerFormat:
-        """How the model writes reasoning and tool calls."""
+        """Return how the model writes reasoning and tool calls."""
         ...
 
     @property
     def special_token_ids(self) -> frozenset[int]:
-        """Tokens that no plain text contains, such as the templates' turn marks."""
+        """Return tokens that no plain text contains, such as the templates' turn marks."""
         ...
 
     def render(self, prompt: ChatPrompt) -> str:
-        """The prompt text of a conversation, up to the assistant's turn (or within it). Raises
+        """Return the prompt text of a conversation, up to the assistant's turn (or within it). Raise
         TemplateFailed."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens in the text are recognised, none are added. Thread-safe. Raises
+        """Token ids; special tokens in the text are recognised, none are added. Thread-safe. Raise
         InvalidRequest for a text that the tokenizer fails on."""
         ...
 
@@ -73,28 +74,29 @@ class Tokenizer(Protocol):
         ...
 
     def encode_whole(self, text: str) -> list[int]:
-        """The same with what the tokenizer puts around a text: the last token of an embedder, for example."""
+        """Return the same with what the tokenizer puts around a text: the last token of an embedder, for
+        example."""
         ...
 
     def fewest_tokens(self, text: str) -> int:
-        """A lower bound on the tokens of `encode`, in a thousandth of its time; 0 if there is none."""
+        """Return a lower bound on the tokens of `encode`, in a thousandth of its time; 0 if there is none."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of a prompt's ids, special tokens spelled out. Thread-safe."""
+        """Return the text of a prompt's ids, special tokens spelled out. Thread-safe."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """One token as UTF-8, special ones spelled out. It may be part of a character, and it includes the
-        space that it has in the middle of a text. Empty for ids without a token."""
+        """Return one token as UTF-8, special ones spelled out. It may be part of a character, and it includes
+        the space that it has in the middle of a text. Empty for ids without a token."""
         ...
 
     def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
-        """A new detokenizer; cheap. Special tokens give no text, except those in `spelled`."""
+        """Return a new detokenizer; cheap. Special tokens give no text, except those in `spelled`."""
         ...
 
     def to_json(self) -> str:
-        """The whole tokenizer as `tokenizer.json` text: megabytes, built at each call."""
+        """Return the whole tokenizer as `tokenizer.json` text: megabytes, built at each call."""
         ...
 
 
@@ -109,7 +111,7 @@ class HubTokenizer:
         tool_parser: str = "auto",
         reasoning_parser: str = "auto",
     ) -> None:
-        """Raises StartupError if the folder has no usable tokenizer."""
+        """Raise StartupError if the folder has no usable tokenizer."""
         if not any(path.name.endswith(_VOCABULARY_FILES) for path in folder.iterdir()):
             # transformers would make an empty tokenizer without a word.
             raise StartupError(f"--model: {folder} holds no tokenizer.json: download it again")
@@ -247,7 +249,8 @@ class HubTokenizer:
         return str(self._backend.to_str())
 
     def _lacks_tools(self) -> bool:
-        """Whether there is a template, and it writes no tools, or writes them for an unknown syntax."""
+        """Return whether there is a template, and it writes no tools, or writes them for an unknown
+        syntax."""
         if self._renderer is None or self._format.layout is not Layout.MARKS:
             return False
         # It may mention calls, so that a parser is inferred, and write no tools.

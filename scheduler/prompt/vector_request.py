@@ -19,13 +19,13 @@ _ANSWERS = {
 
 
 def check_kind(request: GenerationRequest, kind: ModelKind) -> None:
-    """Raises InvalidRequest for a request that a model of `kind` cannot answer."""
+    """Raise InvalidRequest for a request that a model of `kind` cannot answer."""
     if request.kind != kind:
         raise InvalidRequest(_ANSWERS[kind], param="model")
 
 
 def check_dimensions(dimensions: int, embedder: Embedder) -> None:
-    """Raises InvalidRequest where the model's vectors cannot be cut to this number; 0: all of them."""
+    """Raise InvalidRequest where the model's vectors cannot be cut to this number; 0: all of them."""
     if dimensions in (0, embedder.dimensions):
         return
     if not embedder.matryoshka:
@@ -43,7 +43,8 @@ def check_dimensions(dimensions: int, embedder: Embedder) -> None:
 
 
 def truncated_length(request: GenerationRequest, context_tokens: int) -> int | None:
-    """Return to how many tokens its prompt is cut; None: to none. Raises InvalidRequest."""
+    """Return the number of tokens that its prompt is cut to, or None if it is not cut. Raise
+    InvalidRequest."""
     if request.truncate_tokens is None:
         return None
     if request.truncate_tokens > context_tokens:

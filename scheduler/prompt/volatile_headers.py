@@ -18,7 +18,7 @@ _NAME = frozenset(string.ascii_letters + string.digits + "-")
 
 
 def is_volatile(block: str) -> bool:
-    """Whether `block` is a header line `x-anthropic-<name>: ...` and nothing else."""
+    """Return whether `block` is a header line `x-anthropic-<name>: ...` and nothing else."""
     line = block.rstrip()
     if len(line) > MAX_HEADER_CHARACTERS or len(line.splitlines()) != 1:
         return False

@@ -10,8 +10,8 @@ from scheduler.requests.record import StreamRecord
 
 
 class Awaiting:
-    """In the order of their acceptance, however often each was lost. `on_retired` is called with every record
-    that ends here."""
+    """Requests that await another engine, in the order of their acceptance, however often each was lost.
+    `on_retired` is called with every record that ends here."""
 
     def __init__(self, on_retired: Callable[[StreamRecord], None]) -> None:
         self._on_retired = on_retired
@@ -28,12 +28,12 @@ class Awaiting:
 
     @property
     def trusted(self) -> list[StreamRecord]:
-        """Those that did not crash their engine: any engine may have them."""
+        """Return those that did not crash their engine: any engine may have them."""
         return [record for record in self._records.values() if not record.suspect]
 
     @property
     def suspects(self) -> list[StreamRecord]:
-        """Those that may have: each needs an engine whose death would have no other culprit."""
+        """Return those that may have: each needs an engine whose death would have no other culprit."""
         return [record for record in self._records.values() if record.suspect]
 
     def add(self, records: Iterable[StreamRecord]) -> None:
@@ -49,7 +49,7 @@ class Awaiting:
         self._end(record, Event.CANCEL)
 
     def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
-        """No engine will resume it: `error` is its final event."""
+        """End the request with `error` as its final event: no engine will resume it."""
         record.fail(error)
         self._end(record, Event.RETIRE)
 

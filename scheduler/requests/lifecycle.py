@@ -1,7 +1,7 @@
 """A request's states, and the legal moves between them.
 
 `TRANSITIONS` alone decides whether a move is legal. An illegal move raises and leaves the state as it was. An
-id leaves the parent's tables when its state becomes RETIRED.
+id leaves the server's tables when its state becomes RETIRED.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from scheduler.errors import LinkError
 
 
 class State(StrEnum):
-    """The value names the phase in a time line, which shows none from ENDING on: what a request did then goes
-    on until it is over."""
+    """The value names the phase in a time line, which shows none from ENDING on: what a request did then
+    continues until it is over."""
 
     QUEUED = "queue"
     """Accepted: tokenized, and in the intake queue."""
     SUBMITTED = "submitted"
-    """Sent to an engine that has not said anything of it yet: the start of what comes next."""
+    """Sent to an engine that has not reported on it yet: the start of what comes next."""
     WAITING = "waiting"
-    """In an engine, without a slot."""
+    """The request is in an engine, without a slot."""
     PREFILLING = "prefill"
     DECODING = "decode"
     PREEMPTED = "preempted"
@@ -28,7 +28,7 @@ class State(StrEnum):
     AWAITING_ENGINE = "awaiting_engine"
     """Its engine died; the next one resumes it."""
     ENDING = "ending"
-    """No engine has it any more: the answer is whole, and the rest of it is being read."""
+    """No engine has it any more: the answer is complete, and the reader takes the rest of it."""
     CANCELLING = "cancelling"
     """`Cancel` sent; output that still arrives is dropped until `Retired`."""
     RETIRED = "retired"
@@ -37,14 +37,14 @@ class State(StrEnum):
 class Event(Enum):
     DISPATCH = auto()
     WAIT = auto()
-    """The engine says why it has no slot."""
+    """The engine reports why it has no slot."""
     ADMIT = auto()
     """It waited for a slot, and has got one."""
     PREEMPT = auto()
     PREFILL = auto()
     TOKEN = auto()
     CANCEL = auto()
-    """The client left, or a deadline passed: the record's outcome says which."""
+    """The client left, or a deadline passed: the record's outcome tells them apart."""
     LOSE = auto()
     """Its engine died."""
     END = auto()
@@ -57,7 +57,7 @@ class IllegalMove(LinkError):
 
 
 IN_ENGINE = (State.SUBMITTED, State.WAITING, State.PREFILLING, State.DECODING, State.PREEMPTED)
-"""With a reader."""
+"""States of requests with a reader that an engine has."""
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.QUEUED, Event.DISPATCH): State.SUBMITTED,
@@ -92,7 +92,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 def move(state: State, event: Event) -> State:
-    """The state after `event`. Raises IllegalMove."""
+    """Return the state after `event`. Raise IllegalMove."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:

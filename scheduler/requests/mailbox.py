@@ -111,7 +111,7 @@ def _has_content(piece: AnswerPiece) -> bool:
 
 
 def _joins(run: list[AnswerPiece], piece: AnswerPiece) -> bool:
-    """Whether the piece can be merged with the run before it."""
+    """Return whether the piece can be merged with the run before it."""
     last = run[0]
     match piece:
         case TextDelta() if piece.logprobs and len(run) >= _MOST_WITH_LOGPROBS:

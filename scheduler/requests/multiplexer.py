@@ -121,8 +121,8 @@ class Multiplexer:
 
     def route(self, output: StepOutput) -> list[StreamRecord]:
         """Deliver one step: what `turns` does not read at once is read later, in order. A failure in one
-        request's text ends that request and no other. Return the requests that the step has moved on, and
-        that go on.
+        request's text ends that request and no other. Return the requests that the step has advanced and not
+        ended.
 
         Raise LinkError for output that a working engine cannot send.
         """

@@ -1,4 +1,4 @@
-"""The parent's one record of an accepted request: one state, and one owner of each fact."""
+"""The server's one record of an accepted request: one state, and one owner of each fact."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scheduler.prompt.preparation import PreparedRequest
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import IN_ENGINE, Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
-from scheduler.requests.time_line import RequestStory, TimeLine
+from scheduler.requests.time_line import RequestReport, TimeLine
 from scheduler.shared.messages import (
     MAX_KIND_CHARACTERS,
     Sampling,
@@ -86,7 +86,7 @@ class StreamRecord:
     state: State = State.QUEUED
     prefilled_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prefilled tokens, those taken from the prefix cache, as the engine reported."""
+    """The prefilled tokens that came from the prefix cache, as the engine reported."""
     output_tokens: int = 0
     unread: deque[Part] = field(default_factory=deque)
     """Parts that have come, and of which the reader has not got everything yet (`turns.py`)."""
@@ -130,7 +130,8 @@ class StreamRecord:
         self.time_line = TimeLine(self.arrived_at)
 
     def move(self, event: Event, now: float | None = None, waits_for: str = "") -> None:
-        """`now`: since when; None: it is over, and its time line needs no more. `waits_for`: of WAIT."""
+        """`now` is the time of the move, or None if the request is over and its time line ends. `waits_for`
+        is for WAIT."""
         before, self.state = self.state, move(self.state, event)
         if now is not None and (self.state is not before or waits_for) and self.listening:
             self.time_line.enter(self.state, now, waits_for if self.state is State.WAITING else "")
@@ -148,7 +149,7 @@ class StreamRecord:
 
     @property
     def usage(self) -> Usage:
-        """So far."""
+        """Return the usage up to now."""
         return Usage(
             len(self.prepared.prompt),
             cached_tokens=self.cached_tokens,
@@ -158,18 +159,18 @@ class StreamRecord:
 
     @property
     def listening(self) -> bool:
-        """Whether a reader still waits for the engine's output."""
+        """Return whether a reader still waits for the engine's output."""
         return self.state in _LISTENING
 
     @property
     def trusted(self) -> bool:
-        """Whether it has received enough tokens from its current engine not to be suspected of crashing
-        it."""
+        """Return whether it has received enough tokens from its current engine not to be suspected of
+        crashing it."""
         return self.output_tokens - self.resumed_tokens >= _TRUSTED_TOKENS
 
     @property
     def ending(self) -> FinishReason | None:
-        """The finish reason of a complete answer whose Retired was lost; else None."""
+        """Return the finish reason of a complete answer whose Retired was lost; else None."""
         if self.emitted and self.emitted[-1] in self.prepared.stop_token_ids:
             return FinishReason.STOP
         return FinishReason.LENGTH if self.output_tokens >= self.prepared.max_tokens else None
@@ -215,7 +216,7 @@ class StreamRecord:
         return msgspec.structs.replace(sampling, seed=(sampling.seed + self.choice * _SEED_STRIDE) % 2**64)
 
     def turn_ended_message(self) -> TurnEnded | None:
-        """What its session waits for now; None without a session or an answer."""
+        """Return what its session waits for now; None without a session or an answer."""
         request = self.prepared.request
         if request.session is None or self.outcome is None or request.only_prompt:
             return None
@@ -235,8 +236,8 @@ class StreamRecord:
             self.mailbox.put_progress(Prefilling(done, total))
 
     def read(self, part: Part) -> Iterator[AnswerPiece | Heavy]:
-        """The pieces that the next part completes, in any thread. After tokens `pipeline.stopped` is whether
-        the answer is over."""
+        """Yield the pieces that the next part completes, in any thread. After tokens `pipeline.stopped` is
+        whether the answer is over."""
         only_prompt = self.prepared.request.only_prompt
         match part:
             case TokenOut() if not only_prompt:
@@ -251,11 +252,11 @@ class StreamRecord:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more of it counts, though not all of it may be read."""
+        """Return whether nothing more of it counts, though not all of it may be read."""
         return bool(self.unread) and isinstance(self.unread[-1], End)
 
     def forget_unread(self) -> End | None:
-        """What is unread is no part of the answer. Return its end, if it has come."""
+        """Return what is unread is no part of the answer. Return its end, if it has come."""
         end = self.unread[-1] if self.unread else None
         self.output_tokens -= sum(not isinstance(part, End) for part in self.unread)
         self.unread.clear()
@@ -307,7 +308,7 @@ class StreamRecord:
                 self.outcome = "error"
 
     def statistics(self, now: float) -> RunningStatistics:
-        """For the operators' report."""
+        """Return what the operators' report shows."""
         request = self.prepared.request
         return RunningStatistics(
             id=request.public_id,
@@ -327,10 +328,10 @@ class StreamRecord:
             waits_for="" if self.state is State.SUBMITTED else self.waits_for,
         )
 
-    def story(self, now: float) -> RequestStory:
-        """From its arrival until `now`."""
+    def report(self, now: float) -> RequestReport:
+        """Return what operators see of it, from its arrival until `now`."""
         request, start = self.prepared.request, self.arrived_at
-        return RequestStory(
+        return RequestReport(
             id=request.public_id,
             choice=self.choice,
             tenant=request.tenant,
@@ -355,7 +356,7 @@ class StreamRecord:
 
     @property
     def shown_state(self) -> str:
-        """For operators, who see as `waits_for` why it has no slot."""
+        """Return the state for operators, who see as `waits_for` why it has no slot."""
         match self.state:
             case State.WAITING:
                 shown = State.SUBMITTED
@@ -368,8 +369,8 @@ class StreamRecord:
 
     @property
     def waits_for(self) -> str:
-        """Return what keeps it from running, once it has left the queue: one of `link.waits.REASONS`; empty:
-        it runs, or ends."""
+        """Return what keeps it from running, once it has left the queue: one of `shared.waits.REASONS`, or an
+        empty string if it runs, or ends."""
         match self.state:
             case State.SUBMITTED:
                 return "step"
@@ -387,7 +388,7 @@ class StreamRecord:
 
 
 def _enforced(thinking: ThinkingBudget | None) -> ThinkingBudget | None:
-    """What the engine needs to know of it: without a limit the parent only counts."""
+    """Return the part of the budget that the engine needs: without a limit only the server counts."""
     return None if thinking is None or thinking.tokens is None else thinking
 
 

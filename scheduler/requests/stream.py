@@ -23,7 +23,7 @@ class RequestStream:
         waits_for: Callable[[], str] = str,
     ) -> None:
         """`ahead_of(request_id, now)`: how many queued requests go before this one. `waits_for`: what its
-        model must do before any of them is served; empty: nothing."""
+        model must do before any of them is served, or an empty string."""
         self._records = tuple(records)
         self._doorbell = doorbell
         self._ahead_of = ahead_of
@@ -40,7 +40,7 @@ class RequestStream:
         return sum(len(record.prepared.prompt) for record in self._records if record.choice == 0)
 
     def usage_so_far(self, choice: int) -> Usage:
-        """Of one choice, with tokens of which the reader has no event yet."""
+        """Return the usage of one choice, including tokens of which the reader has no event yet."""
         return self._records[choice].usage
 
     @property

@@ -35,7 +35,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestStory:
+class RequestReport:
     """What operators see of one choice of a request from arrival until now, or to its end. It has no text of
     prompt or answer."""
 
@@ -45,9 +45,9 @@ class RequestStory:
     session: str
     priority: int
     state: str
-    """As `RunningStatistics.state`."""
+    """The state, as in `RunningStatistics.state`."""
     outcome: str | None
-    """None: it goes on."""
+    """How the request ended, or None while it runs."""
     engine: str | None
     prompt_tokens: int
     cached_tokens: int
@@ -56,9 +56,9 @@ class RequestStory:
     resumed: int
     total_seconds: float
     waits_for: str
-    """One of `link.waits.REASONS`; empty: it runs or has ended."""
+    """One of `shared.waits.REASONS`; empty if it runs or has ended."""
     ahead: int | None
-    """How many queued requests will be served before it; None: it is not in the queue."""
+    """How many queued requests will be served before it, or None if it is not in the queue."""
     spans: tuple[Span, ...]
     """Seconds since its arrival."""
 

@@ -26,7 +26,7 @@ from scheduler.requests.record import End, Part, StreamRecord
 
 _log = structlog.get_logger("multiplexer")
 STEP_SECONDS = 0.005
-"""Of the event loop's own CPU time. A token of ordinary text takes 20 to 60 us."""
+"""Bound on the event loop's own CPU time for one step. A token of ordinary text takes 20 to 60 us."""
 
 Reading = Iterator[AnswerPiece | Heavy]
 
@@ -171,7 +171,7 @@ class Turns:
 
 
 def _rest(reading: Reading) -> tuple[list[AnswerPiece], Exception | None]:
-    """In a worker thread: the mailbox belongs to the event loop."""
+    """Read the rest in a worker thread, without the mailbox, which belongs to the event loop."""
     pieces: list[AnswerPiece] = []
     try:
         pieces.extend(piece for piece in reading if piece is not HEAVY)

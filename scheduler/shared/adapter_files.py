@@ -1,6 +1,6 @@
 """A LoRA adapter's folder, as mlx-lm writes it, as far as it can be judged without the model.
 
-Both processes read it: the parent names an adapter by its fingerprint, and the engine refuses files that are
+Both processes read it: the server names an adapter by its fingerprint, and the engine refuses files that are
 no longer those. Nothing here imports MLX.
 """
 
@@ -36,12 +36,12 @@ class AdapterConfig:
     layers: int
     """It applies to this many of the last layers; 0 or less: to all."""
     keys: tuple[str, ...] | None
-    """Paths of modules, within a layer or from the model on; None: every module of a layer that can have
-    one."""
+    """Paths of modules, within a layer or from the model on, or None for every module of a layer that can
+    have one."""
 
 
 def fingerprint(folder: Path) -> str:
-    """Return 64 hex digits over all bytes of both files. Raises AdapterRefused if one cannot be read."""
+    """Return 64 hex digits over all bytes of both files. Raise AdapterRefused if one cannot be read."""
     digest = blake2b(digest_size=32)
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         contents = blake2b()
@@ -56,7 +56,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def weights_bytes(folder: Path) -> int:
-    """Of its factors, about; 0 if they cannot be read."""
+    """Return the bytes of its factors, about; 0 if they cannot be read."""
     try:
         return (folder / WEIGHTS_FILE).stat().st_size
     except OSError:
@@ -64,7 +64,7 @@ def weights_bytes(folder: Path) -> int:
 
 
 def check_unchanged(folder: Path, key: str) -> None:
-    """Raises AdapterRefused if the files have another fingerprint than `key`."""
+    """Raise AdapterRefused if the files have another fingerprint than `key`."""
     if fingerprint(folder) != key:
         raise AdapterRefused("its files have changed since it was named")
 
@@ -79,7 +79,7 @@ def named(name: str) -> Iterator[None]:
 
 
 def read_config(folder: Path) -> AdapterConfig:
-    """Raises AdapterRefused, which names the field."""
+    """Raise AdapterRefused, which names the field."""
     try:
         with (folder / CONFIG_FILE).open("rb") as file:
             text = file.read(_MAX_CONFIG_BYTES + 1)
@@ -130,9 +130,10 @@ def _keys(value: Any) -> tuple[str, ...] | None:
 
 
 def salted(adapter: str, salt: str) -> str:
-    """Return the salt under which a request's prefixes are cached. `adapter`: its fingerprint; empty: none.
+    """Return the salt under which a request's prefixes are cached. `adapter`: its fingerprint, or an empty
+    string without one.
 
-    No two pairs give the same salt, whatever a client sends as its own: a salt that begins with NUL, as ours
+    No two pairs give the same salt, for any salt that a client sends: a salt that begins with NUL, as ours
     do, gets one more.
     """
     if adapter:

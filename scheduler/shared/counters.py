@@ -69,15 +69,15 @@ class StepCosts(WireStruct, frozen=True):
     part of another one."""
 
     step: float = 0.0
-    """Of a step that decodes, whatever its rows."""
+    """Seconds of a step that decodes, whatever its rows."""
     row: float = 0.0
-    """Of each row more."""
+    """Seconds of each further row."""
     chunk: float = 0.0
-    """Of a prefill chunk, whatever its tokens."""
+    """Seconds of a prefill chunk, whatever its tokens."""
     token: float = 0.0
-    """Of each prompt token."""
+    """Seconds of each prompt token."""
     token_context: float = 0.0
-    """Of each prompt token, for each token of its context."""
+    """Seconds of each prompt token, for each token of its context."""
 
 
 class Counters(WireStruct, frozen=True):
@@ -107,5 +107,5 @@ class Counters(WireStruct, frozen=True):
     """Part of `row_tokens`: read from the prefix cache without a copy."""
     guard: MemoryState = MemoryState()
     chunk_ceiling: int = 0
-    """Of a step's prompt tokens, as far as it has climbed since a device timeout."""
+    """The ceiling of a step's prompt tokens, as far as it has climbed since a device timeout."""
     costs: StepCosts = StepCosts()

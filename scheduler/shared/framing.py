@@ -23,14 +23,15 @@ LENGTH_BYTES = 4
 
 
 def _encode_token_ids(value: object) -> memoryview:
-    """As bytes: 100,000 ids as a msgpack array take 0.5 ms to encode and 2.7 ms to decode; so 0.01 ms."""
+    """Encode token ids as bytes: 100,000 ids as a msgpack array take 0.5 ms to encode and 2.7 ms to decode;
+    so 0.01 ms."""
     if isinstance(value, array):
         return memoryview(value).cast("B")
     raise NotImplementedError(f"{type(value).__name__} is in no message")
 
 
 def _decode_token_ids(wanted: type, value: bytes) -> TokenIds:
-    """Raises TypeError or ValueError, which msgspec turns into its DecodeError."""
+    """Raise TypeError or ValueError, which msgspec turns into its DecodeError."""
     assert wanted is array, f"{wanted.__name__} is in no message"
     tokens = array("I")
     tokens.frombytes(value)
@@ -89,16 +90,16 @@ class FrameReader(Generic[_Incoming]):
 
 
 def message_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    """For a FrameReader of messages of this type, which may hold token ids. `kind`: a WireStruct, or a union
-    of them."""
+    """Return a decoder for a FrameReader of messages of this type, which may hold token ids. `kind`: a
+    WireStruct, or a union of them."""
     return msgspec.msgpack.Decoder(kind, dec_hook=_decode_token_ids)
 
 
 def engine_inbound() -> FrameReader[ToEngine]:
-    """A reader for what the engine receives."""
+    """Return a reader for what the engine receives."""
     return FrameReader(message_decoder(ToEngine))
 
 
-def parent_inbound() -> FrameReader[FromEngine]:
-    """A reader for what the parent receives."""
+def server_inbound() -> FrameReader[FromEngine]:
+    """Return a reader for what the server receives."""
     return FrameReader(message_decoder(FromEngine))

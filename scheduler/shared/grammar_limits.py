@@ -1,6 +1,6 @@
 """Limits on the work of a grammar.
 
-A file of its own because both processes use it: the parent must check grammars with the limits of the engine.
+A file of its own because both processes use it: the server must check grammars with the limits of the engine.
 """
 
 from __future__ import annotations

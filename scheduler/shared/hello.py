@@ -42,7 +42,7 @@ class Hello(WireStruct, frozen=True, tag="hello"):
 
 
 class HelloReply(WireStruct, frozen=True, tag="hello_reply"):
-    """`refusal`: why the connection is about to be closed; empty: it is let in."""
+    """`refusal`: why the connection is about to be closed, or an empty string if it is let in."""
 
     version: int
     refusal: str = ""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 SILENCE_SECONDS = 9
-"""From the peer's last sign of life to the connection's end."""
+"""Time from the peer's last sign of life to the connection's end."""
 _PROBE_SECONDS = 2
 _PROBES = 3
 _IDLE_SECONDS = SILENCE_SECONDS - _PROBES * _PROBE_SECONDS

@@ -24,7 +24,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 24
+PROTOCOL_VERSION = 25
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -55,15 +55,15 @@ class AdapterSource(WireStruct, frozen=True):
 
 
 class RankGroup(WireStruct, frozen=True):
-    """One engine of several `mx.distributed` ranks. The parent knows rank 0 only, which gets the Load."""
+    """One engine of several `mx.distributed` ranks. The server knows rank 0 only, which gets the Load."""
 
     ranks: int
     backend: Literal["ring", "jaccl", "nccl"]
     hosts: tuple[str, ...]
-    """Of each rank, IP:PORT on which its neighbours in the ring reach it. Empty: all ranks are on this
+    """IP:PORT of each rank on which its neighbours in the ring reach it. Empty if all ranks are on this
     machine, and rank 0 chooses the ports."""
     control: str = ""
-    """IP:PORT of rank 0, where the processes of the other ranks dial it; empty: rank 0 starts them."""
+    """IP:PORT of rank 0, which the processes of the other ranks dial; empty if rank 0 starts them."""
     token: str = ""
     """What a process that dials `control` must know. Never logged."""
     devices: tuple[tuple[str, ...], ...] = ()
@@ -84,6 +84,11 @@ class Follow(WireStruct, frozen=True, tag="follow"):
         return f"Follow(rank={self.rank}, control={self.control!r})"
 
 
+Float32: TypeAlias = Literal["float32", "tf32"]
+Wired: TypeAlias = Literal["weights", "all", "off"]
+"""What Metal keeps resident, so that nothing else pushes it out of memory."""
+
+
 class EngineConfig(WireStruct, frozen=True):
     """What engines load and how they run: the part of Load that stays over their lives."""
 
@@ -95,31 +100,37 @@ class EngineConfig(WireStruct, frozen=True):
     weights_dtype: WeightsDtype = "auto"
     scripted: ScriptedPlan = ScriptedPlan()
     kv_cache_bytes: int = -1
-    """For the prefix cache and running rows together. 0: no prefix cache; -1: what the device allows."""
+    """Bytes for the prefix cache and running rows together. 0: no prefix cache; -1: what the device
+    allows."""
     kv_disk: str = ""
-    """Folder of the disk tier; empty: no disk tier."""
+    """Folder of the disk tier; empty without one."""
     kv_disk_bytes: int = 32 << 30
-    """Of each engine."""
+    """Bytes of each engine."""
     itl_target_ms: float = 0.0
     """Target inter-token latency while prefills run; 0: in proportion to the decode steps."""
     load_check: Literal["auto", "off"] = "auto"
     """Whether to check at load how much of the batch is right for the model."""
     cache_folder: str = ""
-    """Where verdicts of that check and digests of weights are kept between starts; empty: nowhere."""
+    """Folder in which verdicts of that check and digests of weights are kept between starts; empty for
+    none."""
     memory_limit: float = 0.0
-    """Of all that the engines may use: bytes, or up to 1 a share of the device's memory; 0: the default."""
+    """Limit on all that the engines may use: bytes, or up to 1 a share of the device's memory; 0 for the
+    default."""
     sharers: int = 1
     """Engines that use the memory of one device: each gets an equal part."""
     adapters: tuple[AdapterSource, ...] = ()
     """LoRA adapters to load with the model."""
     pooler: Pooler | None = None
-    """None: the model writes tokens. Else each Submit asks for a vector, and no token is computed."""
+    """Set for an embedder or a reranker: each Submit asks for a vector, and no token is computed. None if the
+    model writes tokens."""
     ranks: RankGroup | None = None
-    """None: one process computes the model."""
+    """The ranks, or None if one process computes the model."""
     model: str = ""
     """What the operator named, a folder or a hub id, where `model_folder` is another machine's."""
     fingerprint: str = ""
-    """Of the model that it must be (`engine/model_source.py`); empty: `model_folder` is this machine's."""
+    """Fingerprint of the model that it must be (`engine/model_source.py`); empty if `model_folder` is this
+    machine's."""
+    wired: Wired = "weights"
 
 
 class Load(EngineConfig, frozen=True, tag="load"):
@@ -130,12 +141,13 @@ class Load(EngineConfig, frozen=True, tag="load"):
     kv_cache_share: float = 1.0
     """Share of `kv_cache_bytes` to use: below 1 after an engine ran out of memory."""
     chunk_ceiling: int = 0
-    """Of a step's prompt tokens: below `prefill_chunk_tokens` after a device timeout; 0: no lower."""
+    """Ceiling of a step's prompt tokens: below `prefill_chunk_tokens` after a device timeout; 0 if it is no
+    lower."""
     climb_chunks: int = 1
     """After this many chunks of its full size the ceiling rises by a quarter."""
     memory_most_bytes: int = 0
-    """As in SetMemoryLimit. Then `memory_limit` is this engine's own part, in bytes; 0: no other limit will
-    be set."""
+    """The `most_bytes` of SetMemoryLimit; `memory_limit` is then the part of this engine, in bytes. With 0,
+    no other limit will be set."""
 
 
 class Sampling(WireStruct, frozen=True):
@@ -168,7 +180,8 @@ class ThinkingBudget(WireStruct, frozen=True):
     """
 
     tokens: int | None
-    """Between opening and end marks, all reasoning of the answer together; None: as many as there are."""
+    """The most tokens between opening and end marks, all reasoning of the answer together, or None if
+    unlimited."""
     start: tuple[int, ...]
     end: tuple[int, ...]
     """What is forced when the budget is spent."""
@@ -188,7 +201,7 @@ class ThinkingBudget(WireStruct, frozen=True):
 
 
 class Submit(WireStruct, frozen=True, tag="submit"):
-    """One accepted request. The parent assigns ids, which count up and are never reused."""
+    """One accepted request. The server assigns ids, which count up and are never reused."""
 
     request_id: int
     prompt: TokenIds
@@ -206,23 +219,24 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     """This many last tokens of `prompt` are the answer so far, which a resumed request continues unchanged.
     `max_tokens` and `min_tokens` count them."""
     top_logprobs: int | None = None
-    """None: no log-probabilities; N: those of its tokens and of the N likeliest alternatives."""
+    """Log-probabilities: None for none, N for those of its tokens and of the N likeliest alternatives."""
     min_tokens: int = 0
     """No stop token before this many tokens, unless the grammar allows no other token."""
     grammar: str = ""
-    """llguidance grammar of the whole answer, from its first token; empty: none. At most MAX_GRAMMAR_BYTES,
-    which the parent checks."""
+    """llguidance grammar of the whole answer, from its first token; empty without one. At most
+    MAX_GRAMMAR_BYTES, which the server checks."""
     thinking: ThinkingBudget | None = None
-    """None: it may reason for as long as it does."""
+    """The thinking budget, or None if reasoning is unlimited."""
     prompt_logprobs: int | None = None
-    """None: no log-probabilities of the prompt; N: those of its tokens and of the N likeliest alternatives,
-    in PromptLogprobsOut, all of them before or with the first token. The prompt is then computed as a whole,
-    without a prefix hit."""
+    """Log-probabilities of the prompt: None for none, N for those of its tokens and of the N likeliest
+    alternatives, in PromptLogprobsOut, all of them before or with the first token. The prompt is then
+    computed as a whole, without a prefix hit."""
     adapter: str = ""
-    """The key of its LoRA adapter; empty: none. Prefixes are shared only with requests of the same one."""
+    """The key of its LoRA adapter; empty without one. Prefixes are shared only with requests of the same
+    one."""
     dimensions: int | None = None
-    """None: tokens. Else the prompt's vector: its first `dimensions` numbers, or all of them for 0. It comes
-    with Retired."""
+    """Set if the request asks for the prompt's vector: its first `dimensions` numbers, or all of them for 0.
+    It comes with Retired. None if it asks for tokens."""
     holds: tuple[tuple[int, float], ...] = ()
     """Prefixes of the prompt to keep, as far as the budget allows: a length in tokens, and for how many
     seconds after the request's end."""
@@ -233,7 +247,7 @@ class TurnEnded(WireStruct, frozen=True, tag="turn_ended"):
 
     salt: str
     adapter: str
-    """As in Submit."""
+    """The adapter, as in Submit."""
     session: str
     kind: str
     """What the session waits for: the names of the tools that the answer called, or why it ended. At most
@@ -312,9 +326,11 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     ranks: int = 1
     """Processes that compute the model together."""
     fingerprint: str = ""
-    """That of Load: this model is loaded."""
+    """The fingerprint of Load: this model is loaded."""
     host: str = ""
     """The engine's machine, as it names itself."""
+    float32: Float32 = "float32"
+    """What products of float32 numbers are computed in. TF32: with 10 bits, where the device has it."""
 
 
 class LogprobsOut(WireStruct, frozen=True):
@@ -353,7 +369,7 @@ class PromptLogprobsOut(WireStruct, frozen=True):
 
 
 WeightsDtype: TypeAlias = Literal["auto", "stored", "packed", "float32", "bfloat16", "float16"]
-"""Of the weights in memory. "packed": quantised weights stay as they are, all else is float32."""
+"""Type of the weights in memory. "packed": quantised weights stay as they are, all else is float32."""
 RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled"]
 
 
@@ -370,7 +386,8 @@ class Retired(WireStruct, frozen=True):
     vector: bytes = b""
     """float32, little-endian."""
     hold_refusal: str = ""
-    """Why a hold of its Submit is not kept, a sentence for the operator; empty: all are, or there is none."""
+    """Why a hold of its Submit is not kept, a sentence for the operator; empty if all are, or if there is
+    none."""
 
 
 class Inspection(WireStruct, frozen=True, tag="inspection"):
@@ -386,8 +403,8 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
 
 
 class AdapterLoaded(WireStruct, frozen=True, tag="adapter_loaded"):
-    """The reply to a LoadAdapter. `refusal`: why it is not loaded, a sentence for the operator; empty: it
-    is."""
+    """The reply to a LoadAdapter. `refusal`: why it is not loaded, a sentence for the operator, or an empty
+    string if it is."""
 
     query: int
     refusal: str = ""

@@ -2,10 +2,10 @@
 
 A wrong "same" gives wrong tokens: on an engine of another machine, and from the disk tier. A wrong
 "different" costs a cold cache or a start. So no byte is left out, and gigabytes are read once: each weights
-file's digest is kept under what its folder says of it, and the file is read again when any of that has
+file's digest is kept under its attributes in the folder, and the file is read again when any of that has
 changed.
 
-The hub's own checksum, by which its cache names a file, is not taken: the name stays when somebody writes
+The hub's own checksum, by which its cache names a file, is not taken: the name stays when a program writes
 through the snapshot's link, and a download checks it only if it was asked to.
 """
 
@@ -52,7 +52,7 @@ def fingerprint(folder: Path, cache_folder: Path | None = None) -> str:
 
 
 class _KeptDigest(msgspec.Struct, frozen=True):
-    """`file` says which content it was: no program can set back a file's time of change."""
+    """`file` identifies the content: no program can set back a file's time of change."""
 
     path: str
     file: tuple[int, int, int, int, int]

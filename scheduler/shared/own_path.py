@@ -1,4 +1,4 @@
-"""The environment in which `python -m` finds our packages, and not somebody else's of the same name.
+"""The environment in which `python -m` finds our packages, and not others of the same name.
 
 `-m` looks into the working folder first, and the one in which `penstock` is called may have a `scheduler` or
 an `api` of its own. A file of its own because engines, hosts and an operator's commands are all started so.

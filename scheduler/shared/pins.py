@@ -1,6 +1,6 @@
 """Prefixes that an operator keeps until they are released by name.
 
-A file of its own because the parent names pins too, and must not import the cache.
+A file of its own because the server names pins too, and must not import the cache.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How an engine makes one vector of a prompt, where its model is an embedder or a reranker.
 
-A file of its own because the parent reads it from the model's folder, and the engine's back ends compute it:
+A file of its own because the server reads it from the model's folder, and the engine's back ends compute it:
 both sides need it, and neither the messages around it. As there, the field order is the format.
 """
 
@@ -14,11 +14,11 @@ ModelKind: TypeAlias = Literal["chat", "embedding", "rerank"]
 """What a model is asked for: tokens, a vector of a text, or the relevance of a document to a query."""
 PooledKind: TypeAlias = Literal["embedding", "rerank"]
 PooledTokens: TypeAlias = Literal["last", "mean", "first"]
-"""Of which tokens the final hidden states are taken. "first" is the CLS token's place."""
+"""The tokens of which the final hidden states are taken. "first" is the CLS token's place."""
 
 
 class Pooler(WireStruct, frozen=True):
-    """From a prompt's final hidden states to its vector, float32."""
+    """How a prompt's final hidden states become its vector, float32."""
 
     kind: PooledKind
     tokens: PooledTokens = "last"
@@ -27,8 +27,9 @@ class Pooler(WireStruct, frozen=True):
     normalize: bool = True
     """Whether the vector has length 1."""
     true_token: int = 0
-    """Of a reranker: its answer is one number, the probability of this token against `false_token`."""
+    """The token that a reranker's answer is about: its one number is the probability of this token against
+    `false_token`."""
     false_token: int | None = None
-    """None: against none, so that the logit alone decides."""
+    """The token to compare with. Without it the logit of `true_token` alone decides."""
     two_way: bool = False
     """Whether each token attends to all of its prompt: then no prompt can be computed in chunks."""

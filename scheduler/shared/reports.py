@@ -48,9 +48,9 @@ class CacheReport(WireStruct, frozen=True):
     trunks: list[PrefixReport]
     complaints: list[str]
     kept_bytes: int = 0
-    """Of what requests and operators asked to keep for a time."""
+    """Bytes that requests and operators asked to keep for a time."""
     refused_holds: int = 0
-    """Of these, what would have exceeded the share of the budget that may be held."""
+    """The part of these that would have exceeded the share of the budget that may be held."""
     pins: list[PinReport] = msgspec.field(default_factory=list)
 
 
@@ -94,7 +94,7 @@ class PlanReport(WireStruct, frozen=True):
     """What bounds the step's prefill."""
     predicted_seconds: float | None
     target_seconds: float | None
-    """Bound on the step while rows decode; None: no row decodes."""
+    """Bound on the step while rows decode, or None if no row decodes."""
 
 
 class EngineReport(WireStruct, frozen=True):
@@ -104,6 +104,6 @@ class EngineReport(WireStruct, frozen=True):
     waiting: int
     decode_step_seconds: float | None
     prefill_tokens_per_second: dict[str, float]
-    """By "chunk/context", each the lower end of its bucket."""
+    """Speeds by "chunk/context", each the lower end of its bucket."""
     steps: int
     plan: PlanReport | None = None

@@ -1,7 +1,7 @@
 """The thinking budget of one answer, by token ids.
 
 Its state is a function of the budget and the answer's ids so far, and of nothing else: a preempted or resumed
-answer goes on with what it would have had. The engine forces tokens by it, the parent counts reasoning by it.
+answer goes on with what it would have had. The engine forces tokens by it, the server counts reasoning by it.
 
 A budget of N leaves at most N tokens between opening and end marks, over all reasoning of the answer. When
 they are spent the end mark is forced, token by token: what the model has begun of it is completed. From then
@@ -31,7 +31,7 @@ class Held(NamedTuple):
 
     token: int
     after: int | None
-    """Only if the unknown token before it is this one; None: in any case."""
+    """Applies only if the unknown token before it is this one; without it always."""
 
 
 class ThinkingLimit:
@@ -58,24 +58,24 @@ class ThinkingLimit:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Tokens between opening and end marks. A mark that is begun counts until it is complete."""
+        """Return tokens between opening and end marks. A mark that is begun counts until it is complete."""
         return self._completed + self._inside
 
     @property
     def forced(self) -> int | None:
-        """The next token of the answer, if the model has no say in it."""
+        """Return the next token of the answer, if it is forced."""
         if self._phase is not _Phase.INSIDE or self._left() != 0:
             return None
         return self._budget.end[_begun(self._tail, self._budget.end)]
 
     def may_act_after(self, tokens: int) -> bool:
-        """Whether the token that follows `tokens` unknown ones may be forced: those must be known first.
-        What `held` masks needs none of them."""
+        """Return whether the token that follows `tokens` unknown ones may be forced: those must be known
+        first. What `held` masks needs none of them."""
         free = self._free_tokens()
         return free is not None and free <= tokens
 
     def held(self, unknown: int) -> Held | None:
-        """What may not follow the next `unknown` tokens (0 or 1)."""
+        """Return what may not follow the next `unknown` tokens (0 or 1)."""
         start, held = self._budget.start, self._budget.held
         if not self._closed:
             return None
@@ -133,7 +133,7 @@ class ThinkingLimit:
 
     @property
     def _closed(self) -> bool:
-        """Whether the budget is spent, and its last reasoning has ended."""
+        """Return whether the budget is spent, and its last reasoning has ended."""
         return self._has_ended and self._phase is not _Phase.INSIDE and self._left() == 0
 
     def _left(self) -> int | None:
@@ -141,7 +141,8 @@ class ThinkingLimit:
         return None if tokens is None else max(0, tokens - self.reasoning_tokens)
 
     def _free_tokens(self) -> int | None:
-        """No fewer further tokens than these are not forced, whatever they are; None: all to come."""
+        """Return how many further tokens at least are not forced, whatever they are, or None if all to come
+        are free."""
         left = self._left()
         if left is None or self._phase is _Phase.PASSED or self._closed:
             return None
@@ -157,14 +158,14 @@ def _marks(budget: ThinkingBudget) -> list[tuple[int, ...]]:
 
 
 def _begun(tail: Sequence[int], mark: Sequence[int]) -> int:
-    """How many tokens of `mark` the tail ends with; fewer than all."""
+    """Return how many tokens of `mark` the tail ends with; fewer than all."""
     return next(
         length for length in range(min(len(tail), len(mark) - 1), -1, -1) if _ends_with(tail, mark[:length])
     )
 
 
 def check_marks(budget: ThinkingBudget | None, vocabulary: int) -> None:
-    """Raises RequestRefused for marks that cannot be forced or found."""
+    """Raise RequestRefused for marks that cannot be forced or found."""
     if budget is None:
         return
     paired = bool(budget.call_start) == bool(budget.call_end)

@@ -16,7 +16,7 @@ KEY_BYTES = array("I").itemsize
 
 
 def compact(tokens: Sequence[int]) -> TokenIds:
-    """The tokens as an array; free if they are one already."""
+    """Return the tokens as an array; free if they are one already."""
     return tokens if isinstance(tokens, array) and tokens.typecode == "I" else array("I", tokens)
 
 

@@ -1,5 +1,5 @@
-"""What requests wait for: the reasons, from tokenizing to an engine's slots, and how an engine tells the
-parent of those that it has.
+"""What requests wait for: the reasons, from tokenizing to an engine's slots, and how an engine reports those
+of its requests to the server.
 
 A reason is one word, so that pages and programs can tell them apart.
 """
@@ -26,7 +26,7 @@ REASONS: Mapping[str, str] = {
     "preempted": "it lost its slot because KV memory ran out",
     "awaiting_engine": "its engine died; another one resumes it",
 }
-"""All of them, with what they say to an operator."""
+"""All reasons, with their explanation for an operator."""
 
 WaitReason: TypeAlias = Literal["slot", "prefix", "kv_cache", "memory", "preparation", "preempted", "nothing"]
 """Why a request of the engine has no slot: all are taken, it follows another that computes its prefix, the KV
@@ -44,27 +44,27 @@ class WaitOut(WireStruct, frozen=True):
 
 
 class Waits:
-    """What the engine's requests without a slot wait for, as the parent learns it: each change once, and none
-    of a request that has retired, which the parent would take for a broken engine.
+    """What the engine's requests without a slot wait for, as the server learns it: each change once, and none
+    of a request that has retired, which the server would take for a broken engine.
 
     `now` is the engine's clock. O(waiting) a turn, and nothing a token.
     """
 
     def __init__(self) -> None:
-        self._told: dict[int, WaitReason] = {}
-        """Of those without a slot."""
+        self._reported: dict[int, WaitReason] = {}
+        """The reported reasons of requests without a slot."""
         self._changes: dict[int, tuple[WaitReason, float]] = {}
-        """By request, what is not sent yet, and since when it holds."""
+        """The changes by request that are not sent yet, with the time of each."""
 
     def __bool__(self) -> bool:
-        """Whether there is something to send."""
+        """Return whether there is something to send."""
         return bool(self._changes)
 
     def look(self, reasons: Mapping[int, WaitReason], now: float) -> None:
         """These are not admitted in this turn, for these reasons. A preempted one keeps its own until it has
         a slot again: what it waits for is that memory is free."""
         for request_id, reason in reasons.items():
-            known = self._told.get(request_id)
+            known = self._reported.get(request_id)
             if known not in (reason, "preempted"):
                 self._waits(request_id, reason, now)
 
@@ -72,17 +72,17 @@ class Waits:
         self._waits(request_id, "preempted", now)
 
     def _waits(self, request_id: int, reason: WaitReason, now: float) -> None:
-        self._told[request_id] = reason
+        self._reported[request_id] = reason
         self._changes[request_id] = reason, now
 
     def admitted(self, request_id: int, now: float) -> None:
         """It has a slot. Nothing is sent of one that did not wait."""
-        if self._told.pop(request_id, None) is not None:
+        if self._reported.pop(request_id, None) is not None:
             self._changes[request_id] = "nothing", now
 
     def forget(self, request_id: int) -> None:
         """It retires without a slot."""
-        self._told.pop(request_id, None)
+        self._reported.pop(request_id, None)
         self._changes.pop(request_id, None)
 
     def take(self, now: float) -> list[WaitOut]:

@@ -27,8 +27,8 @@ WINDOW_SAMPLES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What the instruments say at one moment. Tokens are totals since the start; `ttft` and `itl` are
+class InstrumentValues:
+    """The instruments' values at one moment. Tokens are totals since the start; `ttft` and `itl` are
     cumulative counts by ascending upper edge, in seconds."""
 
     generated_tokens: float
@@ -73,11 +73,11 @@ class History:
     def __init__(self, kept: int = KEPT_SAMPLES) -> None:
         self._kept = kept
         self._columns = {name: array("d", bytes(8 * kept)) for name in COLUMNS}
-        self._readings: deque[tuple[float, Reading]] = deque(maxlen=WINDOW_SAMPLES)
+        self._readings: deque[tuple[float, InstrumentValues]] = deque(maxlen=WINDOW_SAMPLES)
         self.number = 0
-        """Of the last sample; 0 before the first."""
+        """Number of the last sample; 0 before the first."""
 
-    def add(self, now: float, reading: Reading) -> None:
+    def add(self, now: float, reading: InstrumentValues) -> None:
         """Make a sample. The first call makes none: rates need two readings."""
         if self._readings:
             then, before = self._readings[-1]
@@ -98,7 +98,9 @@ class History:
         }
 
 
-def _sample(now: float, reading: Reading, seconds: float, before: Reading, window: Reading) -> Sample:
+def _sample(
+    now: float, reading: InstrumentValues, seconds: float, before: InstrumentValues, window: InstrumentValues
+) -> Sample:
     """`before` was read `seconds` ago, `window` at the begin of the quantiles' window."""
 
     def per_second(total: float, last: float) -> float:
@@ -139,14 +141,14 @@ def quantile(now: Sequence[tuple[float, float]], then: Sequence[tuple[float, flo
     return low
 
 
-def reading_of(metrics: ModelMetrics, queued: int) -> Reading:
+def reading_of(metrics: ModelMetrics, queued: int) -> InstrumentValues:
     """Read a model's instruments. `queued`: requests that no engine has."""
     engines = metrics.engines
 
     def histogram(*series: Histogram) -> tuple[tuple[float, float], ...]:
         return tuple((float(edge), count) for edge, count in buckets_of(*series)[0].items())
 
-    return Reading(
+    return InstrumentValues(
         sum(value_of(engine.generated_tokens) for engine in engines),
         sum(value_of(engine.prefilled_tokens) for engine in engines),
         sum(value_of(engine.prefix_hit_tokens) for engine in engines),
@@ -161,7 +163,7 @@ def reading_of(metrics: ModelMetrics, queued: int) -> Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RequestCounts:
     """How many requests wait for an engine, how many engines have, and how many have ended ever."""
 
     queued: int
@@ -172,11 +174,11 @@ class Work:
 class HistoryWatch:
     """Adds a sample a second to `history`, also while no page is open: who opens one then sees what was."""
 
-    def __init__(self, metrics: ModelMetrics, work: Callable[[], Work]) -> None:
+    def __init__(self, metrics: ModelMetrics, work: Callable[[], RequestCounts]) -> None:
         self.history = History()
         self._metrics = metrics
         self._work = work
-        self._seen: tuple[Work, Reading] | None = None
+        self._seen: tuple[RequestCounts, InstrumentValues] | None = None
         self._containment = Containment(metrics.server)
 
     async def run(self) -> None:

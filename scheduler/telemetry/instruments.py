@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 disable_created_metrics()
 
 MODEL = "model"
-"""The label of whatever describes one of the served models."""
+"""The label of all series about one of the served models."""
 ENGINE = "engine"
-"""The label of whatever describes one engine process; vLLM's has the same name."""
+"""The label of all series about one engine process; vLLM's has the same name."""
 _Family = TypeVar("_Family", Counter, Gauge, Histogram)
 
 

@@ -1,4 +1,4 @@
-"""The closed sets of label values: what each label of a metric may say."""
+"""The closed sets of label values: the values that each label of a metric may have."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PIECE_IDS = ("kept", "made")
 BANDS = ("urgent", "normal", "background")
 """Priorities below, at and above 0: three values, where 21 would be mostly empty."""
 STATES = ("submitted", "prefilling", "decoding", "cancelling")
-"""Of requests that an engine holds; those that await another one are counted by themselves."""
+"""States of requests that an engine holds; those that await another engine are counted separately."""
 CONDITIONS = ("starting", "ready", "restarting", "draining", "unloaded", "failed")
-"""Of engines. Draining: it gets no more requests, and leaves after its last one."""
+"""Conditions of engines. A draining engine gets no more requests, and leaves after its last one."""
 MODEL_FACTS = ("model_type", "device", "weights_dtype", "fallbacks")
 EVICTIONS = ("budget", "superseded", "cleared")
 STEPS = ("decode", "mixed", "prefill")
@@ -23,15 +23,14 @@ ENGINE_PARTS = ("model", "bookkeeping", "between")
 """Where the engine's time goes: mlx-lm's step, our work around it within a step, and the time between two
 steps while rows wait. The last two are overhead (an upper bound on a GPU, which computes meanwhile)."""
 DIRECTIONS = ("up", "down")
-"""Of the memory guard's relief: more is given up, or it is taken back."""
+"""Directions of the memory guard's relief: more is given up, or it is taken back."""
 MEMORY_PARTS = ("used", "limit", "available", "chunk_peak")
 RELIEF_LEVELS = ("none", "evict", "small_chunks", "hold", "preempt")
 """The memory guard's (`scheduler/engine/budget/policy.py`: Relief), as logged."""
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
 RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
-"""Of prefixes as files. Refused: the file or the request is at fault. Unavailable: no engine, or another file
-is under way. Left: the client went before its end."""
+"""Why requests were rejected."""
 HTTP_REFUSALS = (
     *("too_many_connections", "header_timeout", "headers_too_large", "malformed_request"),
     *("unsupported_protocol", "body_timeout", "body_too_large", "bodies_too_many"),

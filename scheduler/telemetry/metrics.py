@@ -1,6 +1,6 @@
 """Every metric's name, help, labels and buckets; one engine's are in `engine_metrics.py`.
 
-One registry per server, in the parent process only.
+One registry per server, in the server only.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class ModelMetrics:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Every model's and the server's."""
+        """Return every model's and the server's."""
         return self.server.registry
 
     @property
     def engines(self) -> Sequence[EngineMetrics]:
-        """Those of every engine of this model that has not left, the first one first."""
+        """Return those of every engine of this model that has not left, the first one first."""
         return tuple(self._engines.values())
 
     def of_engine(self, engine: str) -> EngineMetrics:
@@ -227,7 +227,7 @@ class Metrics:
 
     @property
     def models(self) -> Sequence[ModelMetrics]:
-        """Those of every model, the first one first."""
+        """Return those of every model, the first one first."""
         return tuple(self._models.values())
 
     def of_model(self, model: str) -> ModelMetrics:

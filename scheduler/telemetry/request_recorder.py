@@ -12,7 +12,7 @@ import structlog
 from scheduler.errors import SchedulerError
 from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.time_line import RequestStory
+from scheduler.requests.time_line import RequestReport
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance
@@ -25,7 +25,7 @@ class Tracer(Protocol):
 
 
 class RequestRecorder:
-    """Called once per finished request. It never raises. `tracer` None: no tracing."""
+    """Called once per finished request. It never raises. Without `tracer` nothing is traced."""
 
     def __init__(self, metrics: ModelMetrics, tracer: Tracer | None = None) -> None:
         self.recent = RecentRequests()
@@ -59,7 +59,7 @@ def log_request(model: str, record: StreamRecord, now: float) -> None:
     from arrival to the engine, so it includes tokenizing.
     """
     malformed = record.pipeline.malformed_calls
-    # One of a batch's thousands of texts; the batch has a line of its own (`api/answers/waves.py`).
+    # One of a batch's thousands of texts; the batch has a line of its own (`api/answers/blocks.py`).
     level = logging.INFO if record.prepared.request.kind == "chat" else logging.DEBUG
     _log.log(
         level,
@@ -116,7 +116,7 @@ KEPT = 64
 @dataclass(frozen=True, slots=True)
 class RecentRequest:
     """A row of the live page. `number` counts up, so that a reader can fetch only newer rows. Seconds count
-    from arrival; None: it did not happen."""
+    from arrival, and are None for what did not happen."""
 
     number: int
     id: str
@@ -136,14 +136,14 @@ class RecentRequests:
 
     def __init__(self) -> None:
         self._kept: deque[RecentRequest] = deque(maxlen=KEPT)
-        self._stories: deque[RequestStory] = deque(maxlen=KEPT)
+        self._reports: deque[RequestReport] = deque(maxlen=KEPT)
         self.number = 0
-        """Of the last request that ended."""
+        """Number of the last request that ended."""
 
     def add(self, record: StreamRecord, now: float) -> None:
         request, start = record.prepared.request, record.arrived_at
         self.number += 1
-        self._stories.append(record.story(now))
+        self._reports.append(record.report(now))
         self._kept.append(
             RecentRequest(
                 number=self.number,
@@ -164,6 +164,6 @@ class RecentRequests:
         """Return requests after `number`, the oldest first."""
         return [one for one in self._kept if one.number > number]
 
-    def stories(self, public_id: str) -> list[RequestStory]:
+    def request_reports(self, public_id: str) -> list[RequestReport]:
         """Return those of a request's choices, the oldest first."""
-        return [story for story in self._stories if story.id == public_id]
+        return [report for report in self._reports if report.id == public_id]

@@ -36,7 +36,7 @@ _TRACES_PATH = "/v1/traces"
 _CLIENTS_OWN = ("cancelled", "invalid")
 """Outcomes that are not the server's error."""
 _NAMES: dict[str, str] = {State.SUBMITTED: State.PREFILLING}
-"""It ended before its engine said anything of it."""
+"""It ended before its engine reported on it."""
 _propagator = TraceContextTextMapPropagator()
 
 

@@ -110,7 +110,7 @@ class VllmNames(Collector):
         return family
 
     def _engines(self) -> Iterator[tuple[list[str], EngineMetrics]]:
-        """The engines of every model, each with its labels."""
+        """Yield the engines of every model, each with its labels."""
         for model in self._metrics.models:
             for engine in model.engines:
                 yield [model.model, engine.engine], engine

@@ -1,4 +1,4 @@
-"""The tables of fields in `api/README.md`, generated from the schemas: `python -m tests.api.field_table`.
+"""The tables of fields in `api/FIELDS.md`, generated from the schemas: `python -m tests.api.field_table`.
 
 What the official client can send is in a schema, if only to be refused by name.
 """
@@ -27,7 +27,7 @@ from api.dialects.rerank.schema import RerankRequest
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.tokenization import DetokenizeRequest, TokenizeRequest
 
-README = Path(__file__).parents[2] / "api" / "README.md"
+PAGE = Path(__file__).parents[2] / "api" / "FIELDS.md"
 
 
 @dataclass(frozen=True)
@@ -50,29 +50,29 @@ def _official(parameters: type[Any]) -> list[str]:
 
 DIALECTS = (
     Dialect(
-        "### OpenAI chat completions",
+        "## OpenAI chat completions",
         ChatCompletionRequest,
         _official(chat.completion_create_params.CompletionCreateParamsBase),
     ),
     Dialect(
-        "### OpenAI completions",
+        "## OpenAI completions",
         CompletionRequest,
         _official(openai.types.completion_create_params.CompletionCreateParamsBase),
     ),
     Dialect(
-        "### OpenAI responses",
+        "## OpenAI responses",
         CreateResponse,
         _official(responses.response_create_params.ResponseCreateParamsBase),
     ),
     Dialect(
-        "### Anthropic messages",
+        "## Anthropic messages",
         MessagesRequest,
         _official(anthropic.types.message_create_params.MessageCreateParamsBase),
     ),
-    Dialect("### OpenAI embeddings", EmbeddingRequest, list(EmbeddingCreateParams.__annotations__)),
-    Dialect("### Rerank", RerankRequest, []),
-    Dialect("### vLLM's tokenize", TokenizeRequest, []),
-    Dialect("### vLLM's detokenize", DetokenizeRequest, []),
+    Dialect("## OpenAI embeddings", EmbeddingRequest, list(EmbeddingCreateParams.__annotations__)),
+    Dialect("## Rerank", RerankRequest, []),
+    Dialect("## vLLM's tokenize", TokenizeRequest, []),
+    Dialect("## vLLM's detokenize", DetokenizeRequest, []),
 )
 
 
@@ -169,11 +169,11 @@ def rewrite(text: str) -> str:
 def replace_table(text: str, start: str, table: str) -> str:
     """Return `text` with `table` in place of the lines from `start` to the next blank line."""
     before, found, rest = text.partition(start)
-    assert found, f"api/README.md has no {start!r}"
+    assert found, f"the page has no {start!r}"
     _, blank, after = rest.partition("\n\n")
     return before + table + (blank or "\n") + after
 
 
 if __name__ == "__main__":
-    README.write_text(rewrite(README.read_text()))
+    PAGE.write_text(rewrite(PAGE.read_text()))
     sys.exit(0)

@@ -1,4 +1,4 @@
-"""The table of options in `api/README.md`, generated from the settings: `python -m tests.api.option_table`.
+"""The table of options in `api/OPTIONS.md`, generated from the settings: `python -m tests.api.option_table`.
 
 A file of its own because it is also a program.
 """
@@ -6,11 +6,12 @@ A file of its own because it is also a program.
 from __future__ import annotations
 
 from itertools import groupby
+from pathlib import Path
 
 from api.options.options import Option, flag, options
-from tests.api.field_table import README, replace_table
+from tests.api.field_table import replace_table
 
-HEADING = "## Options"
+PAGE = Path(__file__).parents[2] / "api" / "OPTIONS.md"
 
 
 def table() -> str:
@@ -34,4 +35,4 @@ def rewrite(text: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(rewrite(README.read_text()))
+    PAGE.write_text(rewrite(PAGE.read_text()))

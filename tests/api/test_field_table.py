@@ -9,12 +9,12 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from api.bodies.fields import UNSUPPORTED, Refused
-from tests.api.field_table import DIALECTS, README, Dialect, Row, fields, rewrite
+from tests.api.field_table import DIALECTS, PAGE, Dialect, Row, fields, rewrite
 
 
 def test_the_tables_are_true() -> None:
     """`python -m tests.api.field_table` regenerates them."""
-    text = README.read_text()
+    text = PAGE.read_text()
     assert rewrite(text) == text
 
 

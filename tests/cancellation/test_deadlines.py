@@ -17,6 +17,7 @@ from scheduler.events import Failed, Finished, Prefilling, TextDelta
 from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
 from tests.cancellation.test_places import check_nothing_left
+from tests.examples import examples
 from tests.fakes.faulty_backend import Faults
 from tests.fakes.scheduling import ask, running
 
@@ -187,7 +188,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(autojump_clock: 
     assert bench.outcomes() == {"length": 21, "rejected": 1}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     timeouts=st.lists(st.none() | st.floats(0.001, 0.6), min_size=1, max_size=8),
     stays=st.lists(st.floats(0, 0.6), min_size=1, max_size=3),

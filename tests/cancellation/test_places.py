@@ -19,6 +19,7 @@ from scheduler.prompt.preparation import Preparation
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Bench, Client
+from tests.examples import examples
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.scheduling import FOLDER, answer, ask, running
 
@@ -235,7 +236,7 @@ async def _alone(text: str, max_tokens: int) -> tuple[str, object]:
         return await answer(bench.scheduler, ask(text, max_tokens=max_tokens))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     moments=st.lists(st.floats(0, 0.3), min_size=1, max_size=8),
     lookahead=st.integers(0, 3),

@@ -67,8 +67,8 @@ def run(program: str, served: PlayedServer) -> list[Any]:
 @pytest.mark.parametrize(
     ("program", "ways"),
     [
-        ("use_litellm", ["openai", "anthropic"]),
-        ("use_langchain", ["openai", "responses", "anthropic"]),
+        pytest.param("use_litellm", ["openai", "anthropic"], marks=pytest.mark.long),
+        pytest.param("use_langchain", ["openai", "responses", "anthropic"], marks=pytest.mark.long),
         ("use_pydantic_ai", ["openai", "responses", "anthropic"]),
     ],
 )
@@ -95,10 +95,11 @@ PROTOCOLS = ("openai", "responses", "anthropic")
     ("program", "held", "worded"),
     [
         ("use_instructor", ["default", "schema"], ["words"]),
-        (
+        pytest.param(
             "use_pydantic_ai_objects",
             [f"{way}, {how}" for way in PROTOCOLS for how in ("default", "schema")],
             [],
+            marks=pytest.mark.long,
         ),
     ],
 )

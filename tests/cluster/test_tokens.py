@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Nodes, Place, server_inbound
+from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Nodes, ServerAddress, server_inbound
 from scheduler.cluster.cluster import agent_process
 from scheduler.shared.framing import encode
 from tests.cluster.machines import Machines, machines
@@ -27,7 +27,7 @@ async def first_word(cluster: Machines) -> FromAgent:
     async def talk(stream: trio.abc.Stream) -> bool:
         reader = server_inbound()
         # Its port is nobody's: the actor gives up.
-        await stream.send_all(encode(Place((), 9, "0" * 64, "off")))
+        await stream.send_all(encode(ServerAddress((), 9, "0" * 64, "off")))
         while not said and (data := await stream.receive_some()):
             said.extend(reader.feed(data))
         return False

@@ -77,7 +77,9 @@ class Outcome:
     most_bytes: int
 
 
-def limited(group: ControlGroup, seconds: float, spare_bytes: int, turns: int = _TURNS) -> Outcome:
+def limited(
+    group: ControlGroup, seconds: float, spare_bytes: int, turns: int = _TURNS, agents: int = AGENTS
+) -> Outcome:
     """Serve within what the idle server holds and `spare_bytes` more; then ask the same of a free server."""
     transcript, most_relief, most_bytes = Transcript(), 0, 0
     with serving(*_OPTIONS, trained=True, group=group) as served:
@@ -89,7 +91,7 @@ def limited(group: ControlGroup, seconds: float, spare_bytes: int, turns: int = 
                 if over.is_set():
                     return
 
-        with agent_threads(agent, AGENTS):
+        with agent_threads(agent, agents):
             ends = time.monotonic() + seconds
             while time.monotonic() < ends:
                 time.sleep(0.5)
@@ -100,7 +102,7 @@ def limited(group: ControlGroup, seconds: float, spare_bytes: int, turns: int = 
         deaths,
         most_relief,
         sum(map(len, transcript.answers.values())),
-        _different(transcript, turns),
+        _different(transcript, turns, agents),
         transcript.failures,
         most_bytes,
     )
@@ -116,7 +118,7 @@ def _held_bytes(served: Served) -> int:
     return held * 1024
 
 
-def _different(transcript: Transcript, turns: int) -> int:
+def _different(transcript: Transcript, turns: int, agents: int) -> int:
     """How many answers differ from an undisturbed run of the same conversations."""
     whole = Transcript()
     with serving(*_OPTIONS, trained=True) as served:
@@ -128,7 +130,7 @@ def _different(transcript: Transcript, turns: int) -> int:
                     said = len(transcript.answers[mine, conversation])
                     whole.converse(served, mine, conversation, threading.Event(), min(said, turns))
 
-        with agent_threads(agent, AGENTS):
+        with agent_threads(agent, agents):
             pass
     return sum(
         before != after

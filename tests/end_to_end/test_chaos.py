@@ -14,6 +14,7 @@ REQUESTS = 30
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.long
 def test_a_death_of_each_kind_changes_no_answer() -> None:
     """Killed, crashed, stopped, out of memory, an exception: nothing lost, nothing twice, no error, and every
     greedy answer equals the undisturbed one. Sampled ones differ as far as float32 allows, which the run
@@ -28,6 +29,17 @@ def test_a_death_of_each_kind_changes_no_answer() -> None:
 
 
 @pytest.mark.timeout(300)
+def test_two_deaths_change_no_answer() -> None:
+    """A sample of all kinds, as the seed chooses."""
+    notes: list[str] = []
+    found = trio.run(run, Plan(requests=12, deaths=2, seed=5, poison=False), notes.append)
+    assert list(found.complaints()) == [], notes
+    assert found.server["deaths"] == sum(found.strikes.values()) == 2
+    assert found.server["requests that resumed on another engine"] >= 2
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.long
 def test_several_engines_of_a_pool_die_at_once() -> None:
     """One of three, and then two together: nothing lost, nothing twice, and every greedy answer as
     undisturbed. The pauses are this machine's."""

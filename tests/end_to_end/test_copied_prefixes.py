@@ -14,7 +14,7 @@ from tests.end_to_end.serving import Served, eventually, serving
 _BLOCK_TOKENS = 256
 _LOOK_SECONDS = 5.0
 """A running server searches its folder so often at most, on a miss."""
-_TOPICS = [f"Topic {n}: " + "the river falls and the mill wheel turns. " * 90 for n in range(4)]
+_TOPICS = [f"Topic {n}: " + "the river falls and the mill wheel turns. " * 90 for n in range(2)]
 _MORE = [f"{n} topic: " + "the miller counts his sacks and sleeps. " * 90 for n in ("Fifth", "Sixth")]
 
 

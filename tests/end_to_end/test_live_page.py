@@ -25,6 +25,7 @@ from tests.api.client import several
 from tests.end_to_end.agent_threads import agent_threads
 from tests.end_to_end.chromium import Tab, tab, until
 from tests.end_to_end.serving import Served, serving
+from tests.examples import sampled
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
@@ -116,7 +117,9 @@ def load(served: Served, agents: int = 14) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.long), (390, "dark")]
+)
 def test_the_page_shows_a_busy_server(width: int, scheme: str, tmp_path: Path) -> None:
     """Lanes, queue, figures, requests and a chat by keyboard alone; clients' words are no markup."""
     with (
@@ -158,7 +161,7 @@ def test_the_page_shows_a_busy_server(width: int, scheme: str, tmp_path: Path) -
         assert page.complaints == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", sampled([1280, 390], [390]))
 def test_several_engines_have_a_line_each(width: int, tmp_path: Path) -> None:
     """One engine has none: the page's figures are its own. A line says what its engine died of."""
     with serving(*SLOW) as served, load(served, 3), tab(tmp_path / "profile") as page:

@@ -12,6 +12,7 @@ import signal
 from dataclasses import dataclass
 from functools import partial
 
+import pytest
 import trio
 
 from scheduler.models.training.facts import several
@@ -107,6 +108,7 @@ def test_a_shared_fact_is_found_by_everyone(embedded: Served) -> None:
     assert {expected: answer.text for expected, answer in answers.items()} == {fact: fact for fact in facts}
 
 
+@pytest.mark.long
 def test_facts_are_found_in_a_prompt_longer_than_any_that_it_was_trained_on(embedded: Served) -> None:
     """3,800 tokens, almost twice the longest row. Without interpolated positions it finds seven of ten."""
     rng = random.Random(4000)
@@ -124,6 +126,7 @@ def test_facts_are_found_in_a_prompt_longer_than_any_that_it_was_trained_on(embe
     assert right >= 9
 
 
+@pytest.mark.long
 def test_answers_stay_right_when_memory_runs_out_neighbours_leave_and_engines_die() -> None:
     """Four neighbours that never stop grow beyond their reserve, so agents are preempted and recomputed; the
     engine is killed under all of them; then the neighbours disconnect."""

@@ -1,4 +1,4 @@
-"""Two real engines behind one front, of which one dies: its streams go on at the other, to the byte."""
+"""Two real engines behind one server, of which one dies: its streams go on at the other, to the byte."""
 
 from __future__ import annotations
 
@@ -11,22 +11,32 @@ from typing import Any
 import pytest
 import trio
 
-from loadtests.chaos.saboteur import sitecustomize
 from loadtests.chaos.strikes import Strike, strike
 from loadtests.processes import children
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import Served, eventually, serving
+from tests.fakes.faulty_backend import holding_in_engine_process
 
 STREAMS = 12
 ENGINES = ("0", "1")
+_MIDDLE_TOKENS = 60
+"""By each engine, when one of them is struck."""
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Served]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file `hold` in it stops both engines in the middle of their streams."""
+    made = tmp_path_factory.mktemp("pair")
+    source = holding_in_engine_process(1, _MIDDLE_TOKENS + STREAMS, made)
+    (made / "sitecustomize.py").write_text(f"from loadtests.chaos.saboteur import sitecustomize\n{source}")
+    return made
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Iterator[Served]:
     """The embedded model twice; a stopped engine is found after seconds."""
-    path = os.pathsep.join([str(Path(sitecustomize.__file__).parent), str(Path(__file__).parents[2])])
-    environment = {"PYTHONPATH": path}
-    with serving("--engines", "2", "--stall-seconds", "3", environment=environment, trained=True) as served:
+    environment = {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
+    with serving("--engines", "2", "--stall-seconds", "10", environment=environment, trained=True) as served:
         yield served
 
 
@@ -75,7 +85,7 @@ def generated(served: Served) -> list[float]:
 
 def both_decode(served: Served, before: list[float]) -> bool:
     """Whether each engine has streams that it has given tokens to."""
-    return all(now >= then + 60 for now, then in zip(generated(served), before, strict=True))
+    return all(now >= then + _MIDDLE_TOKENS for now, then in zip(generated(served), before, strict=True))
 
 
 def restarts(served: Served) -> int:
@@ -85,11 +95,15 @@ def restarts(served: Served) -> int:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("kind", "cause"),
-    [(Strike.KILL, "killed"), (Strike.STOP, "hung"), (Strike.MEMORY, "out_of_memory")],
+    [
+        (Strike.KILL, "killed"),
+        pytest.param(Strike.STOP, "hung", marks=pytest.mark.long),
+        pytest.param(Strike.MEMORY, "out_of_memory", marks=pytest.mark.long),
+    ],
     ids=lambda value: value.name.lower() if isinstance(value, Strike) else value,
 )
 def test_streams_of_a_dead_engine_go_on_at_the_other(
-    pair: Served, undisturbed: list[Answer], kind: Strike, cause: str
+    pair: Served, folder: Path, undisturbed: list[Answer], kind: Strike, cause: str
 ) -> None:
     """Killed, stopped or out of memory: every answer is whole, sent once, and to the byte the undisturbed
     one."""
@@ -99,10 +113,13 @@ def test_streams_of_a_dead_engine_go_on_at_the_other(
 
     async def struck() -> list[Answer]:
         answers: list[Answer] = []
+        hold = folder / "hold"
+        hold.touch()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask_all, pair, answers)
             await trio.to_thread.run_sync(partial(eventually, lambda: both_decode(pair, tokens), 60))
             strike(children(pair.process.pid)[0], kind)
+            hold.unlink()
         return answers
 
     for number, (answer, expected) in enumerate(zip(trio.run(struck), undisturbed, strict=True)):

@@ -28,14 +28,15 @@ def _answers(served: Served) -> list[str]:
 
 
 @pytest.mark.timeout(240)
-def test_killed_while_it_writes_the_engine_comes_back_warm_and_right(tmp_path: Path) -> None:
-    """The engine is killed three times at a random moment after a burst of work. Answers stay the same, only
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_killed_while_it_writes_the_engine_comes_back_warm_and_right(tmp_path: Path, kills: int) -> None:
+    """The engine is killed at a random moment after a burst of work. Answers stay the same, only
     the killed streams have errors, the folder stays bounded; and so after a restart."""
     generator = random.Random(7)
     options = ("--kv-disk", str(tmp_path), "--kv-disk-bytes", str(_BOUND))
     with serving(*options) as served:
         expected = _answers(served)
-        for kill in range(3):
+        for kill in range(kills):
             served.post(
                 messages=[{"role": "user", "content": f"{kill} " + _TOPICS[0]}], temperature=0, max_tokens=4
             )

@@ -27,14 +27,9 @@ from loadtests.processes import children, is_gone
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import eventually
 
-CLIENTS = 100
-RESTARTS = 2
 TOKENS = 20
 _PROMPTS = [f"prompt {number}" for number in range(8)]
-_TURNS = f"""
-for turn in {" ".join(map(str, range(RESTARTS + 1)))}; do
-  sh -c 'LISTEN_PID=$$ exec "$@"' sh "$@" || exit
-done
+_LIFE = """sh -c 'LISTEN_PID=$$ exec "$@"' sh "$@" || exit
 """
 """Each server has the socket as its own, as sd_listen_fds(3) says it."""
 
@@ -67,12 +62,12 @@ class Service:
 
 
 @contextmanager
-def activated(*arguments: str) -> Iterator[Service]:
+def activated(*arguments: str, lives: int) -> Iterator[Service]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     serve = [sys.executable, "-m", "api", "service", "run", "--", "--port", str(port), *arguments]
     process = subprocess.Popen(
-        ["systemd-socket-activate", "-l", f"127.0.0.1:{port}", "sh", "-c", _TURNS, "sh", *serve],
+        ["systemd-socket-activate", "-l", f"127.0.0.1:{port}", "sh", "-c", lives * _LIFE, "sh", *serve],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -161,13 +156,13 @@ class Clients:
         return Answer(response.status_code, response.content)
 
 
-async def _restarted(service: Service, clients: Clients) -> None:
+async def _restarted(service: Service, clients: Clients, count: int, restarts: int) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(clients.run, CLIENTS)
-        for _ in range(RESTARTS):
-            await _more(clients, CLIENTS)
+        nursery.start_soon(clients.run, count)
+        for _ in range(restarts):
+            await _more(clients, count)
             await trio.to_thread.run_sync(service.restart)
-        await _more(clients, 2 * CLIENTS)
+        await _more(clients, 2 * count)
         clients.over = True
 
 
@@ -179,20 +174,23 @@ async def _more(clients: Clients, count: int) -> None:
             await trio.sleep(0.05)
 
 
-def test_a_restart_costs_no_client_anything() -> None:
+@pytest.mark.parametrize(
+    ("crowd", "restarts"),
+    [pytest.param(24, 1, id="sample"), pytest.param(100, 2, id="whole", marks=pytest.mark.long)],
+)
+def test_a_restart_costs_no_client_anything(crowd: int, restarts: int) -> None:
     """The first client starts the service; the last server ends, and the shell with it."""
-    slots = str(CLIENTS)
-    plan = ("--engine", "scripted", "--scripted", "step_seconds=0.05", "--max-slots", slots)
-    with activated(*plan) as service:
+    plan = ("--engine", "scripted", "--scripted", "step_seconds=0.05", "--max-slots", str(crowd))
+    with activated(*plan, lives=restarts + 1) as service:
         clients = Clients(service.port, TOKENS)
         trio.run(clients.learn)
         first = service.pid()
-        trio.run(_restarted, service, clients)
+        trio.run(_restarted, service, clients, crowd, restarts)
         assert not clients.faults, (clients.faults, clients.whole, service.lines[-20:])
-        assert clients.whole > 4 * CLIENTS
+        assert clients.whole > (2 + restarts) * crowd
         assert service.pid() != first
         handed_over = sum("handing_over" in line for line in service.lines)
         os.kill(service.pid(), signal.SIGTERM)
         assert service.process.wait(30) == 0
-        assert handed_over == RESTARTS
+        assert handed_over == restarts
         print(f"{clients.whole} answers, {clients.longest_seconds:.1f} s at most")

@@ -11,6 +11,7 @@ import trio
 
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import Served, eventually, serving
+from tests.fakes.faulty_backend import holding_in_engine_process
 
 AGENTS = 8
 BLOCK_TOKENS = 256
@@ -29,7 +30,11 @@ def _tokens_of(served: Served, text: str) -> int:
 def test_agents_behind_one_prefix_compute_only_what_was_not_saved(tmp_path: Path) -> None:
     """All are resumed; they recompute their own prompts, their answers so far, and less than a block of the
     prefix."""
-    with serving("--kv-disk", str(tmp_path), "--max-slots", str(AGENTS)) as served:
+    source = holding_in_engine_process(AGENTS, AGENTS * 20, tmp_path)
+    (tmp_path / "sitecustomize.py").write_text(source)
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])}
+    options = ("--kv-disk", str(tmp_path / "kv"), "--max-slots", str(AGENTS))
+    with serving(*options, environment=environment) as served:
         shared_tokens = _tokens_of(served, SHARED)
         assert shared_tokens > 4 * BLOCK_TOKENS
         eventually(lambda: served.get("/v1/cache")[1]["disk"]["pending_bytes"] == 0, 30)
@@ -37,22 +42,22 @@ def test_agents_behind_one_prefix_compute_only_what_was_not_saved(tmp_path: Path
         answers: list[Answer] = []
 
         async def agent(number: int) -> None:
-            answers.append(await ask(served.port, f"{SHARED}\nAgent {number}.", max_tokens=500))
+            answers.append(await ask(served.port, f"{SHARED}\nAgent {number}.", max_tokens=150))
 
         def said() -> float:
             return served.metric("penstock_generated_tokens_total") - start
 
-        def all_speak() -> bool:
-            running = served.get("/v1/scheduler")[1]["running"]
-            return [one["output_tokens"] > 20 for one in running] == [True] * AGENTS
+        hold, held = tmp_path / "hold", tmp_path / "held"
 
         async def main() -> tuple[float, float]:
             """Return the answers and the computed tokens at the engine's death."""
+            hold.touch()
             async with trio.open_nursery() as nursery:
                 for number in range(AGENTS):
                     nursery.start_soon(agent, number)
-                await trio.to_thread.run_sync(eventually, all_speak, 60)
+                await trio.to_thread.run_sync(eventually, held.exists)
                 os.kill(served.engine_pid(), signal.SIGKILL)
+                hold.unlink()
                 await trio.to_thread.run_sync(eventually, lambda: served.get("/ready")[0] == 503)
                 return said(), served.metric("penstock_prefilled_tokens_total")
 

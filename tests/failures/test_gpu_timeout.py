@@ -18,6 +18,7 @@ from scheduler.events import Failed
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Load, ScriptedPlan
 from tests.cancellation.bench import Client
+from tests.examples import examples
 from tests.failures.test_poison import check_poisonous
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.faulty_backend import HEALTHY, METAL_TIMEOUT, Faults, in_engine_process
@@ -135,7 +136,7 @@ async def test_a_crash_still_counts_against_a_request_that_was_spared(autojump_c
     assert metal.ceilings == [WHOLE, 256, 128, 128]
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=examples(12), deadline=None, derandomize=True)
 @given(most=st.integers(LEAST_CEILING_TOKENS, 600), length=st.integers(1, 4000))
 def test_whatever_chunk_a_device_computes_in_time_every_answer_comes(most: int, length: int) -> None:
     """From the smallest on, with no more deaths than there are halvings."""

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,7 +23,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.errors import RequestRefused
-from scheduler.shared.messages import Retired, ScriptedPlan
+from scheduler.shared.messages import Retired, ScriptedPlan, Submit, ToEngine
 
 _FAIL_AT_TOKEN = 3
 _THREADS = 16
@@ -147,58 +147,47 @@ def install(faults: Faults) -> None:
     setattr(scripted_backend, "ScriptedBackend", make)  # noqa: B010 (mypy: a class is replaced)
 
 
-def in_mlx_engine_process(die_at_token: int) -> str:
-    """As `in_engine_process`, for the MLX back end: each life of the engine ends before the step whose tokens
-    make this many is reported."""
-    return f"""
-import sys
-if "scheduler.engine" in sys.orig_argv:
-    from tests.fakes.faulty_backend import die_at_token
-    die_at_token({die_at_token})
-"""
-
-
-def die_at_token(tokens: int) -> None:
-    """Kill this process when its engine loop has that many tokens."""
-    emit = EngineLoop._emit
-    emitted = 0
-
-    def counted(loop: EngineLoop, result: StepResult) -> Any:
-        nonlocal emitted
-        emitted += len(result.tokens)
-        if emitted >= tokens:
-            _kill()
-        return emit(loop, result)
-
-    setattr(EngineLoop, "_emit", counted)  # noqa: B010 (mypy: a method is replaced)
-
-
-def holding_in_mlx_engine_process(tokens: int, folder: Path) -> str:
-    """For the MLX back end: while the folder has a file `hold`, an engine stops in its middle: it makes the
-    file `held` when that many tokens came since, and goes on when `hold` is gone."""
+def holding_in_engine_process(streams: int, tokens: int, folder: Path) -> str:
+    """As `in_engine_process`, for any back end: an engine stops in the middle of this number of streams while
+    the folder has a file `hold`."""
     return f"""
 import pathlib, sys
 if "scheduler.engine" in sys.orig_argv:
-    from tests.fakes.faulty_backend import hold_at_token
-    hold_at_token({tokens}, pathlib.Path({str(folder)!r}))
+    from tests.fakes.faulty_backend import hold
+    hold({streams}, {tokens}, pathlib.Path({str(folder)!r}))
 """
 
 
-def hold_at_token(tokens: int, folder: Path) -> None:
-    emit = EngineLoop._emit
-    hold, emitted = folder / "hold", 0
+def hold(streams: int, tokens: int, folder: Path) -> None:
+    """While the file `hold` exists, requests wait until all `streams` have come, however late a busy machine
+    sends the last, and start together. When these have `tokens`, the loop makes the file `held`, and goes on
+    when `hold` is gone."""
+    turn, emit = EngineLoop.turn, EngineLoop._emit
+    asked, emitted = folder / "hold", 0
+    withheld: list[ToEngine] = []
+
+    def gathered(loop: EngineLoop, commands: Iterable[ToEngine]) -> Any:
+        taken = list(commands)
+        if asked.exists():
+            withheld.extend(one for one in taken if isinstance(one, Submit))
+            taken = [one for one in taken if not isinstance(one, Submit)]
+            if len(withheld) < streams:
+                return turn(loop, taken)
+        taken += withheld
+        withheld.clear()
+        return turn(loop, taken)
 
     def held(loop: EngineLoop, result: StepResult) -> Any:
         nonlocal emitted
-        if hold.exists():
-            emitted += len(result.tokens)
-            if emitted >= tokens:
-                (folder / "held").touch()
-                while hold.exists():
-                    time.sleep(0.01)
+        emitted = emitted + len(result.tokens) if asked.exists() else 0
+        if emitted >= tokens:
+            (folder / "held").touch()
+            while asked.exists():
+                time.sleep(0.01)
         return emit(loop, result)
 
-    setattr(EngineLoop, "_emit", held)  # noqa: B010 (mypy: a method is replaced)
+    setattr(EngineLoop, "turn", gathered)  # noqa: B010 (mypy: a method is replaced)
+    setattr(EngineLoop, "_emit", held)  # noqa: B010
 
 
 def _raise_death() -> NoReturn:

@@ -1,4 +1,4 @@
-"""Starts a gateway with the lines of `api/README.md`, in front of servers on loopback.
+"""Starts a gateway with the lines of `api/OPERATION.md`, in front of servers on loopback.
 
 smg is installed in an environment of its own (`requirements.txt`), which `make test` builds; elsewhere
 `GATEWAYS_PYTHON` may name its interpreter. nginx and HAProxy are the machine's, where it has them.
@@ -20,9 +20,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.field_table import README
 from tests.grafana.programs import program
 
+PAGE = Path(__file__).parents[2] / "api" / "OPERATION.md"
 START_SECONDS = 60
 TRIES = 3
 """A port that was free a moment ago may be taken."""
@@ -35,8 +35,8 @@ Command = Callable[[Sequence[str], int, Path], list[str]]
 
 
 def documented(language: str) -> str:
-    """Return the block of the README's section about gateways in this language."""
-    section = README.read_text().partition("\n## Gateways\n")[2].partition("\n## ")[0]
+    """Return the block of the page's section about gateways in this language."""
+    section = PAGE.read_text().partition("\n## Gateways\n")[2].partition("\n## ")[0]
     (block,) = re.findall(rf"^```{language}\n(.*?)^```", section, re.S | re.M)
     return str(block)
 

@@ -154,7 +154,7 @@ def test_a_session_stays_at_its_front(command: Command, stays: Served, other: Se
     assert lost.status_code == 400
     error = lost.json()["error"]
     assert error["code"] == "previous_response_not_found"
-    assert f"it is of the front {fronts[here]!r}, this is {fronts[elsewhere]!r}" in error["message"]
+    assert f"it is of the server {fronts[here]!r}, this is {fronts[elsewhere]!r}" in error["message"]
 
 
 @pytest.mark.parametrize("command", BALANCERS, ids=lambda command: command.__name__)

@@ -33,7 +33,7 @@ def test_what_is_said() -> None:
         "prompt of 100000 tokens: 180.0 ms of processor time cold, 20.0 ms warm",
         "9.0 times less; the engine's process 5.0 ms",
         "event loop 6.0 ms of them, the rest in worker threads",
-        "one core of the parent: 50 warm turns/s",
+        "one core of the server: 50 warm turns/s",
         "warm turns 17.8/s, each p50 200 ms, p99 260 ms",
         "0.0% of the warm prompts cached",
         "event loop p50 0.0 ms, p99 4.0 ms (at most 10 ms at p99)",

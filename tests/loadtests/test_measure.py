@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from loadtests.figures import written, written_range
 from loadtests.measure import agents_sustained, measure
 from loadtests.record import Outcome, RequestRecord, RunRecord
+from tests.examples import examples
 from tests.loadtests.recorded import request, run, simulated
 
 
@@ -296,7 +297,7 @@ RUNS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(RUNS)
 def test_figures_keep_their_bounds_whatever_happened(record: RunRecord) -> None:
     """Shares and indices are in 0..1, percentiles in order, counts add up, nothing is NaN or negative."""
@@ -313,7 +314,7 @@ def test_figures_keep_their_bounds_whatever_happened(record: RunRecord) -> None:
         assert ordered == sorted(value for value in ordered if value is not None) or set(ordered) == {None}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(RUNS)
 def test_a_looser_slo_never_makes_less_good(record: RunRecord) -> None:
     """And goodput is attainment times the requests that did not hang up."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from loadtests.prompts import Prompts
 from loadtests.reuse import ReuseIndex
+from tests.examples import examples
 
 Messages = list[dict[str, str]]
 
@@ -44,7 +45,7 @@ prompts = st.lists(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=examples(300))
 @given(said=st.lists(prompts, max_size=12))
 def test_the_share_is_the_longest_common_prefix_with_anything_earlier(said: list[Messages]) -> None:
     """On prompts that share much, from two letters and two roles."""

@@ -1,4 +1,4 @@
-"""Who ends a process ends its group, too; macOS answers EPERM where nothing but zombies is left of it."""
+"""What ends a process ends its group, too; macOS answers EPERM where nothing but zombies is left of it."""
 
 from __future__ import annotations
 

@@ -215,7 +215,8 @@ def test_each_has_the_tokens_that_mlx_lm_gives_it_alone(
         assert rounding(ours, theirs) <= LOGPROB, number
 
 
-@pytest.mark.parametrize("tokens", [400, pytest.param(8000, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("tokens", [400, 8000])
 def test_a_texts_perplexity_is_mlx_lms(served: Served, folder: Path, tokens: int) -> None:
     """The project's own pages, in windows."""
     text = page(_tokenizer(folder).encode, tokens)

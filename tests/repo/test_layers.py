@@ -31,6 +31,7 @@ MAY_IMPORT_MLX = (
     "loadtests/bare_loop.py",
     "loadtests/device/",
     "loadtests/step_process.py",
+    "loadtests/chaos/device_faults.py",
     "loadtests/chaos/saboteur/sitecustomize.py",
 )
 
@@ -49,7 +50,7 @@ def test_the_product_knows_nothing_of_load_tests(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", modules("scheduler/engine"), ids=name_of)
-def test_the_engine_sees_messages_and_no_more_of_its_parent(path: Path) -> None:
+def test_the_engine_sees_messages_and_no_more_of_the_server(path: Path) -> None:
     """No trio, and of our own modules only those that both sides need."""
     for imported in imports(path):
         assert imported.split(".")[0] != "trio"
@@ -141,7 +142,7 @@ def test_what_serves_does_not_know_how_its_model_was_made() -> None:
             assert not [name for name in imports(path) if name.split(".")[0] == "torch"]
 
 
-def test_the_parent_process_runs_without_mlx() -> None:
+def test_the_server_runs_without_mlx() -> None:
     """Also not indirectly: everything that `serve` imports is imported here."""
     program = (
         "import sys, api.serving, scheduler.prompt.tokenizer, transformers;"

@@ -1,4 +1,4 @@
-"""Questions of a reader who knows vLLM: from README.md to the file that decides in at most two links."""
+"""Questions of readers who know vLLM, and of new maintainers: from README.md to the file in two links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repo.tree import ROOT, name_of
+from tests.repo.tree import PACKAGES, ROOT, modules, name_of
 
 MAX_LINKS = 2
 
@@ -52,6 +52,40 @@ QUESTIONS = {
     "Which status has which error?": ("api/answers/errors.py", "from_scheduler"),
 }
 
+QUESTIONS |= {
+    "Where is a stop string matched?": ("scheduler/answer/stop_strings.py", "StopStrings"),
+    "Who decides that a Mac is full, and what goes first?": ("scheduler/engine/budget/policy.py", "Relief"),
+    "Where is a reasoning parser added?": ("scheduler/answer/answer_format.py", "ReasoningSyntax"),
+    "Where is a syntax of tool calls added?": ("scheduler/answer/dialects/description.py", "Dialect"),
+    "What must a new API's encoder have?": ("api/answers/event_stream.py", "Encoder"),
+    "How does a picture become text?": ("api/bodies/media.py", "note"),
+    "Which temperature has a body without one?": ("api/options/model_defaults.py", "Defaults"),
+    "Where are stored responses?": ("api/dialects/responses/store.py", "ResponseStore"),
+    "How are keys checked?": ("api/access/auth.py", "Authentication"),
+    "Which tenant and session has a request?": ("api/access/identity.py", "Identity"),
+    "Who notices that a client is gone?": ("api/http/exchange.py", "Exchange"),
+    "How many bytes may unfinished bodies hold?": ("api/http/body_budget.py", "BodyBudget"),
+    "What happens on SIGTERM?": ("api/serving.py", "serve"),
+    "What does the live page get?": ("api/admin/live.py", "LiveFeed"),
+    "What does `penstock doctor` find?": ("api/cli/doctor/findings.py", "findings"),
+    "How does `penstock pull` resume?": ("api/cli/models/download.py", "Download"),
+    "What is in the systemd unit?": ("api/cli/service/systemd_unit.py", "unit_text"),
+    "How is a chat template rendered?": ("scheduler/prompt/chat_template.py", "renderer"),
+    "Which engine gets a request?": ("scheduler/engines/placement.py", "least_seconds"),
+    "Which request is blamed for a crash?": ("scheduler/engines/poison.py", "culprit_of"),
+    "Which model is unloaded for another one?": ("scheduler/fleet/residency.py", "decide"),
+    "How does another machine's engine join?": ("scheduler/engine/joining.py", "join"),
+    "How is a machine's token checked?": ("scheduler/shared/hello.py", "check_hello"),
+    "How do ranks stay equal?": ("scheduler/engine/ranks/all_ranks.py", "AllRanks"),
+    "What differs between Metal, CUDA and a CPU?": ("scheduler/engine/mlx/device.py", "MlxDevice"),
+    "What is changed of mlx-lm?": ("scheduler/engine/mlx/upstream/apply.py", "apply"),
+    "How is a new model found wrong in a batch?": ("scheduler/engine/mlx/load_check.py", "check"),
+    "What happens after a watchdog of the device?": ("scheduler/engine/chunk_ceiling.py", "ChunkCeiling"),
+    "What is the log line of a request?": ("scheduler/telemetry/request_recorder.py", "RequestRecorder"),
+    "What stands in for an engine in tests?": ("tests/fakes/loopback_engine.py", "LoopbackLauncher"),
+}
+"""The second thirty are a new maintainer's."""
+
 
 def targets(page: Path) -> Iterator[Path]:
     """Pages and Python files that a page links to or names in backticks, if they exist."""
@@ -89,6 +123,14 @@ def test_a_reader_finds_the_file_in_two_links(question: str) -> None:
     assert symbol in defined
 
 
+def test_each_file_is_in_a_map() -> None:
+    """A file is one idea, worth a line in a page that README.md links to."""
+    files = [path for package in PACKAGES for path in modules(package)]
+    files = [path for path in files if not path.name.startswith("__") and "training" not in path.parts]
+    missing = [name_of(path) for path in files if path not in links_from_readme()]
+    assert not missing, f"no page that README.md links to names these: {missing}"
+
+
 @pytest.mark.parametrize("readme", sorted(ROOT.glob("[a-z]*/**/README.md")), ids=name_of)
 def test_the_maps_name_files_that_exist(readme: Path) -> None:
     """Each package's README maps a question to a file; a map that has drifted is worse than none."""
@@ -109,7 +151,7 @@ def test_decisions_name_files_that_exist(readme: Path) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [ROOT / "README.md", ROOT / "DESIGN.md", *sorted(ROOT.glob("[a-z]*/**/*.md"))],
+    [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("[a-z]*/**/*.md"))],
     ids=name_of,
 )
 def test_links_lead_somewhere(page: Path) -> None:

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -35,8 +37,29 @@ RETIRED = {
     r"token floor": "minimum token estimate",
     r"(?:is|are|was|were|be|being|been) told": "is reported, is sent, learns",
     r"telling": "reporting",
+    r"kinship|kin": "compatibility (of engines)",
+    r"keepers?": "model loader",
+    r"gangs?": "ranks, a group",
+    r"seats?": "slot",
+    r"parent process(?:es)?|parent side": "server",
 }
 """Patterns of whole words, after `_` and CamelCase are split; beside each what is written now."""
+
+LEFT = {
+    r"told": ("reported, sent", 0),
+    r"said": ("output, generated, reported", 1),
+    r"heard": ("replies, reports", 1),
+    r"fronts?": ("server", 10),
+    r"stor(?:y|ies)": ("report", 1),
+}
+"""What is written instead, and how often the word is left in the product's code, which may only fall. Option
+names and wire fields keep theirs."""
+PRODUCT = ("api/", "grafana/", "loadtests/", "scheduler/")
+RIDDLES = {
+    r"Of\b": "a sentence with a subject and a verb, an imperative or a noun phrase",
+    r"(?:.*\W)?None: ": "a sentence about None: Return the part, or None if there is none",
+}
+"""Patterns of docstrings from their beginning; beside each what is written instead."""
 
 SUFFIXES = (".py", ".md", ".yml", ".html", ".toml")
 EXEMPT = ("CHANGELOG.md", "tests/repo/test_words.py", "scheduler/models/training/", "tests/api/agents/")
@@ -97,6 +120,62 @@ def test_a_retired_word_is_found_in_names_and_across_lines(text: str) -> None:
 )
 def test_ordinary_words_pass(text: str) -> None:
     assert not any(pattern(words).search(split_names(text)) for words in RETIRED)
+
+
+@pytest.mark.parametrize("words", LEFT)
+def test_a_word_that_is_left_becomes_no_more_frequent(words: str) -> None:
+    instead, left = LEFT[words]
+    found = [place for place in places(words) if place.startswith(PRODUCT) and ".py:" in place]
+    assert len(found) <= left, f"write {instead}; these {len(found)} are {left} at most:\n" + "\n".join(found)
+
+
+def docstrings(name: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of each docstring of a file, those of attributes included."""
+    for node in ast.walk(ast.parse((ROOT / name).read_text())):
+        body = getattr(node, "body", None)
+        for statement in body if isinstance(body, list) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield statement.lineno, " ".join(text.split())
+                case _:
+                    pass
+
+
+@pytest.mark.parametrize("riddle", RIDDLES)
+def test_no_docstring_is_a_riddle(riddle: str) -> None:
+    names = [name for name, _ in texts() if name.startswith(PRODUCT) and name.endswith(".py")]
+    assert len(names) > 500
+    found = [
+        f"{name}:{line}: {text}"
+        for name in names
+        for line, text in docstrings(name)
+        if re.match(riddle, text)
+    ]
+    assert not found, f"write {RIDDLES[riddle]} for these {len(found)}:\n" + "\n".join(found)
+
+
+PROCESS_NAMES = {
+    r"(?:the|a|one|another|this|its) parent(?:'s)?": "the server",
+    r"(?<!in\s)(?:front|fronts|front's)": "the server",
+    r"api process": "the server",
+}
+"""In pages the two processes have one name each: the server, the engine."""
+
+
+def prose(page: Path) -> str:
+    """Return a page without its code: names of options, files and messages stay as they are."""
+    return re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", page.read_text(), flags=re.S)
+
+
+PAGES = [
+    path for path in sorted(ROOT.glob("**/*.md")) if path.name != "CHANGELOG.md" and ".venv" not in path.parts
+]
+
+
+@pytest.mark.parametrize("words", PROCESS_NAMES)
+def test_pages_call_the_server_the_server(words: str) -> None:
+    found = [f"{page}: {hit[0]}" for page in PAGES for hit in pattern(words).finditer(prose(page))]
+    assert not found, f"write {PROCESS_NAMES[words]}:\n" + "\n".join(found)
 
 
 def counts_by_file() -> Counter[str]:

@@ -13,6 +13,7 @@ from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine_bounds import LEAST_CEILING_TOKENS, EngineBounds
 from scheduler.shared.messages import SetMemoryLimit
 from scheduler.statistics import DeathCause
+from tests.examples import examples
 
 BOUNDED = (DeathCause.OUT_OF_MEMORY, DeathCause.GPU_TIMEOUT)
 
@@ -79,7 +80,7 @@ def test_the_load_message_carries_the_part_of_a_memory_budget() -> None:
     assert (part.memory_limit, part.sharers, part.memory_most_bytes) == (3_000, 4, 9_000)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=examples(200))
 @given(length=st.integers(1, 200_000), spare_part=st.floats(1.0, 64.0))
 def test_a_prompt_that_small_chunks_get_through_is_read_after_few_deaths(
     length: int, spare_part: float

@@ -86,7 +86,7 @@ def steps_of_first_come_first_served(lengths: list[int], slots: int) -> list[int
     return joins
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=24), slots=st.integers(1, 4))
 def test_no_request_waits_while_a_slot_is_free(lengths: list[int], slots: int) -> None:
     """Many more requests than slots: each joins at exactly the step of the best schedule."""

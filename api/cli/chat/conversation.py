@@ -1,4 +1,4 @@
-"""The conversation of `penstock chat`: what was said, and the body of the request that asks for more."""
+"""The conversation of `penstock chat`: its messages, and the body of the request for the next one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Conversation:
     model: str
     system: str = ""
     messages: list[dict[str, Any]] = field(default_factory=list)
-    """As OpenAI's API has them, without the system's, and without thinking: chat templates drop that of
-    earlier turns."""
+    """The messages in the form of OpenAI's API, without the system's, and without thinking: chat templates
+    drop that of earlier turns."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Fields of the body that the user has set: the server knows which there are, and their bounds."""
     tools: tuple[Mapping[str, Any], ...] = ()

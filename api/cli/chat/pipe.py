@@ -17,7 +17,7 @@ from api.cli.running_server import Address
 from api.cli.terminal import exit_code, printable
 
 MOST_CHARACTERS = 16 << 20
-"""Of standard input: the longest body that a server takes by default."""
+"""Bound on standard input: the longest body that a server takes by default."""
 
 
 def question(words: str, stdin: TextIO) -> str:

@@ -92,7 +92,7 @@ class Session:
                 self._say(str(error), style="red")
 
     def _command(self, name: str, argument: str) -> str:
-        """Return what is to be said. Raise OperatorError."""
+        """Return the text to show. Raise OperatorError."""
         talk = self.conversation
         match name:
             case "/system":

@@ -15,9 +15,9 @@ from api.cli.terminal import one_line, printable
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ROWS_LEFT = 3
-"""Of the terminal's height: what is taller than it cannot be erased."""
+"""Rows of the terminal's height that stay free: a taller block cannot be erased."""
 _MOST_LIVE_CHARACTERS = 8000
-"""Of a block that is drawn as Markdown at each frame; the end of a longer one is drawn as text."""
+"""Bound on a block that is drawn as Markdown at each frame; the end of a longer one is drawn as text."""
 
 
 def finished(text: str) -> int:
@@ -45,7 +45,7 @@ class AnswerView:
     def __init__(self, console: Console, answer: Answer) -> None:
         self._console = console
         self._answer = answer
-        self._thought = self._said = 0
+        self._thought = self._written = 0
         """Pieces that were taken from the answer."""
         self._thoughts = self._rest = ""
         """Thinking and text that are not printed yet."""
@@ -82,8 +82,8 @@ class AnswerView:
     def _print_finished(self, *, is_all: bool = False) -> None:
         answer = self._answer
         self._thoughts += "".join(answer.thinking[self._thought :])
-        self._rest += "".join(answer.text[self._said :])
-        self._thought, self._said = len(answer.thinking), len(answer.text)
+        self._rest += "".join(answer.text[self._written :])
+        self._thought, self._written = len(answer.thinking), len(answer.text)
         end = len(self._thoughts) if is_all or answer.text else self._thoughts.rfind("\n") + 1
         if end:
             self._print(_thinking(self._thoughts[:end]))
@@ -123,8 +123,9 @@ def _markdown(text: str) -> RenderableType:
 
 
 class _Lines:
-    """Without rich's empty lines around a block, and the spaces that it fills lines with, which would wrap
-    when the terminal gets narrower. `is_tail`: only as many of the last lines as the terminal has."""
+    """Lines without rich's empty lines around a block, and without the spaces that it fills lines with, which
+    would wrap when the terminal gets narrower. `is_tail`: only as many of the last lines as the terminal
+    has."""
 
     def __init__(self, content: RenderableType, *, is_tail: bool = False) -> None:
         self._content = content

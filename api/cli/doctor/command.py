@@ -93,10 +93,10 @@ def show(facts: Facts, found: Sequence[Finding], console: Console) -> None:
     table.add_column(max_width=16, overflow="fold")
     table.add_column(overflow="fold")
     for one in found:
-        told = Text(one.what)
+        described = Text(one.what)
         if one.todo:
-            told.append(f"\n→ {one.todo}", style="dim" if one.level == "ok" else "")
-        table.add_row(Text(one.level, style=_STYLES[one.level]), Text(one.topic), told)
+            described.append(f"\n→ {one.todo}", style="dim" if one.level == "ok" else "")
+        table.add_row(Text(one.level, style=_STYLES[one.level]), Text(one.topic), described)
     console.print(table)
     served = [one for one in facts.models if not one.reason]
     if served:

@@ -38,7 +38,7 @@ class Pin:
 
     package: str
     wanted: str
-    """As the metadata has it, `>=5,<6`; empty: any."""
+    """The version as the metadata has it, `>=5,<6`; empty for any."""
     found: str
     """Empty: it is not installed."""
     accepted: bool
@@ -46,7 +46,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Blas:
-    """Of the engine's matrix products, as `serve --blas auto` chooses it."""
+    """The library of the engine's matrix products, as `serve --blas auto` chooses it."""
 
     name: str
     warning: str = ""
@@ -64,18 +64,18 @@ class Leftover:
 class ModelOnDisk:
     model: DiskModel
     plan: MemoryPlan | None
-    """None: it is no model, or MLX does not work here."""
+    """The memory plan. None if it is no model, or MLX does not work here."""
     agents: int | None = None
-    """How many sequences of `agent_tokens` run at a time; None: not known."""
+    """How many sequences of `agent_tokens` run at a time, or None if unknown."""
     agent_tokens: int = 0
-    """As asked for, or the model's context, if that is less."""
+    """The number asked for, or the model's context, if that is less."""
     reason: str = ""
-    """Why it cannot be served here; empty: it can."""
+    """Why it cannot be served here, or an empty string if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`*_bytes` None: the system does not say."""
+    """What the machine has. `*_bytes` are None if the system does not report them."""
 
     version: Version
     platform: str
@@ -88,16 +88,16 @@ class Facts:
     cards: int = 0
     """NVIDIA's, that the driver shows and CUDA_VISIBLE_DEVICES allows."""
     machine: Machine | None = None
-    """None: MLX does not work."""
+    """The machine, or None if MLX does not work."""
     machine_error: str = ""
     limit_bytes: int = 0
     """All that an engine may use by default; 0: not known."""
     physical_bytes: int = 0
     available_bytes: int | None = None
     cores: int = 1
-    """That this process may run on."""
+    """Number of cores that this process may run on."""
     quota_cores: float | None = None
-    """Of its control group; None: no quota."""
+    """The quota of its control group; None without a quota."""
     blas: Blas | None = None
     pins: tuple[Pin, ...] = ()
     ports: tuple[Port, ...] = ()
@@ -105,12 +105,12 @@ class Facts:
     open_files: int = 0
     """The hard limit."""
     wanted_files: int = 0
-    """For `serve`'s default bound on connections."""
+    """Number of files for `serve`'s default bound on connections."""
     connections: int = 0
     """What that bound becomes within the limit."""
     leftovers: tuple[Leftover, ...] = ()
     variable_error: str = ""
-    """What `serve` would say of the PENSTOCK_ variables; empty: nothing."""
+    """The error that `serve` would raise for the PENSTOCK_ variables; empty without one."""
     tokens: int = 0
-    """Of an agent, as asked for."""
+    """Tokens of an agent, as asked for."""
     models: tuple[ModelOnDisk, ...] = ()

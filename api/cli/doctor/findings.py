@@ -27,7 +27,7 @@ class Finding:
     topic: str
     what: str
     todo: str = ""
-    """A command, or what to change; empty: nothing is to be done."""
+    """A command, or what to change; empty if there is nothing to do."""
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
@@ -161,9 +161,9 @@ def _packages(facts: Facts) -> Iterator[Finding]:
         again = f"pip install '{pin.package}{pin.wanted}'"
         yield Finding("problem", "packages", f"{pin.package} is not installed", again)
     if other:
-        said = ", ".join(map(_pinned, other))
+        packages = ", ".join(map(_pinned, other))
         again = " ".join(f"'{pin.package}{pin.wanted}'" for pin in other)
-        yield Finding("note", "packages", f"not as Penstock asks: {said}", f"pip install {again}")
+        yield Finding("note", "packages", f"not as Penstock asks: {packages}", f"pip install {again}")
     if not missing and not other:
         yield Finding("ok", "packages", f"{len(facts.pins)} as Penstock asks for them")
 

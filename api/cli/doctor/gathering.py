@@ -143,7 +143,7 @@ def _pin(text: str, extras: Sequence[str]) -> Pin | None:
 
 
 def port_fact(number: int) -> Port:
-    """As `serve` would listen, on the loopback address."""
+    """Return whether the port is free: bind as `serve` would, on the loopback address."""
     # Asked first: macOS lets 127.0.0.1 be bound beside another program's *, which it then hides.
     with suppress(OSError):
         socket.create_connection((_HOST, number), _ASK_SECONDS).close()

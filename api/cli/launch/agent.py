@@ -14,14 +14,14 @@ from api.cli.running_server import ListedModel, RunningServer
 NO_KEY = "dummy"
 """Sent to a server without keys: agents refuse to start with none."""
 FOLDER = "{folder}"
-"""At the start of a value: where the files of `Setup.files` are."""
+"""Prefix of a value that stands for the folder of `Setup.files`."""
 IDLE_MS = 3_600_000
-"""For agents that end a stream after five minutes without an event, and ask again: a long prompt may take
-longer on a small machine, and what keeps the connection alive meanwhile is no event to them."""
+"""Bound for agents that end a stream after five minutes without an event, and ask again: a long prompt may
+take longer on a small machine, and what keeps the connection alive meanwhile is no event to them."""
 _BYTES_A_TOKEN = 4
 _OUTPUT_SHARE = 4
 _MOST_OUTPUT_TOKENS = 32_000
-"""What Claude Code and OpenCode ask for where nothing is said."""
+"""The default of Claude Code and OpenCode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Target:
     """A server, and what an agent uses of it."""
 
     url: str
-    """Without `/v1`."""
+    """The server's address without `/v1`."""
     key: str = field(repr=False)
     model: ListedModel
     small: ListedModel
-    """For titles, summaries and the like."""
+    """The model for titles, summaries and the like."""
     models: tuple[ListedModel, ...]
     """All that an agent may switch to."""
 
@@ -84,7 +84,7 @@ class Agent:
     """A coding agent with a command line."""
 
     name: str
-    """In `penstock launch NAME`."""
+    """The name in `penstock launch NAME`."""
     title: str
     executable: str
     install: str

@@ -116,7 +116,7 @@ def launch(
         served = server.model(wanted)
         if is_own:
             click.echo(f"penstock: no server at {where.url}; started one with {served.name}", err=True)
-        if said := warning(chosen, served):
-            click.echo(f"penstock: {said}", err=True)
+        if notice := warning(chosen, served):
+            click.echo(f"penstock: {notice}", err=True)
         code = foreground.run(setup, (executable, *setup.arguments, *arguments), environment)
     sys.exit(code)

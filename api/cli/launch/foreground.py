@@ -92,7 +92,7 @@ def _forwarding() -> Iterator[Callable[[int], None]]:
 
 
 def _in_foreground() -> bool:
-    """Whether a terminal sent the signal to the agent as well."""
+    """Return whether a terminal sent the signal to the agent as well."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

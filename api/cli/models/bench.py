@@ -40,14 +40,14 @@ _PROMPT_SECONDS = 4.0
 """A prompt is not sent again where its answer took longer."""
 _PACED_SECONDS = 4.0
 _ENOUGH = 0.7
-"""Of those seconds; where the first answers were short, further ones follow."""
+"""Part of those seconds that is enough; where the first answers were short, further ones follow."""
 _FEWEST_TOKENS, _MOST_TOKENS = 16, 1024
 _GROWTH = 4
-"""From round to round: a speed that is measured for a moment may be wrong."""
+"""Growth from round to round: a speed that is measured for a moment may be wrong."""
 _OF_CONTEXT = 4
 """An answer takes a quarter of it at most."""
 _MOST_SECONDS, _MOST_PACED_SECONDS = 60.0, 10.0
-"""Of a request; what has come then counts."""
+"""Bounds on a request; what has come then counts."""
 _PERCENTILE = 99
 
 

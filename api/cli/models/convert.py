@@ -43,7 +43,7 @@ _STOP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the weights become. `bits` None: they are not packed."""
+    """What the weights become. Without `bits` they are not packed."""
 
     bits: int | None = None
     group_size: int | None = None
@@ -54,7 +54,7 @@ class Target:
 
     @property
     def suffix(self) -> str:
-        """Of the result's name."""
+        """Return the suffix of the result's name."""
         if self.recipe is not None:
             return self.recipe
         if self.mode != "affine":
@@ -63,7 +63,7 @@ class Target:
 
     @property
     def arguments(self) -> list[str]:
-        """Of `mlx_lm convert`."""
+        """Return the arguments of `mlx_lm convert`."""
         found = ["--dequantize"] if self.dequantize else []
         if self.bits is not None or self.recipe is not None:
             found += ["--quantize", "--q-mode", self.mode]

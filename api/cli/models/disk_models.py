@@ -30,7 +30,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """As config.json has it."""
+    """The quantization in config.json."""
 
     bits: int
     """The fewest of any packed layer."""
@@ -55,30 +55,31 @@ class DiskModel:
     """What `serve --model` takes."""
     source: Source
     disk_bytes: int = 0
-    """Of its files; two revisions may share some."""
+    """Size of its files; two revisions may share some."""
     partial_bytes: int = 0
-    """Of downloads that were cut, which `pull` resumes."""
+    """Size of downloads that were cut, which `pull` resumes."""
     revision: str = ""
     """The hub's commit."""
     reason: str = ""
-    """Why it cannot be served; empty: nothing that its files say is against it."""
+    """Why it cannot be served, as far as its files show; empty if it can."""
     model_type: str = ""
     task: ModelKind = "chat"
     weights_bytes: int = 0
-    """In memory, of the type that is stored."""
+    """Size in memory, of the type that is stored."""
     wide_weights_bytes: int = 0
-    """In memory, in float32: what a CPU computes with (`Traits.wide_weights`)."""
+    """Size in memory in float32, which a CPU computes with (`Traits.wide_weights`)."""
     packed_weights_bytes: int = 0
-    """In memory, quantised weights as they are and all else in float32: `--weights-dtype packed`."""
+    """Size in memory with quantised weights as they are and all else in float32: `--weights-dtype packed`."""
     dtype: str = ""
-    """Of most of its numbers that are not packed."""
+    """Type of most of its numbers that are not packed."""
     quantization: Quantization | None = None
     context_tokens: int = 0
     chat_template: bool = False
     tool_dialect: str = ""
-    """As `--tool-parser auto` finds it: none, generic, or a parser's name; empty: not read."""
+    """The dialect that `--tool-parser auto` finds: none, generic, or a parser's name; empty if it was not
+    read."""
     reasoning_dialect: str = ""
-    """As `--reasoning-parser auto` finds it."""
+    """The dialect that `--reasoning-parser auto` finds."""
 
     @property
     def is_model(self) -> bool:
@@ -107,7 +108,7 @@ def find(
 ) -> list[DiskModel]:
     """Return every model of the hub's cache, of Penstock's own folder and of `folders`, and the embedded one,
     in order of their names. `cache`, `made`: other places than this user's. Not `dialects`: they stay empty,
-    as `chat_template` is, and nothing slow is loaded. Raises nothing for what a folder may hold."""
+    as `chat_template` is, and nothing slow is loaded. Raise nothing for what a folder may hold."""
     places = [
         *_hub_places(hub_cache() if cache is None else cache),
         *_folder_places([made_models_folder() if made is None else made], given=False),
@@ -122,8 +123,8 @@ def find(
 def named(
     text: str, folders: Iterable[Path] = (), *, cache: Path | None = None, made: Path | None = None
 ) -> DiskModel | None:
-    """Return the model of a name that `find` gives, or of a folder; None: there is none. Its dialects are
-    read."""
+    """Return the model of a name that `find` gives, or of a folder, or None if there is none. Its dialects
+    are read."""
     for model in find(folders, cache=cache, made=made, dialects=False):
         if text == model.name:
             return with_dialects([model])[0]
@@ -204,7 +205,8 @@ def _dtype(stored: Iterable[weight_files.StoredTensor]) -> str:
 
 
 def quantization(config: Any, packed_layers: int) -> Quantization | None:
-    """Return what a config.json says of a model with this many packed layers; None: none is."""
+    """Return the quantization that a config.json names for a model with this many packed layers, or None if
+    none is packed."""
     found = config.get("quantization") or config.get("quantization_config")
     if not isinstance(found, dict):
         return None
@@ -222,7 +224,7 @@ def quantization(config: Any, packed_layers: int) -> Quantization | None:
 
 
 def _hub_places(cache: Path) -> Iterator[DiskModel]:
-    """Each snapshot of each repository; of one without any, its folder. Read here and not by
+    """Yield each snapshot of each repository; of one without any, its folder. Read here and not by
     `scan_cache_dir`, which leaves out a repository whole where one link is broken."""
     for repository in _subfolders(cache):
         if not repository.name.startswith(_REPO_PREFIX):
@@ -242,8 +244,8 @@ def _hub_places(cache: Path) -> Iterator[DiskModel]:
 
 
 def _folder_places(folders: Iterable[Path], *, given: bool) -> Iterator[DiskModel]:
-    """A folder that is a model, or the models in it, at most two deep (`owner/name`). What an operator has
-    `given` and holds none is listed."""
+    """Yield a folder that is a model, or the models in it, at most two deep (`owner/name`). What an operator
+    has `given` and holds none is listed."""
     for folder in folders:
         folder = folder.expanduser()
         if not folder.is_dir():
@@ -276,7 +278,7 @@ def _is_candidate(folder: Path) -> bool:
 
 
 def _distinct(places: Iterable[DiskModel]) -> list[DiskModel]:
-    """The first of those with one folder, which several options may name."""
+    """Return the first of those with one folder, which several options may name."""
     found: dict[str, DiskModel] = {}
     for place in places:
         found.setdefault(os.path.realpath(place.folder), place)
@@ -284,7 +286,8 @@ def _distinct(places: Iterable[DiskModel]) -> list[DiskModel]:
 
 
 def _disk_bytes(folder: Path) -> int:
-    """The files below, links followed: a snapshot's are links to blobs, of which each counts once."""
+    """Return the bytes of the files below, links followed: a snapshot's are links to blobs, of which each
+    counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for base, _, names in os.walk(folder, onerror=None):
         for name in names:

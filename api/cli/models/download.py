@@ -28,7 +28,7 @@ from api.cli.models.hub import HubFile, HubListing
 _TIMEOUT = httpx.Timeout(20.0, connect=15.0)
 """The first is the longest silence of a download."""
 _TRIES, _PAUSE_SECONDS = 5, 1.0
-"""In a row without a byte; pauses double."""
+"""Tries in a row without a byte; pauses double."""
 _READ_BYTES = 1 << 20
 _AT_A_TIME = 4
 _SPARE_BYTES = 256 << 20
@@ -36,7 +36,7 @@ _SPARE_BYTES = 256 << 20
 
 
 class Progress(Protocol):
-    """What is said of a download while it runs."""
+    """The state of a download, reported while it runs."""
 
     def begin(self, file: HubFile, have_bytes: int) -> None: ...
 
@@ -63,7 +63,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Where the model is, and what was checked."""
+    """The folder of the model, and what was checked."""
 
     folder: Path
     fetched_bytes: int
@@ -98,7 +98,7 @@ class Download:
         return self.repository / "snapshots" / self.listing.commit
 
     def missing(self) -> list[HubFile]:
-        """Files whose blob is not there in its full size."""
+        """Return files whose blob is not there in its full size."""
         return [file for file in self.listing.files if _size(self._blob(file)) != file.nbytes]
 
     @property

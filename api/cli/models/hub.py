@@ -56,7 +56,7 @@ def check_id(model: str) -> None:
 
 
 def list_files(model: str, revision: str, endpoint: str | None = None) -> HubListing:
-    """Ask the hub for the files of a revision. `endpoint` None: as HF_ENDPOINT says. Raise OperatorError,
+    """Ask the hub for the files of a revision. Without `endpoint`, HF_ENDPOINT applies. Raise OperatorError,
     also where the repository holds no weights that can be served."""
     check_id(model)
     if not _is_safe(revision):
@@ -87,7 +87,7 @@ def list_files(model: str, revision: str, endpoint: str | None = None) -> HubLis
 
 
 def _is_safe(path: str) -> bool:
-    """Whether a file stays in the folder that it is written to."""
+    """Return whether a file stays in the folder that it is written to."""
     return not path.startswith("/") and ".." not in path.split("/") and "\\" not in path and "\0" not in path
 
 

@@ -20,11 +20,11 @@ class MemoryPlan:
     least_bytes: int
     """The least limit that it runs within."""
     kv_bytes: int = 0
-    """For running sequences and cached prefixes; 0: it does not fit."""
+    """Bytes for running sequences and cached prefixes; 0 if it does not fit."""
     row: RowBytes | None = None
-    """None: not known, because mlx-lm could not build the model."""
+    """Bytes of a row, or None if unknown because mlx-lm could not build the model."""
     reason: str = ""
-    """Why it does not fit, with figures; empty: it does."""
+    """Why it does not fit, with figures; empty if it fits."""
 
     @property
     def fits(self) -> bool:
@@ -32,18 +32,18 @@ class MemoryPlan:
 
     @property
     def kv_bytes_per_token(self) -> int | None:
-        """Of a long sequence; None: not known."""
+        """Return the KV bytes a token of a long sequence, or None if unknown."""
         return None if self.row is None else self.row.token_bytes
 
     def agents(self, tokens: int) -> int | None:
-        """Return how many sequences of `tokens` tokens run at a time that share nothing. What they share is
-        counted once by the engine, so more of them do. None: not known."""
+        """Return how many sequences of `tokens` tokens run at a time that share nothing, or None if unknown.
+        The engine counts once what they share, so more of them run then."""
         if self.row is None:
             return None
         return self.kv_bytes // max(1, self.row.held(tokens))
 
     def longest(self, context_tokens: int) -> int | None:
-        """Return the tokens of the longest sequence that runs alone. None: not known."""
+        """Return the tokens of the longest sequence that runs alone, or None if unknown."""
         if self.row is None:
             return None
         shortest, longest = 0, context_tokens
@@ -59,8 +59,8 @@ class MemoryPlan:
 def memory_plan(
     model: DiskModel, machine: Machine, measured: ModelMemory | None, memory_option: float = 0.0
 ) -> MemoryPlan:
-    """Return the plan of `model`. `measured`: what a child process found; None: the weights are those of the
-    files, and rows are not known. `memory_option`: as `--memory-limit`, 0: the default."""
+    """Return the plan of `model`. `measured`: what a child process found; without it the weights are those of
+    the files, and rows are unknown. `memory_option` is `--memory-limit`, 0 for the default."""
     of_files = model.wide_weights_bytes if machine.wide_weights else model.weights_bytes
     weights_bytes = of_files if measured is None else measured.weights_bytes
     row = None if measured is None else measured.row

@@ -33,26 +33,27 @@ _NAME_COLUMNS = 28
 
 
 class _Lines:
-    """Where nobody watches: a line a large file and every ten seconds, with the rate since the last."""
+    """Progress without a terminal: a line a large file and every ten seconds, with the rate since the
+    last."""
 
     def __init__(self, total_bytes: int, say: Callable[[str], None], now: Callable[[], float]) -> None:
         self._say, self._now = say, now
-        self._total_bytes, self._had_bytes, self._said = total_bytes, 0, (now(), 0)
+        self._total_bytes, self._had_bytes, self._reported = total_bytes, 0, (now(), 0)
 
     def begin(self, file: HubFile, have_bytes: int) -> None:
         self._had_bytes += have_bytes
-        self._said = (self._said[0], self._said[1] + have_bytes)
+        self._reported = (self._reported[0], self._reported[1] + have_bytes)
         if have_bytes:
             self._say(f"{file.path}: goes on at {gigabytes(have_bytes)} of {gigabytes(file.nbytes)}")
 
     def advance(self, file: HubFile, nbytes: int) -> None:
         self._had_bytes += nbytes
-        at, had_bytes = self._said
+        at, had_bytes = self._reported
         if (seconds := self._now() - at) >= _LINE_SECONDS:
             rate = max(0, self._had_bytes - had_bytes) / seconds
             done = f"{gigabytes(self._had_bytes)} of {gigabytes(self._total_bytes)}"
             self._say(f"{done}, {gigabytes(int(rate))}/s")
-            self._said = (self._now(), self._had_bytes)
+            self._reported = (self._now(), self._had_bytes)
 
     def done(self, file: HubFile) -> None:
         if file.path.endswith(".safetensors"):
@@ -63,7 +64,7 @@ class _Lines:
 
 
 class _Bars:
-    """On a terminal: a bar for each file that comes, and one for all of them."""
+    """Progress on a terminal: a bar for each file that comes, and one for all of them."""
 
     def __init__(self, progress: Progress, total_bytes: int) -> None:
         self._progress = progress

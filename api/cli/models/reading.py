@@ -29,7 +29,7 @@ folders_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """`plan` None: it is no model, or MLX does not work here."""
+    """A model with its plan. `plan` is None if it is no model, or MLX does not work here."""
 
     model: DiskModel
     plan: MemoryPlan | None
@@ -57,7 +57,7 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`machine` None: MLX does not work here, as `reason` says."""
+    """The models and the machine. `machine` is None if MLX does not work here; `reason` has the cause."""
 
     models: tuple[PlannedModel, ...]
     machine: Machine | None

@@ -84,7 +84,7 @@ def remove(removal: Removal) -> None:
 
 
 def _blobs(snapshot: Path) -> list[Path]:
-    """Where the links of a snapshot lead."""
+    """Return the files that a snapshot's links lead to."""
     links = [path for path in snapshot.rglob("*") if path.is_symlink()]
     return sorted({Path(os.path.normpath(link.parent / link.readlink())) for link in links})
 
@@ -96,7 +96,7 @@ def _refers(path: Path, commit: str) -> bool:
 
 
 def _freed(paths: Sequence[Path]) -> int:
-    """The files below, links not followed."""
+    """Return the bytes of the files below, links not followed."""
     return sum(
         file.lstat().st_size
         for path in paths

@@ -77,7 +77,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def write_new(path: Path, text: str) -> bool:
-    """Write a file that only its owner reads, from its first byte on; False if there is one already. Raises
+    """Write a file that only its owner reads, from its first byte on; False if there is one already. Raise
     OSError."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)

@@ -19,7 +19,7 @@ def plist(options: ServiceOptions, places: Places) -> bytes:
         "RunAtLoad": True,
         "ThrottleInterval": options.restart_seconds,
         "ExitTimeOut": int(options.drain_seconds) + _STOP_MARGIN_SECONDS,
-        # Neither its disk nor its cores are throttled, as those of a background job would be.
+        # No background throttling of I/O or CPU.
         "ProcessType": "Interactive",
         "Umask": 0o077,
         "SoftResourceLimits": {"NumberOfFiles": 10240},

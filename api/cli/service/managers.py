@@ -35,13 +35,13 @@ class ManagerState:
     """What the manager says of the service."""
 
     text: str
-    """As `active (running)`."""
+    """The state, as in `active (running)`."""
     is_active: bool
     """It runs or is being started; otherwise nothing will come of waiting."""
     restarts: int | None
     pid: int | None = None
     memory_bytes: int | None = None
-    """Of all its processes, where the manager counts it."""
+    """Memory of all its processes, where the manager counts it."""
 
 
 class Manager(Protocol):
@@ -192,7 +192,7 @@ class Launchd:
         return []
 
     def _printed(self, target: str) -> str:
-        """Return what launchd knows of it; empty: nothing."""
+        """Return launchd's description of it; empty without one."""
         done = _done(["launchctl", "print", target])
         return "" if done.returncode else done.stdout
 
@@ -208,8 +208,8 @@ def launchd_state(text: str) -> ManagerState:
     restarts = max(0, int(runs) - 1) if runs.isdigit() else None
     failed = shown.get("last exit code", "0").split(":")[0] not in ("0", "(never exited)")
     is_coming = shown["state"] in ("running", "spawn scheduled")
-    said = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
-    return ManagerState(said, is_coming or not failed, restarts, _number(shown.get("pid", "")))
+    words = shown["state"] + (f", last exit code {shown['last exit code']}" if failed else "")
+    return ManagerState(words, is_coming or not failed, restarts, _number(shown.get("pid", "")))
 
 
 def _memory_bytes(pid: int) -> int | None:
@@ -241,7 +241,7 @@ def manager_of(platform: Platform, name: str, places: Places, *, system: bool) -
 
 
 def _run(command: Sequence[str], *, seconds: float = _COMMAND_SECONDS, may_fail: bool = False) -> str:
-    """Return what it printed. Raise OperatorError with what it said if it failed."""
+    """Return its output. Raise OperatorError with its stderr if it failed."""
     done = _done(command, seconds)
     if done.returncode and not may_fail:
         raise _failed(command, done)
@@ -258,5 +258,5 @@ def _done(command: Sequence[str], seconds: float = _COMMAND_SECONDS) -> subproce
 
 
 def _failed(command: Sequence[str], done: subprocess.CompletedProcess[str]) -> OperatorError:
-    said = (done.stderr or done.stdout).strip().splitlines()[-2:]
-    return OperatorError(f"{' '.join(command)} failed: " + "\n".join(said or ["without a word"]))
+    last_lines = (done.stderr or done.stdout).strip().splitlines()[-2:]
+    return OperatorError(f"{' '.join(command)} failed: " + "\n".join(last_lines or ["without a word"]))

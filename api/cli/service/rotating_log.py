@@ -18,7 +18,7 @@ class RotatingLog:
     `most_bytes` and one write."""
 
     def __init__(self, path: Path, most_bytes: int, files: int) -> None:
-        """`files`: at least 1, `path` included. Raises OSError."""
+        """`files`: at least 1, `path` included. Raise OSError."""
         self._path = path
         self._most_bytes = most_bytes
         self._files = files

@@ -43,17 +43,17 @@ class ServiceOptions:
     """Those of `serve`, or of `engine`, checked already."""
     platform: Platform
     system: bool = False
-    """For the machine, from its start; otherwise for the user."""
+    """Whether the service is the machine's, from its start on; otherwise it is the user's."""
     run_as: str | None = None
     """The user of a system service."""
     memory_max_bytes: int | None = None
-    """Of all processes together."""
+    """Bound on the memory of all processes together."""
     restart: Restart = Restart.ON_FAILURE
     restart_seconds: int = 5
     addresses: tuple[str, ...] = ()
     """Those that systemd listens on for it, as `127.0.0.1:8000` or `[::1]:8000`."""
     drain_seconds: float = 30.0
-    """As `serve` has it."""
+    """The drain time of `serve`."""
     log_bytes: int = 10 << 20
     """Size at which the log begins a new file, where the service manager keeps no log itself."""
     log_files: int = 5
@@ -85,7 +85,7 @@ class Places:
     folder: Path
     """Made by `install`."""
     log: Path | None
-    """None: the service manager keeps it."""
+    """The log file, or None if the service manager keeps the log."""
 
     @property
     def environment(self) -> Path:
@@ -94,7 +94,7 @@ class Places:
 
     @property
     def record(self) -> Path:
-        """What `install` was asked for."""
+        """Return what `install` was asked for."""
         return self.folder / "service.json"
 
 
@@ -131,7 +131,7 @@ def label(name: str) -> str:
 
 
 def run_command(options: ServiceOptions, places: Places) -> list[str]:
-    """What the service manager starts."""
+    """Return what the service manager starts."""
     scope = ["--system"] if options.system else []
     log = []
     if places.log is not None:

@@ -17,7 +17,7 @@ from api.cli.service.service_options import ServiceOptions
 _PROBE_SECONDS = 5.0
 _POLL_SECONDS = 0.25
 _ERROR = "penstock: "
-"""Before what `serve` says when it cannot start."""
+"""The prefix of what `serve` prints when it cannot start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ServiceStatus:
     name: str
     manager: ManagerState
     up: str
-    """How long its process has run, as `ps` writes it; empty: there is none."""
+    """How long its process has run, as `ps` writes it; empty without a process."""
     options: ServiceOptions
     url: str | None
     ready: str
@@ -57,17 +57,17 @@ def probe(url: str) -> tuple[str, bool]:
 def lines(found: ServiceStatus) -> list[str]:
     """Return the status for a person."""
     by = found.manager
-    said = [f"service    {found.name}: {by.text}"]
+    shown = [f"service    {found.name}: {by.text}"]
     if by.restarts:
-        said.append(f"restarts   {by.restarts}")
-    said.append(f"process    {'none' if by.pid is None else f'{by.pid}, up {found.up}'}")
-    said.append(f"program    {' '.join(found.options.program)}")
-    said.append(f"arguments  {' '.join(found.options.arguments) or 'none'}")
+        shown.append(f"restarts   {by.restarts}")
+    shown.append(f"process    {'none' if by.pid is None else f'{by.pid}, up {found.up}'}")
+    shown.append(f"program    {' '.join(found.options.program)}")
+    shown.append(f"arguments  {' '.join(found.options.arguments) or 'none'}")
     if found.url is not None:
-        said.append(f"ready      {found.ready}, at {found.url}")
+        shown.append(f"ready      {found.ready}, at {found.url}")
     if by.memory_bytes is not None:
-        said.append(f"memory     {by.memory_bytes / (1 << 30):.2f} GiB, of all its processes")
-    return said
+        shown.append(f"memory     {by.memory_bytes / (1 << 30):.2f} GiB, of all its processes")
+    return shown
 
 
 def wait_started(manager: Manager, before: int | None, url: str | None, seconds: float) -> None:
@@ -88,13 +88,13 @@ def wait_started(manager: Manager, before: int | None, url: str | None, seconds:
 
 
 def _last_words(manager: Manager) -> str:
-    """Return what the log says of an end, as ` (penstock: ...)`."""
+    """Return the error of an end in the log, as ` (penstock: ...)`."""
     try:
         command = manager.log_command(20, follow=False)
-        said = subprocess.run(
+        log = subprocess.run(
             command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = [line[line.index(_ERROR) :] for line in said.splitlines() if _ERROR in line]
+    found = [line[line.index(_ERROR) :] for line in log.splitlines() if _ERROR in line]
     return f" ({found[-1]})" if found else ""

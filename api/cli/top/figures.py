@@ -16,19 +16,19 @@ _SHORTEST_SECONDS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """None: nothing was observed in the window."""
+    """Figures of a window; None where nothing was observed."""
 
     output_rate: float | None
     """Tokens a second, as the others."""
     prefill_rate: float | None
     cached_rate: float | None
     cached_share: float | None
-    """Of the prompt tokens in the window, those that came from the cache: 0 to 1."""
+    """The share of the prompt tokens in the window that came from the cache: 0 to 1."""
     ttft_seconds: tuple[float, float] | None
     """Median and 95th percentile."""
     itl_seconds: tuple[float, float] | None
     output_rates: tuple[float, ...]
-    """Between each two snapshots, the oldest first."""
+    """Rates between each two snapshots, the oldest first."""
 
 
 class Window:

@@ -16,11 +16,11 @@ from api.cli.top.snapshots import Cache, Engine, Model, Request, Snapshot, Tenan
 
 _T = TypeVar("_T")
 _STALL_SECONDS = 10.0
-"""Without a step while there is work: worth saying."""
+"""Time without a step, while there is work, that the screen reports."""
 _MOST_ROWS = 200
-"""Of a frame without a height."""
+"""Rows of a frame without a height."""
 _MOST_CHARACTERS = 400
-"""Of a name or a trouble: wider than terminals are."""
+"""Bound on a name or a trouble: wider than terminals are."""
 _BAR_COLUMNS = 20
 _FEW_TENANTS = 5
 _FEW_ENGINES = 8
@@ -35,7 +35,7 @@ class View:
     figures: Figures | None = None
     cache: Cache | None = None
     trouble: str = ""
-    """Why nothing new comes; empty: it does."""
+    """Why no update comes; empty while updates come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Column(Generic[_T]):
     columns: int = 0
     """Its width; 0: what is left."""
     needs_columns: int = 0
-    """On narrower terminals it is left out."""
+    """The width of the terminal below which the column is left out."""
     is_number: bool = True
 
 
@@ -87,7 +87,7 @@ def _title(view: View) -> Text:
 
 
 def _condition(snapshot: Snapshot | None) -> tuple[str, str]:
-    """As the page's chip says it."""
+    """Return the condition in the words of the page's chip."""
     if snapshot is None:
         return "connecting", "dim"
     state, engines = snapshot.engine, snapshot.engines

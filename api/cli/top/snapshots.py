@@ -121,7 +121,7 @@ _MOST_EVENT_BYTES = 64 << 20
 
 
 class LiveEvents:
-    """From pieces of the stream's body, cut anywhere, to snapshots and cache reports; other events are
+    """Reads snapshots and cache reports from pieces of the stream's body, cut anywhere; other events are
     skipped. Raises NotALiveStream."""
 
     def __init__(self) -> None:

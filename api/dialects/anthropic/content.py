@@ -26,7 +26,7 @@ class CacheControl(Body):
 
     @property
     def seconds(self) -> float | None:
-        """For how long to hold what was computed up to the block."""
+        """Return how long to hold what was computed up to the block."""
         return None if self.ttl is None else _TTL_SECONDS[self.ttl]
 
 
@@ -45,7 +45,7 @@ class Text(_Block):
     )
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return self.text
 
 
@@ -90,7 +90,7 @@ class Image(_Block, MediaPart):
     source: Annotated[Base64Source | UrlSource | FileSource, Discriminator("type")]
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("image", self.source.what)
 
 
@@ -122,13 +122,13 @@ class Document(_Block, MediaPart):
     citations: Annotated[JsonObject | None, _NO_CITATIONS] = None
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         """Text with its title, or a line with it."""
         match self.source:
             case TextSource(data=text):
                 return joined(filter(None, (self.title, self.context, text)))
             case BlocksSource(content=blocks):
-                return joined(filter(None, (self.title, self.context, *[block.said for block in blocks])))
+                return joined(filter(None, (self.title, self.context, *[block.as_text for block in blocks])))
             case source:
                 line = media.note("document", source.what, self.title)
                 return joined(filter(None, (line, self.context)))
@@ -144,7 +144,7 @@ class SearchResult(_Block):
     citations: Annotated[JsonObject | None, _NO_CITATIONS] = None
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return joined((self.title, self.source, *[block.text for block in self.content]))
 
 
@@ -173,8 +173,8 @@ class ToolUse(_Block):
     ] = None
 
 
-_Said = Annotated[Text | Image | Document | SearchResult, Discriminator("type")]
-_Results = Annotated[Listed[_Said], BeforeValidator(as_blocks, json_schema_input_type=str | list[_Said])]
+_Shown = Annotated[Text | Image | Document | SearchResult, Discriminator("type")]
+_Results = Annotated[Listed[_Shown], BeforeValidator(as_blocks, json_schema_input_type=str | list[_Shown])]
 
 
 class ToolResult(_Block):
@@ -187,7 +187,7 @@ class ToolResult(_Block):
 
     @property
     def text(self) -> str:
-        return joined(block.said for block in self.content or ())
+        return joined(block.as_text for block in self.content or ())
 
 
 ContentBlock: TypeAlias = (
@@ -208,12 +208,12 @@ class InputMessage(Body):
 
     @property
     def is_prefill(self) -> bool:
-        """Whether an answer can continue this message."""
+        """Return whether an answer can continue this message."""
         return not any(isinstance(block, ToolUse) for block in self.content) and bool(texts(self.content))
 
 
 def hold_seconds(block: ContentBlock) -> Iterator[float]:
-    """For how long a client wants to have kept what was computed up to this block or one in it."""
+    """Return how long a client wants to have kept what was computed up to this block or one in it."""
     if isinstance(block, _Block) and block.cache_control is not None:
         yield from filter(None, (block.cache_control.seconds,))
     within: Iterable[ContentBlock] = ()
@@ -227,7 +227,7 @@ def hold_seconds(block: ContentBlock) -> Iterator[float]:
 
 
 def texts(blocks: Sequence[ContentBlock]) -> list[str]:
-    return [block.said for block in blocks if isinstance(block, Text | Image | Document | SearchResult)]
+    return [block.as_text for block in blocks if isinstance(block, Text | Image | Document | SearchResult)]
 
 
 def joined(parts: Any) -> str:

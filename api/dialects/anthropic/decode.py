@@ -48,7 +48,7 @@ from scheduler.structure import JsonText
 def generation_request(
     body: MessagesRequest, tenant: str = "", defaults: Defaults = NEUTRAL
 ) -> GenerationRequest:
-    """`defaults`: of the model's name, for what the body omits. Raises InvalidRequest."""
+    """`defaults`: of the model's name, for what the body omits. Raise InvalidRequest."""
     return GenerationRequest(
         public_id=f"msg_{secrets.token_hex(12)}",
         prompt=chat_prompt(body, defaults),
@@ -65,7 +65,7 @@ def generation_request(
 
 
 def _holds(body: MessagesRequest) -> Iterator[Hold]:
-    """For each time to live, the last place that names it. A mark within a turn holds the turn."""
+    """Yield, for each time to live, the last place that names it. A mark within a turn holds the turn."""
     if body.cache_control is not None and body.cache_control.seconds is not None:
         yield Hold(None, body.cache_control.seconds)
     last: dict[float, int] = {}
@@ -86,7 +86,7 @@ def _holds(body: MessagesRequest) -> Iterator[Hold]:
 
 
 def chat_prompt(body: CountTokensRequest, defaults: Defaults = NEUTRAL) -> ChatPrompt:
-    """Raises InvalidRequest where blocks stand where no template could write them."""
+    """Raise InvalidRequest where blocks stand where no template could write them."""
     system = stable(block.text for block in body.system or ())
     messages: list[Message] = [{"role": "system", "content": joined(system)}] if system else []
     messages.extend(_messages(body.messages))
@@ -144,7 +144,7 @@ def _messages(turns: Iterable[InputMessage]) -> Iterator[Message]:
             case "user":
                 yield from _user(blocks)
             case "system":
-                kept = stable(texts(_only_said(blocks, role)))
+                kept = stable(texts(_only_text(blocks, role)))
                 if kept:
                     yield {"role": "system", "content": joined(kept)}
 
@@ -175,20 +175,20 @@ def _assistant(blocks: list[ContentBlock]) -> Message:
 
 def _user(blocks: list[ContentBlock]) -> Iterator[Message]:
     """Make each tool result a message of its own; the user's text around it keeps its place."""
-    said: list[str] = []
+    user_texts: list[str] = []
     for block in blocks:
         if isinstance(block, ToolResult):
-            if said:
-                yield {"role": "user", "content": joined(said)}
-                said = []
+            if user_texts:
+                yield {"role": "user", "content": joined(user_texts)}
+                user_texts = []
             yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": block.text}
         else:
-            said.extend(texts(_only_said([block], "user")))
-    if said or not blocks:
-        yield {"role": "user", "content": joined(said)}
+            user_texts.extend(texts(_only_text([block], "user")))
+    if user_texts or not blocks:
+        yield {"role": "user", "content": joined(user_texts)}
 
 
-def _only_said(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
+def _only_text(blocks: list[ContentBlock], role: str) -> list[ContentBlock]:
     for block in blocks:
         if not isinstance(block, Text | Image | Document | SearchResult):
             raise _misplaced(block, role)

@@ -79,8 +79,8 @@ def _envelope(public_id: str, model: str) -> dict[str, Any]:
 
 
 def _content(block: Block, show_thinking: bool) -> dict[str, Any] | None:
-    """None for a call that the end of the answer cut in two: nobody can run half of one. One that cannot be
-    parsed is text: `input` is an object here."""
+    """Return None for a call that the end of the answer cut in two: half a call cannot be run. A call that
+    cannot be parsed is text: `input` is an object here."""
     match block:
         case TextBlock(text=text):
             return {"type": "text", "text": text}

@@ -48,7 +48,7 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
     async def count_tokens(
         body: Validated[CountTokensRequest], caller: CallerOf, work: BodyWorkOf
     ) -> dict[str, Any]:
-        """How many tokens `/v1/messages` would make of the same body: exactly, not an estimate."""
+        """Return how many tokens `/v1/messages` would make of the same body: exactly, not an estimate."""
         served = models.check(body.model)
         prompt = await work.decode(body, partial(chat_prompt, defaults=served.defaults))
         return {"input_tokens": len(await served.scheduler.tokenize(prompt, caller.tenant))}

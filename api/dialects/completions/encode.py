@@ -35,8 +35,9 @@ def logprobs_object(entries: Sequence[TokenLogprobs], start: int = 0) -> dict[st
 
 
 def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str, top: int) -> dict[str, Any]:
-    """Of the prompt's tokens, where nothing is known of the first, and of the answer's, with the token that
-    ended it: evaluation harnesses drop as many last entries as they asked for tokens."""
+    """Return the log-probabilities of the prompt's tokens, where nothing is known of the first, and of the
+    answer's, with the token that ended it: evaluation harnesses drop as many last entries as they asked for
+    tokens."""
     answer = [*choice.logprobs, *([] if choice.end.end_token is None else [choice.end.end_token])]
 
     def tokens() -> Iterator[PromptToken]:
@@ -48,7 +49,8 @@ def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str, top: i
 
 
 def _parallel(tokens: Callable[[], Iterable[PromptToken]], top: int | None = None) -> dict[str, Any]:
-    """`top`: how many alternatives of a prompt's token are said; of an answer's all are."""
+    """Return the four parallel lists. `top` bounds the alternatives of a prompt's token; an answer's token
+    has all."""
     each: dict[str, Callable[[PromptToken], Any]] = {
         "tokens": lambda token: _name(token.data if token.logprobs is None else _own(token.logprobs)),
         "token_logprobs": lambda token: None if token.logprobs is None else token.logprobs.values[0],
@@ -75,7 +77,8 @@ def _likeliest(entry: TokenLogprobs, top: int | None) -> dict[str, float]:
 
 
 def _name(data: bytes) -> str:
-    """A token as a key: parts of characters, which all read the same, by their bytes, as OpenAI has them."""
+    """Return a token as a key: parts of characters, which all read the same, by their bytes, as OpenAI has
+    them."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -93,22 +96,22 @@ def completion_object(
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
 ) -> dict[str, Any]:
-    """The whole answer to a request that does not stream. `echoes`: what is said before each choice, with
-    `echo_logprobs` with its log-probabilities. `logprobs` and `prompt_logprobs`: alternatives asked for;
-    None: no log-probabilities."""
+    """Return the whole answer to a request that does not stream. `echoes`: the text before each choice, with
+    `echo_logprobs` with its log-probabilities. `logprobs` and `prompt_logprobs`: the number of alternatives,
+    or None for no log-probabilities."""
     each = len(answer.choices) // answer.prompts
     choices: list[dict[str, Any]] = []
     for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True)):
         scores = answer.choices[index - index % each].end.prompt
-        said: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
+        body: dict[str, Any] = {"index": index, "text": echo + choice.text, "logprobs": None}
         if logprobs is not None and echo_logprobs and scores is not None:
-            said["logprobs"] = echoed_logprobs(scores, choice, echo, logprobs)
+            body["logprobs"] = echoed_logprobs(scores, choice, echo, logprobs)
         elif logprobs is not None:
-            said["logprobs"] = logprobs_object(choice.logprobs)
-        said["finish_reason"] = choice.end.reason.value
+            body["logprobs"] = logprobs_object(choice.logprobs)
+        body["finish_reason"] = choice.end.reason.value
         if prompt_logprobs is not None and scores is not None:
-            said["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
-        choices.append(said)
+            body["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
+        choices.append(body)
     return {
         "id": public_id,
         "object": "text_completion",

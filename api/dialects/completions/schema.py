@@ -82,6 +82,7 @@ class CompletionRequest(SamplingFields):
 
     @property
     def wanted_prompt_logprobs(self) -> int | None:
-        """Alternatives for each token of the prompt; None: no log-probabilities of it."""
+        """Return the number of alternatives for each token of the prompt, or None for no log-probabilities of
+        it."""
         asked = (self.prompt_logprobs, self.logprobs if self.echo else None)
         return max((top for top in asked if top is not None), default=None)

@@ -1,4 +1,4 @@
-"""From an accepted body to the scheduler's requests: one for each text.
+"""Decodes an accepted body to the scheduler's requests: one for each text.
 
 A file of its own because every dialect has its decoder in one.
 """
@@ -15,7 +15,7 @@ from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
 def embedding_requests(
     body: EmbeddingRequest, embedder: Embedder | None, public_id: str, start: int, end: int
 ) -> list[GenerationRequest]:
-    """One for each of these texts. `embedder` None: the model is none, which the scheduler says. Raise
+    """Return one request for each of these texts. Without `embedder`, the scheduler refuses them. Raise
     InvalidRequest."""
     before = _prompt(body.prompt_name, embedder)
     return [
@@ -43,7 +43,7 @@ def _truncated(tokens: int | None) -> int | None:
 
 
 def _prompt(name: str | None, embedder: Embedder | None) -> str:
-    """The text before each input."""
+    """Return the text before each input."""
     if embedder is None:
         return ""
     if name is None:

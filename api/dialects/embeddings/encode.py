@@ -43,7 +43,7 @@ def _entries(ends: Sequence[Finished], encoding: Encoding) -> Iterator[bytes]:
 
 
 def numbers(vector: bytes) -> list[float]:
-    """Of little-endian float32. Each is exactly one of Python's."""
+    """Return the numbers of little-endian float32. Each is exactly one of Python's."""
     values = array("f", vector)
     if sys.byteorder == "big":
         values.byteswap()

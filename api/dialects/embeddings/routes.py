@@ -13,7 +13,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from api.access.auth import CallerOf
-from api.answers.waves import all_finished
+from api.answers.blocks import all_finished
 from api.dialects.embeddings.decode import embedding_requests
 from api.dialects.embeddings.encode import embeddings_object
 from api.dialects.embeddings.schema import EmbeddingRequest

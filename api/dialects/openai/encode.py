@@ -72,8 +72,8 @@ def _spelled(data: bytes) -> tuple[bytes, bytes]:
 
 
 MARK = {"malformed_tool_call": True}
-"""Under `penstock`, beside the finish reason of an answer with a call that cannot be parsed: the clients'
-libraries keep, or ignore, fields that they do not know."""
+"""Fields under `penstock`, beside the finish reason of an answer with a call that cannot be parsed: the
+clients' libraries keep, or ignore, fields that they do not know."""
 
 
 def marked(end: Finished) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def marked(end: Finished) -> dict[str, Any]:
 
 
 def prompt_logprobs_list(scores: PromptScores, top: int) -> JsonList:
-    """As vLLM has them: of each token and of the `top` likeliest in its place, by their ids. A token's rank
-    is known if it is among those."""
+    """Return vLLM's `prompt_logprobs`: per position, token id to log-probability for the token and the `top`
+    likeliest. A token's rank is known if it is among those."""
 
     def entries() -> Iterator[bytes]:
         for token in scores.spelled():
@@ -113,8 +113,8 @@ def completion_object(
     logprobs: bool = False,
     prompt_logprobs: int | None = None,
 ) -> dict[str, Any]:
-    """The whole answer to a request that does not stream. `prompt_logprobs`: the number of alternatives;
-    None: none were asked for."""
+    """Return the whole answer to a request that does not stream. `prompt_logprobs`: the number of
+    alternatives, if any were asked for."""
     scores, prompt = answer.choices[0].end.prompt, {}
     if prompt_logprobs is not None and scores is not None:
         prompt["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)

@@ -29,7 +29,7 @@ class ContentPart(Body):
     refusal: str | None = None
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return self.text or self.refusal or ""
 
     @model_validator(mode="after")
@@ -75,7 +75,7 @@ class ImagePart(MediaPart):
     image_url: _Linked
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("image", self.image_url.url)
 
 
@@ -86,7 +86,7 @@ class VideoPart(MediaPart):
     video_url: _Linked
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("video", self.video_url.url)
 
 
@@ -95,7 +95,7 @@ class AudioUrlPart(MediaPart):
     audio_url: _Linked
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("audio", self.audio_url.url)
 
 
@@ -109,7 +109,7 @@ class AudioPart(MediaPart):
     input_audio: InputAudio
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("audio", self.input_audio.data)
 
 
@@ -126,7 +126,7 @@ class FilePart(MediaPart):
     file: InputFile
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("document", self.file.file_data or "", self.file.filename)
 
 
@@ -136,11 +136,11 @@ _Part = Annotated[
 
 
 def spoken(parts: Sequence[Any]) -> list[str]:
-    """What each part says; a line about media stands on a line of its own."""
+    """Return the text of each part; a line about media stands on a line of its own."""
     texts: list[str] = []
     before: Any = None
     for part in parts:
-        text = part.said
+        text = part.as_text
         noted = isinstance(part, MediaPart) or isinstance(before, MediaPart)
         if before is not None and noted and not texts[-1].endswith("\n"):
             text = "\n" + text
@@ -154,14 +154,14 @@ def _in_parts(value: Any) -> Any:
 
 
 def not_json(text: str) -> dict[str, str]:
-    """For the template: arguments that a model wrote and nobody can parse. The client sends them back with
-    every later turn, beside its own complaint to the model."""
+    """Return arguments for the template that a model wrote and that cannot be parsed. The client sends them
+    back with every later turn, beside its own complaint to the model."""
     return {"not_json": text}
 
 
 def _loaded(text: str) -> Any:
-    """What `json.loads` makes of it. Models also write what is no JSON, and Python's parser reads some of it:
-    NaN, control characters in strings, lone surrogates."""
+    """Return what `json.loads` makes of it. Models also write what is no JSON, and Python's parser reads some
+    of it: NaN, control characters in strings, lone surrogates."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -233,6 +233,6 @@ class ChatMessage(Body):
 
     @property
     def blocks(self) -> list[str]:
-        """The text of each part."""
+        """Return the text of each part."""
         parts = spoken(self.content or ())
         return [*parts, self.refusal] if self.refusal else parts

@@ -1,4 +1,5 @@
-"""A streamed answer with `continuous_usage_stats`: each chunk says how many tokens its choice has so far."""
+"""A streamed answer with `continuous_usage_stats`: each chunk has the number of tokens of its choice so
+far."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MAX_TEXTS = 4096
 MAX_TEXT_CHARACTERS = 4096
 MAX_GRAMMAR_CHARACTERS = 256 * 1024
 MAX_WHITE_SPACE_CHARACTERS = 256
-"""Of the pattern, not of what it matches."""
+"""Bound on the pattern's length, not on what it matches."""
 
 _STRICT = "a grammar always enforces the schema"
 
@@ -88,7 +88,8 @@ class StructuredOutputs(Body):
     structural_tag: Annotated[str | None, Refused("use tools with strict: true")] = None
 
     def white_space(self) -> WhiteSpace | None:
-        """Between the tokens of JSON. Raises ValueError where a body says both none and some."""
+        """Return the white space between the tokens of JSON. Raise ValueError where a body asks both for none
+        and for some."""
         if self.disable_any_whitespace:
             if self.whitespace_pattern:
                 raise ValueError(

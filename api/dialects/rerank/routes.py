@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from api.access.auth import CallerOf
-from api.answers.waves import all_finished
+from api.answers.blocks import all_finished
 from api.dialects.embeddings.encode import numbers, usage_object
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.rerank.schema import RerankRequest
@@ -46,8 +46,8 @@ def rerank_routes(models: ServedModels) -> APIRouter:
 def rerank_requests(
     body: RerankRequest, embedder: Embedder | None, public_id: str, start: int, end: int
 ) -> list[GenerationRequest]:
-    """One for each of these documents, with its own copy of the query. `embedder` None: the model is no
-    reranker, which the scheduler says."""
+    """Return one request for each of these documents, with its own copy of the query. Without `embedder` the
+    model is no reranker, and the scheduler refuses them."""
     return [
         GenerationRequest(
             public_id=public_id,

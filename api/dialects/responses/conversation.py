@@ -13,7 +13,7 @@ from api.dialects.responses.items import (
     InputItem,
     Message,
     ReasoningItem,
-    said,
+    joined_text,
 )
 from scheduler.prompt.volatile_headers import stable
 from scheduler.request import Message as TemplateMessage
@@ -55,17 +55,17 @@ def input_messages(items: Iterable[InputItem]) -> Iterator[TemplateMessage]:
     for item in items:
         match item:
             case ReasoningItem():
-                turn.think(said(item.content))
+                turn.think(joined_text(item.content))
             case FunctionCall(call_id=call_id):
                 turn.call(call_id, item.offered_name, item.function().arguments)
             case Message(role="assistant"):
-                turn.say(said(item.content))
+                turn.say(joined_text(item.content))
             case Message():
                 yield from turn.take()
                 yield from _spoken(item)
             case FunctionCallOutput(call_id=call_id, output=output):
                 yield from turn.take()
-                yield {"role": "tool", "tool_call_id": call_id, "content": said(output)}
+                yield {"role": "tool", "tool_call_id": call_id, "content": joined_text(output)}
             case _:
                 assert_never(item)
     yield from turn.take()
@@ -81,8 +81,8 @@ def _spoken(item: Message) -> Iterator[TemplateMessage]:
 
 
 def output_messages(blocks: Iterable[Block]) -> Iterator[TemplateMessage]:
-    """An answer as the conversation remembers it. A call that was cut in two is not remembered; one that
-    cannot be parsed is, since its client answers it."""
+    """Yield an answer as the conversation remembers it. A call that was cut in two is not remembered; one
+    that cannot be parsed is, since its client answers it."""
     turn = _Turn()
     for block in blocks:
         match block:
@@ -108,9 +108,9 @@ def with_instructions(
     leading = 0
     while leading < len(messages) and messages[leading]["role"] == "system":
         leading += 1
-    said_first = [instructions] if instructions else []
-    said_first += [message["content"] for message in messages[:leading]]
+    leading_texts = [instructions] if instructions else []
+    leading_texts += [message["content"] for message in messages[:leading]]
     system: list[TemplateMessage] = []
-    if said_first:
-        system.append({"role": "system", "content": "\n\n".join(said_first)})
+    if leading_texts:
+        system.append({"role": "system", "content": "\n\n".join(leading_texts)})
     return (*system, *messages[leading:])

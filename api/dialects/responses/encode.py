@@ -49,7 +49,7 @@ class ResponseEncoder:
         self._items: list[dict[str, Any]] = []
         self._item_id = b""
         self._logprobs: list[bytes] = []
-        """Of the block that is open: the JSON text of their entries."""
+        """The JSON text of the log-probabilities in the open block."""
         self.response = envelope.response("in_progress")
         """The response as it was last sent."""
 
@@ -116,8 +116,8 @@ class ResponseEncoder:
         place = self._place(index, block)
         match block:
             case TextBlock(text=text):
-                said = {**place, "text": text, "logprobs": logprobs}
-                done = self._event("response.output_text.done", said)
+                data = {**place, "text": text, "logprobs": logprobs}
+                done = self._event("response.output_text.done", data)
                 done += self._event("response.content_part.done", {**place, "part": part(block, logprobs)})
             case ReasoningBlock(text=text):
                 done = self._event("response.reasoning_text.done", {**place, "text": text})

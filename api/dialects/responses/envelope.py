@@ -82,8 +82,8 @@ class Envelope:
         match block:
             case TextBlock():
                 content = [part(block, logprobs)] if over else []
-                said = {"role": "assistant", "status": status, "content": content}
-                return {"id": item_id, "type": "message", **said}
+                message = {"role": "assistant", "status": status, "content": content}
+                return {"id": item_id, "type": "message", **message}
             case ReasoningBlock():
                 content = [part(block)] if over else []
                 thought = {"summary": [], "content": content, "encrypted_content": None, "status": status}
@@ -100,7 +100,7 @@ class Envelope:
         return {"name": name} if namespace is None else {"namespace": namespace, "name": name}
 
     def item_id(self, index: int, block: Block) -> str:
-        """Derive the item's id from the response's id, less the front's name, and the item's index."""
+        """Derive the item's id from the response's id, without the server's name, and the item's index."""
         kinds: dict[type[Block], str] = {TextBlock: "msg", ReasoningBlock: "rs", ToolCallBlock: "fc"}
         return f"{kinds[type(block)]}_{self.public_id.rpartition('_')[2]}{index:04}"
 

@@ -39,7 +39,7 @@ class Part(Body):
     logprobs: Annotated[Listed[Any] | None, WithoutEffect("the model reads the text alone")] = None
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return self.text or self.refusal or ""
 
 
@@ -50,7 +50,7 @@ class InputImage(MediaPart):
     detail: Unread = None
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("image", self.image_url or "")
 
 
@@ -63,7 +63,7 @@ class InputFile(MediaPart):
     detail: Unread = None
 
     @property
-    def said(self) -> str:
+    def as_text(self) -> str:
         return media.note("document", self.file_data or self.file_url or "", self.filename)
 
 
@@ -77,7 +77,7 @@ _Parts = Annotated[
 ]
 
 
-def said(parts: Sequence[Part | MediaPart] | None) -> str:
+def joined_text(parts: Sequence[Part | MediaPart] | None) -> str:
     return "".join(spoken(parts or ()))
 
 

@@ -1,7 +1,7 @@
-"""Ids of responses: they name the front that made them.
+"""Ids of responses: they name the server that made them.
 
-A response is stored by one front only (a running `penstock serve`), and gateways do not know by which. So
-another front that is asked for it says where to ask instead.
+A response is stored by one server only (a running `penstock serve`), and gateways do not know by which. So
+another server that is asked for it answers with the name of the one to ask.
 
 A file of its own because the ids are made for bodies and read from paths, and both have the same form.
 """
@@ -12,26 +12,26 @@ import re
 import secrets
 from dataclasses import dataclass
 
-from api.options.option_values import FRONT_NAME
+from api.options.option_values import SERVER_NAME
 
 _BYTES = 24
-_NAMED = re.compile(rf"resp_({FRONT_NAME})_[0-9a-f]{{{2 * _BYTES}}}")
+_NAMED = re.compile(rf"resp_({SERVER_NAME})_[0-9a-f]{{{2 * _BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseIds:
-    """`front`: the name of this one, or empty; its ids then name none."""
+    """`server`: the name of this one, or empty, which leaves the ids without a name."""
 
-    front: str = ""
+    server: str = ""
 
     def new(self) -> str:
-        name = f"{self.front}_" if self.front else ""
+        name = f"{self.server}_" if self.server else ""
         return f"resp_{name}{secrets.token_hex(_BYTES)}"
 
     def elsewhere(self, response_id: str) -> str:
-        """Return what to add to "not found" about the id of another front; empty for all other ids."""
+        """Return what to add to "not found" about the id of another server; empty for all other ids."""
         named = _NAMED.fullmatch(response_id)
-        if named is None or named[1] == self.front:
+        if named is None or named[1] == self.server:
             return ""
-        this = f"this is {self.front!r}" if self.front else "this one has no name"
-        return f": it is of the front {named[1]!r}, {this}"
+        this = f"this is {self.server!r}" if self.server else "this one has no name"
+        return f": it is of the server {named[1]!r}, {this}"

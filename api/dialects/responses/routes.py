@@ -131,7 +131,7 @@ def _before(
 def _decoded(
     body: CreateResponse, before: StoredResponse | None, ids: ResponseIds, defaults: Defaults
 ) -> tuple[GenerationRequest, bytes]:
-    """And what the input adds to the conversation, for the store."""
+    """Return the request, and the input's part of the conversation for the store."""
     since = list(input_messages(body.input))
     messages = [*(before.messages() if before else ()), *since]
     request = generation_request(body, messages, ids, defaults=defaults)

@@ -229,8 +229,8 @@ _BY_NAME = {
 
 
 def dialect_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Dialect | Unheld | None:
-    """The dialect of a model's calls; None if the model has none. `has_token`: whether a text is a special
-    token of the model."""
+    """Return the dialect of a model's calls; None if the model has none. `has_token`: whether a text is a
+    special token of the model."""
     if form.layout is Layout.HARMONY:
         return _HARMONY
     if form.tools is None:
@@ -244,11 +244,11 @@ def dialect_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Dialect 
 
 
 def described(name: str) -> Dialect | None:
-    """By the name of its parser, for a dialect that a name alone decides."""
+    """Return the dialect that the name of a parser alone decides."""
     return _BY_NAME.get(name)
 
 
 def writes_bare_text(name: str) -> bool:
-    """Whether the text of a parameter alone does not say if it is a string or JSON."""
+    """Return whether the text of a parameter alone does not decide if it is a string or JSON."""
     dialect = _BY_NAME.get(name)
     return dialect is not None and isinstance(dialect.arguments, Tagged) and not dialect.arguments.is_flagged

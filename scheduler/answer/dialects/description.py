@@ -26,11 +26,11 @@ ANY_NAME = r"(?s:.+)"
 
 
 class Order(Enum):
-    """In which order the template writes parameters and members of objects."""
+    """The order in which the template writes parameters and members of objects."""
 
     DECLARED = auto()
     SORTED = auto()
-    """By name, without regard to case: Jinja's `dictsort`."""
+    """Sorted by name, without regard to case: Jinja's `dictsort`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class Tagged:
     them, any other value is JSON."""
 
     opening: str
-    """With NAME and, in some, BREAK. What the template writes between tag and value is part of it, and no
-    part of the value."""
+    """The opening tag, with NAME and, in some, BREAK. What the template writes between tag and value is part
+    of it, and no part of the value."""
     closing: str
     ends: tuple[str, ...]
     """What a value cannot contain: a reader would end the value, or the call, there."""
     json_opening: str = ""
-    """Of a value that is no string, where it differs, so that a value says itself what it is. With NAME and,
-    in some, TYPE."""
+    """What opens a value that is no string, where it differs, so that the value itself shows what it is. It
+    has NAME and, in some, TYPE."""
     breaks: tuple[str, ...] = ("",)
     """What the model may write before an opening and before the tail."""
     trims: bool = False
@@ -72,7 +72,7 @@ class Tagged:
 
     @property
     def is_flagged(self) -> bool:
-        """Whether a value's opening says whether it is a string or JSON."""
+        """Return whether a value's opening decides if it is a string or JSON."""
         return self.json_opening != ""
 
 
@@ -108,7 +108,7 @@ class Dialect:
 
     name: str
     head: str
-    """With TOOL and, in some, NUMBER."""
+    """The head of a call, with TOOL and, in some, NUMBER."""
     arguments: Arguments
     tail: str
     opening: str = ""

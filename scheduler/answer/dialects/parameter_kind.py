@@ -17,11 +17,11 @@ from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget, Steps
 
 JSON_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 MOST_STEPS = 2000
-"""Of looking at one tool's schema: where they are spent, a parameter may be anything."""
+"""Bound on the steps of looking at one tool's schema: past it, a parameter may be anything."""
 _DEEPEST = 16
 
 
-class Kind(Enum):
+class ParameterKind(Enum):
     TEXT = auto()
     """Only strings."""
     JSON = auto()
@@ -30,7 +30,7 @@ class Kind(Enum):
 
 
 def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> frozenset[str]:
-    """The JSON types that `schema` may allow; local references resolve in `root`."""
+    """Return the JSON types that `schema` may allow; local references resolve in `root`."""
     budget = budget or StepBudget(MOST_STEPS)
     try:
         return _types(schema, SchemaCheck(root, budget), budget, _DEEPEST)
@@ -38,14 +38,14 @@ def json_types(schema: Any, root: Schema, budget: StepBudget | None = None) -> f
         return JSON_TYPES
 
 
-def parameter_kind(schema: Any, root: Schema) -> Kind:
+def parameter_kind(schema: Any, root: Schema) -> ParameterKind:
     return kind_of(json_types(schema, root))
 
 
-def kind_of(types: frozenset[str]) -> Kind:
+def kind_of(types: frozenset[str]) -> ParameterKind:
     if types == {"string"}:
-        return Kind.TEXT
-    return Kind.MIXED if "string" in types else Kind.JSON
+        return ParameterKind.TEXT
+    return ParameterKind.MIXED if "string" in types else ParameterKind.JSON
 
 
 def property_types(parameters: Schema, budget: StepBudget) -> dict[str, frozenset[str]]:
@@ -57,23 +57,23 @@ def property_types(parameters: Schema, budget: StepBudget) -> dict[str, frozense
 
 
 def parser_view(types: Mapping[str, frozenset[str]]) -> dict[str, Any]:
-    """A tool's parameters, of which these are `property_types`, as mlx-lm's parsers should see them: bare
-    text for what may be a string, any JSON for the rest."""
+    """Return a tool's parameters, of which these are `property_types`, as mlx-lm's parsers should see them:
+    bare text for what may be a string, any JSON for the rest."""
     view = {
-        name: {"type": "object" if kind_of(allowed) is Kind.JSON else "string"}
+        name: {"type": "object" if kind_of(allowed) is ParameterKind.JSON else "string"}
         for name, allowed in types.items()
     }
     return {"type": "object", "properties": view}
 
 
 def read_bare(text: str, types: frozenset[str], schema: Any, root: Schema, budget: StepBudget) -> Any:
-    """What bare text means for a parameter of these types that may be a string: JSON of another type if the
-    schema takes it, else the text itself."""
-    return read_mixed(text, schema, root, budget) if kind_of(types) is Kind.MIXED else text
+    """Return what bare text means for a parameter of these types that may be a string: JSON of another type
+    if the schema takes it, else the text itself."""
+    return read_mixed(text, schema, root, budget) if kind_of(types) is ParameterKind.MIXED else text
 
 
 def read_mixed(text: str, schema: Any, root: Schema, budget: StepBudget) -> Any:
-    """The same where strings and other types are allowed."""
+    """Return the same where strings and other types are allowed."""
     try:
         value = json.loads(text)
         if not isinstance(value, str) and SchemaCheck(root, budget).accepts(value, schema):

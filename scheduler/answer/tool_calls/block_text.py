@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from scheduler.answer.answer_format import ToolSyntax
-from scheduler.answer.tool_calls.reading import Calls, ParsedCall, UnreadableCall, read_block
+from scheduler.answer.tool_calls.reading import AnswerCalls, ParsedCall, UnreadableCall, read_block
 from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextStream
 from scheduler.answer.tool_calls.written_call import WrittenCall
 from scheduler.events import AnswerPiece
@@ -18,20 +18,20 @@ TextPieces: TypeAlias = Generator[AnswerPiece | None, None, str]
 
 
 class BlockText:
-    def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
+    def __init__(self, syntax: ToolSyntax, calls: AnswerCalls) -> None:
         self.syntax = syntax
         self.calls = calls
         self.stream = TextStream()
         self.written: list[WrittenCall] = []
         self.begun_at = 0
-        """Where the newest call begins."""
+        """The offset at which the newest call begins."""
         self.sent_to = 0
         """Up to where its text was sent as arguments."""
         self.whole_to = 0
-        """Where the newest whole call ends."""
+        """The offset at which the newest whole call ends."""
 
     def begin(self, name: str, call_id: str | None = None) -> WrittenCall:
-        """Raises NotAsWritten for a name that cannot be sent."""
+        """Raise NotAsWritten for a name that cannot be sent."""
         if not name:
             raise NotAsWritten("it names no tool")
         calls = self.calls
@@ -52,7 +52,7 @@ class BlockText:
         self.whole_to = self.stream.position
 
     def one_call(self, text: str, syntax: ToolSyntax | None = None) -> ParsedCall:
-        """What mlx-lm reads in `text`, a whole call. Raises NotAsWritten."""
+        """Return what mlx-lm reads in `text`, a whole call. Raise NotAsWritten."""
         try:
             (call,) = read_block(text, syntax or self.syntax, self.calls)
         except (UnreadableCall, ValueError) as error:
@@ -60,7 +60,7 @@ class BlockText:
         return call
 
     def one_value(self, text: str, key: str, syntax: ToolSyntax | None = None) -> Any:
-        """What mlx-lm reads as the value of `key`, the only argument of the call `text`. Raises
+        """Return what mlx-lm reads as the value of `key`, the only argument of the call `text`. Raise
         NotAsWritten."""
         arguments = self.one_call(text, syntax).arguments
         if arguments.keys() != {key}:
@@ -73,7 +73,7 @@ class BlockText:
             yield from self.stream.some()
 
     def text_until(self, call: WrittenCall, marks: Sequence[str]) -> TextPieces:
-        """Sends the text before the first of `marks` as the inside of a string. Returns that mark."""
+        """Sends the text before the first of `marks` as the inside of a string. Return that mark."""
         while True:
             text, mark = self.stream.before(marks)
             if text:

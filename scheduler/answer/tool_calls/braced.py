@@ -27,7 +27,7 @@ class BracedCalls:
         self._mark = braced.string_mark
 
     def pieces(self) -> Pieces:
-        """All calls of the block."""
+        """Yield all calls of the block."""
         start, _ = self._head.split(TOOL)
         while not (yield from self._stream.ends()):
             self._block.begun_at = self._stream.position

@@ -44,7 +44,7 @@ class _Coercion:
         self._budget = budget
 
     def fit(self, value: Any, schema: Any, depth: int) -> Any:
-        """Raises StepsExhausted."""
+        """Raise StepsExhausted."""
         self._budget.spend()
         schema = self._check.resolve(schema)
         if schema is None or depth == 0:
@@ -95,7 +95,7 @@ class _Coercion:
 
 
 def property_schema(schema: Schema, name: str) -> Any:
-    """The subschema of one argument; {} if there is none."""
+    """Return the subschema of one argument; {} if there is none."""
     properties = schema.get("properties")
     return properties.get(name, {}) if isinstance(properties, Mapping) else {}
 
@@ -106,7 +106,7 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def _finite(text: str) -> float:
-    """Raise ValueError for a number that is too large for a float, which JSON could not say again."""
+    """Raise ValueError for a number that is too large for a float, which JSON could not write again."""
     if isinf(number := float(text)):
         raise ValueError(f"{text} is too large")
     return number

@@ -2,7 +2,7 @@
 
 The kind of dialect decides which reader follows the text. Where the text is not as the model's template has
 it, the reader gives up, and mlx-lm's parser decides about the whole block when it ends: a call that was begun
-goes on if the parser finds the same in it, and is malformed otherwise. Nothing sent is taken back.
+continues if the parser finds the same in it, and is malformed otherwise. Nothing sent is taken back.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from scheduler.answer.tool_calls.json_calls import JsonCalls
 from scheduler.answer.tool_calls.keywords import KeywordCalls
 from scheduler.answer.tool_calls.reading import (
     LONG_TEXT,
+    AnswerCalls,
     BlockReader,
     CallReader,
-    Calls,
     CollectedBlock,
     JsonReader,
     ParsedCall,
@@ -34,12 +34,12 @@ from scheduler.answer.tool_calls.written_call import WrittenCall
 from scheduler.events import AnswerPiece, ToolCallArguments
 
 _CLOSERS = frozenset(">)]}|,'\"\n")
-"""Without any of them a text ends no value, in any dialect."""
+"""A text without any of them ends no value, in any dialect."""
 _LONGEST_TOKEN = 64
 """Characters in which no string ends and another value begins and ends."""
 
 
-def call_reader(syntax: ToolSyntax, calls: Calls, *, in_reasoning: bool) -> CallReader:
+def call_reader(syntax: ToolSyntax, calls: AnswerCalls, *, in_reasoning: bool) -> CallReader:
     """`in_reasoning`: what is read may be no call, so nothing is certain before the end of the block."""
     if syntax.streams:
         return BlockReader(syntax, calls) if in_reasoning else JsonReader(syntax, calls)
@@ -52,7 +52,7 @@ def call_reader(syntax: ToolSyntax, calls: Calls, *, in_reasoning: bool) -> Call
 
 
 def _pieces(block: BlockText) -> Pieces | None:
-    """What reads the block's text; None if its dialect is not described."""
+    """Return what reads the block's text; None if its dialect is not described."""
     if block.syntax.name == "mistral":
         return JsonCalls(block).pieces()
     dialect = described(block.syntax.name)
@@ -94,7 +94,7 @@ class DialectReader:
         return waiting > LONG_TEXT or calls.large or (at_end and calls.offered.any_large())
 
     def _goes_on(self, text: str) -> bool:
-        """Whether `text` ends no value but a string that was sent as it came."""
+        """Return whether `text` ends no value but a string that was sent as it came."""
         if _CLOSERS.isdisjoint(text):
             return True
         written = self._block.written
@@ -117,7 +117,7 @@ class DialectReader:
             yield from self._decided_by_the_parser(self._fault)
 
     def _available(self) -> Iterator[AnswerPiece]:
-        """All pieces up to where more text is needed."""
+        """Yield all pieces up to where more text is needed."""
         try:
             while (piece := next(self._pieces, None)) is not None:
                 yield piece
@@ -151,7 +151,8 @@ class DialectReader:
         return written.json(whole[len(written.sent) :])
 
     def _unreadable(self, why: Exception) -> UnreadableCall:
-        """Of the call that was begun; if none was, of the text behind the calls that are over."""
+        """Return an error for the call that was begun or, if none was, for the text behind the finished
+        calls."""
         written = self._block.written
         if written and not written[-1].ended:
             rest = self.raw[self._block.sent_to :]
@@ -172,7 +173,7 @@ def _is_json(text: str) -> bool:
 class WholeBlock(CollectedBlock):
     """Another reader's pieces, all at the end of the block."""
 
-    def __init__(self, reader: DialectReader, calls: Calls) -> None:
+    def __init__(self, reader: DialectReader, calls: AnswerCalls) -> None:
         super().__init__(calls)
         self._reader = reader
 

@@ -73,14 +73,14 @@ class JsonArguments:
         return self._at is _At.DONE
 
     def may_fit(self, text: str, longest: int) -> bool:
-        """Whether `text` may end a value of more than `longest` characters, which is then coerced."""
+        """Return whether `text` may end a value of more than `longest` characters, which is then coerced."""
         if self._at is _At.COLLECTED:
             return len(self._parts) >= longest and text.count("]") + text.count("}") >= self._depth
         return longest == 0 and (self._at is not _At.STRING or '"' in text)
 
     def feed(self, text: str) -> tuple[str, str]:
-        """The argument text that is certain now, and the part of `text` after the end of the object. Raises
-        MalformedArguments; feed no more afterwards."""
+        """Return the argument text that is certain now, and the part of `text` after the end of the object.
+        Raise MalformedArguments; feed no more afterwards."""
         out: list[str] = []
         for position, character in enumerate(text):
             if self._at is _At.DONE:
@@ -212,7 +212,7 @@ class JsonArguments:
 
 
 def takes_strings(schema: Any) -> bool:
-    """Whether a value that is marked as a string stays one."""
+    """Return whether a value that is marked as a string stays one."""
     if not isinstance(schema, Mapping):
         return True
     kinds = schema.get("type")

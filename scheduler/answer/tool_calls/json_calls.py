@@ -22,7 +22,7 @@ class JsonCalls:
         self._is_mistral = block.syntax.name == "mistral"
 
     def pieces(self) -> Pieces:
-        """All calls of the block."""
+        """Yield all calls of the block."""
         yield from self._stream.space()
         if self._is_mistral and (yield from self._stream.optional("[")):
             yield from self._list()
@@ -42,7 +42,7 @@ class JsonCalls:
             self._block.ended()
 
     def _head(self) -> Waiting[ParsedCall]:
-        """The name, and the id that some models write, as mlx-lm reads them."""
+        """Return the name, and the id that some models write, as mlx-lm reads them."""
         mark = self._block.syntax.call_mark
         if mark:
             yield from self._stream.one_of([mark])
@@ -98,7 +98,7 @@ class JsonCalls:
 
 
 def _read_name(text: str) -> str:
-    """A name between quotes. Raises NotAsWritten for one with escapes."""
+    """Return a name between quotes. Raise NotAsWritten for one with escapes."""
     if "\\" in text:
         raise NotAsWritten("escapes in a name")
     return str(loads(f'"{text}"'))

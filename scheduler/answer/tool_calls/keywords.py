@@ -16,7 +16,7 @@ _ESCAPES = {
     **{"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"},
     **{"\\": "\\", "'": "'", '"': '"', "\n": ""},
 }
-"""Of Python, which leaves any other letter with its backslash."""
+"""Python's escapes. Python leaves any other letter with its backslash."""
 _OCTAL_OR_NAMED = "01234567N"
 _HEX = frozenset("0123456789abcdefABCDEF")
 _DIGITS = {"x": 2, "u": 4, "U": 8}
@@ -29,7 +29,7 @@ class KeywordCalls:
         self._stream = block.stream
 
     def pieces(self) -> Pieces:
-        """All calls of the block."""
+        """Yield all calls of the block."""
         yield from self._stream.space()
         yield from self._stream.one_of(["["])
         while True:
@@ -88,7 +88,7 @@ class KeywordCalls:
         return start
 
     def _string(self, call: WrittenCall, quote: str) -> Pieces:
-        """The inside of a string. A bare line break in it is not Python, but unambiguous."""
+        """Yield the inside of a string. A bare line break in it is not Python, but unambiguous."""
         while True:
             if (yield from self._block.text_until(call, [quote, "\\"])) == quote:
                 return
@@ -98,7 +98,7 @@ class KeywordCalls:
             self._block.sent()
 
     def _escaped(self) -> Waiting[str]:
-        """The character that the rest of an escape means. Raises NotAsWritten."""
+        """Return the character that the rest of an escape means. Raise NotAsWritten."""
         letter = yield from self._stream.character()
         if letter in _OCTAL_OR_NAMED:
             raise NotAsWritten("an escape that only Python reads")

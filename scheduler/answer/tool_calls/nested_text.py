@@ -9,7 +9,7 @@ _DEEPEST = 200
 
 def nested_value(stream: TextStream, quotes: tuple[str, ...], *, escapes: bool) -> Waiting[str]:
     """Reads a value up to the comma or bracket behind it, which stays. `quotes`: what strings begin and end
-    with. `escapes`: whether a backslash in a string protects the next character. Raises NotAsWritten."""
+    with. `escapes`: whether a backslash in a string protects the next character. Raise NotAsWritten."""
     parts: list[str] = []
     depth = 0
     marks = (*quotes, *"([{}]),")
@@ -29,7 +29,7 @@ def nested_value(stream: TextStream, quotes: tuple[str, ...], *, escapes: bool) 
 
 
 def _string(stream: TextStream, quote: str, *, escapes: bool) -> Waiting[str]:
-    """The rest of a string, with the mark at its end."""
+    """Return the rest of a string, with the mark at its end."""
     parts: list[str] = []
     while True:
         text, mark = yield from stream.until([quote, "\\"] if escapes else [quote])

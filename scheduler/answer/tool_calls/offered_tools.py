@@ -16,8 +16,8 @@ from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget
 from scheduler.request import Tool
 
 _REQUEST_STEPS = 30_000
-"""For the parameters of all tools of a request: at most about 40 ms of a worker. 64 tools of agents take 50
-to 300 steps each."""
+"""Bound on the steps for the parameters of all tools of a request: at most about 40 ms of a worker. 64 tools
+of agents take 50 to 300 steps each."""
 _LIGHT_NODES = 400
 """Values of a schema, with its references followed, up to which it is checked in less than a millisecond."""
 
@@ -44,17 +44,17 @@ class OfferedTools:
         return found
 
     def types(self, name: str, parameter: str) -> frozenset[str]:
-        """The JSON types that a tool's parameter allows."""
+        """Return the JSON types that a tool's parameter allows."""
         return self._types.get(name, {}).get(parameter, JSON_TYPES)
 
     @cached_property
     def definitions(self) -> list[dict[str, Any]]:
-        """For mlx-lm's parsers, which read a parameter by its type."""
+        """Return definitions for mlx-lm's parsers, which read a parameter by its type."""
         views = ((tool, parser_view(self._types[name])) for name, tool in self._tools.items())
         return [replace(tool, parameters=view).definition() for tool, view in views]
 
     def is_large(self, name: str) -> bool:
-        """Whether fitting a value to the tool's schema may take longer than a token may."""
+        """Return whether fitting a value to the tool's schema may take longer than a token may."""
         if name not in self._large:
             self._large[name] = _are_large([self.schema(name)])
         return self._large[name]
@@ -65,7 +65,7 @@ class OfferedTools:
 
     @property
     def are_read(self) -> bool:
-        """Whether all that a parser asks is known, or is found out within a token's time."""
+        """Return whether all that a parser asks is known, or is found out within a token's time."""
         return "definitions" in vars(self) or self._are_few
 
     def any_large(self) -> bool:
@@ -79,7 +79,8 @@ class OfferedTools:
 
 
 def _are_large(schemas: Iterable[Schema]) -> bool:
-    """Whether they have more than `_LIGHT_NODES` values, with references followed each time they are met."""
+    """Return whether they have more than `_LIGHT_NODES` values, with references followed each time they are
+    met."""
     nodes = 0
     for root in schemas:
         check = SchemaCheck(root, StepBudget())

@@ -44,7 +44,7 @@ class UnreadableCall(Exception):
         self.read_to = read_to
 
 
-class Calls:
+class AnswerCalls:
     """The calls of one answer: their numbers, ids and tools."""
 
     def __init__(self, offered: OfferedTools, call_id: Callable[[int], str], *, parallel: bool) -> None:
@@ -61,7 +61,7 @@ class Calls:
 
     @property
     def enough(self) -> bool:
-        """Whether no more calls are allowed: the client asked for one at a time."""
+        """Return whether no more calls are allowed: the client asked for one at a time."""
         return self.started > 0 and not self._parallel
 
     def start(self, name: str, call_id: str | None = None) -> ToolCallStarted:
@@ -76,7 +76,7 @@ class Calls:
         yield ToolCallArguments(start.index, self.fitted(call))
 
     def fitted(self, call: ParsedCall) -> str:
-        """The JSON text of its arguments, coerced to their schema."""
+        """Return the JSON text of its arguments, coerced to their schema."""
         return json_text(coerce(call.arguments, self.offered.schema(call.name), budget=self.budget))
 
 
@@ -91,25 +91,25 @@ class CallReader(Protocol):
     """The inside of one pair of marks. `feed` never raises: what follows a fault is read to the end."""
 
     def weighs(self, text: str | None) -> bool:
-        """Whether `feed(text)`, or for None `close()`, may take longer than a token may."""
+        """Return whether `feed(text)`, or for None `close()`, may take longer than a token may."""
         ...
 
     def feed(self, text: str) -> Iterator[AnswerPiece]: ...
 
     def close(self) -> Iterator[AnswerPiece]:
-        """The end mark, or the end of the model's turn. Raises UnreadableCall."""
+        """Yield the end mark, or the end of the model's turn. Raise UnreadableCall."""
         ...
 
     @property
     def raw(self) -> str:
-        """All text fed so far."""
+        """Return all text fed so far."""
         ...
 
 
 class CollectedBlock:
     """The part of a CallReader that has nothing before the end of the block."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: AnswerCalls) -> None:
         self._calls = calls
         self._parts: list[str] = []
         self._length = 0
@@ -133,7 +133,7 @@ class CollectedBlock:
 class BlockReader(CollectedBlock):
     """Lets mlx-lm parse the whole block."""
 
-    def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
+    def __init__(self, syntax: ToolSyntax, calls: AnswerCalls) -> None:
         super().__init__(calls)
         self._syntax = syntax
 
@@ -143,8 +143,8 @@ class BlockReader(CollectedBlock):
                 yield from self._calls.whole(call)
 
 
-def read_block(raw: str, syntax: ToolSyntax, calls: Calls) -> list[ParsedCall]:
-    """Raises UnreadableCall."""
+def read_block(raw: str, syntax: ToolSyntax, calls: AnswerCalls) -> list[ParsedCall]:
+    """Raise UnreadableCall."""
     try:
         parsed = _parse(raw, syntax, calls)
         found = parsed if isinstance(parsed, list) else [parsed]
@@ -166,7 +166,7 @@ def _braces_match(raw: str, string_mark: str) -> bool:
     return depth == 0
 
 
-def _parse(raw: str, syntax: ToolSyntax, calls: Calls) -> Any:
+def _parse(raw: str, syntax: ToolSyntax, calls: AnswerCalls) -> Any:
     if syntax.string_mark and not _braces_match(raw, syntax.string_mark):
         raise ValueError("its braces do not match")
     if syntax.guesses and len(raw) > _LONGEST_GUESS and "<arg_key>" not in raw:
@@ -208,7 +208,7 @@ class _Quiet:
 _quiet = _Quiet()
 
 
-def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
+def _checked(call: Any, syntax: ToolSyntax, calls: AnswerCalls) -> ParsedCall:
     if not isinstance(call, dict):
         raise ValueError("it is not an object")
     name, arguments, call_id = call.get("name"), call.get("arguments", call.get("parameters")), call.get("id")
@@ -230,7 +230,7 @@ def _checked(call: Any, syntax: ToolSyntax, calls: Calls) -> ParsedCall:
     return ParsedCall(name, arguments, call_id if isinstance(call_id, str) and call_id else None)
 
 
-def _read_bare(tool: str, arguments: dict[str, Any], calls: Calls) -> dict[str, Any]:
+def _read_bare(tool: str, arguments: dict[str, Any], calls: AnswerCalls) -> dict[str, Any]:
     schema, types = calls.offered.schema(tool), calls.offered.types
     return {
         name: read_bare(value, types(tool, name), property_schema(schema, name), schema, calls.budget)
@@ -249,7 +249,7 @@ _TAIL = re.compile(r"[\s}]*")
 
 
 def _sendable_name(text: str) -> str | None:
-    """A name's JSON text, read; None: it is none, or cannot be sent."""
+    """Parse a name's JSON text. Return None if it is not a name, or one that cannot be sent."""
     try:
         name = str(loads(text, strict=False))
         name.encode()
@@ -264,7 +264,7 @@ class JsonReader:
     Members in another order, or a list of calls, wait for the whole block as in BlockReader.
     """
 
-    def __init__(self, syntax: ToolSyntax, calls: Calls) -> None:
+    def __init__(self, syntax: ToolSyntax, calls: AnswerCalls) -> None:
         self._block = BlockReader(syntax, calls)
         self._calls = calls
         self._arguments: ObjectReader | None = None
@@ -303,7 +303,7 @@ class JsonReader:
 class ObjectReader:
     """The arguments of a call whose name is known, as one JSON object."""
 
-    def __init__(self, name: str, calls: Calls) -> None:
+    def __init__(self, name: str, calls: AnswerCalls) -> None:
         self._name = name
         self._calls = calls
         self._arguments = JsonArguments(calls.offered.schema(name), calls.budget)
@@ -315,7 +315,7 @@ class ObjectReader:
 
     @property
     def rest(self) -> str:
-        """The text after the arguments."""
+        """Return the text after the arguments."""
         return "".join(self._rest)
 
     @property
@@ -364,8 +364,8 @@ _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def call_id(place: str, *, short: bool) -> str:
-    """The id of a call, for models that write none: the same for one `place` (request, choice and number), so
-    a recomputed answer has the same ids. `short`: nine letters and digits."""
+    """Return the id of a call, for models that write none: the same for one `place` (request, choice and
+    number), so a recomputed answer has the same ids. `short`: nine letters and digits."""
     digest = sha256(place.encode("utf-8", "backslashreplace")).digest()
     if short:
         return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:9])

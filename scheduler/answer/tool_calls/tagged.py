@@ -50,7 +50,7 @@ class TaggedCalls:
         self._ends = (trail + self._closing, self._closing) if trail else (self._closing,)
 
     def pieces(self) -> Pieces:
-        """All calls of the block."""
+        """Yield all calls of the block."""
         while not (yield from self._stream.ends()):
             self._block.begun_at = self._stream.position
             if self._block.calls.enough:
@@ -79,7 +79,7 @@ class TaggedCalls:
         return name
 
     def _name_alone(self) -> Waiting[str]:
-        """A name that the first parameter's tag ends, or the end of the block."""
+        """Return a name that the first parameter's tag ends, or the end of the block."""
         try:
             name, _ = yield from self._stream.name([self._key_start])
         except TextEnded as end:
@@ -128,7 +128,7 @@ class TaggedCalls:
         yield from self._stream.one_of([self._closing])
 
     def _is_text(self, call: WrittenCall, key: str, is_text: bool | None) -> Waiting[bool]:
-        """Whether the value is certainly text that stays as it is: by its tag, schema or beginning."""
+        """Return whether the value is certainly text that stays as it is: by its tag, schema or beginning."""
         schema = call.property_schema(key)
         if is_text is not None:
             return is_text and takes_strings(schema)
@@ -138,7 +138,7 @@ class TaggedCalls:
         return "string" in types and not (yield from self._begins_json(types))
 
     def _begins_json(self, types: frozenset[str]) -> Waiting[bool]:
-        """Whether the value may turn out to be one of the other types."""
+        """Return whether the value may turn out to be one of the other types."""
         if types == _TEXT:
             return False
         for length in range(len(self._lead) + 1, _LONGEST_SPACE):
@@ -173,8 +173,8 @@ class TaggedCalls:
         return text[len(start) : -len(end)] if text.startswith(start) and text.endswith(end) else text
 
     def _key(self) -> Waiting[tuple[str, bool | None, str]]:
-        """The name of the parameter, whether its value is text (None: its schema decides), and the opening
-        tag up to the value."""
+        """Return the name of the parameter, whether its value is text (or None if its schema decides that),
+        and the opening tag up to the value."""
         tagged = self._tagged
         if not tagged.is_flagged:
             first, *others = self._after_key.split(BREAK)
@@ -202,7 +202,7 @@ class TaggedCalls:
 
 
 def _choices(schema: Any) -> Sequence[Any] | None:
-    """The values that a schema lists, if it does."""
+    """Return the values that a schema lists, if it does."""
     if not isinstance(schema, Mapping):
         return None
     if "const" in schema:

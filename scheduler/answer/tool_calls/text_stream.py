@@ -45,7 +45,7 @@ class TextStream:
 
     @property
     def position(self) -> int:
-        """The number of characters that were read."""
+        """Return the number of characters that were read."""
         return self._added - (len(self._text) - self._at)
 
     def add(self, text: str) -> None:
@@ -53,17 +53,17 @@ class TextStream:
         self._added += len(text)
 
     def close(self) -> None:
-        """No more text comes."""
+        """Take note that no more text comes."""
         self._closed = True
 
     def more(self) -> Waiting[None]:
-        """Raises TextEnded."""
+        """Raise TextEnded."""
         if self._closed:
             raise TextEnded("it ends in the middle")
         yield
 
     def peek(self, length: int = 1) -> Waiting[str]:
-        """The next characters, unread; fewer only at the end of the block."""
+        """Return the next characters, unread; fewer only at the end of the block."""
         while len(self._text) - self._at < length and not self._closed:
             yield
         return self._text[self._at : self._at + length]
@@ -81,7 +81,7 @@ class TextStream:
         return found
 
     def one_of(self, literals: Sequence[str]) -> Waiting[str]:
-        """Reads one of `literals`, none of which begins another. Raises NotAsWritten."""
+        """Reads one of `literals`, none of which begins another. Raise NotAsWritten."""
         for literal in literals:
             if (yield from self.optional(literal)):
                 return literal
@@ -111,7 +111,7 @@ class TextStream:
         return text, ""
 
     def until(self, marks: Sequence[str], *, longest: int | None = None) -> Waiting[tuple[str, str]]:
-        """Reads all text before the first of `marks`, and that mark. Raises NotAsWritten if there is none in
+        """Reads all text before the first of `marks`, and that mark. Raise NotAsWritten if there is none in
         the block, or not within `longest` characters."""
         parts: list[str] = []
         length = 0
@@ -134,14 +134,14 @@ class TextStream:
         return (yield from self.until(ends, longest=LONGEST_NAME))
 
     def some(self) -> Waiting[str]:
-        """Reads what there is, at least one character. Raises TextEnded."""
+        """Reads what there is, at least one character. Raise TextEnded."""
         while self._at == len(self._text):
             yield from self.more()
         text, self._at = self._text[self._at :], len(self._text)
         return text
 
     def character(self) -> Waiting[str]:
-        """Reads one character. Raises TextEnded."""
+        """Reads one character. Raise TextEnded."""
         while self._at == len(self._text):
             yield from self.more()
         self._at += 1
@@ -152,6 +152,6 @@ class TextStream:
         self._at -= len(text)
 
     def ends(self) -> Waiting[bool]:
-        """Whether only white space is left in the block, which is read."""
+        """Return whether only white space is left in the block, which is read."""
         yield from self.space()
         return (yield from self.peek()) == ""

@@ -40,7 +40,7 @@ class WrittenCall:
         return "".join(self._sent)
 
     def property_schema(self, key: str) -> Any:
-        """The schema of one argument, which is not a reference."""
+        """Return the schema of one argument, which is not a reference."""
         schema = property_schema(self.schema, key)
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             return schema
@@ -55,7 +55,7 @@ class WrittenCall:
         return ToolCallArguments(self.started.index, text)
 
     def member(self, key: str, value: Any) -> ToolCallArguments:
-        """A whole member, its value coerced to its schema. Raises ValueError for what is no JSON."""
+        """Return a whole member, its value coerced to its schema. Raise ValueError for what is no JSON."""
         fitted = coerce(value, self.property_schema(key), root=self.schema, budget=self.budget)
         return self.json(self._head(key) + json_text(fitted))
 
@@ -64,7 +64,7 @@ class WrittenCall:
         return self.json(self._head(key) + '"')
 
     def string(self, text: str) -> ToolCallArguments:
-        """The next characters of the string that was begun."""
+        """Return the next characters of the string that was begun."""
         return self.json(json_text(text)[1:-1])
 
     def end_string(self) -> ToolCallArguments:

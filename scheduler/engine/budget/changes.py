@@ -7,32 +7,28 @@ from scheduler.shared.wire_struct import WireStruct
 
 
 class BudgetChange(WireStruct, frozen=True):
-    """What memory allows from now on. None: as before."""
+    """What memory allows from now on; None leaves it as before."""
 
     kv_bytes: int | None = None
-    """For the prefix cache and running rows; prefixes that do not fit are evicted."""
+    """Bytes for the prefix cache and running rows; prefixes that do not fit are evicted."""
     pool_bytes: int | None = None
     """Most bytes of freed buffers that the device may keep."""
     score_bytes: int | None = None
     """Most bytes of the scores of one attention product."""
-    wired_bytes: int | None = None
-    """What the device may keep resident: each rank's own matter."""
     clear_pool: bool = False
     """Return freed buffers to the system."""
 
 
 class Evict(WireStruct, frozen=True):
-    """Before the model runs, and after admissions have leased what they use. `clear_pool`: return what that
-    frees to the system."""
+    """Evict before the model runs, and after admissions have leased what they use. `clear_pool`: return what
+    that frees to the system."""
 
     nbytes: int
     clear_pool: bool = False
 
 
 def keep_to(device: Device, change: BudgetChange) -> None:
-    """Carry out what a plan's budget says of the device."""
-    if change.wired_bytes is not None:
-        device.limit_wired(change.wired_bytes)
+    """Carry out the part of a plan's budget that is about the device."""
     if change.pool_bytes is not None:
         device.limit_pool(change.pool_bytes)
     if change.score_bytes is not None:

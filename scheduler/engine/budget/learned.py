@@ -17,14 +17,15 @@ from scheduler.engine.fitted_line import FittedLine
 _RECENT = 64
 """Chunks whose excess over the line still counts."""
 _NOTICED = 1 / 32
-"""Of the rows' bytes: less is a step's activations."""
+"""Fraction of the rows' bytes that counts as copies: less is a step's activations."""
 _MOST_COPIES = 1.0
-"""Of all rows. More is activations, which do not grow with the rows."""
+"""Bound on the copied part of all rows. More is activations, which do not grow with the rows."""
 _LEAST_COPIES = 1 / 4
-"""Of all rows, however little was seen to be copied at a time."""
+"""The least part of all rows that is expected to be copied, however little was seen."""
 _LEAST_PART = 1 / 16
-"""Of the largest recent chunk. The fit is of relative errors: a chunk that took next to nothing, as when its
-buffers were there already, would outweigh all others."""
+"""The least that a chunk counts in the fit, as a fraction of the largest recent one. The fit is of relative
+errors: a chunk that took next to nothing, as when its buffers were there already, would outweigh all
+others."""
 
 
 def _factors(tokens: int, context: int) -> tuple[float, ...]:
@@ -92,7 +93,8 @@ class CopyPeak:
 
     @property
     def part(self) -> float:
-        """Of the rows' bytes, what one more step may copy at a time: all before any was seen."""
+        """Return the part of the rows' bytes that one more step may copy at a time: all before any was
+        seen."""
         return max(_LEAST_COPIES, max(self._ratios, default=_MOST_COPIES))
 
     def needed_bytes(self, row_bytes: int) -> int:
@@ -109,14 +111,14 @@ class Learned:
         self._longest_context = 0
 
     def needed_bytes(self, row_bytes: int, chunk_tokens: int | None = None) -> int:
-        """Return what the next step takes at most. `chunk_tokens`: its largest chunk; None: as large as
-        any."""
+        """Return what the next step takes at most. `chunk_tokens`: its largest chunk, or None for the largest
+        of all."""
         tokens = self._most_tokens if chunk_tokens is None else chunk_tokens
         chunk = self.peak.needed_bytes(tokens, self._longest_context)
         return max(chunk, self.copies.needed_bytes(row_bytes))
 
     def fitting_tokens(self, room_bytes: int | None) -> int:
-        """Return the largest chunk that this room is enough for; None: nothing bounds it."""
+        """Return the largest chunk that this room is enough for, or None if nothing bounds it."""
         if room_bytes is None:
             return self._most_tokens
         return self.peak.fitting_tokens(max(0, room_bytes), self._longest_context)

@@ -2,7 +2,7 @@
 
 limit = weights + KV budget + pool of freed buffers + the peak of one prefill chunk
 
-Where several models share the memory, the parent gives each engine a part, and changes it while it runs
+Where several models share the memory, the server gives each engine a part, and changes it while it runs
 (`SetMemoryLimit`): a limit is a value, and a changed one another value (`resized`).
 """
 
@@ -18,7 +18,7 @@ from scheduler.engine.load_failure import LoadRefused
 _OF_DEVICE = 0.95
 """Fraction of Metal's recommendation, which leaves the system its part, or of a CUDA device's memory."""
 _OF_MACHINE = 0.5
-"""Fraction of the memory of a machine that also runs everything else, such as the parent process."""
+"""Fraction of the memory of a machine that also runs everything else, such as the server."""
 _LEAST_KV_BYTES = 64 << 20
 _FIRST_PEAK = 0.15
 """Expected peak of the largest chunk before one was measured, as a fraction of what the weights leave."""
@@ -27,13 +27,13 @@ _POOL = 0.05
 MLX keeps them up to 0.95 of the working set, wired."""
 _LEAST_POOL_BYTES, _MOST_POOL_BYTES = 256 << 20, 2 << 30
 _POOL_DIVISOR = 4
-"""Of what the weights leave, the pool has no more than a quarter."""
+"""The pool has at most a quarter of what the weights leave."""
 PROCESS_BYTES = 256 << 20
 """The interpreter, libraries and what is not in arrays."""
 _STARTED_BYTES = 115 << 20
 """The same before the first request, on Linux."""
 _RESERVE_BYTES, _RESERVE_PART = 32 << 20, 32
-"""Of what the system can still give: a fixed part, or a part of a small limit."""
+"""Reserve of what the system can still give: a fixed part, or a part of a small limit."""
 _SCORES = 1 / 64
 """Fraction of the limit that the scores of one attention product may take: 85 MB of 8 GB of unified memory, a
 gigabyte of a large GPU, where smaller pieces would leave it idle."""
@@ -46,31 +46,31 @@ class MemoryTooSmall(LoadRefused):
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """`limit_bytes` 0: none is known, so that only `kv_bytes` bounds. `kv_bytes`: the operator's KV budget;
-    None: what the others leave."""
+    """The limit of this engine. With `limit_bytes` 0 it is unknown, and only `kv_bytes` bounds. `kv_bytes` is
+    the operator's KV budget, or None for what the others leave."""
 
     limit_bytes: int
     weights_bytes: int = 0
     pool_bytes: int = 0
     kv_bytes: int | None = None
     share: float = 1.0
-    """Of the KV budget: less than 1 after an engine ran out of memory."""
+    """Share of the KV budget: less than 1 after an engine ran out of memory."""
     sharers: int = 1
     """Engines that use the device's memory: each has this part of what the system can still give."""
     most_bytes: int = 0
-    """The highest limit that the parent may give it; 0: the parent gives none, and an operator's KV budget
+    """The highest limit that the server may set. With 0 the server sets none, and an operator's KV budget
     stands whatever the limit."""
     process_bytes: int = PROCESS_BYTES
     least_kv_bytes: int = _LEAST_KV_BYTES
 
     @property
     def score_bytes(self) -> int:
-        """Of one piece of an attention product."""
+        """Return the score bytes of one piece of an attention product."""
         return max(_LEAST_SCORE_BYTES, min(_MOST_SCORE_BYTES, int(self.limit_bytes * _SCORES)))
 
     @property
     def reserve_bytes(self) -> int:
-        """Left of what the system can give: for the parent, and for what no arithmetic covers."""
+        """Return what is left of the system's memory: for the server, and for what no arithmetic covers."""
         return min(_RESERVE_BYTES, self.limit_bytes // _RESERVE_PART or _RESERVE_BYTES)
 
     @property
@@ -91,8 +91,8 @@ class MemoryLimit:
 
     @property
     def most_kv_bytes(self) -> int:
-        """The most that one request may ever need: a refusal is final, but chunks can be made smaller, and a
-        limit raised."""
+        """Return the most that one request may ever need: a refusal is final, but chunks can be made smaller,
+        and a limit raised."""
         most = self.resized(max(self.limit_bytes, self.most_bytes)) if self.most_bytes else self
         return most.whole_kv_bytes(0)
 
@@ -102,8 +102,8 @@ class MemoryLimit:
         return replace(self, limit_bytes=limit_bytes, pool_bytes=pool_bytes)
 
     def least_bytes(self, kv_bytes: int = 0, peak_bytes: int | None = None) -> int:
-        """Return the least limit that leaves a KV budget of `kv_bytes` beside chunks of this peak. None:
-        before any was measured, when the expected peak follows the limit."""
+        """Return the least limit that leaves a KV budget of `kv_bytes` beside chunks of this peak. Without a
+        measured peak, the expected one follows the limit."""
         part = 0.0 if peak_bytes is not None else _FIRST_PEAK
         wanted = self.process_bytes + (peak_bytes or 0) + max(self.least_kv_bytes, kv_bytes / self.share)
         # The pool is the least of three bounds, one of which is the larger of two (`_pool_bytes`).
@@ -127,8 +127,8 @@ def memory_limit(
     most_bytes: int = 0,
 ) -> MemoryLimit:
     """Return the limit: this engine's part, if several use the device. `option`: bytes, or up to 1 a share of
-    the device's memory; 0: the default; with `most_bytes`, the part that the parent gives this engine, in
-    bytes. `device`: MLX's device_info() before the weights are loaded. Raises MemoryTooSmall if they do not
+    the device's memory, or 0 for the default; with `most_bytes`, the part in bytes that the server gives this
+    engine. `device`: MLX's device_info() before the weights are loaded. Raise MemoryTooSmall if they do not
     fit."""
     whole = recommended_bytes(device)
     default = int(whole * _OF_DEVICE) if whole else int(machine_bytes * _OF_MACHINE)

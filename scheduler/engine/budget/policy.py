@@ -32,7 +32,8 @@ CALM_SECONDS = 2.0
 MOST_CALM_SECONDS = 64.0
 """The longest calm asked for, after it was broken again and again."""
 _PRESSED_PART = 8
-"""Under the system's pressure an eighth of the KV is given up a reading: how much is short is unknown."""
+"""Divisor under the system's pressure: each reading releases an eighth of the KV, because the shortage is
+unknown."""
 _WARNED_PART = 4
 """A warning leaves a quarter of the KV budget."""
 _RETURNED_PART = 16
@@ -41,15 +42,15 @@ BUDGET_STEP = 32
 """The KV budget follows the learned peak in steps of a 32nd: each change may evict. So does a limit that is
 lowered as rows end."""
 _POOL_PART = 4
-"""Of what the next chunk leaves, a quarter may be freed buffers."""
+"""Divisor of the pool: a quarter of what the next chunk leaves may be freed buffers."""
 _LEAST_SCORE_BYTES = 4 << 20
 _SCORE_PART = 16
-"""Of what is free, a sixteenth may be the scores of one attention product."""
+"""Divisor of the scores: one attention product may take a sixteenth of what is free."""
 
 
 CLOSE = 4
-"""Times what the next chunk needs, or the last step took: with less, a few steps may take the rest before the
-next reading."""
+"""Read memory before every step once headroom is below this multiple of the next chunk or the last step: a
+few steps could otherwise take the rest before the next reading."""
 
 
 class Relief(IntEnum):
@@ -64,10 +65,10 @@ class Relief(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Memory at one time, in bytes. `used`: of this engine, the allocator's pool included. `limit` 0: none.
-    `available`: what the system or container can still give; None: unknown. `kv`: cached prefixes and running
-    rows; `fixed_kv`: the part of it that only preemption frees. `pool`: freed buffers, which an eviction
-    returns. `rows`: the arrays of the rows. `active`: all arrays."""
+    """Memory at one time, in bytes. `used`: this engine's memory, the allocator's pool included. `limit`: 0
+    if there is none. `available`: what the system or container can still give, or None if unknown. `kv`:
+    cached prefixes and running rows; `fixed_kv`: the part of it that only preemption frees. `pool`: freed
+    buffers, which an eviction returns. `rows`: the arrays of the rows. `active`: all arrays."""
 
     used: int
     limit: int
@@ -81,19 +82,20 @@ class Reading:
 
     @property
     def idle(self) -> int:
-        """What is held beside arrays."""
+        """Return what is held beside arrays."""
         return self.used - self.active
 
     @property
     def limit_binds(self) -> bool:
-        """Whether the limit, and not the system, is what there is least of."""
+        """Return whether the limit, and not the system, is what there is least of."""
         if self.pressure is not Pressure.NORMAL:
             return False
         return self.available is None or self.available > self.limit - self.used
 
     @property
     def headroom(self) -> int | None:
-        """What may still be allocated; negative: the limit is exceeded. None: nothing bounds it."""
+        """Return what may still be allocated, or None if nothing bounds it. It is negative if the limit is
+        exceeded."""
         bounds = [self.limit - self.used] if self.limit else []
         if self.available is not None:
             bounds.append(self.available)
@@ -102,17 +104,17 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What the next steps may use. None: as much as is configured."""
+    """What the next steps may use; None allows what is configured."""
 
     relief: Relief = Relief.NONE
     kv_bytes: int | None = None
     chunk_tokens: int | None = None
     room: StepRoom | None = None
-    """What a step may take; None: unbounded."""
+    """What a step may take, or None if unbounded."""
 
     @property
     def admits(self) -> bool:
-        """Whether sequences may join running rows; one alone always runs."""
+        """Return whether sequences may join running rows; one alone always runs."""
         return self.relief < Relief.HOLD
 
 
@@ -120,12 +122,11 @@ class Allowance:
 class Budget:
     """All that memory decides, and that is written anywhere, which `MemoryWatch._keep_to` alone does.
     `kv_bytes`: for the prefix cache and running rows. `pool_bytes`: of freed buffers, `score_bytes`: of the
-    scores of one attention product, `wired_bytes`: what the device may keep resident."""
+    scores of one attention product."""
 
     kv_bytes: int
     pool_bytes: int
     score_bytes: int
-    wired_bytes: int
 
 
 def nearest_limit(limit: MemoryLimit, asked_bytes: int, least_bytes: int) -> MemoryLimit:
@@ -139,7 +140,7 @@ def nearest_limit(limit: MemoryLimit, asked_bytes: int, least_bytes: int) -> Mem
 
 
 def moved(before_bytes: int, kv_bytes: int) -> bool:
-    """Whether a KV budget differs by so much that it is worth an eviction."""
+    """Return whether a KV budget differs by so much that it is worth an eviction."""
     return abs(kv_bytes - before_bytes) * BUDGET_STEP >= before_bytes
 
 
@@ -162,7 +163,7 @@ class GivenUp:
 
     relief: Relief = Relief.NONE
     kv_bytes: int | None = None
-    """The KV budget under relief; None: the whole one."""
+    """The KV budget under relief, or None for the whole one."""
     calm_since: float | None = None
     calm_seconds: float = CALM_SECONDS
     returned_at: float | None = None
@@ -246,7 +247,7 @@ def _short_bytes(reading: Reading, whole_bytes: int, needed_bytes: int) -> int:
 
 
 def _suffices(reading: Reading, needed_bytes: int) -> bool:
-    """Whether there is room for twice what is needed: what is taken back must not be short at once."""
+    """Return whether there is room for twice what is needed: what is taken back must not be short at once."""
     headroom = reading.headroom
     return reading.pressure is Pressure.NORMAL and (headroom is None or headroom >= 2 * needed_bytes)
 

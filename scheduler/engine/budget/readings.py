@@ -1,4 +1,4 @@
-"""What the operating system says of memory: this process's footprint, what is left, and pressure.
+"""The operating system's figures of memory: this process's footprint, what is left, and pressure.
 
 Linux: `/proc`, pressure stalls (PSI) and the limits of all control groups around the process, of either
 version. macOS: `phys_footprint` (what Activity Monitor calls memory) and the level of memorystatus; written
@@ -22,7 +22,8 @@ from pathlib import Path
 from scheduler.engine.device import Pressure, SystemMemory
 
 _STALLED_PERCENT = 10.0
-"""Of the last ten seconds. Some task waited for memory: a warning; all tasks did: critical."""
+"""Percentage of the last ten seconds. If some task waited for memory it is a warning; if all tasks did, it is
+critical."""
 _LARGEST_BYTES = 1 << 60
 """Control groups of version 1 spell "no limit" as a number beyond any memory."""
 
@@ -73,7 +74,7 @@ class LinuxMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A control group that limits memory. Pages of files that nobody used lately count as available, as the
+    """A control group that limits memory. Pages of files that were not used lately count as available, as the
     kernel takes them back before it kills."""
 
     limit: Path
@@ -96,7 +97,7 @@ class _Group:
 
 
 def _groups(root: Path) -> Iterator[_Group]:
-    """The process's group and all groups around it: each may have a limit."""
+    """Yield the process's group and all groups around it: each may have a limit."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -118,7 +119,8 @@ def _groups(root: Path) -> Iterator[_Group]:
 
 
 def _ancestors(mount: Path, path: str) -> Iterator[Path]:
-    """In a container the path may be that of the host, which is not mounted: then only the mount is left."""
+    """Yield the control groups. In a container the path may be that of the host, which is not mounted: then
+    only the mount is left."""
     inside = Path(path.lstrip("/"))
     for part in (inside, *inside.parents):
         yield mount / part
@@ -150,8 +152,8 @@ _LEVELS = {1: Pressure.NORMAL, 2: Pressure.WARN, 4: Pressure.CRITICAL}
 
 
 class MacMemory:
-    """macOS has no figure of what is left that it keeps to: it compresses and swaps first, and says so by its
-    level."""
+    """macOS has no figure of what is left that it keeps to: it compresses and swaps first, and its level
+    shows that."""
 
     def __init__(self) -> None:
         self._system = ctypes.CDLL(ctypes.util.find_library("System"))
@@ -161,7 +163,7 @@ class MacMemory:
 
     def footprint_bytes(self, pid: int) -> int | None:
         """Return the footprint of any process of this user. Metal's buffers are in it, which the resident set
-        leaves out. None: the process is gone, or another user's."""
+        leaves out. Return None if the process is gone, or another user's."""
         usage = ctypes.create_string_buffer(_USAGE_BYTES)
         if self._system.proc_pid_rusage(pid, _FLAVOR, usage) != 0:
             return None
@@ -177,7 +179,7 @@ class MacMemory:
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _M_MMAP_THRESHOLD = -3
-"""From `malloc.h`."""
+"""A parameter of `mallopt` in `malloc.h`."""
 _LARGE_BLOCK_BYTES = 1 << 20
 _RESET_PEAK = "5"
 """See proc(5): the resident set's high water mark becomes its present size."""
@@ -185,11 +187,11 @@ _RESET_PEAK = "5"
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """In bytes; 0 where the system does not say."""
+    """The host's memory in bytes; 0 where the system does not report it."""
 
     resident: int = 0
     peak: int = 0
-    """Since the process started, or since `restart_host_peak`."""
+    """The peak since the process started, or since `restart_host_peak`."""
 
 
 def host_memory() -> HostMemory:

@@ -1,8 +1,8 @@
 """What a step takes of memory beyond what is held before it, and whether that fits: plain arithmetic.
 
-What was measured says nothing of a step that is larger than all before it, and such a step kills: sixteen
-agents ask their second turns at once, and their rows join behind copied prefixes. So what is made of arrays
-is counted before a row is admitted and before it joins the batch:
+Measurements cannot predict a step that is larger than all before it, and such a step kills: sixteen agents
+ask their second turns at once, and their rows join behind copied prefixes. So what is made of arrays is
+counted before a row is admitted and before it joins the batch:
 
     arrays     of the rows in prefill and of those that decode, padded to the longest, with spare places
     copies     the arrays that these replace, where rows join, leave or outgrow them, until all are written
@@ -32,7 +32,7 @@ class StepRoom:
     row_bytes: RowBytes
     peak: ChunkPeak
     saving: bool = False
-    """Rows attend in place to all that is cached of them, whatever time that costs."""
+    """Memory-saving mode: never copy a cached prefix, even where a copy would be faster."""
 
     def taken_bytes(
         self,
@@ -51,14 +51,14 @@ class StepRoom:
         # A prompt that is whole was put in place before it joins those that decode.
         writing = self.row_bytes.batch(answers + ([0] * len(ended) if self.saving else ended), 1)
         grown = max(0, reading + writing - self.held_bytes)
-        # One prompt goes on where it is; answers may end, and others move to their places.
+        # A lone prompt appends in place; when a decoding row ends, the last row is copied into its slot.
         moving = grown or whole or len(prompts) > 1 or any(row.request_id not in begun for row in prompts)
         copied = max(reading + writing, self.held_bytes) if moving else writing
         return grown + int(self.copied_part * copied) + kept * (self.row_bytes.token_bytes + KEY_BYTES)
 
     def for_admission(self, rows: Collection[Sequence], begun: Container[int]) -> int:
-        """Return what is left for sequences that are admitted beside these rows, of which those in prefill
-        that have not begun hold nothing yet."""
+        """Return the bytes left for new sequences; rows admitted but not started are charged their whole
+        prompt."""
         prompts = [row for row in rows if row.request_id in begun]
         coming = [row for row in rows if row.prefilling and row.request_id not in begun]
         taken = self.taken_bytes(prompts, [row for row in rows if not row.prefilling], prompts, begun)
@@ -67,5 +67,5 @@ class StepRoom:
 
 
 def _own_tokens(row: Sequence) -> int:
-    """What the row holds for itself, or copies when it joins."""
+    """Return what the row holds for itself, or copies when it joins."""
     return row.computed_tokens - row.in_place_tokens

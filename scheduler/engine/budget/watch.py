@@ -1,7 +1,7 @@
 """Reads the device's and the system's memory between steps, and carries out what is decided (`policy.py`).
 
 It learns what each step takes (`learned.py`), keeps the KV budget at what the limit leaves beside that,
-lowers it under relief, and clears the pool of freed buffers. The limit itself changes where the parent shares
+lowers it under relief, and clears the pool of freed buffers. The limit itself changes where the server shares
 memory among several models. One method writes all of it, `_keep_to`.
 """
 
@@ -27,16 +27,18 @@ from scheduler.engine.budget.policy import (
 )
 from scheduler.engine.device import Readings
 from scheduler.engine.prefix.prefixes import Prefixes
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import DeviceMemory, MemoryState, SetMemoryLimit
 from scheduler.shared.row_bytes import RowBytes
 
 _READING_SECONDS = 0.25
-"""Between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's
+"""Time between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's
 peak, which is reserved, and one token a row and step."""
 _LEAST_COPY_BYTES = 16 << 20
 """Smaller copies are not worth a reserve."""
 _LEAST_CLEARED_BYTES = 16 << 20
-"""Of freed buffers and free blocks: to return them takes milliseconds, and to get them again page faults."""
+"""The fewest freed buffers and free blocks to return: that takes milliseconds, and getting them again causes
+page faults."""
 _GROWTH_PART = 8
 """Running rows need an eighth more than they are charged: what they grow by until the limit is raised."""
 
@@ -56,7 +58,7 @@ class MemoryWatch:
         charged_bytes: Callable[[], int] | None = None,
     ) -> None:
         """`carry_out`: what is decided takes effect before it returns. `row_bytes`: what the rows hold;
-        `charged_bytes`: with the reserve for their answers; None: none is kept."""
+        `charged_bytes`: with the reserve for their answers, or None if none is kept."""
         self._device = device
         self._prefixes = prefixes
         self._carry_out = carry_out
@@ -65,12 +67,12 @@ class MemoryWatch:
         self._held = held
         self._limit = limit
         self._asked_bytes = limit.limit_bytes
-        """The limit that the parent has asked for; the one in force is higher while rows need it."""
+        """The limit that the server has asked for; the one in force is higher while rows need it."""
         self._given_up = GivenUp()
         self._learned = Learned(limit.first_peak_bytes, most_chunk_tokens)
         self._whole_kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
         """The KV budget without relief."""
-        self._budget = Budget(self._whole_kv_bytes, limit.pool_bytes, limit.score_bytes, limit.limit_bytes)
+        self._budget = Budget(self._whole_kv_bytes, limit.pool_bytes, limit.score_bytes)
         self._allowance = Allowance()
         self._state = MemoryState()
         self._read_at: float | None = None
@@ -80,23 +82,24 @@ class MemoryWatch:
         self._idle_bytes = 0
         """What was held beside arrays after freed buffers were returned last."""
         self._step_bytes = 0
-        """Of the last step, as predicted."""
+        """The predicted bytes of the last step."""
         self._needed_bytes = 0
-        """By the next chunk, at the last reading."""
+        """The bytes that the next chunk needs, at the last reading."""
 
     @property
     def state(self) -> MemoryState:
-        """The last reading and what is given up, for operators."""
+        """Return the last reading and what is given up, for operators."""
         return self._state
 
     @property
     def whole_bytes(self) -> int:
-        """The most that one request may ever need."""
+        """Return the most that one request may ever need."""
         return self._limit.most_kv_bytes
 
     @property
     def shared(self) -> bool:
-        """Whether the parent changes the limit, and so must know what is used, also of an idle engine."""
+        """Return whether the server changes the limit, and so must know what is used, also of an idle
+        engine."""
         return self._limit.most_bytes > 0
 
     def set_limit(self, command: SetMemoryLimit, now: float) -> None:
@@ -117,7 +120,7 @@ class MemoryWatch:
             self._report(error)
 
     def memory(self) -> DeviceMemory:
-        """The allocator's counters; the peak since the engine started."""
+        """Return the allocator's counters; the peak since the engine started."""
         now = self._device.memory()
         self._peak_bytes = max(self._peak_bytes, now.peak, now.active)
         return DeviceMemory(now.active, now.cached, self._peak_bytes, now.recommended)
@@ -182,7 +185,6 @@ class MemoryWatch:
             budget.kv_bytes if kv_moves else None,
             budget.pool_bytes if buffers_move else None,
             budget.score_bytes if buffers_move else None,
-            budget.wired_bytes if budget.wired_bytes != before.wired_bytes else None,
             clear_pool,
         )
         if change != BudgetChange():
@@ -206,7 +208,7 @@ class MemoryWatch:
             self._whole_kv_bytes = kv_bytes
             lowered = self._given_up.kv_bytes
             kept = kv_bytes if lowered is None else min(lowered, kv_bytes)
-            changed = replace(self._budget, kv_bytes=kept, wired_bytes=self._limit.limit_bytes)
+            changed = replace(self._budget, kv_bytes=kept)
             # The system, or another engine, gets what is given back, and not the pool of freed buffers.
             self._keep_to(changed, clear_pool=raised < 0)
 
@@ -238,19 +240,19 @@ class MemoryWatch:
         )
 
     def _needed_by_rows(self, pinned_bytes: int) -> int:
-        """Bytes of KV: the rows' charge, or their arrays where padding takes more, and the prefixes that they
-        attend to in place."""
+        """Return bytes of KV: the rows' charge, or their arrays where padding takes more, and the prefixes
+        that they attend to in place."""
         needed = max(self._charged_bytes(), self._row_bytes()) + pinned_bytes
         return needed + needed // _GROWTH_PART
 
     def _wanted(self, reading: Reading) -> tuple[int, int, int]:
-        """The least limits: of the process alone, with its rows, and with all its prefixes."""
+        """Return the least limits: of the process alone, with its rows, and with all its prefixes."""
         rows = self._needed_by_rows(reading.fixed_kv - reading.rows)
         kept = rows + reading.kv - reading.fixed_kv
         return self._least_bytes(0), self._least_bytes(rows), self._least_bytes(kept)
 
     def _least_bytes(self, kv_bytes: int) -> int:
-        """The least limit that leaves this to KV; 0 without a limit."""
+        """Return the least limit that leaves this to KV; 0 without a limit."""
         if not self._limit.limit_bytes:
             return 0
         learned = self._learned
@@ -286,7 +288,10 @@ class MemoryWatch:
             self._learned.copies.observe(self._row_bytes(), transient_bytes)
 
     def _report(self, error: Exception) -> None:
-        """Accounting must not end a stream: the last allowance stands. Said once: it may come each step."""
+        """Accounting must not end a stream: the last allowance stands. Logged once: it may come each step.
+        Raises the device's errors: they are of the steps before."""
+        if is_device_error(error):
+            raise error
         if not self._failed:
             print(f"the memory guard failed: {type(error).__name__}: {error}", file=sys.stderr)
         self._failed = True

@@ -42,7 +42,7 @@ class Place:
 
     @property
     def parent_tokens(self) -> int:
-        """The number of tokens whose blocks must be there for this file to be of use."""
+        """Return the number of tokens whose blocks must be there for this file to be of use."""
         match self.kind:
             case "b":
                 return self.position - BLOCK_TOKENS
@@ -91,7 +91,7 @@ class Chain:
         self._keys = [_digest("root", fingerprint.encode(), salt.encode("utf-8", "surrogatepass"))]
 
     def key(self, blocks: int) -> Key:
-        """The key of the first `blocks` blocks; of 0: the root for this salt and model."""
+        """Return the key of the first `blocks` blocks; of 0: the root for this salt and model."""
         assert 0 <= blocks * BLOCK_TOKENS <= self.tokens, "the chain is shorter"
         while len(self._keys) <= blocks:
             start = (len(self._keys) - 1) * BLOCK_TOKENS
@@ -99,7 +99,7 @@ class Chain:
         return self._keys[blocks]
 
     def block(self, end: int) -> Place:
-        """The block whose last token is at `end` - 1; `end` is a positive multiple of BLOCK_TOKENS."""
+        """Return the block whose last token is at `end` - 1; `end` is a positive multiple of BLOCK_TOKENS."""
         blocks, rest = divmod(end, BLOCK_TOKENS)
         assert blocks > 0, "no block ends here"
         assert rest == 0, "no block ends here"

@@ -52,7 +52,7 @@ class HostArray:
     data: Buffer
 
     def __post_init__(self) -> None:
-        """Raises ValueError where dtype, shape and size do not agree."""
+        """Raise ValueError where dtype, shape and size do not agree."""
         if self.dtype not in ITEM_BYTES or any(size < 0 for size in self.shape):
             raise ValueError(f"no array has dtype {self.dtype} and shape {self.shape}")
         if self.nbytes != prod(self.shape) * ITEM_BYTES[self.dtype]:
@@ -127,7 +127,8 @@ def decode(raw: bytes, place: Place, fingerprint: str) -> Content:
 
 
 def _split(view: memoryview) -> tuple[memoryview, memoryview]:
-    """The length with the header, and the arrays' bytes; the file must be exactly as long as stated."""
+    """Return the length with the header, and the arrays' bytes; the file must be exactly as long as
+    stated."""
     header_end = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
     if len(view) < max(header_end, _LENGTH_BYTES + 1):
         raise Damage("truncated")
@@ -141,7 +142,7 @@ def _split(view: memoryview) -> tuple[memoryview, memoryview]:
 
 
 def _array(entry: Mapping[str, Any], data: memoryview) -> HostArray:
-    """Raises ValueError, TypeError or KeyError for a wrong entry."""
+    """Raise ValueError, TypeError or KeyError for a wrong entry."""
     begin, end = entry["data_offsets"]
     return HostArray(entry["dtype"], tuple(entry["shape"]), data[begin:end])
 

@@ -49,8 +49,8 @@ class DiskIndex:
         return self._entries.get(key)
 
     def has_parent(self, place: Place) -> bool:
-        """Whether the parent that it needs is in the index. A block's parent must end where the block begins,
-        so that no set of file names forms a cycle."""
+        """Return whether the parent that it needs is in the index. A block's parent must end where the block
+        begins, so that no set of file names forms a cycle."""
         if place.parent_tokens == 0:
             return True
         parent = self._entries.get(place.parent)
@@ -64,8 +64,8 @@ class DiskIndex:
         self.touch(entry.place.key)
 
     def restore(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """Take over what a scan found, as used after all that is here. Returns files without their parent,
-        and duplicates."""
+        """Take over what a scan found, as used after all that is here. Return files without their parent, and
+        duplicates."""
         used: dict[Key, float] = {}
         standing: set[Key] = set()  # What was here and has new files above it.
         orphans: list[FoundFile] = []
@@ -97,7 +97,7 @@ class DiskIndex:
         return entry
 
     def remove(self, key: Key) -> list[Entry]:
-        """Forget an entry and its descendants. Returns them deepest first, the order to delete them in."""
+        """Forget an entry and its descendants. Return them deepest first, the order to delete them in."""
         subtree, pending = [], [key]
         while pending:
             entry = self._entries.pop(pending.pop())
@@ -108,11 +108,11 @@ class DiskIndex:
         return subtree[::-1]
 
     def oldest(self) -> Entry | None:
-        """The entry to evict, which has no children."""
+        """Return the entry to evict, which has no children."""
         return next(iter(self._entries.values()), None)
 
     def path_bytes(self, place: Place) -> int:
-        """The size of all its parents together."""
+        """Return the size of all its parents together."""
         nbytes = 0
         while place.parent_tokens and (entry := self._entries.get(place.parent)) is not None:
             nbytes += entry.nbytes

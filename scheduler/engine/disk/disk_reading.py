@@ -17,7 +17,7 @@ class ReadOutcome:
     blocks: tuple[Content, ...] = ()
     """Consecutive, from the start of the read; fewer than requested if one was damaged or missing."""
     snapshot: Content | None = None
-    """Only if all requested blocks were found."""
+    """The snapshot, if all requested blocks were found."""
 
 
 class Reading:
@@ -38,7 +38,7 @@ class Reading:
         return self._outcome
 
     def wait(self, deadline_seconds: float) -> ReadOutcome | None:
-        """As `poll`, but waits up to the deadline."""
+        """Do the same as `poll`, but wait up to the deadline."""
         self._done.wait(deadline_seconds)
         return self._outcome
 

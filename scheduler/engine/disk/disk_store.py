@@ -82,12 +82,12 @@ class DiskStore:
 
     @property
     def paused(self) -> bool:
-        """Whether writes are paused after a disk error."""
+        """Return whether writes are paused after a disk error."""
         return self._clock() < self._resume_at
 
     @property
     def untidy(self) -> bool:
-        """Whether the writer's thread should call `tidy`."""
+        """Return whether the writer's thread should call `tidy`."""
         return bool(self._doomed or self._unstamped)
 
     def holds(self, key: Key) -> bool:

@@ -23,7 +23,7 @@ from scheduler.engine.disk.disk_reading import Reading, ReadOutcome
 from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
 
 _LOOK_SECONDS = 5.0
-"""Between two looks for files that were copied into the folder."""
+"""Time between two looks for files that were copied into the folder."""
 _LOOK_PATIENCE_SECONDS = 1.0
 """Requests wait for a look so long at most. One takes milliseconds, unless the disk is slow."""
 
@@ -105,8 +105,8 @@ class DiskTier:
         return self._store.deepest_snapshot(chain, limit, self._lone_snapshots)
 
     def looks_again(self) -> bool:
-        """Whether the folder is being searched for files that were copied into it, which begins if it was not
-        for some seconds. To be called on a miss: while it is true, more may be found."""
+        """Return whether the folder is being searched for files that were copied into it, which begins if it
+        was not for some seconds. To be called on a miss: while it is true, more may be found."""
         now = self._clock()
         with self._changed:
             if not self._looking and now - self._looked_at >= _LOOK_SECONDS and not self._closing:
@@ -115,7 +115,7 @@ class DiskTier:
             return self._looking and now - self._looked_at < _LOOK_PATIENCE_SECONDS
 
     def touch(self, chain: Chain) -> int:
-        """Mark these tokens as used, if only in memory, so that their blocks are evicted later. Returns how
+        """Mark these tokens as used, if only in memory, so that their blocks are evicted later. Return how
         many leading tokens are on disk or pending as blocks; `put_block_nowait` takes the blocks after."""
         there = self._store.match(chain, chain.tokens)
         with self._changed:
@@ -126,7 +126,7 @@ class DiskTier:
         return there
 
     def has_snapshot(self, chain: Chain, position: int) -> bool:
-        """Whether the snapshot is on disk or pending. Check it before copying one to the host."""
+        """Return whether the snapshot is on disk or pending. Check it before copying one to the host."""
         with self._changed:
             return self._knows(chain.snapshot(position, self._lone_snapshots).key)
 
@@ -195,8 +195,8 @@ class DiskTier:
             return self._changed.wait_for(self._is_flushed, deadline_seconds)
 
     def close(self, deadline_seconds: float) -> bool:
-        """Write what was put as far as the deadline allows, and cancel reads. Returns whether all was
-        written. The folder is unlocked when the writer ends: if the disk hangs, when the process does."""
+        """Write what was put as far as the deadline allows, and cancel reads. Return whether all was written.
+        The folder is unlocked when the writer ends: if the disk hangs, when the process does."""
         deadline = time.monotonic() + deadline_seconds
         with self._changed:
             self._closing = True  # From here on nothing is accepted.

@@ -41,6 +41,7 @@ from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import AdapterRefused, named
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import (
     Load,
     PrefillOut,
@@ -57,8 +58,8 @@ _ALL = Batching()
 
 _NO_RANKED_ADAPTERS = "a model over several ranks takes no adapters: serve it without --ranks"
 _LOGITS_BYTES = 64 << 20
-"""Of a chunk with prompts whose log-probabilities are asked for, in float32: 110 positions of a vocabulary of
-150,000. Chunks without them have none, for what nobody reads is not computed."""
+"""Bound on a chunk with prompts whose log-probabilities are asked for, in float32: 110 positions of a
+vocabulary of 150,000. Chunks without them have none, because logits that are not read are not computed."""
 
 
 class MlxBackend:
@@ -79,8 +80,8 @@ class MlxBackend:
         adapters: Adapters | None = None,
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
-        this model. `tier`: may open later than the model loads. `memory_limit` None: as the load says.
-        `adapters` None: none is loaded yet."""
+        this model. `tier`: may open later than the model loads. Without `memory_limit`, that of the load
+        applies. Without `adapters`, none is loaded yet."""
         self.model = model
         self._description = description
         self._row_bytes = row_bytes
@@ -266,9 +267,10 @@ class MlxBackend:
                 constraint,
                 None if submit.thinking is None else ThinkingLimit(submit.thinking, sequence.answer()),
             )
-        except (
-            Exception
-        ) as error:  # Here it fails this request alone; inside the step it would fail the batch.
+        except Exception as error:
+            # Here it fails this request alone; inside the step it would fail the batch.
+            if is_device_error(error):
+                raise
             raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
 
     @property
@@ -328,8 +330,8 @@ class MlxBackend:
         return self._rows.saving
 
     def _regroup(self) -> None:
-        """After rows joined or a prompt was completed: attend in place to the shared runs that are worth
-        it."""
+        """Attend in place to the shared runs that are worth it, after rows joined or a prompt was
+        completed."""
         self._regrouping = False
         rows = list(self._batch.rows.values())
         leases: dict[Row, tuple[Lease[KvSegment, RowState], int]] = {}
@@ -341,7 +343,7 @@ class MlxBackend:
         self._batch.rebase(self._layout, leases)
 
     def slow_rows(self) -> dict[int, str]:
-        """The rows that ranks should end together for their masks' time (`StepPlan.end`), and why."""
+        """Return the rows that ranks should end together for their masks' time (`StepPlan.end`), and why."""
         constraints = {number: row.sampling.constraint for number, row in self._batch.rows.items()}
         return {
             number: one.too_slow

@@ -24,6 +24,7 @@ import mlx.core as mx
 from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
 
 from scheduler.engine.mlx.adapters.adapters import Adapters
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
@@ -36,7 +37,7 @@ from scheduler.engine.prefix.nodes import Lease
 from scheduler.shared.messages import PromptLogprobsOut
 
 _CLEARED_STEPS = 512
-"""Decode steps between two calls of mx.clear_cache(), as upstream."""
+"""Decode steps between two returns of freed buffers, as upstream."""
 _EVALUATED_STEPS = 64
 """Decode steps between two evaluations of counters that no token depends on. mlx-lm's recurrent layers
 subtract 1 from `left_padding` or `lengths` in each step (mlx-lm #1845). A KV cache inside a CacheList, which
@@ -68,7 +69,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         return self.samplers
 
     def compute(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
-        """Compute a chunk of each row. Returns the log-probabilities of their prompts that rows ask for. As
+        """Compute a chunk of each row. Return the log-probabilities of their prompts that rows ask for. As
         upstream's `prompt`, but MLX's freed buffers stay for the next chunk: clearing them after each costs
         page faults for all activations again."""
         chunks = [row.prompt_chunk(tokens[row]) for row in self.rows]
@@ -95,11 +96,12 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
                 layer.finalize()
         arrays = [array for scored in asked for array in scored.arrays]
         mx.eval([layer.state for layer in self.prompt_cache], _counters(self.prompt_cache), arrays)
+        device().wait()
         return [scored.read() for scored in asked]
 
 
 class _Pending(NamedTuple):
-    """Sampled tokens that are not returned yet. `chosen` None: they are the last tokens of prompts."""
+    """Sampled tokens that are not returned yet. Without `chosen` they are the last tokens of prompts."""
 
     tokens: mx.array
     logprobs: Sequence[RowLogprobs | None]
@@ -127,7 +129,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return self.samplers
 
     def step(self, overlap: bool) -> list[Sampled]:
-        """Compute a token of each row. Returns these tokens, or with overlap the previous step's, if any."""
+        """Compute a token of each row. Return these tokens, or with overlap the previous step's, if any."""
         self._draw()
         pending = self._sampled() if self.has_pending else None
         inputs = self._next_tokens
@@ -142,6 +144,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     def emit_pending(self) -> list[Sampled]:
         """Return the sampled tokens, and compute nothing. Failed rows return none."""
         self._draw()
+        device().wait()  # Nothing else is in flight: with overlap this would wait for the next step.
         self.has_pending = False
         return self._emit(self._sampled(), lambda row: row.failure_reason is None)
 
@@ -196,7 +199,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return emitted
 
     def _sampler(self) -> RowsSampler:
-        """The sampler of the current rows, rebuilt when they change."""
+        """Return the sampler of the current rows, rebuilt when they change."""
         rows = tuple(row.sampling for row in self.rows)
         known = self._rows_sampler
         if known is None or known.rows != rows:  # They compare by identity.
@@ -216,7 +219,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
 
 
 def _decoding(prompts: PromptProcessingBatch) -> GenerationBatch:
-    """Rows with only their last prompt token left."""
+    """Return rows with only their last prompt token left."""
     rows: list[Row] = prompts.samplers
     return as_generation(prompts, [row.last_prompt_token for row in rows])
 
@@ -229,7 +232,7 @@ def _in_place(keep: Sequence[int]) -> list[int]:
 
 
 def _counters(layers: Sequence[Any]) -> list[mx.array]:
-    """The caches' position counters. Upstream evaluates those of sliding windows itself."""
+    """Return the caches' position counters. Upstream evaluates those of sliding windows itself."""
     names = ("left_padding", "lengths", "offset")
     found = [getattr(layer, name, None) for layer in leaves(layers) for name in names]
     return [value for value in found if isinstance(value, mx.array)]
@@ -243,14 +246,14 @@ class Batch(OpenGenerator):
     _generation_batch: DecodeBatch
 
     def __init__(self, model: Any, max_rows: int, adapters: Adapters | None = None) -> None:
-        """`adapters` None: no row has one."""
-        super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows)
+        """Without `adapters`, no row has one."""
+        super().__init__(model, max_rows)
         self._prompt_batch = PrefillBatch.empty(model, None)
         self._generation_batch = DecodeBatch.empty(model, None)
         self._prompt_batch.adapters = self._generation_batch.adapters = adapters or Adapters(model)
         self._decode_steps = 0
         self.rows: dict[int, Row] = {}
-        """By request id."""
+        """Rows by request id."""
 
     @property
     def begun(self) -> set[int]:
@@ -267,7 +270,7 @@ class Batch(OpenGenerator):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows' caches."""
+        """Return bytes of all rows' caches."""
         waiting = sum(int(layer.nbytes) for row in self.rows.values() for layer in row.start_layers)
         return waiting + int(self.prompt_cache_nbytes)
 
@@ -283,46 +286,42 @@ class Batch(OpenGenerator):
             self.remove([row.uid])
 
     def layers_of(self, row: Row) -> Sequence[Any]:
-        """A view of the row's caches, a layer each. Hold it no longer than until the next step."""
+        """Return a view of the row's caches, a layer each. Hold it no longer than until the next step."""
         layers, _ = self.extract_cache([row.uid])[row.uid]
         return list(layers)
 
     def prefill(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
         """Compute this number of prompt tokens of each row; they must include all rows whose prefill has
         begun."""
-        with mx.stream(self._stream):
-            if new := [row for row in tokens if not row.joined]:
-                self._prompt_batch.extend(self._join(new))
-            return self._prompt_batch.compute(tokens) if tokens else []
+        if new := [row for row in tokens if not row.joined]:
+            self._prompt_batch.extend(self._join(new))
+        return self._prompt_batch.compute(tokens) if tokens else []
 
     def start_decoding(self) -> list[Row]:
         """Move the rows with only their last prompt token left to those that decode. Return them."""
         whole = [
             row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
         ]
-        with mx.stream(self._stream):
-            if new := [row for row in whole if not row.joined]:
-                self._generation_batch.extend(_decoding(self._join(new)))
-            if ready := [at for at, row in enumerate(self._prompt_batch.rows) if row in whole]:
-                self._generation_batch.extend(_decoding(self._prompt_batch.split(ready)))
+        if new := [row for row in whole if not row.joined]:
+            self._generation_batch.extend(_decoding(self._join(new)))
+        if ready := [at for at, row in enumerate(self._prompt_batch.rows) if row in whole]:
+            self._generation_batch.extend(_decoding(self._prompt_batch.split(ready)))
         return whole
 
     def decode(self, overlap: bool) -> list[Sampled]:
         """Compute a token of each row that decodes."""
-        with mx.stream(self._stream):
-            if not self.decoding:
-                return []
-            self._decode_steps += 1
-            if self._decode_steps % _CLEARED_STEPS == 0:
-                mx.clear_cache()
-            emitted = self._generation_batch.step(overlap)
-            if self._decode_steps % _EVALUATED_STEPS == 0:
-                mx.async_eval(_counters(self._generation_batch.prompt_cache))  # type: ignore[no-untyped-call]
-            return self._ended(emitted)
+        if not self.decoding:
+            return []
+        self._decode_steps += 1
+        if self._decode_steps % _CLEARED_STEPS == 0:
+            device().free_buffers()
+        emitted = self._generation_batch.step(overlap)
+        if self._decode_steps % _EVALUATED_STEPS == 0:
+            mx.async_eval(_counters(self._generation_batch.prompt_cache))  # type: ignore[no-untyped-call]
+        return self._ended(emitted)
 
     def emit_pending(self) -> list[Sampled]:
-        with mx.stream(self._stream):
-            return self._ended(self._generation_batch.emit_pending()) if self.has_pending else []
+        return self._ended(self._generation_batch.emit_pending()) if self.has_pending else []
 
     def _ended(self, emitted: list[Sampled]) -> list[Sampled]:
         for sampled in emitted:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Fallback: TypeAlias = Literal["equal_chunks", "copied_prefixes", "no_prefixes", "one_row"]
-"""In the order of their cost: prefill chunks of one length; each row has a copy of its prefix; no prefix
-cache; the model runs once for each row, and requests still take turns in every step."""
+"""Fallbacks in the order of their cost: prefill chunks of one length; each row has a copy of its prefix; no
+prefix cache; the model runs once for each row, and requests still take turns in every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Batching:
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
-        """Those that apply. Later ones include what earlier ones would say."""
+        """Return those that apply. Later ones include what earlier ones would change."""
         if not self.batched:
             return ("one_row",)
         chunks: tuple[Fallback, ...] = () if self.padded else ("equal_chunks",)

@@ -19,19 +19,20 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.prefix.nodes import Lease
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.row_bytes import RowBytes
 
 ROWS = 4
 SHORT_TOKENS, LONG_TOKENS = 16, 1024
 _LEAST_LONG_TOKENS = 256
-"""With fewer, what copies add to a step is lost in noise."""
+"""The least run: with fewer tokens, what copies add to a step is lost in noise."""
 _MOST_BYTES = 512 << 20
-"""Of the copies: measuring must not need more memory than requests do."""
+"""Bound on the copies: measuring must not need more memory than requests do."""
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 17
 _SECONDS = 0.1
-"""Within it, more rounds than the least are made."""
+"""Time within which more rounds than the least are made."""
 FIXED_ROUNDS = 9
-"""Where several ranks make the same model calls, whatever their clocks say."""
+"""Rounds where several ranks make the same model calls, whatever their clocks say."""
 _LEAST_COST, _MOST_COST = 64, 8192
 _AGREEMENT = 2.0
 """How many times the lesser of two measurements the other may be. On a busy machine they differ by more, and
@@ -51,9 +52,9 @@ class Times(NamedTuple):
 def group_cost_tokens(
     model: Any, held: RowBytes, clock: Callable[[], float] = time.perf_counter, rounds: int | None = None
 ) -> int | None:
-    """Return it, within 64 to 8,192. None where nothing can be said: no layer can be shared, rows are too
-    large, the model raises, copies of a long run cost nothing, or two measurements disagree. `rounds` None:
-    as many as there is time for."""
+    """Return it, within 64 to 8,192, or None where it cannot be measured: no layer can be shared, rows are
+    too large, the model raises, copies of a long run cost nothing, or two measurements disagree. Without
+    `rounds`, time alone bounds them."""
     if not held.token_bytes:
         return None
     tokens = min(LONG_TOKENS, _MOST_BYTES // (ROWS * held.token_bytes))
@@ -61,7 +62,9 @@ def group_cost_tokens(
         return None
     try:
         return agreed_cost(step_times(model, tokens, clock, rounds), tokens)
-    except Exception:  # Models raise many types for a cache that they do not expect.
+    except Exception as error:  # Models raise many types for a cache that they do not expect.
+        if is_device_error(error):
+            raise
         return None
 
 
@@ -108,7 +111,7 @@ def step_times(
 
 
 def _step(model: Any, layout: CacheLayout, used: Sequence[Any], tokens: int, shared_runs: int) -> Step:
-    """A decode step of rows behind one run of random numbers."""
+    """Return a decode step of rows behind one run of random numbers."""
     halves = [layer.keys_and_values() for layer in used if type(layer) is KVCache]
     segment = KvSegment([(_random(keys, tokens), _random(values, tokens)) for keys, values in halves], tokens)
     state = layout.state(used) if layout.needs_state else None

@@ -22,14 +22,14 @@ from scheduler.engine.mlx.load_check import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """`group_cost_tokens` None: nothing could be measured (`group_cost.py`)."""
+    """A stored verdict. `group_cost_tokens` is None if nothing could be measured (`group_cost.py`)."""
 
     verdict: Verdict
     group_cost_tokens: int | None = None
 
 
 def verdict_key(config: bytes, *parts: str) -> str:
-    """32 hex digits. `parts`: versions, device, dtype, options: whatever else a verdict depends on."""
+    """Return 32 hex digits. `parts`: versions, device, dtype, options: all that a verdict depends on."""
     digest = blake2b(digest_size=16)
     for part in (config, *(part.encode() for part in parts)):
         digest.update(len(part).to_bytes(8, "little") + part)

@@ -38,6 +38,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
 from scheduler.engine.pace import PrefillPace
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import LogprobsOut, Retired, Sampling, StepOutput, Submit, TokenOut
 from scheduler.shared.token_ids import compact
 
@@ -55,11 +56,12 @@ median position counts, because rounding may send a token to another expert, whi
 and the others little; a wrong mask or state changes all that follow. Where it is one of the prompt's tokens
 that goes to another expert, a right model differs, with one row at a time as well (`_ROUNDING_ALIKE`)."""
 _ROUNDING_ALIKE = 1.2
-"""In few bits, a batch that differs at most this many times as much as one row at a time does so by
+"""Tolerance in few bits: a batch that differs at most this many times as much as one row at a time does so by
 rounding."""
 _MOST_TURNS = 200
 _KEPT_POSITIONS = 12
-"""Of a reference: those of its answer, and in a second turn those of the first turn's answer."""
+"""Positions that are kept of a reference: those of its answer, and in a second turn those of the first turn's
+answer."""
 
 MakeBackend: TypeAlias = Callable[[Batching], Backend]
 """A back end with CHECK_ROWS slots and chunks of CHECK_CHUNK_TOKENS, that shares every prefix it can."""
@@ -86,9 +88,10 @@ class Verdict:
 
 
 def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = True) -> Verdict:
-    """The fullest batching that is right for this model. `prefixes` False: there is no prefix cache to check.
+    """Return the fullest batching that is right for this model. Without `prefixes` there is no prefix cache
+    to check.
 
-    Raises ModelUnusable.
+    Raise ModelUnusable.
     """
     sharing = sharing_fault(model) if prefixes else None
     wanted = Batching(in_place=prefixes and sharing is None, prefixes=prefixes)
@@ -109,8 +112,8 @@ class _Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """What the model alone says of a text, at its last positions. `logprobs`: (positions, vocabulary), in
-    float32; `scales`: (positions), the largest logits."""
+    """The results of the model alone for a text, at its last positions. `logprobs`: (positions, vocabulary),
+    in float32; `scales`: (positions), the largest logits."""
 
     text: list[int]
     logprobs: mx.array
@@ -130,13 +133,13 @@ class _Reference:
         return len(self.text) - len(self.logprobs)
 
     def has(self, text: list[int], start: int) -> bool:
-        """Whether it begins with this text, and has its positions from `start` on."""
+        """Return whether it begins with this text, and has its positions from `start` on."""
         return self._start <= start and self.text[: len(text)] == text
 
     def differences(self, answer: Sequence[TokenOut], start: int) -> list[float]:
-        """Of each token, as a fraction of the largest logit: between what was reported for it and its
-        alternatives and what is expected, and of the chosen token from the best. `start`: the position that
-        chose the first token."""
+        """Return the difference at each token, as a fraction of the largest logit: between what was reported
+        for it and its alternatives and what is expected, and of the chosen token from the best. `start`: the
+        position that chose the first token."""
         rows = slice(start - self._start, start - self._start + len(answer))
         reported = [{**dict(_logprobs(token).top), token.token: _logprobs(token).chosen} for token in answer]
         most = max(len(each) for each in reported)
@@ -187,14 +190,14 @@ class _Check:
         return replace(verdict, batching=ONE_ROW)
 
     def _only_rounds(self, wanted: Batching) -> bool:
-        """Whether this batching differs as one row at a time does, by the rounding of few bits."""
+        """Return whether this batching differs as one row at a time does, by the rounding of few bits."""
         batch, alone = self._fault(wanted), self._fault(ONE_ROW)
         if self._exact or batch is None or alone is None or not math.isfinite(alone.by):
             return False
         return batch.by <= _ROUNDING_ALIKE * alone.by
 
     def _prefixes(self, verdict: Verdict) -> Verdict:
-        """The verdict, with less of the prefix cache if need be."""
+        """Return the verdict, with less of the prefix cache if need be."""
         known = verdict.batching
         if not (known.batched and known.prefixes):
             return verdict
@@ -209,7 +212,7 @@ class _Check:
         return replace(verdict, batching=replace(known, in_place=False, prefixes=False))
 
     def _fault(self, batching: Batching) -> _Fault | None:
-        """Why the scene failed; None: it did not."""
+        """Return why the scene failed, or None if it did not."""
         if batching not in self._faults:
             self._faults[batching] = self._played(batching)
         return self._faults[batching]
@@ -224,6 +227,8 @@ class _Check:
         except _Differs as differs:
             return _Fault(str(differs), raised=False, by=differs.by)
         except Exception as error:  # Models raise many types for a cache or a batch that they do not expect.
+            if is_device_error(error):
+                raise  # It says nothing of the model, and a verdict is kept.
             return _Fault(f"{type(error).__name__}: {error}", raised=True)
         return None
 
@@ -236,8 +241,8 @@ class _Check:
         # the last ones join.
         run.submit(self._prompt(2, 3), self._prompt(1, 9), answer_tokens=_LONG_ANSWER_TOKENS)
         run.until(lambda: len(run.answers[first.request_id]) == _ANSWER_TOKENS)
-        said = [token.token for token in run.answers[first.request_id]]
-        second = [*first.prompt, *said, *self._prompt(3, 6)]
+        answered = [token.token for token in run.answers[first.request_id]]
+        second = [*first.prompt, *answered, *self._prompt(3, 6)]
         run.submit(second, [*prefix, *self._prompt(7, 7)], [*prefix, *self._prompt(2, 8)])
         run.until(run.ended)
 
@@ -245,7 +250,7 @@ class _Check:
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
     def _compare(self, submit: Submit, answer: Sequence[TokenOut]) -> None:
-        """Raises _Differs."""
+        """Raise _Differs."""
         text = [*submit.prompt, *(token.token for token in answer[:-1])]
         differences = self._reference(text, len(answer)).differences(answer, len(text) - len(answer))
         worst = max(differences) if self._exact else median(differences)
@@ -253,7 +258,7 @@ class _Check:
             raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit", worst)
 
     def _reference(self, text: list[int], positions: int) -> _Reference:
-        """One that has the last `positions` of this text."""
+        """Return one that has the last `positions` of this text."""
         for known in self._references:
             if known.has(text, len(text) - positions):
                 return known

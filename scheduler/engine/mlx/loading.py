@@ -6,13 +6,13 @@ Metal and CUDA take the same path through this file; we have run only the CPU bu
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
-from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
@@ -34,6 +33,7 @@ from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
+from scheduler.engine.mlx.environment import keep_float32
 from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
@@ -41,6 +41,7 @@ from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verd
 from scheduler.engine.mlx.sharding.join import join
 from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.engine.mlx.sharding.split import split, way_of
+from scheduler.engine.mlx.sharing_check import has_float32_weights
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.row_sharing import bounded_cost
@@ -62,7 +63,7 @@ class Loaded:
     description: Ready
     row_bytes: RowBytes
     limit: MemoryLimit
-    """That token's cache."""
+    """The limit on that token's cache."""
 
 
 def read(command: Load) -> tuple[Any, dict[str, Any]]:
@@ -73,7 +74,7 @@ def read(command: Load) -> tuple[Any, dict[str, Any]]:
 
 def unread_bytes(folder: Path, weights_dtype: str) -> tuple[int, RowBytes]:
     """Return the bytes of a model's weights, and of its rows, without reading any: MLX knows shapes and types
-    of what it has not computed. Raises whatever mlx-lm raises."""
+    of what it has not computed. Raise mlx-lm's errors."""
     model, config = load_model(folder, lazy=True)
     model = mend(_convert_weights(model, config, weights_dtype, lambda stage: None))
     cache = make_prompt_cache(model)
@@ -88,13 +89,15 @@ def load_weights(
     rank: Rank | None = None,
 ) -> Loaded:
     """Load the model of `command`, or this rank's part of it, run one token through it, and describe it.
-    Raises what `load` does."""
+    Raise what `load` does."""
     apply()
     report("reading weights")
     model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
+    if has_float32_weights(model):
+        keep_float32(os.environ)
     if rank is not None:
-        way = way_of(model, rank.group.ranks)
+        way = way_of(model, rank.group.ranks, rank.group.backend)
         rank.compare(_facts(model, config))
         report("joining the ranks")
         split(model, join(rank.group, rank.number), way)
@@ -104,9 +107,9 @@ def load_weights(
     if rank is not None:
         limit = rank.least(limit)
     device().limit_pool(limit.pool_bytes)
-    device().limit_wired(limit.limit_bytes)
     device().limit_scores(limit.score_bytes)
     _evaluate(_arrays(model), report, _SLICE_BYTES if rank is None else _PART_BYTES)
+    device().wire(command.wired, limit.limit_bytes)
     if rank is not None:
         report("waiting for the other ranks")
         rank.wait()
@@ -126,6 +129,7 @@ def load_weights(
         memory_limit_bytes=limit.limit_bytes,
         memory_floor_bytes=limit.least_bytes(),
         ranks=1 if rank is None else rank.group.ranks,
+        float32=device().float32,
     )
     if rank is not None:
         rank.compare({"cache": str(held)})
@@ -142,22 +146,14 @@ def load(
     an engine of several; all of them call this with the same command. `clock`: by which the prefix cache
     ages, in seconds.
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
+    Raise mlx-lm's error for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
     """
-    # The batch's stream: collectives of two streams would meet the other rank's in any order.
-    with nullcontext() if rank is None else mx.stream(generation_stream):
-        return _load(command, report, rank, clock)
-
-
-def _load(
-    command: Load, report: Callable[[str], None], rank: Rank | None, clock: Callable[[], float]
-) -> MlxBackend:
     read = _fingerprinting(command)
     loaded = load_weights(command, report, rank=rank)
     model, config, description, held = loaded.model, loaded.config, loaded.description, loaded.row_bytes
     report("checking the batch")
     kept = _verdict(model, config, command, description, held, rank)
-    mx.clear_cache()
+    device().free_buffers()
     tier = None if read is None else _disk_tier(command, model, read, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config, alone=rank is None)
@@ -186,8 +182,8 @@ def _verdict(
     held: RowBytes,
     rank: Rank | None = None,
 ) -> Kept:
-    """How much of the batch is right for this model, and what a shared group costs it. Each reason for less
-    is printed to stderr."""
+    """Return how much of the batch is right for this model, and what a shared group costs it. Each reason for
+    less is printed to stderr."""
     if command.load_check == "off":
         return Kept(Verdict(Batching()))
     folder = KeptVerdicts(Path(command.cache_folder) / "load-checks") if command.cache_folder else None
@@ -226,7 +222,13 @@ def _verdict_key(model: Any, config: dict[str, Any], command: Load, description:
         json.dumps(config, sort_keys=True, default=str).encode(),
         *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
         *(*ranks, *_system_parts()),
+        *_rounding(description.weights_dtype),
     )
+
+
+def _rounding(weights_dtype: str) -> tuple[str, ...]:
+    """Return what is computed otherwise than by default, where it shows in a model's numbers."""
+    return ("tf32",) if weights_dtype == "float32" and device().float32 == "tf32" else ()
 
 
 def _system_parts() -> tuple[str, ...]:
@@ -262,8 +264,8 @@ weights that have never been read here. Of those that have been, it is there at 
 
 
 def _fingerprinting(load: Load) -> Future[str] | None:
-    """Return what becomes the model's fingerprint, read beside the load. None: no disk tier is requested, or
-    it is not available, which is printed to stderr."""
+    """Return what becomes the model's fingerprint, read beside the load. Return None if no disk tier is
+    requested, or if it is not available, which is printed to stderr."""
     if not load.kv_disk or load.kv_cache_bytes == 0:
         return None
     if load.ranks is not None:
@@ -281,8 +283,8 @@ def _disk_tier(
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
-    software = ", ".join([software, *mended_parts(model), *_system_parts()])
     dtype, lone = _dtype_names(_arrays(model)), not layout.has_cuttable
+    software = ", ".join([software, *mended_parts(model), *_system_parts(), *_rounding(dtype)])
 
     def opened() -> DiskTier | None:
         try:
@@ -314,7 +316,8 @@ def _in_thread(work: Callable[[], _T]) -> Future[_T]:
 
 
 def _facts(model: Any, config: dict[str, Any]) -> dict[str, str]:
-    """What must be equal on all ranks before they compute: collectives of other shapes would never end."""
+    """Return what must be equal on all ranks before they compute: collectives of other shapes would never
+    end."""
     parameters: Any = tree_flatten(model.parameters())
     shapes = [(path, value.shape, str(value.dtype)) for path, value in parameters]
     whole = json.dumps([config, shapes], sort_keys=True, default=str)
@@ -327,7 +330,7 @@ def _facts(model: Any, config: dict[str, Any]) -> dict[str, str]:
 
 
 _SLICE_BYTES = 1 << 30
-"""Of weights in one evaluation: all of a model of 300 GB in one take longer than Metal's watchdog waits
+"""Bytes of weights in one evaluation: all of a model of 300 GB in one take longer than Metal's watchdog waits
 (mlx-lm #1572), and slices show progress. Converted weights then need both types of one slice only."""
 _PART_BYTES = 8 << 20
 """The same for a rank, which needs the whole tensors of a slice for a moment. Of a model of 1 GB, half of it

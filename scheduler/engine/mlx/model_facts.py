@@ -34,7 +34,7 @@ def device_facts() -> dict[str, Any]:
 
 def model_facts(folder: Path) -> dict[str, Any]:
     """Return the bytes of the weights as an engine holds them with `--weights-dtype auto`, and of a row's
-    caches. Raises whatever mlx-lm raises for what is not a model that it knows, or brings code of its own."""
+    caches. Raise mlx-lm's error for unknown or custom-code models."""
     weights_bytes, row = unread_bytes(folder, "auto")
     return {"weights_bytes": weights_bytes, "row": asdict(row)}
 

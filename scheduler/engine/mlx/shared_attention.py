@@ -174,7 +174,7 @@ def _attend(
 
 
 def _attend_run(queries: mx.array, keys: mx.array, values: mx.array, softcap: float | None) -> _Part:
-    """All rows' queries against one run, as one product per head."""
+    """Return all rows' queries against one run, as one product per head."""
     rows, kv_heads, count, size = queries.shape
     together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
     most_queries = max(1, _most_scores() // (kv_heads * keys.shape[2]))
@@ -201,7 +201,7 @@ def _joined(parts: Sequence[_Part]) -> _Part:
 
 
 def _spread(part: _Part, index: mx.array, like: _Part) -> _Part:
-    """A part of some rows as a part of all; the others have weight 0."""
+    """Return a part of some rows as a part of all; the others have weight 0."""
     most = mx.full(like.most.shape, _MASKED)
     total, weighted = mx.zeros(like.total.shape), mx.zeros(like.weighted.shape)
     most[index], total[index], weighted[index] = part.most, part.total, part.weighted

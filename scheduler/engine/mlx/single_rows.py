@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Sampled
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
@@ -35,7 +35,7 @@ class SingleRows:
         self._model = model
         self._adapters = adapters
         self.rows: dict[int, Row] = {}
-        """By request id."""
+        """Rows by request id."""
         self._decoding: dict[Row, RowsSampler] = {}
 
     @property
@@ -49,7 +49,7 @@ class SingleRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows' caches."""
+        """Return bytes of all rows' caches."""
         return sum(cache_bytes(row.start_layers) for row in self.rows.values())
 
     def add(self, row: Row) -> None:
@@ -66,22 +66,22 @@ class SingleRows:
         return ()
 
     def prefill(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
-        """Compute this number of prompt tokens of each row. Returns the log-probabilities of their prompts
+        """Compute this number of prompt tokens of each row. Return the log-probabilities of their prompts
         that rows request."""
         scored: list[PromptLogprobsOut] = []
-        with mx.stream(generation_stream):
-            for row, count in tokens.items():
-                row.uid = row.sequence.request_id
-                with self._adapters.over([row.adapter]):
-                    logits = self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
-                chunk = PromptChunk.of(row.sequence, count, logits[0])
-                mx.eval([layer.state for layer in row.start_layers], [] if chunk is None else chunk.arrays)
-                if chunk is not None:
-                    scored.append(chunk.read())
+        for row, count in tokens.items():
+            row.uid = row.sequence.request_id
+            with self._adapters.over([row.adapter]):
+                logits = self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
+            chunk = PromptChunk.of(row.sequence, count, logits[0])
+            mx.eval([layer.state for layer in row.start_layers], [] if chunk is None else chunk.arrays)
+            device().wait()
+            if chunk is not None:
+                scored.append(chunk.read())
         return scored
 
     def start_decoding(self) -> list[Row]:
-        """Move the rows with only their last prompt token left to those that decode. Returns them."""
+        """Move the rows with only their last prompt token left to those that decode. Return them."""
         whole = [
             row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
         ]
@@ -92,9 +92,10 @@ class SingleRows:
 
     def decode(self, overlap: bool) -> list[Sampled]:
         """Compute a token of each row that decodes, and return these tokens, with `overlap` or without."""
-        with mx.stream(generation_stream):
-            chosen = [(row, *self._choose(row, sampler)) for row, sampler in self._decoding.items()]
-            return [one for each in chosen if (one := self._emitted(*each)) is not None]
+        chosen = [(row, *self._choose(row, sampler)) for row, sampler in self._decoding.items()]
+        mx.eval([one.tokens for _, one, _ in chosen])
+        device().wait()
+        return [one for each in chosen if (one := self._emitted(*each)) is not None]
 
     def _choose(self, row: Row, sampler: RowsSampler) -> tuple[Chosen, RowLogprobs | None]:
         inputs = mx.array(row.sequence.tokens[-1:].tolist(), dtype=mx.uint32)
@@ -130,7 +131,7 @@ class SingleRows:
 
 
 def cache_bytes(layers: Sequence[Any]) -> int:
-    """Of caches that may be of a model's own kind, without mlx-lm's `nbytes`."""
+    """Return the bytes of caches that may be of a model's own kind, without mlx-lm's `nbytes`."""
     found: int = 0
     for layer in leaves(layers):
         try:

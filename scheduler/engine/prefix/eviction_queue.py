@@ -26,7 +26,7 @@ class EvictionQueue(Generic[NodeT]):
         return max(len(self._order), len(self._due))
 
     def ticket(self) -> int:
-        """A new one, which makes its node's older entries invalid."""
+        """Return a new one, which makes its node's older entries invalid."""
         self._tickets += 1
         return self._tickets
 
@@ -53,7 +53,7 @@ class EvictionQueue(Generic[NodeT]):
         return None
 
     def first(self) -> NodeT | None:
-        """What is evicted next."""
+        """Return what is evicted next."""
         while self._order:
             *_, ticket, node = self._order[0]
             if self._is_valid(ticket, node):

@@ -12,17 +12,17 @@ from scheduler.engine.prefix.retention import Mark, SessionKey
 from scheduler.engine.prefix.return_times import ReturnTimes
 
 _MOST_HITS = 8
-"""Of a shared prefix: more say nothing more about its future."""
+"""Bound on the counted hits of a shared prefix: more say nothing more about its future."""
 _LEAST_SECONDS = 0.5
 _LEAST_WAIT_SECONDS = 0.001
 
 
 class EvictionRule(Protocol):
-    """Told of what happens to sessions and entries; times in the seconds of one clock."""
+    """Learns what happens to sessions and entries; times are seconds of one clock."""
 
     def worth(self, mark: Mark, last_used: float, hits: int, now: float) -> tuple[float, float]:
-        """What keeping a leaf, or a snapshot within a path, is worth, the least is evicted first; and the
-        time until which that holds."""
+        """Return what keeping a leaf, or a snapshot within a path, is worth, the least is evicted first; and
+        the time until which that holds."""
         ...
 
     def hit(self, mark: Mark, now: float) -> None:

@@ -19,11 +19,11 @@ BUCKETS = 19
 EDGES: tuple[float, ...] = (0.0, *(_FIRST_SECONDS * _FACTOR**power for power in range(BUCKETS)))
 """Where each bucket begins and the one before ends, in seconds; the last entry bounds the last one."""
 _NEGLIGIBLE = 0.01
-"""Of what is alive: later buckets change no result."""
+"""Share of what is alive below which later buckets change no result."""
 
 
 def bucket_of(age_seconds: float) -> int:
-    """The bucket of an age; of a negative one the first."""
+    """Return the bucket of an age; of a negative one the first."""
     if age_seconds < _FIRST_SECONDS:
         return 0
     bucket = min(BUCKETS - 1, 1 + int(log(age_seconds / _FIRST_SECONDS) / log(_FACTOR)))
@@ -65,8 +65,8 @@ class GapHistory:
 
 
 def hazards(prior: Sequence[float], histories: Sequence[GapHistory], weight: float) -> list[float]:
-    """Each bucket's share of returns among those that reach it: the last history's, as far as it has
-    observations, else what the ones before say; a prior counts like `weight` observations."""
+    """Return each bucket's share of returns among those that reach it: the last history's, as far as it has
+    observations, else those of the ones before; a prior counts like `weight` observations."""
     blended = list(prior)
     for history in histories:
         reached, returned = history.reached, history.returned
@@ -78,8 +78,8 @@ def hazards(prior: Sequence[float], histories: Sequence[GapHistory], weight: flo
 
 
 def hit_densities(shares: Sequence[float]) -> tuple[float, ...]:
-    """For each bucket: hits per second of keeping what has reached it, for the time for which that is the
-    most."""
+    """Return, for each bucket, hits per second of keeping what has reached it, for the time for which that is
+    the most."""
     return tuple(_hit_density(shares, bucket) for bucket in range(BUCKETS))
 
 

@@ -26,7 +26,7 @@ class HoldOutcome:
     """True where it is held."""
 
     refusal: str = ""
-    """Why it is not, a sentence for the operator; empty: it is."""
+    """Why it is not held, a sentence for the operator; empty if it is."""
 
     def __bool__(self) -> bool:
         return not self.refusal
@@ -56,8 +56,9 @@ class Holds(Generic[SegmentT, SnapshotT]):
     def hold(
         self, end: Node[SegmentT, SnapshotT] | None, tokens: array[int], until: float, room: int
     ) -> HoldOutcome:
-        """Hold the path to `end`, which is what is cached of `tokens`; None: nothing is. `until` infinite: it
-        is pinned, as a whole or not at all. No more than `room` bytes are held, nor MOST_PINS pinned."""
+        """Hold the path to `end`, which is what is cached of `tokens`, if anything is. With an infinite
+        `until` it is pinned, as a whole or not at all. No more than `room` bytes are held, nor MOST_PINS
+        pinned."""
         if end is None:
             return HoldOutcome(_NOTHING)
         if refusal := self._pin_refusal(end, tokens) if until == inf else "":

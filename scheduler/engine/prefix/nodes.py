@@ -65,7 +65,7 @@ class Node(Generic[SegmentT, SnapshotT]):
 
     @property
     def segment(self) -> SegmentT:
-        """What was computed for the edge. Roots and removed nodes have none."""
+        """Return what was computed for the edge. Roots and removed nodes have none."""
         assert self._segment is not None, "a root or a removed node has no segment"
         return self._segment
 
@@ -86,26 +86,26 @@ class Match(Generic[SegmentT, SnapshotT]):
 
     @property
     def inside(self) -> bool:
-        """Whether the match ends before its last node does."""
+        """Return whether the match ends before its last node does."""
         return bool(self.path) and self.path[-1].end > self.length
 
     @property
     def whole(self) -> Node[SegmentT, SnapshotT] | None:
-        """The deepest node that is matched to its end."""
+        """Return the deepest node that is matched to its end."""
         path = self.path[:-1] if self.inside else self.path
         return path[-1] if path else None
 
     @property
     def pieces(self) -> tuple[tuple[SegmentT, int], ...]:
-        """Its segments in order, with the tokens used of each."""
+        """Return its segments in order, with the tokens used of each."""
         return tuple((node.segment, self.taken(node)) for node in self.path)
 
     def until(self, length: int) -> Match[SegmentT, SnapshotT]:
-        """Its first `length` tokens."""
+        """Return its first `length` tokens."""
         return Match(self.tokens, tuple(node for node in self.path if node.start < length), length)
 
     def taken(self, node: Node[SegmentT, SnapshotT]) -> int:
-        """How many of a path node's tokens the match takes."""
+        """Return how many of a path node's tokens the match takes."""
         return min(node.end, self.length) - node.start
 
     def restorable(self) -> Match[SegmentT, SnapshotT]:

@@ -3,9 +3,9 @@
 It owns the radix tree and every decision about it. It must not know MLX, models or requests: of a `Segment`
 and a `Snapshot` it knows the size. The engine's one thread calls it between steps; all of it is host work.
 
-Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit
-can restore (no snapshot where the model needs one); 2. leaves, and snapshots inside a path, that the eviction
-rule does not expect back soon; 3. what is held for somebody, by the end of that time.
+Order of eviction (leased paths are never evicted): 1. leaves of a superseded turn, and leaves that no hit can
+restore (no snapshot where the model needs one); 2. leaves, and snapshots inside a path, that the eviction
+rule does not expect back soon; 3. what requests or operators hold, by the end of that time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         rule: EvictionRule | None = None,
     ) -> None:
         """`token_bytes`: a Segment's bytes per token, to make room before it is cut; 0 if no layer can be
-        cut. `needs_snapshot`: the model has layers that cannot be cut. `buffers` None: any number."""
+        cut. `needs_snapshot`: the model has layers that cannot be cut. Without `buffers`, their number is
+        unbounded."""
         self.budget_bytes = budget_bytes
         self._running_bytes = 0
         self._token_bytes = token_bytes + KEY_BYTES
@@ -118,11 +119,11 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         limit: int | None = None,
         known: Node[SegmentT, SnapshotT] | None = None,
     ) -> Match[SegmentT, SnapshotT]:
-        """What is cached of a prefix. Changes and counts nothing; `known` as in `RadixTree.match`."""
+        """Return what is cached of a prefix. Changes and counts nothing; `known` as in `RadixTree.match`."""
         return self._tree.match(tokens, salt, limit, known)
 
     def pin(self, match: Match[SegmentT, SnapshotT]) -> Lease[SegmentT, SnapshotT]:
-        """A lease on a fresh match: counts nothing, changes no recency."""
+        """Return a lease on a fresh match: counts nothing, changes no recency."""
         return self._tree.lease(match)
 
     def pinned_bytes(self) -> int:
@@ -251,7 +252,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self.evicted_bytes - before
 
     def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics:
-        """For operators. `top` shared prefixes take a walk of all nodes: not for every step."""
+        """Return the statistics for operators. `top` shared prefixes take a walk of all nodes: not for every
+        step."""
         return CacheStatistics(
             size=self._tree.size(),
             leases=len(self._tree.leases),
@@ -332,12 +334,12 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self.room - self.nbytes
 
     def _too_many(self, segments: int = 0, snapshots: int = 0) -> bool:
-        """Whether these and what is held are more buffers than may be held."""
+        """Return whether these and what is held are more buffers than may be held."""
         tree, bound = self._tree, self._buffers
         return bound is not None and bound.exceeded(tree.nodes + segments, tree.snapshots + snapshots)
 
     def _renew(self) -> None:
-        """Renew what the order of eviction says: only when something must go."""
+        """Renew the order of eviction: only when something must be evicted."""
         self._now = self._clock()
         self._holds.expire(self._now)
         for _ in range(_MOST_RENEWED):

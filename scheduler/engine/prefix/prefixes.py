@@ -9,7 +9,7 @@ from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason
 
 
 class Prefixes(Protocol):
-    """As `prefix_cache.PrefixCache` documents it."""
+    """The prefix cache, as `prefix_cache.PrefixCache` documents it."""
 
     @property
     def query_tokens(self) -> int: ...

@@ -75,8 +75,9 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         limit: int | None = None,
         known: Node[SegmentT, SnapshotT] | None = None,
     ) -> Match[SegmentT, SnapshotT]:
-        """The longest prefix of tokens[:limit] that is held. Changes nothing. `known`: the `whole` of an
-        earlier match of these tokens; unless it was removed, the tokens up to it are not compared again."""
+        """Return the longest prefix of tokens[:limit] that is held. Changes nothing. `known`: the `whole` of
+        an earlier match of these tokens; unless it was removed, the tokens up to it are not compared
+        again."""
         key = compact(tokens)
         limit = len(key) if limit is None else min(limit, len(key))
         path: list[Node[SegmentT, SnapshotT]] = []
@@ -138,7 +139,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return node
 
     def detach(self, node: Node[SegmentT, SnapshotT]) -> int:
-        """Drop a node's snapshot, if it has one. Returns its bytes."""
+        """Drop a node's snapshot, if it has one. Return its bytes."""
         if node.snapshot is None:
             return 0
         freed, node.snapshot = node.snapshot.nbytes, None
@@ -212,7 +213,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
             pending.extend(node.children.values())
 
     def leaves_below(self) -> dict[Node[SegmentT, SnapshotT], int]:
-        """Every node with the number of leaves below it, itself included if it is one."""
+        """Return every node with the number of leaves below it, itself included if it is one."""
         leaves = {node: int(not node.children) for node in self.walk()}
         for node in reversed(leaves):
             if node.parent in leaves:

@@ -18,13 +18,14 @@ class Retention:
     continuation_tokens: int = 1000  # exo #1817: a shorter shared prefix is boilerplate.
     continuation_share: float = 0.5  # exo #1817: of the prompt.
     protecting_hits: int = 2  # SGLang's slru threshold.
-    held_share: float = 0.5  # Of the budget: the rest is for those who did not ask.
+    held_share: float = 0.5  # At most half of the KV budget is pinned or held.
     snapshots_per_path: int = 16  # Recurrent states run to tens of MB each.
     branches_per_session: int = 4  # The conversation, its title, a few sub-agents.
     sessions: int = 4096  # The turns of a forgotten session age like any others.
 
     def continues(self, hit_tokens: int, prompt_tokens: int, system_tokens: int) -> bool:
-        """Whether a hit continues a conversation rather than branching from it (exo #1817's good hit)."""
+        """Return whether a hit continues a conversation rather than branching from it (exo #1817's good
+        hit)."""
         least = max(self.continuation_tokens, system_tokens, self.continuation_share * prompt_tokens)
         return hit_tokens >= least
 
@@ -63,7 +64,7 @@ class Mark:
     held_bytes: int = 0  # Of the bound on what is held.
 
     def hit_by(self, key: SessionKey | None, now: float, protecting: bool, protecting_hits: int) -> None:
-        """A request of this session, None: of none, begins with what ends here."""
+        """Take note that a request begins with what ends here: one of this session, or of none."""
         self._used_by(key, hit=True)
         self.hits += 1
         self.gap_seconds += (now - self.last_used - self.gap_seconds) / min(self.hits, 4)
@@ -79,7 +80,7 @@ class Mark:
         self.last_used, self.superseded = now, False
 
     def _used_by(self, key: SessionKey | None, hit: bool) -> None:
-        if key is None:  # Which an insertion says also within a turn.
+        if key is None:  # Mid-turn insertions also pass None.
             self.shared |= hit and self.owner is not None
         elif self.owner is None and not self.hits:
             self.owner = key

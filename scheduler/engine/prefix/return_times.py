@@ -22,9 +22,9 @@ from scheduler.engine.prefix.gap_history import (
 from scheduler.engine.prefix.retention import SessionKey
 
 _PRIOR = tuple(0.15 if EDGES[bucket] < 64.0 else 0.05 for bucket in range(BUCKETS))
-"""Before anything is known: two of three come back within a minute, most of the others never."""
+"""The prior before anything is known: two of three come back within a minute, most of the others never."""
 _FIRST_PRIOR = (0.01,) * BUCKETS
-"""Of what no session owns: most is asked once."""
+"""The prior of what no session owns: most is asked once."""
 _WEIGHT = 2.0
 _UNOWNED_WEIGHT = 32.0
 _RENEWED_AFTER = 16
@@ -37,7 +37,7 @@ _MOST_KINDS_PER_SESSION = 4
 @dataclass(slots=True)
 class _Waiting:
     """A session. `counted`: the buckets of this wait that its histories have seen it leave. `densities`: by
-    the age's bucket, what was known when this wait began; empty until somebody asks."""
+    the age's bucket, what was known when this wait began; empty until it is asked for."""
 
     since: float | None = None  # None: a turn runs, or none has ended.
     kind: str = ""
@@ -127,7 +127,7 @@ class ReturnTimes:
         return waiting.densities[bucket_of(age_seconds)]
 
     def unowned_density(self, continued: bool, age_seconds: float) -> float:
-        """The same for what no session owns and nobody has asked for again."""
+        """Return the same for entries that no session owns and that were not asked for again."""
         return self._unowned[continued].density(age_seconds)
 
     def unowned_observed(self, continued: bool, age_seconds: float, returned: bool) -> None:

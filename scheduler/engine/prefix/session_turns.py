@@ -70,7 +70,7 @@ class SessionTurns(Generic[SegmentT, SnapshotT]):
             del self.ends[key]
 
     def check_integrity(self, nodes: Iterable[Node[SegmentT, SnapshotT]]) -> list[str]:
-        """As the cache's, of what its nodes say of sessions."""
+        """Return the inconsistencies between sessions and the cache's nodes, like the cache's own check."""
         turns = {(key, node) for key, ends in self.ends.items() for node in ends}
         marked = {(key, node) for node in nodes for key in self._marks[node].turns}
         return [] if turns == marked else ["sessions and turns are not the same"]

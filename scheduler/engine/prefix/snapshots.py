@@ -16,8 +16,8 @@ def least_needed(
     marks: Mapping[Node[SegmentT, SnapshotT], Mark],
     protecting_hits: int,
 ) -> Node[SegmentT, SnapshotT]:
-    """Of a path's nodes with snapshots, shallow first: what was not hit again before what was, by the
-    smallest gap that it leaves; the deepest, which the next turn needs, last."""
+    """Return the least needed of a path's nodes with snapshots, shallow first: what was not hit again before
+    what was, by the smallest gap that it leaves; the deepest, which the next turn needs, last."""
 
     def is_reused(node: Node[SegmentT, SnapshotT]) -> bool:
         return len(node.children) > 1 or marks[node].snapshot_hits >= protecting_hits

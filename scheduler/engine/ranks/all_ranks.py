@@ -35,7 +35,7 @@ class Followers(Protocol):
     """The other ranks, in the order of their numbers, from 1 on."""
 
     def send(self, message: Prepare | StepPlan) -> None:
-        """To each of them, in order."""
+        """Send to each of them, in order."""
         ...
 
     def joined(self) -> abc.Sequence[Joined]:
@@ -43,7 +43,7 @@ class Followers(Protocol):
         ...
 
     def states(self) -> abc.Sequence[tuple[int, State]]:
-        """The states that have arrived since the last call, each with its rank."""
+        """Return the states that have arrived since the last call, each with its rank."""
         ...
 
 
@@ -59,7 +59,7 @@ class AllRanks:
         compared_steps: int = COMPARED_STEPS,
     ) -> None:
         """`own`: rank 0's, whose prefix cache reads `clock`. Waits until the others have loaded the model.
-        Raises LoadRefused where one has loaded something else."""
+        Raise LoadRefused where one has loaded something else."""
         self._own = own
         self._followers = followers
         self._clock = clock
@@ -75,7 +75,7 @@ class AllRanks:
         self._digest = Digest()
         self._steps = 0
         self._expected: dict[int, State] = {}
-        """By number: this rank's states until all others have sent theirs."""
+        """This rank's states by number, until all others have sent theirs."""
         self._missing: dict[int, int] = {}
         self._comparisons = 0
         self.agreed: State | None = None
@@ -147,7 +147,7 @@ class AllRanks:
         """Send the plan, and carry it out."""
         self._clock.now = self._time_of()
         plan = with_changes(plan, now=self._clock.now, refused=self._refused)
-        self._followers.send(_for_others(plan))
+        self._followers.send(plan)
         result = self._own.execute(plan)
         self._refused = tuple(request_id for request_id, _ in result.refused)
         self._slow = result.slow
@@ -171,7 +171,7 @@ class AllRanks:
         self._execute(StepPlan(compare=self._next_number()))
 
     def check_states(self) -> None:
-        """Raises RanksDisagree if a state that has arrived is not this rank's. Each plan calls it."""
+        """Raise RanksDisagree if a state that has arrived is not this rank's. Each plan calls it."""
         for rank, state in self._followers.states():
             own = self._expected[state.number]
             if state != own:
@@ -185,15 +185,8 @@ class AllRanks:
         return self._own.background(idle)
 
 
-def _for_others(plan: StepPlan) -> StepPlan:
-    """What stays resident is each rank's own matter: decided at its load, from its own limit."""
-    if plan.budget is None or plan.budget.wired_bytes is None:
-        return plan
-    return with_changes(plan, budget=msgspec.structs.replace(plan.budget, wired_bytes=None))
-
-
 def _check_equal(own: Backend, others: abc.Sequence[Joined]) -> None:
-    """Raises LoadRefused where another rank has loaded something else."""
+    """Raise LoadRefused where another rank has loaded something else."""
     mine = joined(own)
     for rank, other in enumerate(others, 1):
         if (found := disagreement(mine, other)) is not None:

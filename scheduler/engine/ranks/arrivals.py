@@ -29,11 +29,11 @@ from scheduler.shared.keep_alive import keep_alive
 from scheduler.shared.messages import PROTOCOL_VERSION, RankGroup
 
 ARRIVAL_SECONDS = 120.0
-"""Until all ranks are there: a machine may have to wait for its device."""
+"""Bound on the time until all ranks are there: a machine may have to wait for its device."""
 HELLO_SECONDS = 1.0
 MOST_UNIDENTIFIED = 64
 _LOOK_SECONDS = 0.05
-"""Between two looks at who has been identified."""
+"""Time between two looks at who has been identified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Arrived:
 
 
 def arrivals(group: RankGroup, seconds: float = ARRIVAL_SECONDS) -> list[Arrived]:
-    """Return the connections of ranks 1 and up, in their order. Raises LoadRefused, which names those that
-    did not come, or are not let in."""
+    """Return the connections of ranks 1 and up, in their order. Raise LoadRefused, which names those that did
+    not come, or are not let in."""
     host, _, port = group.control.rpartition(":")
     try:
         listener = socket.create_server((host, int(port)), backlog=MOST_UNIDENTIFIED)
@@ -75,7 +75,7 @@ class _Reception:
         self._deciding = threading.Lock()
         self._unidentified = threading.BoundedSemaphore(MOST_UNIDENTIFIED)
         self._arrived: queue.SimpleQueue[tuple[str, Arrived | str]] = queue.SimpleQueue()
-        """By role; a text: why a process with the right token is not let in."""
+        """Arrivals by role; a text is the reason why a process with the right token is refused."""
 
     def all_of(self, listener: socket.socket, deadline: float) -> list[Arrived]:
         found: dict[int, Arrived] = {}
@@ -132,7 +132,7 @@ class _Reception:
 
 
 def _first_frame(link: socket.socket, deadline: float) -> bytes:
-    """Raises LinkError for what is no Hello, and TimeoutError."""
+    """Raise LinkError for what is no Hello, and TimeoutError."""
     length = int.from_bytes(_exactly(link, LENGTH_BYTES, deadline), "big")
     if length > MOST_HELLO_BYTES:
         raise LinkError(f"a first frame of {length} bytes is no Hello")

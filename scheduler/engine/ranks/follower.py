@@ -25,14 +25,14 @@ from scheduler.engine.dial import DialFailed, dial
 from scheduler.engine.inbox import Inbox, inherited_link
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.model_source import located
-from scheduler.engine.ranks.messages import Failed, Heard, Said, Start, ToRank
+from scheduler.engine.ranks.messages import LoadReport, LoadReports, RankFailed, Start, ToRank
 from scheduler.engine.ranks.other_rank import OtherRank, PlanClock, RanksDisagree, joined
 from scheduler.shared.framing import FrameReader, message_decoder
 from scheduler.shared.hello import HelloRefused, rank_role
 from scheduler.shared.messages import Follow
 
 RANK_SECONDS = 120.0
-"""For rank 0, which may have to wait for the other machines."""
+"""Bound for rank 0, which may have to wait for the other machines."""
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of <sys/prctl.h>."""
 
@@ -71,7 +71,7 @@ def _follow(link: socket.socket) -> NoReturn:
         while True:
             rank.carry_out(inbox.wait())
     except Exception as error:
-        _end(inbox, Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        _end(inbox, RankFailed(f"{type(error).__name__}: {error}", traceback.format_exc()))
 
 
 def _load(inbox: Inbox[ToRank], clock: PlanClock) -> Backend:
@@ -82,18 +82,18 @@ def _load(inbox: Inbox[ToRank], clock: PlanClock) -> Backend:
         load = located(first.load)
         return make_backend(load, lambda stage: None, clock, first.rank, partial(_exchange, inbox))
     except Exception as error:
-        _end(inbox, Failed(in_one_line(error), traceback.format_exc()))
+        _end(inbox, RankFailed(in_one_line(error), traceback.format_exc()))
 
 
 def _exchange(inbox: Inbox[ToRank], mine: bytes) -> list[bytes]:
-    inbox.send(Said(mine))
-    heard = inbox.wait()
-    if not isinstance(heard, Heard):
-        raise RanksDisagree(f"{type(heard).__name__} while the model is loaded")
-    return list(heard.said)
+    inbox.send(LoadReport(mine))
+    answer = inbox.wait()
+    if not isinstance(answer, LoadReports):
+        raise RanksDisagree(f"{type(answer).__name__} while the model is loaded")
+    return list(answer.reports)
 
 
-def _end(inbox: Inbox[ToRank], failed: Failed) -> NoReturn:
+def _end(inbox: Inbox[ToRank], failed: RankFailed) -> NoReturn:
     with suppress(OSError):  # Rank 0 may be gone, which is why this rank failed.
         inbox.send(failed)
     sys.stderr.flush()

@@ -1,6 +1,6 @@
 """The other ranks as rank 0 sees them: a socket to each, and a thread that reads it.
 
-When one is gone, that thread says so at once, whatever the main thread waits for.
+When one is gone, that thread reports it at once, even while the main thread waits.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NoReturn, Protocol
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.ranks.messages import (
     Answer,
-    Failed,
-    Heard,
     Joined,
+    LoadReport,
+    LoadReports,
     Prepare,
-    Said,
+    RankFailed,
     Start,
     State,
 )
@@ -30,7 +30,7 @@ from scheduler.shared.messages import Load
 
 _READ_BYTES = 1 << 16
 STATUS_SECONDS = 2.0
-"""Time for the system to say how a rank ended whose socket is closed."""
+"""Time for the system to report how a rank ended whose socket is closed."""
 
 Lost = Callable[[str], NoReturn]
 """Ends this process, for this reason; called by any thread."""
@@ -43,7 +43,8 @@ class Peer(Protocol):
     def link(self) -> socket.socket: ...
 
     def ending(self) -> str:
-        """How it ended, after the end of its socket: the rest of a sentence that begins with its name."""
+        """Return how it ended, after the end of its socket: the rest of a sentence that begins with its
+        name."""
         ...
 
     def end(self) -> None:
@@ -58,7 +59,7 @@ class LinkedFollowers:
         """They load `load`. `lost`: called when one of them is gone, at any time from now on."""
         self._peers = peers
         self._lost = lost
-        self._said = [queue.SimpleQueue[bytes]() for _ in peers]
+        self._reports = [queue.SimpleQueue[bytes]() for _ in peers]
         self._joined = [queue.SimpleQueue[Joined]() for _ in peers]
         self._states: queue.SimpleQueue[tuple[int, State]] = queue.SimpleQueue()
         self._ending = threading.Lock()
@@ -66,21 +67,21 @@ class LinkedFollowers:
             peer.link.sendall(encode(Start(load, rank)))
             threading.Thread(target=self._read, args=[rank], name=f"rank {rank}", daemon=True).start()
 
-    def send(self, message: Heard | Prepare | StepPlan) -> None:
+    def send(self, message: LoadReports | Prepare | StepPlan) -> None:
         frame = encode(message)
         for rank, peer in enumerate(self._peers, 1):
             try:
                 peer.link.sendall(frame)
             except OSError as error:
-                # The thread that reads from it says how it ended.
+                # The thread that reads from it reports how it ended.
                 time.sleep(2 * STATUS_SECONDS)
                 raise ConnectionError(f"rank {rank} is gone: {error}") from error
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """While the model is loaded: tell every rank what each of them says, by rank, and return it."""
-        said = [mine, *(each.get() for each in self._said)]
-        self.send(Heard(tuple(said)))
-        return said
+        """Send all ranks' reports to each of them while the model is loaded; return them by rank."""
+        reports = [mine, *(each.get() for each in self._reports)]
+        self.send(LoadReports(tuple(reports)))
+        return reports
 
     def joined(self) -> Sequence[Joined]:
         return [each.get() for each in self._joined]
@@ -106,13 +107,13 @@ class LinkedFollowers:
 
     def _take(self, rank: int, answer: Answer) -> None:
         match answer:
-            case Said(mine=mine):
-                self._said[rank - 1].put(mine)
+            case LoadReport(mine=mine):
+                self._reports[rank - 1].put(mine)
             case Joined():
                 self._joined[rank - 1].put(answer)
             case State():
                 self._states.put((rank, answer))
-            case Failed(error=error, stack=stack):
+            case RankFailed(error=error, stack=stack):
                 print(stack, file=sys.stderr)
                 self._end(f"rank {rank}: {error}")
 

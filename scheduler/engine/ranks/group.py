@@ -28,7 +28,7 @@ def lead(load: Load, report: Callable[[str], None], lost: Lost) -> AllRanks:
     """Start the other ranks, or wait for them, load the model together, and return the back end of all.
 
     `lost`: called when another rank ends, at any time from now on: the main thread may wait for it in a
-    collective, which on some networks never returns. Raises LoadRefused where the ranks are not alike or do
+    collective, which on some networks never returns. Raise LoadRefused where the ranks are not alike or do
     not come, and what loading raises.
     """
     shared = _with_addresses(load)
@@ -59,7 +59,7 @@ def _with_addresses(load: Load) -> Load:
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:
-    """Ports of the loopback that nobody listens on now; all are held until the last is known."""
+    """Return ports of the loopback that no process listens on now; all are held until the last is known."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -68,7 +68,7 @@ def _free_addresses(count: int) -> tuple[str, ...]:
 
 
 def gpu_of(rank: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """The one of this engine's CUDA cards that a rank on this machine uses, as variables to set."""
+    """Return the one of this engine's CUDA cards that a rank on this machine uses, as variables to set."""
     cards = [card.strip() for card in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if card.strip()]
     return {"CUDA_VISIBLE_DEVICES": cards[rank]} if rank < len(cards) else {}
 

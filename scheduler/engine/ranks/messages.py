@@ -20,10 +20,10 @@ class Start(WireStruct, frozen=True, tag="start"):
     rank: int
 
 
-class Heard(WireStruct, frozen=True, tag="heard"):
-    """The answer to a Said of every rank: what each said, by rank."""
+class LoadReports(WireStruct, frozen=True, tag="heard"):
+    """The LoadReports of all ranks, by rank, once each has sent one."""
 
-    said: tuple[bytes, ...]
+    reports: tuple[bytes, ...]
 
 
 class Prepare(WireStruct, frozen=True, tag="prepare"):
@@ -32,11 +32,11 @@ class Prepare(WireStruct, frozen=True, tag="prepare"):
     submit: Submit
 
 
-ToRank: TypeAlias = Start | Heard | Prepare | StepPlan
+ToRank: TypeAlias = Start | LoadReports | Prepare | StepPlan
 
 
-class Said(WireStruct, frozen=True, tag="said"):
-    """While the model is loaded: what this rank has found. Answered by Heard, once all ranks have said it."""
+class LoadReport(WireStruct, frozen=True, tag="said"):
+    """What this rank has found while it loads the model. Answered by LoadReports, once all ranks have one."""
 
     mine: bytes
 
@@ -47,7 +47,7 @@ class Joined(WireStruct, frozen=True, tag="joined"):
     facts: dict[str, str]
 
 
-class Failed(WireStruct, frozen=True, tag="failed"):
+class RankFailed(WireStruct, frozen=True, tag="failed"):
     """This rank cannot go on, and is about to exit: one line, and a traceback."""
 
     error: str
@@ -55,8 +55,8 @@ class Failed(WireStruct, frozen=True, tag="failed"):
 
 
 class State(WireStruct, frozen=True, tag="state"):
-    """After the plan that had this number in `compare`. `digest`: a hash of all tokens and ends of rows so
-    far, and of what was prefilled; then bytes held now."""
+    """Sent after the plan that had this number in `compare`. `digest`: a hash of all tokens and ends of rows
+    so far, and of what was prefilled; then bytes held now."""
 
     number: int
     digest: str
@@ -65,4 +65,4 @@ class State(WireStruct, frozen=True, tag="state"):
     row_bytes: int
 
 
-Answer: TypeAlias = Said | Joined | Failed | State
+Answer: TypeAlias = LoadReport | Joined | RankFailed | State

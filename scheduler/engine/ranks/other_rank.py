@@ -13,7 +13,7 @@ import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.ranks.messages import Heard, Joined, Prepare, Start, State, ToRank
+from scheduler.engine.ranks.messages import Joined, LoadReports, Prepare, Start, State, ToRank
 from scheduler.engine.sequence import Sequence
 
 
@@ -74,7 +74,7 @@ def joined(backend: Backend) -> Joined:
 
 
 def disagreement(own: Joined, other: Joined) -> str | None:
-    """Return which fact of another rank differs from rank 0's; None: none does."""
+    """Return which fact of another rank differs from rank 0's, or None if none does."""
     for name, value in own.facts.items():
         if (found := other.facts.get(name)) != value:
             return f"its {name} is {found!r}, rank 0's {value!r}"
@@ -90,16 +90,16 @@ class OtherRank:
         self._answer = answer
         self._digest = Digest()
         self._refused: dict[int, str] = {}
-        """By the last plan: rank 0 must have refused them as well."""
+        """Requests that the last plan refused: rank 0 must have refused them as well."""
 
     def carry_out(self, message: ToRank) -> None:
-        """Raises RanksDisagree, and what the back end raises, after which this rank cannot go on."""
+        """Raise RanksDisagree, and what the back end raises, after which this rank cannot go on."""
         match message:
             case StepPlan():
                 self._execute(message)
             case Prepare(submit=submit):
                 self._backend.preparing(Sequence.of(submit))
-            case Start() | Heard():
+            case Start() | LoadReports():
                 raise RanksDisagree(f"{type(message).__name__} after the model was loaded")
             case _:
                 assert_never(message)

@@ -17,7 +17,7 @@ from scheduler.models.training import exercises, facts, small_talk, tools
 from scheduler.models.training.turns import Conversation, Turn, sentence
 
 FIRST_TOKENS: Final = 256
-"""Of the rows that copying is learnt from: facts, and no tools, for which there is no room."""
+"""First tokens of the rows that copying is learnt from: facts, and no tools, for which there is no room."""
 
 Piece = tuple[str, bool]
 """Text, and whether it is the model's own."""
@@ -83,7 +83,7 @@ class Encoded:
 def encoded(
     talk: Conversation, rng: random.Random, tokens: int, template: Template, tokenizer: Tokenizer
 ) -> Encoded:
-    """As many whole turns as fit into `tokens`; there may be none."""
+    """Return as many whole turns as fit into `tokens`; there may be none."""
     ids: list[int] = tokenizer.encode(template.opening(talk.system, talk.tools)).ids
     own = [False] * len(ids)
     graded = []

@@ -59,7 +59,7 @@ class Reader:
 
 
 def evaluate(folder: Path, each: int, seed: int, show: bool) -> dict[str, dict[str, float]]:
-    """For each metric its cases, the share that is right, and the share that ended by itself."""
+    """Return, for each metric, its cases, the share that is right, and the share that ended by itself."""
     reader = Reader(folder)
     seen: Counter[str] = Counter()
     right: Counter[str] = Counter()

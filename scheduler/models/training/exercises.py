@@ -21,7 +21,7 @@ def talk(rng: random.Random) -> Turn:
 
 
 def strange(rng: random.Random) -> Turn:
-    """What was never taught gets an honest answer and not a babble."""
+    """Return what was never taught gets an honest answer and not a babble."""
     blanks = {name: any_word(rng) if rng.random() < 0.5 else letters(rng) for name in ("x", "y")}
     asked = rng.choice(small_talk.STRANGE).format(**blanks)
     return Turn(asked, small_talk.FALLBACK, None, "I do not know that.", graded="unknown")

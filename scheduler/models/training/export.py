@@ -39,7 +39,7 @@ twenty goes wrong that was right before."""
 
 
 def export(trained: Path, folder: Path, shape: Shape) -> None:
-    """Also copies the log, with which the folder says how its weights came to be."""
+    """Write the folder, with a copy of the log, which documents how its weights came to be."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         if folder.resolve() != EMBEDDED_FOLDER.resolve():

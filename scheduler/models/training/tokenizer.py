@@ -51,7 +51,7 @@ _SENTENCES: Final = (
 
 
 def expression() -> str:
-    """What splits a text into the pieces that are looked up whole."""
+    """Return what splits a text into the pieces that are looked up whole."""
     joined = "|".join(sorted(words.JOINED, key=lambda word: (-len(word), word)))
     marks = "|".join(re.escape(mark) for mark in sorted(MARKS, key=lambda mark: (-len(mark), mark)))
     return rf" ?(?:{joined})(?![A-Za-z])|[A-Z]?[a-z]+|[A-Z]|[0-9]|{marks}|[\s\S]"

@@ -1,4 +1,4 @@
-"""Tools, questions that need one, their results, and what is said from those."""
+"""Tools, questions that need one, their results, and answers from those."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _INTEGERS: Final = {
 def definition(
     name: str, description: str, arguments: tuple[tuple[str, str], ...], rng: random.Random
 ) -> dict[str, Any]:
-    """As OpenAI's clients send it, with more or less of what a schema may say."""
+    """Return the form that OpenAI's clients send, with more or less of what a schema may contain."""
     properties: dict[str, dict[str, Any]] = {argument: {"type": type} for argument, type in arguments}
     if rng.random() < 0.2:
         for argument, schema in properties.items():
@@ -204,7 +204,8 @@ def asked_with(tool: Offer, values: dict[str, Any], asks: tuple[str, ...], rng: 
 
 
 def result(tool: Offer, rng: random.Random) -> tuple[str, str]:
-    """What a tool returns, and the sentence that says so: fields of an object one by one, text as it is."""
+    """Return what a tool returns, and the sentence that says so: fields of an object one by one, text as it
+    is."""
     if rng.random() < 0.5:
         pairs: dict[str, Any] = {}
         for key in rng.sample(

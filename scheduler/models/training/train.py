@@ -56,7 +56,7 @@ class Batch:
 
 
 class Data:
-    """Batches by step; of each, this process's share."""
+    """Deterministic batches by step, sharded over processes."""
 
     def __init__(self, seed: int, rank: int, processes: int) -> None:
         self._seed = seed
@@ -88,7 +88,7 @@ class Data:
 
 
 def _lengths(step: int) -> dict[int, int]:
-    """Of rows in tokens, with their weights."""
+    """Return the lengths of rows in tokens, with their weights."""
     for steps, lengths in STAGES:
         if step < steps:
             return lengths
@@ -145,7 +145,7 @@ class Trainer:
             gradient.copy_(part.view_as(gradient))
 
     def right_answers(self, batch: Batch) -> Counter[tuple[str, bool]]:
-        """Answers by metric and by whether greedy decoding would have said every token of them: it does so
+        """Answers by metric and by whether greedy decoding would have chosen every token of them: it does so
         exactly if the best token is the right one at every place of the right answer."""
         right = torch.zeros(batch.ids.numel(), dtype=torch.bool)
         with torch.no_grad():

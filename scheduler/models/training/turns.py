@@ -1,4 +1,4 @@
-"""What the data is made of: turns of a conversation, each with what was asked and what should be said."""
+"""What the data is made of: turns of a conversation, each with the question and the expected answer."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def letters(rng: random.Random) -> str:
 
 
 def any_word(rng: random.Random) -> str:
-    """Of every kind that arguments and repeated texts are made of."""
+    """Return a word of any kind that arguments and repeated texts are made of."""
     kinds: Sequence[Sequence[str]] = (
         words.PLAIN,
         words.NOUNS,

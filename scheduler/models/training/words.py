@@ -123,7 +123,7 @@ GENERAL: Final = _words(
     without work world write
     """
 )
-"""For filler that says nothing."""
+"""Words of filler without meaning."""
 
 ALL: Final = (
     *JOINED, *NOUNS, *ATTRIBUTES, *NAMES, *CITIES, *COLOURS, *PLAIN, *ADJECTIVES, *STATES, *VERBS, *ADVERBS,

@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.api.dialects.test_chat_tools import HERMES
+from tests.examples import examples
 from tests.fakes.played_server import PlayedServer, playing
 
 ANSWER_SECONDS = 20
@@ -73,7 +74,7 @@ WITH_A_BODY = [
 ]
 
 bounded = settings(
-    max_examples=15,
+    max_examples=examples(6),
     derandomize=True,
     deadline=None,
     database=None,

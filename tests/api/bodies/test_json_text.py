@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from api.bodies import json_text
+from tests.examples import examples
 
 NESTING, CONTAINERS, MEMBERS, VALUES = 3, 6, 4, 9
 BOUNDS: dict[str, Any] = {
@@ -50,7 +51,7 @@ def is_refused(text: str) -> bool:
 
 
 @given(text=st.text(st.sampled_from('[]{}"\\,: é'), max_size=60), piece_bytes=st.integers(2, 30))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_any_text_is_judged_as_by_a_scan_of_its_characters(text: str, piece_bytes: int) -> None:
     """Whether it is JSON or not, and wherever pieces of it end."""
     with patch.multiple(json_text, _PIECE_BYTES=piece_bytes, **BOUNDS):

@@ -14,6 +14,7 @@ from trio.testing import trio_test
 
 from api.dialects.openai.schema import ChatCompletionRequest
 from tests.api.client import chat, client_of
+from tests.examples import examples
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.answer.dialects import form
@@ -54,22 +55,22 @@ async def post(bodies: list[bytes]) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("field", sorted({*ChatCompletionRequest.model_fields, "no_such_field"}))
-def test_junk_in_any_field_is_accepted_or_a_400_that_names_it(field: str) -> None:
+@trio_test
+async def test_junk_in_any_field_is_accepted_or_a_400_that_names_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Never a 5xx, never a hang; the error has OpenAI's shape."""
-
-    @trio_test
-    async def check(clock: trio.testing.MockClock) -> None:
-        bodies = [json.dumps({**chat(max_tokens=4), field: junk}).encode() for junk in JUNK]
-        for body, response in zip(bodies, await post(bodies), strict=True):
-            if response.status_code == 200:
-                continue
-            error = response.json()["error"]
-            assert response.status_code in (400, 404), (body, error)
-            assert set(error) == {"message", "type", "param", "code"}
-            assert error["param"] is None or error["param"].split(".")[0] in (field, "stream_options")
-
-    check(clock=trio.testing.MockClock(autojump_threshold=0))
+    fields = sorted({*ChatCompletionRequest.model_fields, "no_such_field"})
+    sent = [
+        (field, json.dumps({**chat(max_tokens=4), field: junk}).encode()) for field in fields for junk in JUNK
+    ]
+    for (field, body), response in zip(sent, await post([body for _, body in sent]), strict=True):
+        if response.status_code == 200:
+            continue
+        error = response.json()["error"]
+        assert response.status_code in (400, 404), (body, error)
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["param"] is None or error["param"].split(".")[0] in (field, "stream_options"), body
 
 
 @pytest.mark.parametrize("penalty", [0, -0.0, 5e-324, 1e-300, 1e-46, 0.0099])
@@ -92,7 +93,7 @@ def test_a_repetition_penalty_of_next_to_nothing_is_a_400(penalty: float) -> Non
 async def test_the_window_of_a_penalty_is_refused_where_there_is_one(
     kind: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """mlx_lm.server's `presence_context_size` and its kin change nothing without their penalty."""
+    """mlx_lm.server's `presence_context_size` and the like change nothing without their penalty."""
     penalties: list[Any] = [None, 0, 0.0, 1.1]
     bodies = [
         chat(max_tokens=4, **{f"{kind}_context_size": 20, f"{kind}_penalty": penalty})
@@ -130,7 +131,7 @@ async def test_a_body_cut_anywhere_is_a_400(autojump_clock: trio.testing.MockClo
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_body_with_any_byte_changed_never_breaks_the_server(data: st.DataObject) -> None:
     """Requests that are still valid are answered."""

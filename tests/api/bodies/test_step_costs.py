@@ -30,12 +30,16 @@ from scheduler.requests.mailbox import Doorbell, Mailbox
 from scheduler.requests.stream import RequestStream
 from scheduler.requests.turns import STEP_SECONDS, Turns
 from scheduler.shared.messages import Counters, LogprobsOut, Retired, StepOutput, TokenOut
+from tests.examples import sampled
 from tests.scheduler.answer.adversarial import MARKS, texts
 from tests.scheduler.answer.dialects import HARMONY
 from tests.scheduler.requests.board import Board
 from tests.scheduler.requests.records import make_record
 
 _CHOICES = 32
+_MARKS = "marks of "
+_SAMPLE = ("glm47", "json_tools", "pythonic")
+"""JSON, tags and Python; the other parsers' marks are tried by `make test-long`."""
 _MOST_SECONDS = 3 * STEP_SECONDS
 """Of one task at once: a step's budget, what the last token in it takes more, and as much again for a machine
 with more to do than cores."""
@@ -199,21 +203,21 @@ def _cases() -> Iterator[tuple[str, Hostile]]:
     for number, parser in enumerate(sorted(MARKS)):
         all_texts = list(texts(parser, 4_000))
         text = _call(parser, all_texts[number % len(all_texts)])
-        yield f"marks of {parser}", Hostile(_form(parser), text, (*_LADDERS, *_SELF_REFERRING[:4]), piece=64)
+        yield f"{_MARKS}{parser}", Hostile(_form(parser), text, (*_LADDERS, *_SELF_REFERRING[:4]), piece=64)
 
 
 CASES = dict(_cases())
+_EVERY_RUN = [name for name in CASES if not name.startswith(_MARKS) or name.removeprefix(_MARKS) in _SAMPLE]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sampled(CASES, _EVERY_RUN))
 def test_no_task_holds_the_loop_longer_than_a_step_may(name: str) -> None:
-    """The better of three runs: a machine may be late, a function that takes seconds takes them always."""
-    hostile = CASES[name]
-    least = min(longest_turn(hostile)[0] for _ in range(3))
-    assert least < _MOST_SECONDS
+    """Once in three runs: a machine may be late, a function that takes seconds takes them always."""
+    turns = (longest_turn(CASES[name])[0] for _ in range(3))
+    assert any(seconds < _MOST_SECONDS for seconds in turns)
 
 
-@pytest.mark.parametrize("name", ["ladder f", "ladder in tags", "huge arguments, ladders", "64 stop strings"])
+@pytest.mark.parametrize("name", ["ladder f", "huge arguments, ladders", "64 stop strings"])
 def test_all_choices_get_the_same(name: str) -> None:
     """Whether a worker read it or the loop, and in whatever order."""
     _, got = longest_turn(CASES[name])

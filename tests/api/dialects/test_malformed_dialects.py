@@ -105,8 +105,9 @@ def run(target: Target, bodies: list[bytes], *, may_pass: bool) -> None:
 @BY_PATH
 def test_junk_in_any_field_is_accepted_or_refused(target: Target) -> None:
     """Wrong types, huge numbers, deep lists, lone surrogates, line breaks."""
-    for field in (*target.schema.model_fields, "no_such_field"):
-        run(target, [json.dumps({**target.body, field: junk}).encode() for junk in JUNK], may_pass=True)
+    fields = (*target.schema.model_fields, "no_such_field")
+    bodies = [{**target.body, field: junk} for field in fields for junk in JUNK]
+    run(target, [json.dumps(body).encode() for body in bodies], may_pass=True)
 
 
 @pytest.mark.parametrize("target", TARGETS[:-1], ids=[target.path for target in TARGETS[:-1]])
@@ -134,7 +135,7 @@ def test_what_is_no_json_is_refused(target: Target) -> None:
 
 
 @BY_PATH
-@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_byte_changed_never_breaks_the_server(target: Target, data: st.DataObject) -> None:
     """Requests that are still valid are answered."""

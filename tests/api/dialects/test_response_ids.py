@@ -1,4 +1,4 @@
-"""A response's id names the front that made it, so that another front can say whose it is."""
+"""A response's id names the server that made it, so that another server can tell which one has it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_an_id_says_whose_it_is_to_every_other_front(mine: str, other: str) -> N
     if other in ("", mine):
         assert hint == ""
     else:
-        assert f"the front {other!r}" in hint
+        assert f"the server {other!r}" in hint
         assert (f"this is {mine!r}" if mine else "this one has no name") in hint
 
 
 @settings(deadline=None, derandomize=True)
 @given(st.text(max_size=200))
 def test_any_text_may_be_asked_for(text: str) -> None:
-    """What is no id of ours names no front."""
+    """What is no id of ours names no server."""
     found = ResponseIds("mac1").elsewhere(text)
     assert found == "" or re.fullmatch(r"resp_[A-Za-z0-9]{1,32}_[0-9a-f]{48}", text)
 
@@ -95,4 +95,4 @@ async def test_an_answer_of_another_front_is_not_found_and_its_front_named(
     errors = [answer.json()["error"] for answer in answers]
     assert [error["code"] for error in errors] == [*["response_not_found"] * 3, "previous_response_not_found"]
     for error in errors:
-        assert error["message"].endswith("not found: it is of the front 'mac2', this is 'mac1'.")
+        assert error["message"].endswith("not found: it is of the server 'mac2', this is 'mac1'.")

@@ -8,6 +8,7 @@ import trio.testing
 from hypothesis import strategies as st
 
 from tests.api.http.wire import GET, echo, post, serving
+from tests.examples import examples
 from tests.fakes.mutation import mutations
 
 CHUNKED = (
@@ -25,7 +26,7 @@ wires = mutations(
 )
 
 
-@hypothesis.settings(deadline=None, max_examples=300)
+@hypothesis.settings(deadline=None, max_examples=examples(300))
 @hypothesis.given(wire=wires, stays=st.booleans())
 def test_no_bytes_break_the_server_or_hold_it(wire: bytes, stays: bool) -> None:
     """No 500, no reported error, no connection that never ends, and no remaining task."""

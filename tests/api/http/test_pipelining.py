@@ -14,6 +14,7 @@ from trio.testing import trio_test
 from api.http.asgi import Receive, Scope, Send
 from api.http.limits import Limits
 from tests.api.http.wire import GET, Client, echo, post, post_chunked, read_body, respond, serving
+from tests.examples import examples
 
 REQUESTS = [
     (post(b'{"a":1}'), b'POST / {"a":1}'),
@@ -97,7 +98,7 @@ def _pieces(wire: bytes, cuts: list[int]) -> list[bytes]:
     return [wire[a:b] for a, b in pairwise(edges) if a < b]
 
 
-@hypothesis.settings(deadline=None, max_examples=100, derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=examples(100), derandomize=True)
 @hypothesis.given(
     order=st.lists(st.sampled_from(REQUESTS), min_size=1, max_size=4),
     cuts=st.lists(st.integers(min_value=0, max_value=2000), max_size=30),

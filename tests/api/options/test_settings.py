@@ -22,7 +22,6 @@ from scheduler.errors import OptionError, StartupError
 from scheduler.shared.messages import RankGroup
 from scheduler.shared.pooling import Pooler
 from tests.api import option_table
-from tests.api.field_table import README
 
 ONE_TENANT = "acme:one,acme:two admin"
 TWO_TENANTS = "acme:one,globex:two"
@@ -192,7 +191,7 @@ def test_origins_in_json_are_texts(origins: str) -> None:
 
 def test_the_option_table_is_true() -> None:
     """`python -m tests.api.option_table` regenerates it."""
-    text = README.read_text()
+    text = option_table.PAGE.read_text()
     assert option_table.rewrite(text) == text
 
 

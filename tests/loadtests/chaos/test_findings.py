@@ -127,7 +127,7 @@ def test_an_answer_is_put_together_from_its_events() -> None:
     answer.take({"choices": [{"delta": {"tool_calls": [{"function": {"arguments": 'rd":1}'}}]}}]})
     answer.take({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
     answer.take({"choices": [], "usage": {"completion_tokens": 7}})
-    assert answer.said == ("ac", "b", ('look_up {"word":1}',), "tool_calls", 7, None)
+    assert answer.outcome == ("ac", "b", ('look_up {"word":1}',), "tool_calls", 7, None)
     assert answer.disorder is None
     answer.take({"choices": [{"delta": {"content": "again"}}]})
     assert answer.disorder is not None

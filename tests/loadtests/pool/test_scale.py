@@ -1,4 +1,4 @@
-"""What is concluded from servers with several engines, and from the front alone."""
+"""What is concluded from servers with several engines, and from the server alone."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import click
 import pytest
 
 from loadtests.chaos.report import text, verdict
-from loadtests.pool import front, scale
+from loadtests.pool import scale, server_alone
 from loadtests.pool.commands import numbers, of_scale
-from loadtests.pool.front import FrontCost
 from loadtests.pool.scale import Scaled, scales
+from loadtests.pool.server_alone import ServerCost
 
 LINEAR = [
     Scaled(1, tokens=500, seconds=20, cpu_seconds=0.1),
     Scaled(2, tokens=1000, seconds=20, cpu_seconds=0.2),
     Scaled(4, tokens=2000, seconds=20, cpu_seconds=0.4),
 ]
-ALONE = [FrontCost(4, 1000, 10, 0.05), FrontCost(16, 4000, 10, 0.2)]
+ALONE = [ServerCost(4, 1000, 10, 0.05), ServerCost(16, 4000, 10, 0.2)]
 
 
 def test_linear_is_no_complaint() -> None:
@@ -55,15 +55,15 @@ def test_a_failed_answer_is_a_complaint() -> None:
 
 def test_the_front_alone_is_judged_from_fewest_to_most() -> None:
     """Engines that wait for it, or a token that costs more with more engines."""
-    assert list(front.complaints(ALONE)) == []
-    (idle,) = front.complaints([ALONE[0], replace(ALONE[1], tokens=3700, cpu_seconds=0.185)])
+    assert list(server_alone.complaints(ALONE)) == []
+    (idle,) = server_alone.complaints([ALONE[0], replace(ALONE[1], tokens=3700, cpu_seconds=0.185)])
     assert "not kept busy" in idle
-    (dear,) = front.complaints([replace(ALONE[1], cpu_seconds=0.3), ALONE[0]])
+    (dear,) = server_alone.complaints([replace(ALONE[1], cpu_seconds=0.3), ALONE[0]])
     assert "1.50 times" in dear
 
 
 def test_the_report_has_the_figures() -> None:
-    """Tokens/s, of linear, and the front's cost of a token; and the verdict in words."""
+    """Tokens/s, of linear, and the server's cost of a token; and the verdict in words."""
     shown = text("Scale", [], list(of_scale(LINEAR, ALONE)))
     assert verdict("Scale", []) in shown
     assert "100.0, 1.000, 200 µs" in shown

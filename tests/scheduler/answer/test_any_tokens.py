@@ -19,6 +19,7 @@ from scheduler.errors import SchedulerError
 from scheduler.events import FinishReason
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
 from scheduler.prompt.tokenizer import HubTokenizer
+from tests.examples import examples
 from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Message, message_of, pipeline
 
 FORMS: dict[str, AnswerFormat] = {written.name: written.form for written in WRITTEN}
@@ -41,7 +42,7 @@ def size_of(message: Message) -> int:
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(pieces=said, end=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]), in_reasoning=st.booleans())
 def test_any_bytes_in_any_dialect_are_an_answer_or_an_error_of_ours(
     name: str, pieces: list[bytes], end: FinishReason, in_reasoning: bool
@@ -72,7 +73,7 @@ def _answer(tokenizer: HubTokenizer) -> AnswerPipeline:
     return AnswerPipeline(tokenizer.detokenizer(form.spelled(tools=True)), ("stop",), assembly)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(data=st.data())
 def test_any_token_ids_are_an_answer_or_an_error_of_ours(real: HubTokenizer, data: st.DataObject) -> None:
     """Control tokens, ids without a text, ids beyond the tokenizer's own that the model may still sample."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.answer.answer_format import tool_syntax
 from scheduler.events import FinishReason
+from tests.examples import examples
 from tests.scheduler.answer.dialects import Message, form, message_of, pipeline
 from tests.scheduler.answer.templates import TEMPLATES
 from tests.scheduler.answer.test_streamed_calls import EVERY, OTHER, name_in, tools_for
@@ -241,7 +242,7 @@ def test_the_arguments_of_an_unknown_tool_wait_for_each_value_only() -> None:
 
 
 @EVERY
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(40))
 @given(data=st.data())
 def test_any_damage_is_a_call_or_a_malformed_one(name: str, data: st.DataObject) -> None:
     """Pieces dropped, repeated and swapped. A call that is not malformed has a JSON object, a malformed one

@@ -22,8 +22,9 @@ from scheduler.answer.detokenizer import (
 )
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.tokenizer import HubTokenizer
+from tests.examples import examples
 
-thoroughly = settings(max_examples=200, deadline=None)
+thoroughly = settings(max_examples=examples(200), deadline=None)
 
 TEXT = "Hello world, naïve café. 你好，世界 🦊🏳️‍🌈 zażółć gęślą jaźń\n\tdef f(x): return x"
 ADDED = ["<think>", "日本語", "naïve", "é", "two words", "😀", "\ufffd"]

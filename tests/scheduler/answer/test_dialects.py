@@ -24,9 +24,9 @@ from scheduler.answer.mlx_lm_parts import tool_parser_names
 from scheduler.answer.stop_strings import possible_beginning
 from scheduler.answer.tool_calls import reading
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import Calls, UnreadableCall, read_block
+from scheduler.answer.tool_calls.reading import AnswerCalls, UnreadableCall, read_block
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
-from tests.examples import examples
+from tests.examples import examples, sampled
 from tests.scheduler.answer.adversarial import MARKS, texts
 from tests.scheduler.answer.dialects import (
     HARMONY,
@@ -238,16 +238,16 @@ def within_a_second(text: str) -> Iterator[None]:
         gc.enable()
 
 
-@pytest.mark.parametrize("parser", MARKS)
+@pytest.mark.parametrize("parser", sampled(MARKS, ("json_tools", "kimi_k3", "pythonic", "qwen3_coder")))
 def test_no_text_takes_a_reader_long(parser: str) -> None:
     """Parsing runs on the event loop. Without a limit several take 4 to 100 s for some of these; the bound is
     twenty times the limit."""
     for raw in texts(parser, 40_000):
         with within_a_second(raw), suppress(UnreadableCall):
-            read_block(raw, tool_syntax(parser), Calls(OfferedTools(TOOLS), str, parallel=True))
+            read_block(raw, tool_syntax(parser), AnswerCalls(OfferedTools(TOOLS), str, parallel=True))
 
 
-@pytest.mark.parametrize("parser", MARKS)
+@pytest.mark.parametrize("parser", sampled(MARKS, ("json_tools", "kimi_k3", "pythonic", "qwen3_coder")))
 def test_no_text_takes_an_answer_long(parser: str) -> None:
     """The same where the text is read while it is written, and by the parser at its end."""
     syntax = tool_syntax(parser)
@@ -293,7 +293,7 @@ def test_a_block_that_takes_too_long_is_malformed_and_not_read_again(monkeypatch
 
     raw = "get_time<arg_key>zone</arg_key><arg_value>UTC</arg_value>"
     with pytest.raises(UnreadableCall, match="too long"):
-        read_block(raw, replace(syntax, parse=parse), Calls(OfferedTools(TOOLS), str, parallel=True))
+        read_block(raw, replace(syntax, parse=parse), AnswerCalls(OfferedTools(TOOLS), str, parallel=True))
     assert tries == [raw]
 
 

@@ -15,6 +15,7 @@ from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
 from scheduler.shared.messages import LogprobsOut
+from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Written
 
@@ -129,7 +130,7 @@ _stops = st.lists(st.text("ab w3", min_size=1, max_size=3), max_size=3)
 _sizes = st.lists(st.integers(0, 5), max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(ids=_tokens, stops=_stops, sizes=_sizes, min_tokens=st.integers(0, 12))
 def test_cuts_change_nothing(ids: list[int], stops: list[str], sizes: list[int], min_tokens: int) -> None:
     """The same text and the same list, in order; nothing twice, and each token at its offset."""

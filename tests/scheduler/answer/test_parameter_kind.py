@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.answer.answer_format import tool_syntax
 from scheduler.answer.dialects.parameter_kind import (
-    Kind,
+    ParameterKind,
     json_types,
     parameter_kind,
     parser_view,
@@ -17,7 +17,7 @@ from scheduler.answer.dialects.parameter_kind import (
 )
 from scheduler.answer.schema_check import StepBudget
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import Calls, read_block
+from scheduler.answer.tool_calls.reading import AnswerCalls, read_block
 from scheduler.request import Tool
 
 _TEXT = {"type": "string"}
@@ -26,31 +26,31 @@ DEFINITIONS: dict[str, Any] = {
     "choice": {"enum": ["1", "2"]},
     "itself": {"$ref": "#/$defs/itself"},
 }
-KINDS: list[tuple[Any, Kind]] = [
-    (_TEXT, Kind.TEXT),
-    ({"enum": ["1", "true"]}, Kind.TEXT),
-    ({"const": "x"}, Kind.TEXT),
-    ({"$ref": "#/$defs/word"}, Kind.TEXT),
-    ({"$ref": "#/$defs/choice"}, Kind.TEXT),
-    ({"allOf": [{"minLength": 1}, _TEXT]}, Kind.TEXT),
-    ({"anyOf": [_TEXT, {"enum": ["a"]}]}, Kind.TEXT),
-    ({"type": "integer"}, Kind.JSON),
-    ({"type": ["number", "null"]}, Kind.JSON),
-    ({"properties": {}}, Kind.JSON),
-    ({"items": _TEXT}, Kind.JSON),
-    ({"anyOf": [{"type": "array"}, {"type": "null"}]}, Kind.JSON),
-    ({"type": ["string", "null"]}, Kind.MIXED),
-    ({"oneOf": [_TEXT, {"type": "object"}]}, Kind.MIXED),
-    ({"enum": ["a", 1]}, Kind.MIXED),
-    ({}, Kind.MIXED),
-    (True, Kind.MIXED),
-    ({"$ref": "#/$defs/itself"}, Kind.MIXED),
-    ({"type": "strin"}, Kind.MIXED),
+KINDS: list[tuple[Any, ParameterKind]] = [
+    (_TEXT, ParameterKind.TEXT),
+    ({"enum": ["1", "true"]}, ParameterKind.TEXT),
+    ({"const": "x"}, ParameterKind.TEXT),
+    ({"$ref": "#/$defs/word"}, ParameterKind.TEXT),
+    ({"$ref": "#/$defs/choice"}, ParameterKind.TEXT),
+    ({"allOf": [{"minLength": 1}, _TEXT]}, ParameterKind.TEXT),
+    ({"anyOf": [_TEXT, {"enum": ["a"]}]}, ParameterKind.TEXT),
+    ({"type": "integer"}, ParameterKind.JSON),
+    ({"type": ["number", "null"]}, ParameterKind.JSON),
+    ({"properties": {}}, ParameterKind.JSON),
+    ({"items": _TEXT}, ParameterKind.JSON),
+    ({"anyOf": [{"type": "array"}, {"type": "null"}]}, ParameterKind.JSON),
+    ({"type": ["string", "null"]}, ParameterKind.MIXED),
+    ({"oneOf": [_TEXT, {"type": "object"}]}, ParameterKind.MIXED),
+    ({"enum": ["a", 1]}, ParameterKind.MIXED),
+    ({}, ParameterKind.MIXED),
+    (True, ParameterKind.MIXED),
+    ({"$ref": "#/$defs/itself"}, ParameterKind.MIXED),
+    ({"type": "strin"}, ParameterKind.MIXED),
 ]
 
 
 @pytest.mark.parametrize(("schema", "kind"), KINDS)
-def test_the_schema_alone_decides(schema: Any, kind: Kind) -> None:
+def test_the_schema_alone_decides(schema: Any, kind: ParameterKind) -> None:
     """References, enums and combinations, too; what is unknown may be anything."""
     assert parameter_kind(schema, {"$defs": DEFINITIONS}) is kind
 
@@ -58,7 +58,7 @@ def test_the_schema_alone_decides(schema: Any, kind: Kind) -> None:
 def test_looking_at_a_schema_is_bounded() -> None:
     """One that doubles at each step may be anything."""
     doubled = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(40)}
-    assert parameter_kind({"$ref": "#/$defs/0"}, {"$defs": doubled}) is Kind.MIXED
+    assert parameter_kind({"$ref": "#/$defs/0"}, {"$defs": doubled}) is ParameterKind.MIXED
 
 
 @pytest.mark.parametrize("parser", ["qwen3_coder", "glm47", "longcat", "minimax_m2", "minicpm5"])
@@ -91,7 +91,7 @@ def test_all_parsers_read_alike_what_they_read_by_the_type_alone(parser: str) ->
     head, parameter, tail = raw[parser]
     text = head + "".join(parameter.format(*item) for item in values.items()) + tail
     (call,) = read_block(
-        text, tool_syntax(parser), Calls(OfferedTools([Tool("t", "", schema)]), str, parallel=True)
+        text, tool_syntax(parser), AnswerCalls(OfferedTools([Tool("t", "", schema)]), str, parallel=True)
     )
     expected = {"a": "007", "b": 12, "c": "(1, 2)", "d": "1.50", "e": [1], "f": 12345678901234567890}
     assert call.arguments == expected

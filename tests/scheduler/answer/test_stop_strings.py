@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.stop_strings import StopStrings, WantedStrings, possible_beginning
+from tests.examples import examples
 
-thoroughly = settings(max_examples=400, deadline=None)
+thoroughly = settings(max_examples=examples(400), deadline=None)
 letters = "ab🦊e\u0301"
 """Few, so that random texts hold random stop strings; the last two make one visible character."""
 texts = st.text(letters, max_size=40)

@@ -18,7 +18,7 @@ from scheduler.answer.dialects.parameter_kind import property_types
 from scheduler.answer.mlx_lm_parts import chat_template
 from scheduler.answer.tool_calls import dialect_reader
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import Calls, read_block
+from scheduler.answer.tool_calls.reading import AnswerCalls, read_block
 from scheduler.events import FinishReason
 from scheduler.request import Tool
 from tests.examples import examples
@@ -154,7 +154,7 @@ def without_the_whole_block() -> Iterator[None]:
 
 
 @EVERY
-@settings(deadline=None, derandomize=True, max_examples=examples(60))
+@settings(deadline=None, derandomize=True, max_examples=examples(25))
 @given(data=st.data())
 def test_any_arguments_in_any_pieces_are_themselves(name: str, data: st.DataObject) -> None:
     """Character for character: line breaks, white space at both ends, quotes, other dialects' marks."""
@@ -183,7 +183,7 @@ def agrees(template: Template, value: Any) -> bool:
 
 
 @EVERY
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=examples(30))
 @given(data=st.data())
 def test_mlx_lms_parser_reads_the_same_in_what_it_can_carry(name: str, data: st.DataObject) -> None:
     """The judge of every dialect: its reading of the whole block, coerced."""
@@ -197,7 +197,7 @@ def test_mlx_lms_parser_reads_the_same_in_what_it_can_carry(name: str, data: st.
     raw = template.render([(name_in(template), arguments)])
     syntax = tool_syntax(template.parser)
     block = raw.removeprefix(syntax.start).removesuffix(syntax.end)
-    all_calls = Calls(OfferedTools(tools_for(template)), str, parallel=True)
+    all_calls = AnswerCalls(OfferedTools(tools_for(template)), str, parallel=True)
     (judged,) = read_block(block, syntax, all_calls)
     ((_, found),) = read(template, raw, []).calls
     assert found == json.loads(all_calls.fitted(judged))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Node, Nodes, Place, agent_inbound
+from scheduler.cluster.agent_messages import (
+    AgentRefused,
+    FromAgent,
+    Node,
+    Nodes,
+    ServerAddress,
+    agent_inbound,
+)
 from scheduler.processes.child_process import Exit, LaunchFailed, Talk
 from scheduler.shared.framing import encode
 
@@ -30,7 +37,7 @@ class FakeRay:
         self.raw = b""
         """What the next agent sends instead of messages."""
         self.agents = 0
-        self.places: list[Place] = []
+        self.places: list[ServerAddress] = []
         """What each agent was sent first."""
         self._scope = trio.CancelScope()
 

@@ -14,13 +14,13 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from scheduler.cluster.agent import Refused, check_reachable, token_refusal
+from scheduler.cluster.agent import AgentUnusable, check_reachable, token_refusal
 from scheduler.cluster.agent_messages import (
     AgentRefused,
     FromAgent,
     Node,
     Nodes,
-    Place,
+    ServerAddress,
     agent_inbound,
     server_inbound,
 )
@@ -29,7 +29,7 @@ from scheduler.cluster.engine_actor import engine_environment
 from scheduler.shared.framing import encode
 
 _SECONDS = 60
-PLACE = Place(("10.0.0.1",), 7000, "0" * 64, "off")
+PLACE = ServerAddress(("10.0.0.1",), 7000, "0" * 64, "off")
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
 
@@ -92,7 +92,7 @@ async def test_the_agent_says_what_to_install() -> None:
 
 
 def test_an_address_is_checked_before_ray_is() -> None:
-    with closed_port() as port, pytest.raises(Refused, match="does not answer"):
+    with closed_port() as port, pytest.raises(AgentUnusable, match="does not answer"):
         check_reachable(f"127.0.0.1:{port}")
     check_reachable("auto")
 
@@ -101,8 +101,8 @@ def test_an_agent_ends_with_its_server() -> None:
     """Before Ray is there, and without a word."""
     ours, theirs = socket.socketpair()
     with theirs:
-        program = "import socket, sys; from scheduler.cluster.agent import Server;"
-        program += "Server(socket.socket(fileno=int(sys.argv[1]))).place()"
+        program = "import socket, sys; from scheduler.cluster.agent import ServerLink;"
+        program += "ServerLink(socket.socket(fileno=int(sys.argv[1]))).server_address()"
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(theirs.fileno())], pass_fds=[theirs.fileno()]
         )

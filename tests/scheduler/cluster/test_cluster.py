@@ -9,13 +9,13 @@ import pytest
 import trio
 from trio.testing import MockClock, trio_test
 
-from scheduler.cluster.agent_messages import Place
+from scheduler.cluster.agent_messages import ServerAddress
 from scheduler.cluster.cluster import SILENCE_SECONDS, ClusterState, RayCluster
 from scheduler.telemetry.metrics import Metrics
 from tests.fakes.samples import sample
 from tests.scheduler.cluster.fake_ray import ADDRESS, FakeRay, node
 
-PLACE = Place((), 7000, "00" * 32, "off")
+PLACE = ServerAddress((), 7000, "00" * 32, "off")
 
 
 class Watched:

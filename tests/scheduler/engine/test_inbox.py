@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from scheduler.engine.inbox import PARENT_GONE
+from scheduler.engine.inbox import SERVER_GONE
 
 _PROGRAM = """
 import socket, sys
@@ -41,9 +41,9 @@ def end_of(said: bytes) -> tuple[int, str]:
 def test_nonsense_on_the_link_is_reported_on_stderr(said: bytes) -> None:
     """The parent reads its engine's stderr for the cause of its death; `os._exit` alone says nothing."""
     status, stderr = end_of(said)
-    assert status == PARENT_GONE
+    assert status == SERVER_GONE
     assert "LinkError" in stderr
 
 
 def test_a_parent_that_goes_is_no_error() -> None:
-    assert end_of(b"") == (PARENT_GONE, "")
+    assert end_of(b"") == (SERVER_GONE, "")

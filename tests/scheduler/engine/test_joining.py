@@ -210,7 +210,8 @@ def test_what_started_it_sees_its_end_by_its_standard_output(tmp_path: Path) -> 
         accept.join(_SECONDS)
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
-        assert process.stdout.read() is None  # Open, and nothing in it.
+        assert process.stdout.read().startswith(b"joined the server at ")
+        assert process.stdout.read() is None  # Open, and nothing more in it.
         sockets[0].close()
         assert process.wait(_SECONDS) == 3
         assert process.stdout.read() == b""

@@ -31,6 +31,7 @@ from scheduler.shared.messages import (
     TurnEnded,
 )
 from tests.contracts.journal import alone, request
+from tests.examples import examples
 from tests.fakes.faulty_backend import EngineDeath, Faults, FaultyBackend
 
 _REFUSED, _FAILING = 66, 67
@@ -182,7 +183,7 @@ _commands = st.one_of(
 """A request, or the id to cancel: one that runs, waits, has ended, is not there yet, or never comes."""
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(derandomize=True, deadline=None, max_examples=examples(300))
 @given(slots=st.integers(1, 4), turns=st.lists(st.lists(_commands, max_size=5), max_size=20))
 def test_every_schedule_keeps_the_promises(
     slots: int, turns: list[list[tuple[Kind, int, int] | int]]

@@ -20,6 +20,7 @@ from scheduler.engine.budget.policy import (
 )
 from scheduler.engine.device import Pressure
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
+from tests.examples import examples
 
 _BUDGET = 1000
 _TICK = 0.25
@@ -164,7 +165,7 @@ class _Machine:
 outsides = st.lists(st.tuples(st.integers(1, 200), st.integers(0, 900)), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(outsides, st.integers(0, 10))
 def test_a_farm_beside_other_programs_stays_within_memory_and_makes_progress(
     phases: list[tuple[int, int]], growth: int

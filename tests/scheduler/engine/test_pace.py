@@ -11,6 +11,7 @@ from scheduler.engine.pace import AUTOMATIC_RATIO, LEAST_TOKENS, PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.step_meter import StepMeter
 from scheduler.shared.messages import TokenOut
+from tests.examples import examples
 
 
 def _decode_seconds(rows: int) -> float:
@@ -40,7 +41,7 @@ def test_with_nobody_decoding_chunks_are_as_large_as_they_may_be() -> None:
     assert PrefillPace(most_tokens=1024).budget(0, 1, 5000).tokens == 1024
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=examples(100))
 @given(
     decoding=st.integers(1, 32),
     context=st.integers(0, 30_000),

@@ -27,6 +27,7 @@ from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_t
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
+from tests.examples import examples
 
 SHARED_PREFIX = prompt_of(100, 1)
 
@@ -220,7 +221,7 @@ def _taught(target: float | None) -> PrefillPace:
     return pace
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=examples(200))
 @given(
     prompts=st.lists(st.tuples(st.integers(2, 3000), st.integers(0, 3000)), max_size=12),
     decoding=st.integers(0, 32),
@@ -278,7 +279,7 @@ def test_a_step_stays_within_its_target_or_says_why(
             raise AssertionError("nothing is pending")
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=examples(100))
 @given(
     answers=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 3)), min_size=1, max_size=12),
     budget=st.integers(1, 4000),

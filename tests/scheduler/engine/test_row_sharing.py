@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS, RowPath, bounded_cost, runs_in_place
+from tests.examples import examples
 
 _SHARED_PREFIX = (1, 1000)
 
@@ -72,7 +73,7 @@ def test_what_all_begin_with_does_not_hide_a_long_row_s_rest() -> None:
     assert runs_in_place(paths) == {0: 2} | dict.fromkeys(range(1, 9), 0)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=examples(200))
 @given(
     paths=st.dictionaries(
         st.integers(0, 20),

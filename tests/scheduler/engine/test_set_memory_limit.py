@@ -20,6 +20,7 @@ from tests.contracts.check_memory_limit import (
     limit_of,
 )
 from tests.contracts.journal import alone, prompt_of, request
+from tests.examples import examples
 from tests.fakes.fake_device import FakeDevice
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=CHUNK)
@@ -121,7 +122,7 @@ def test_an_operator_s_kv_budget_stays_within_a_part() -> None:
     assert prefixes.budget_bytes == kv_bytes
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(deadline=None, max_examples=examples(40), derandomize=True)
 @given(
     st.lists(st.tuples(st.integers(5, 250), st.integers(1, 40)), min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4000)), max_size=6),

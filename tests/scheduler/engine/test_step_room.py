@@ -16,6 +16,7 @@ from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, padded_tokens
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
+from tests.examples import examples
 from tests.scheduler.engine.test_plan import state_of
 
 _HELD = RowBytes(token_bytes=10)
@@ -57,7 +58,7 @@ rows = st.lists(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=examples(200))
 @given(rows, st.integers(0, 400_000), st.integers(0, 100_000), st.integers(0, 100_000))
 def test_a_step_fits_or_computes_as_little_as_it_can(
     asked: list[tuple[int, str]], room_bytes: int, held_bytes: int, chunk_bytes: int

@@ -19,6 +19,7 @@ from scheduler.shared.messages import Cancel, ScriptedPlan, StepOutput, ToEngine
 from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.waits import Waits
 from tests.contracts.journal import prompt_of, request
+from tests.examples import examples
 
 
 def state_of(waiting: list[Sequence], running: list[Sequence], **fields: object) -> EngineState:
@@ -120,7 +121,7 @@ def test_a_preempted_row_is_reported_once_and_so_is_its_return() -> None:
     assert told.reasons == {2: ["preempted", "nothing"]}
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=25), st.integers(1, 3))
 def test_what_it_sends_ends_with_a_slot_or_with_the_request(
     script: list[tuple[int, bool]], slots: int

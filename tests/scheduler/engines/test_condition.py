@@ -6,42 +6,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engines.condition import TRANSITIONS, Event, State, condition_of, move
+from scheduler.engines.condition import TRANSITIONS, EngineEvent, EngineState, condition_of, move
 from scheduler.statistics import EngineCondition
 
 
-def after(*events: Event) -> State:
-    state = State.ABSENT
+def after(*events: EngineEvent) -> EngineState:
+    state = EngineState.ABSENT
     for event in events:
         state = move(state, event)
     return state
 
 
 def test_it_is_started_and_started_again_until_somebody_stops_it() -> None:
-    lives = (Event.BEGIN, Event.READY, Event.END, Event.RETRY, Event.END, Event.RETRY, Event.READY)
-    assert after(*lives) is State.READY
-    assert after(*lives, Event.STOP, Event.END, Event.GONE) is State.ABSENT
+    lives = (
+        EngineEvent.BEGIN,
+        EngineEvent.READY,
+        EngineEvent.END,
+        EngineEvent.RETRY,
+        EngineEvent.END,
+        EngineEvent.RETRY,
+        EngineEvent.READY,
+    )
+    assert after(*lives) is EngineState.READY
+    assert after(*lives, EngineEvent.STOP, EngineEvent.END, EngineEvent.GONE) is EngineState.ABSENT
 
 
 def test_one_that_is_given_up_stays_so_until_somebody_begins_or_forgives() -> None:
-    failed = (Event.BEGIN, Event.END, Event.GIVE_UP, Event.GONE)
-    assert after(*failed) is State.FAILED
-    assert after(*failed, Event.BEGIN) is State.STARTING
-    assert after(*failed, Event.FORGIVE) is State.ABSENT
+    failed = (EngineEvent.BEGIN, EngineEvent.END, EngineEvent.GIVE_UP, EngineEvent.GONE)
+    assert after(*failed) is EngineState.FAILED
+    assert after(*failed, EngineEvent.BEGIN) is EngineState.STARTING
+    assert after(*failed, EngineEvent.FORGIVE) is EngineState.ABSENT
 
 
-@given(st.lists(st.sampled_from(Event), max_size=4))
-def test_what_was_on_its_way_starts_nothing_that_is_being_stopped(events: list[Event]) -> None:
+@given(st.lists(st.sampled_from(EngineEvent), max_size=4))
+def test_what_was_on_its_way_starts_nothing_that_is_being_stopped(events: list[EngineEvent]) -> None:
     """Until it is gone."""
-    state = after(Event.BEGIN, Event.STOP)
+    state = after(EngineEvent.BEGIN, EngineEvent.STOP)
     for event in events:
-        if (state, event) in TRANSITIONS and event is not Event.GONE:
+        if (state, event) in TRANSITIONS and event is not EngineEvent.GONE:
             state = move(state, event)
-            assert state is State.STOPPING
+            assert state is EngineState.STOPPING
 
 
-@given(st.sampled_from(State), st.sampled_from(Event))
-def test_a_move_that_the_table_does_not_name_raises(state: State, event: Event) -> None:
+@given(st.sampled_from(EngineState), st.sampled_from(EngineEvent))
+def test_a_move_that_the_table_does_not_name_raises(state: EngineState, event: EngineEvent) -> None:
     if (state, event) in TRANSITIONS:
         assert move(state, event) is TRANSITIONS[state, event]
     else:
@@ -51,14 +59,14 @@ def test_a_move_that_the_table_does_not_name_raises(state: State, event: Event) 
 
 def test_wherever_it_is_it_can_be_ended_for_good() -> None:
     """But where it has no process already."""
-    for state in State:
-        assert ((state, Event.GONE) in TRANSITIONS) == (state is not State.ABSENT)
+    for state in EngineState:
+        assert ((state, EngineEvent.GONE) in TRANSITIONS) == (state is not EngineState.ABSENT)
 
 
 def test_operators_see_whether_it_is_its_first_start() -> None:
-    assert condition_of(State.STARTING, died=False) is EngineCondition.STARTING
-    assert condition_of(State.STARTING, died=True) is EngineCondition.RESTARTING
-    assert condition_of(State.BACKING_OFF, died=True) is EngineCondition.RESTARTING
-    assert {condition_of(state, died=True) for state in State} == set(EngineCondition) - {
+    assert condition_of(EngineState.STARTING, died=False) is EngineCondition.STARTING
+    assert condition_of(EngineState.STARTING, died=True) is EngineCondition.RESTARTING
+    assert condition_of(EngineState.BACKING_OFF, died=True) is EngineCondition.RESTARTING
+    assert {condition_of(state, died=True) for state in EngineState} == set(EngineCondition) - {
         EngineCondition.STARTING
     }

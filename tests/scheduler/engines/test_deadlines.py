@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scheduler.engines.deadlines import (
     FLOOR_SECONDS,
     MULTIPLE,
-    Step,
     StepDeadlines,
+    TimedStep,
     Work,
     load_limit_seconds,
     next_step,
@@ -21,11 +21,11 @@ from tests.scheduler.requests.records import make_record
 CEILING = 600.0
 ENOUGH = 8
 
-steps = st.builds(Step, st.sampled_from(Work), st.integers(1, 1 << 20))
+steps = st.builds(TimedStep, st.sampled_from(Work), st.integers(1, 1 << 20))
 durations = st.floats(0.001, 1000.0)
 
 
-def learnt(*taken: tuple[Step, float], ceiling: float = CEILING) -> StepDeadlines:
+def learnt(*taken: tuple[TimedStep, float], ceiling: float = CEILING) -> StepDeadlines:
     deadlines = StepDeadlines(ceiling)
     for step, seconds in taken:
         deadlines.observe(step, seconds)
@@ -34,7 +34,7 @@ def learnt(*taken: tuple[Step, float], ceiling: float = CEILING) -> StepDeadline
 
 @given(st.lists(st.tuples(steps, durations), max_size=60), steps, st.floats(1.0, 1000.0))
 def test_it_is_never_above_the_ceiling_nor_below_the_floor_where_the_ceiling_allows_it(
-    taken: list[tuple[Step, float]], step: Step, ceiling: float
+    taken: list[tuple[TimedStep, float]], step: TimedStep, ceiling: float
 ) -> None:
     """For any observations."""
     limit = learnt(*taken, ceiling=ceiling).limit_seconds(step)
@@ -47,9 +47,9 @@ def test_it_is_never_above_the_ceiling_nor_below_the_floor_where_the_ceiling_all
 )
 def test_no_step_like_those_that_were_seen_is_too_old(seen: list[tuple[int, float]], work: Work) -> None:
     """Twenty times the slowest of the recent ones is within the limit of every shorter step."""
-    deadlines = learnt(*((Step(work, context), seconds) for context, seconds in seen))
+    deadlines = learnt(*((TimedStep(work, context), seconds) for context, seconds in seen))
     slowest = max(seconds for _, seconds in seen)
-    assert deadlines.limit_seconds(Step(work, 1)) >= min(CEILING, MULTIPLE * slowest)
+    assert deadlines.limit_seconds(TimedStep(work, 1)) >= min(CEILING, MULTIPLE * slowest)
 
 
 @pytest.mark.parametrize(
@@ -58,23 +58,23 @@ def test_no_step_like_those_that_were_seen_is_too_old(seen: list[tuple[int, floa
 )
 def test_it_follows_the_device(seconds: float, limit: float) -> None:
     """The floor for quick steps, twenty steps for slow ones, the ceiling for very slow ones."""
-    step = Step(Work.DECODE, 1000)
+    step = TimedStep(Work.DECODE, 1000)
     assert learnt(*[(step, seconds)] * ENOUGH).limit_seconds(step) == pytest.approx(limit)
 
 
 def test_a_kind_that_was_not_seen_has_the_ceiling() -> None:
     """Prefill is not decoding, and a long context not a short one; but a long one bounds the short ones."""
-    deadlines = learnt(*[(Step(Work.DECODE, 1000), 0.01)] * ENOUGH)
-    assert deadlines.limit_seconds(Step(Work.DECODE, 1000)) == FLOOR_SECONDS
-    assert deadlines.limit_seconds(Step(Work.DECODE, 10)) == FLOOR_SECONDS
-    assert deadlines.limit_seconds(Step(Work.DECODE, 1024)) == CEILING
-    assert deadlines.limit_seconds(Step(Work.CHUNK, 10)) == CEILING
-    assert deadlines.limit_seconds(Step(Work.PROMPT, 10)) == CEILING
+    deadlines = learnt(*[(TimedStep(Work.DECODE, 1000), 0.01)] * ENOUGH)
+    assert deadlines.limit_seconds(TimedStep(Work.DECODE, 1000)) == FLOOR_SECONDS
+    assert deadlines.limit_seconds(TimedStep(Work.DECODE, 10)) == FLOOR_SECONDS
+    assert deadlines.limit_seconds(TimedStep(Work.DECODE, 1024)) == CEILING
+    assert deadlines.limit_seconds(TimedStep(Work.CHUNK, 10)) == CEILING
+    assert deadlines.limit_seconds(TimedStep(Work.PROMPT, 10)) == CEILING
 
 
 def test_a_few_steps_say_nothing() -> None:
     """Eight of a kind are enough, and eight of each new engine, whose first steps are slow."""
-    step = Step(Work.PROMPT, 5000)
+    step = TimedStep(Work.PROMPT, 5000)
     deadlines = learnt(*[(step, 0.01)] * (ENOUGH - 1))
     assert deadlines.limit_seconds(step) == CEILING
     deadlines.observe(step, 0.01)
@@ -88,7 +88,7 @@ def test_a_few_steps_say_nothing() -> None:
 
 def test_what_was_slow_long_ago_is_forgotten() -> None:
     """After 64 further steps of the kind and size."""
-    step = Step(Work.DECODE, 100)
+    step = TimedStep(Work.DECODE, 100)
     deadlines = learnt((step, 10.0), *[(step, 0.01)] * 63)
     assert deadlines.limit_seconds(step) == 10 * MULTIPLE
     deadlines.observe(step, 0.01)
@@ -103,9 +103,9 @@ def test_the_next_step_is_the_heaviest_that_those_on_board_may_need() -> None:
     prefilling.put_prefill(1, 9, 0, 0.0)
     decoding.count_token(65, 0.0)
     prompt = len(decoding.prepared.prompt)
-    assert next_step([prefilling, other]) == Step(Work.PROMPT, prompt)
-    assert next_step([decoding]) == Step(Work.DECODE, prompt + 1)
-    assert next_step([decoding, other]) == Step(Work.CHUNK, prompt + 1)
+    assert next_step([prefilling, other]) == TimedStep(Work.PROMPT, prompt)
+    assert next_step([decoding]) == TimedStep(Work.DECODE, prompt + 1)
+    assert next_step([decoding, other]) == TimedStep(Work.CHUNK, prompt + 1)
     assert next_step([]).work is Work.DECODE
 
 

@@ -20,6 +20,7 @@ from scheduler.requests.lifecycle import State
 from scheduler.shared.messages import Counters, Retired, StepOutput, Submit, ToEngine
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause
+from tests.examples import examples
 from tests.scheduler.engines.bench import READY, PoolBench
 from tests.scheduler.requests.records import events_of, finals_of
 
@@ -149,7 +150,9 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None, derandomize=True)
+TestPool.settings = settings(
+    max_examples=examples(60), stateful_step_count=30, deadline=None, derandomize=True
+)
 
 
 @pytest.mark.parametrize("cause", [DeathCause.CRASHED, DeathCause.OUT_OF_MEMORY])

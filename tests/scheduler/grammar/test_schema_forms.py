@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from scheduler.grammar.schema_forms import Form, Inexpressible, SchemaForms
+from tests.examples import examples
 
 SCALARS: list[Any] = [0, 1, True, False, 0.0, 1.0, 2, None, "1", "true"]
 VALUES: list[Any] = [
@@ -57,7 +58,7 @@ def fits(form: Form, value: Any) -> bool:
     return True
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(deadline=None, derandomize=True, max_examples=examples(300))
 @given(schemas)
 @example({"allOf": [{"const": 1}, {"const": True}]})
 @example({"allOf": [{"enum": [0, "x"]}, {"enum": [False, "x"]}]})

@@ -16,6 +16,7 @@ from scheduler.grammar.white_space import MAX_LEVELS, indentation_levels
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, TextPrompt, Tool, ToolChoice
 from scheduler.structure import ANY_OBJECT, JsonText, WhiteSpace
+from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.scheduling import FOLDER
 from tests.scheduler.engine.mlx.random_schemas import random_schema, shortest
@@ -48,7 +49,7 @@ def refused(white_space: WhiteSpace) -> InvalidRequest:
 
 
 @given(st.integers(0, 400), st.sampled_from([None, 1, 2, 3, 4, "\t"]), st.booleans())
-@settings(deadline=None, derandomize=True, max_examples=150)
+@settings(deadline=None, derandomize=True, max_examples=examples(150))
 def test_whatever_a_pretty_printer_writes_is_allowed(seed: int, indent: Any, compact: bool) -> None:
     """With any indentation, on one line, and with no white space at all."""
     schema = random_schema(seed)

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import NAME, Braced, Dialect, Tagged
-from scheduler.answer.splitter import Kind, Opened, Section
+from scheduler.answer.splitter import Opened, Section, SectionKind
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
-from scheduler.answer.tool_calls.reading import Calls, read_block
+from scheduler.answer.tool_calls.reading import AnswerCalls, read_block
 from scheduler.events import FinishReason
 from scheduler.grammar.answer_grammar import HoldCalls
 from scheduler.prompt.preparation import Preparation, PreparedRequest
@@ -199,17 +199,17 @@ class Walker:
         for cut in splitter.feed(text):
             if isinstance(cut, Opened):
                 section = cut.section
-                found += [""] * (section.kind is Kind.CALL)
-            elif section.kind is Kind.CALL:
+                found += [""] * (section.kind is SectionKind.CALL)
+            elif section.kind is SectionKind.CALL:
                 found[-1] += cut
-        if section.kind is Kind.CALL:
+        if section.kind is SectionKind.CALL:
             found[-1] += splitter.finish()
         return found
 
     def read_by_mlx_lm(self, text: str, tools: Sequence[Tool]) -> list[tuple[str, Any]]:
         """By its own parser, and by the coercion to the schema that follows it."""
         assert self.form.tools is not None
-        calls = Calls(OfferedTools(tools), str, parallel=True)
+        calls = AnswerCalls(OfferedTools(tools), str, parallel=True)
         return [
             (call.name, json.loads(calls.fitted(call)))
             for raw in self.blocks(text)

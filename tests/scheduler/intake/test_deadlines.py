@@ -12,6 +12,7 @@ from scheduler.config import IntakeConfig
 from scheduler.intake.deadlines import Deadlines, Limit
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
+from tests.examples import examples
 from tests.scheduler.requests.records import make_record
 
 
@@ -114,4 +115,4 @@ class DeadlineMachine(RuleBasedStateMachine):
 
 
 TestDeadlines = DeadlineMachine.TestCase
-TestDeadlines.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDeadlines.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

@@ -13,6 +13,7 @@ from scheduler.config import IntakeConfig
 from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
+from tests.examples import examples
 from tests.scheduler.requests.records import make_record
 
 LIMIT = 5
@@ -84,7 +85,7 @@ class IntakeMachine(RuleBasedStateMachine):
 
 
 TestIntake = IntakeMachine.TestCase
-TestIntake.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestIntake.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_pushing_into_a_full_queue_is_a_bug_of_the_caller() -> None:

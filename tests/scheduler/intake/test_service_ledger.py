@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.intake.service_ledger import IDLE_SESSIONS, Contenders, ServiceLedger
+from tests.examples import examples
 from tests.scheduler.intake.tickets import ticket
 
 HALF_LIFE = 60.0
@@ -28,7 +29,7 @@ def attained(ledger: ServiceLedger, tenant: str, now: float) -> float:
     return 0.0 if account is None else ledger.attained_tokens(account, now)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(charges=st.lists(st.tuples(st.floats(0, 600), st.integers(1, 100_000)), min_size=1, max_size=30))
 def test_service_halves_every_half_life(charges: list[tuple[float, int]]) -> None:
     """Equal to halving every charge at each half-life since, over any length of time."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.config import FairnessConfig
 from scheduler.intake.service_ledger import Ticket
+from tests.examples import examples
 from tests.scheduler.intake.tickets import Server, sizes, ticket
 
 
@@ -24,7 +25,7 @@ def seconds_bound(config: FairnessConfig, tenants: int, sessions: int, before: i
 STARVING = FairnessConfig(patience_seconds=4.0, window=3, aging_seconds=20.0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     victim=st.tuples(st.sampled_from("AB"), st.sampled_from("xy"), st.integers(-1, 1), sizes),
     before=st.lists(st.tuples(st.sampled_from("AB"), st.sampled_from("xy"), sizes), max_size=6),

@@ -199,7 +199,7 @@ def test_the_cache_is_where_the_user_keeps_caches(tmp_path: Path) -> None:
     assert user_cache_folder({"HOME": home}).is_relative_to(home)
 
 
-def test_the_parent_process_can_use_it_without_mlx(folder: Path) -> None:
+def test_the_server_can_use_it_without_mlx(folder: Path) -> None:
     """Only the engine may import mlx; making a model must not."""
     modules = "scheduler.models.random_qwen3, scheduler.engine.mlx.cpu.fast_blas"
     program = f"import sys, {modules}; print('mlx' in sys.modules)"

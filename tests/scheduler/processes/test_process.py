@@ -114,7 +114,7 @@ def test_another_protocol_version_is_a_fault(engine: RealEngine) -> None:
         channel.send_nowait(load(version=PROTOCOL_VERSION + 1))
         (fault,) = await until_gone(channel)
         assert isinstance(fault, Fault)
-        assert f"protocol version {PROTOCOL_VERSION + 1} from the parent" in fault.error
+        assert f"protocol version {PROTOCOL_VERSION + 1} from the server" in fault.error
 
     assert trio.run(engine.run, session).returncode == 1
     engine.assert_gone()

@@ -19,6 +19,7 @@ from scheduler.prompt.chat_template import Renderer, renderer
 from scheduler.prompt.generic_tools import description, has_system_turn, knows_tools, rewritten
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message, Tool, ToolChoice
+from tests.examples import examples
 from tests.scheduler.prompt.test_chat_template import CALL, TOOL, TURN
 
 CHATML = (
@@ -174,7 +175,7 @@ def conversations(draw: st.DrawFn) -> tuple[list[Message], list[int]]:
 
 
 @BY_TEMPLATE
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(conversation=conversations())
 def test_each_turns_prompt_begins_with_the_one_before(
     name: str, conversation: tuple[list[Message], list[int]]

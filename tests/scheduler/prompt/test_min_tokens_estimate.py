@@ -22,6 +22,7 @@ from tokenizers import (
 
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.min_tokens_estimate import fewest_tokens, longest_token
+from tests.examples import examples
 
 WORDS = (
     "the word internationalization of Wörter e\u0301te\u0301 漢字 漢字仮名交じり文 aaaaaaaaa 012345 ½ \u212a"
@@ -117,7 +118,7 @@ PIECES = st.one_of(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(pieces=st.lists(PIECES, max_size=8), times=st.integers(1, 20))
 @example(pieces=["o\u0308"], times=1024)
 @example(pieces=["<|turn_of_the_assistant|>", " " * 50], times=10)

@@ -1,4 +1,4 @@
-"""The estimate of prefix hits in the parent process."""
+"""The estimate of prefix hits in the server."""
 
 from __future__ import annotations
 

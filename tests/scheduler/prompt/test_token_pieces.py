@@ -12,6 +12,7 @@ from tokenizers import AddedToken
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.token_pieces import RUN_CHARACTERS, TokenPieces
 from scheduler.prompt.tokenizer import HubTokenizer
+from tests.examples import examples
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.scheduler.prompt.tokenizer_kinds import KINDS, MARKS, TEXT, Kind, kind
 
@@ -35,7 +36,7 @@ def test_pieces_have_the_ids_of_the_whole_text(name: str) -> None:
     pieces = [TokenPieces(tokenizer, _MEBIBYTE), TokenPieces(tokenizer, _MEBIBYTE, run_characters=4)]
     assert all(one.works for one in pieces)
 
-    @settings(deadline=None, derandomize=True, max_examples=200)
+    @settings(deadline=None, derandomize=True, max_examples=examples(200))
     @given(st.lists(texts, min_size=1, max_size=3))
     def check(several: list[str]) -> None:
         for text in (*several, "".join(several)):

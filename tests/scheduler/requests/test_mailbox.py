@@ -25,6 +25,7 @@ from scheduler.events import (
     Usage,
 )
 from scheduler.requests.mailbox import Mailbox
+from tests.examples import examples
 
 END = Finished(FinishReason.LENGTH, Usage(3, 0, 5))
 TAKE = object()
@@ -48,7 +49,7 @@ def play(mailbox: Mailbox, actions: list[object]) -> list[StreamEvent]:
     return [event for event in taken if event is not None]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(prefills=prefills, actions=actions)
 def test_any_interleaving_gives_the_whole_text_in_order_and_one_end(
     prefills: list[object], actions: list[object]
@@ -64,7 +65,7 @@ def test_any_interleaving_gives_the_whole_text_in_order_and_one_end(
     assert all(event.text for event in events if isinstance(event, TextDelta))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(prefills=prefills, actions=actions)
 def test_a_reader_that_comes_last_finds_at_most_one_event_of_each_kind(
     prefills: list[object], actions: list[object]
@@ -165,7 +166,7 @@ pieces = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(actions=st.lists(pieces | st.just(TAKE), max_size=30))
 def test_pieces_of_one_kind_merge_and_kinds_keep_their_order(actions: list[object]) -> None:
     """However seldom the reader reads, cut into single letters it equals what was put."""

@@ -24,6 +24,7 @@ from scheduler.shared.messages import (
     TurnEnded,
     WaitOut,
 )
+from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.board import Board, letters, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of
@@ -247,7 +248,7 @@ acts = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(acts=acts, lost=st.booleans())
 def test_whatever_happens_each_request_leaves_once_with_one_outcome(
     acts: list[tuple[int, str]], lost: bool

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scheduler.requests.lifecycle import IN_ENGINE, State
 from scheduler.requests.time_line import MOST_SPANS, TimeLine, phases
 from scheduler.shared.messages import Counters, PrefillOut, Retired, StepOutput, WaitOut
+from tests.examples import examples
 from tests.scheduler.requests.board import Board, step
 from tests.scheduler.requests.records import make_record
 
@@ -91,7 +92,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(EVENTS)
 def test_whatever_happens_it_is_whole_and_bounded(events: list[tuple[str, float]]) -> None:
     """From arrival to now without a gap, in at most MOST_SPANS, no chunk lost: also where the engine's ages

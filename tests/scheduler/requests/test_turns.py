@@ -23,6 +23,7 @@ from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.turns import STEP_SECONDS, Turns
 from scheduler.shared.messages import LogprobsOut
+from tests.examples import examples
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.scheduler.requests.board import Board, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of
@@ -230,7 +231,7 @@ async def test_a_request_may_end_while_a_worker_reads(
 _rows = st.lists(st.sampled_from("ab#E"), min_size=1, max_size=8).map("".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(texts=st.lists(_rows, min_size=1, max_size=4), cost=st.sampled_from([0.0, 0.3, 0.9, 2.0]))
 def test_an_answer_does_not_depend_on_when_it_was_read(texts: list[str], cost: float) -> None:
     """The same text, end and usage as where everything is read at once, whatever else the step has to do."""

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import LinkError
-from scheduler.shared.framing import MAX_FRAME_BYTES, FrameReader, encode, engine_inbound, parent_inbound
+from scheduler.shared.framing import MAX_FRAME_BYTES, FrameReader, encode, engine_inbound, server_inbound
 from scheduler.shared.messages import (
     AdapterLoaded,
     AdapterSource,
@@ -52,7 +52,7 @@ from scheduler.shared.token_ids import compact
 from tests.examples import examples
 from tests.fakes.mutation import mutations
 
-thoroughly = settings(max_examples=60, deadline=None)
+thoroughly = settings(max_examples=examples(60), deadline=None)
 
 numbers = st.integers(-(2**63), 2**64 - 1)
 floats = st.floats(allow_nan=False)
@@ -175,9 +175,9 @@ def test_every_command_arrives_as_it_was_sent(messages: list[ToEngine]) -> None:
 def test_every_report_arrives_whole_whatever_the_pieces(messages: list[FromEngine], sizes: list[int]) -> None:
     """All types that the engine sends, whole, in pieces, and byte by byte."""
     data = b"".join([encode(message) for message in messages])
-    assert read(parent_inbound(), data, []) == messages
-    assert read(parent_inbound(), data, sizes) == messages
-    assert read(parent_inbound(), data, [1] * len(data)) == messages
+    assert read(server_inbound(), data, []) == messages
+    assert read(server_inbound(), data, sizes) == messages
+    assert read(server_inbound(), data, [1] * len(data)) == messages
 
 
 @thoroughly
@@ -186,7 +186,7 @@ def test_a_message_does_not_wait_for_the_next_one(
     message: FromEngine, following: FromEngine, cut: int
 ) -> None:
     """Data after a whole frame is kept until it is a frame itself, and delays nothing."""
-    reader = parent_inbound()
+    reader = server_inbound()
     next_frame = encode(following)
     cut %= len(next_frame)
     assert list(reader.feed(encode(message) + next_frame[:cut])) == [message]
@@ -218,12 +218,12 @@ def test_the_property_tests_know_every_message() -> None:
 
 def test_a_length_above_the_bound_is_refused_before_its_bytes_come() -> None:
     """Garbage must not make the reader buffer gigabytes: the fourth byte is enough."""
-    reader = parent_inbound()
+    reader = server_inbound()
     announced = (MAX_FRAME_BYTES + 1).to_bytes(4, "big")
     assert list(reader.feed(announced[:3])) == []
     with pytest.raises(LinkError, match=str(MAX_FRAME_BYTES)):
         list(reader.feed(announced[3:]))
-    assert list(parent_inbound().feed(MAX_FRAME_BYTES.to_bytes(4, "big"))) == []
+    assert list(server_inbound().feed(MAX_FRAME_BYTES.to_bytes(4, "big"))) == []
 
 
 def test_a_message_above_the_bound_is_not_sent() -> None:
@@ -244,7 +244,7 @@ def test_a_message_above_the_bound_is_not_sent() -> None:
 )
 def test_bytes_that_are_no_message_are_a_link_error_or_wait_for_more(data: bytes, sizes: list[int]) -> None:
     """Random bytes, random frames, well-formed msgpack of another shape: never another exception."""
-    for reader in (parent_inbound(), engine_inbound()):
+    for reader in (server_inbound(), engine_inbound()):
         start = 0
         try:
             for size in [*sizes, len(data)]:
@@ -264,7 +264,7 @@ def test_bytes_that_are_no_message_are_a_link_error_or_wait_for_more(data: bytes
 def test_damaged_messages_are_messages_or_a_link_error(up: bytes, down: bytes, sizes: list[int]) -> None:
     """Bytes changed, lost or inserted anywhere: what still decodes is of its type, and nothing else is
     raised."""
-    for reader, data in ((parent_inbound(), up), (engine_inbound(), down)):
+    for reader, data in ((server_inbound(), up), (engine_inbound(), down)):
         start = 0
         with suppress(LinkError):
             for size in [*sizes, len(data)]:
@@ -287,7 +287,7 @@ def test_damaged_messages_are_messages_or_a_link_error(up: bytes, down: bytes, s
 def test_a_frame_that_is_no_message_is_refused(body: bytes) -> None:
     """For any fault, the error is LinkError."""
     with pytest.raises(LinkError):
-        list(parent_inbound().feed(frame(body)))
+        list(server_inbound().feed(frame(body)))
 
 
 @pytest.mark.parametrize("prompt", [[1, 2], b"abc", None], ids=["a list", "half an id", "none"])
@@ -300,7 +300,7 @@ def test_a_prompt_that_is_not_token_ids_is_refused(prompt: object) -> None:
 
 def test_what_came_before_the_garbage_is_delivered() -> None:
     """The reader yields each whole message before it looks at the next frame."""
-    messages = parent_inbound().feed(encode(Loading("weights")) + frame(b"\xc1"))
+    messages = server_inbound().feed(encode(Loading("weights")) + frame(b"\xc1"))
     assert next(messages) == Loading("weights")
     with pytest.raises(LinkError):
         next(messages)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from api.cli.models.disk_models import made_models_folder
-from scheduler.engine.joining import token_file
+from api.remote_engines import token_file
 from scheduler.shared.user_cache import user_cache_folder, user_data_folder
 
 HOME = {"HOME": "/home/a"}

@@ -23,6 +23,7 @@ from scheduler.telemetry.labels import (
     STEPS,
 )
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
+from tests.examples import examples
 from tests.fakes.samples import sample
 
 FIRST_OF_EACH = {
@@ -66,7 +67,7 @@ def describe(engine: EngineMetrics, device: str) -> None:
     engine.describe_model({**labels, "device": device})
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from("01"), st.integers(1, 9)), max_size=12))
 def test_two_engines_at_once_do_not_mix(turns: list[tuple[str, int]]) -> None:
     """Each one's series are those that it would have alone, however their steps interleave."""

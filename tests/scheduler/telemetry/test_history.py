@@ -16,15 +16,16 @@ from scheduler.telemetry.history import (
     KEPT_SAMPLES,
     WINDOW_SAMPLES,
     History,
-    Reading,
+    InstrumentValues,
     quantile,
     reading_of,
 )
 from scheduler.telemetry.metrics import Metrics
+from tests.examples import examples
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
-IDLE = Reading(0, 0, 0, ((1.0, 0), (math.inf, 0)), ((1.0, 0), (math.inf, 0)), 0, 0, 0, 0, 0)
+IDLE = InstrumentValues(0, 0, 0, ((1.0, 0), (math.inf, 0)), ((1.0, 0), (math.inf, 0)), 0, 0, 0, 0, 0)
 
 
 def test_rates_are_of_the_second_and_gauges_of_its_end() -> None:
@@ -53,7 +54,7 @@ def test_an_engine_that_left_makes_no_negative_rate() -> None:
     assert history.since(0)["generated"] == [0.0]
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(st.integers(0, 25), st.integers(0, 25))
 def test_a_reader_gets_each_kept_sample_once_in_order(samples: int, seen: int) -> None:
     """The newest ones, as many as it has not seen."""
@@ -81,7 +82,7 @@ def test_quantiles_forget_what_is_older_than_their_window() -> None:
 EDGES = (0.1, 1.0, 10.0, math.inf)
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, derandomize=True, max_examples=examples(100))
 @given(st.lists(st.integers(0, 5), min_size=4, max_size=4), st.floats(0.01, 0.99))
 def test_a_quantile_is_within_the_bucket_of_that_share(counts: list[int], share: float) -> None:
     """And none of what was observed before counts."""

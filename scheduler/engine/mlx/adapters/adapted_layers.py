@@ -36,8 +36,8 @@ _subclasses: dict[tuple[type[Any], type[Any]], type[Any]] = {}
 
 
 def kind_of(module: Any) -> type[Layer] | None:
-    """How this module is adapted; None: it cannot be. Modules with a LoRA layer of their own in mlx-lm know
-    one adapter only."""
+    """Return how this module is adapted, or None if it cannot be. Modules with a LoRA layer of their own in
+    mlx-lm know one adapter only."""
     if hasattr(module, "to_lora"):
         return None
     return next((ours for base, ours in _KINDS if isinstance(module, base)), None)

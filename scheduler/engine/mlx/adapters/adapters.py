@@ -15,6 +15,7 @@ from scheduler.engine.mlx.adapters.probe import probe
 from scheduler.engine.mlx.adapters.selection import Current, Selection
 from scheduler.engine.mlx.adapters.weights import AdapterWeights, read_weights
 from scheduler.shared.adapter_files import AdapterRefused, check_unchanged, named
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import AdapterSource
 
 _MOST_SELECTIONS = 64
@@ -30,7 +31,7 @@ class Adapters:
         self._current = Current()
         self._layers: dict[str, Factors] = {}
         self._slots: dict[str, int] = {}
-        """By fingerprint, from 1 on."""
+        """Slots by fingerprint, from 1 on."""
         self._scales: list[float] = [0.0]
         self._selections: dict[tuple[str, ...], Selection] = {}
 
@@ -39,11 +40,11 @@ class Adapters:
 
     @property
     def nbytes(self) -> int:
-        """Of all factors."""
+        """Return the bytes of all factors."""
         return sum(layer.nbytes for layer in self._layers.values())
 
     def load(self, source: AdapterSource) -> None:
-        """Raises AdapterRefused, whose message names the adapter; then nothing has changed."""
+        """Raise AdapterRefused, whose message names the adapter; then nothing has changed."""
         if source.key in self._slots:
             return
         with named(source.name):
@@ -55,12 +56,14 @@ class Adapters:
             except AdapterRefused:
                 self.unload(source.key)
                 raise
-            except Exception as error:  # Of a model that is built in another way, or for lack of memory.
+            except Exception as error:  # Of a model that is built in another way.
+                if is_device_error(error):
+                    raise  # Rows' keys and values may be garbage, too: the engine ends.
                 self.unload(source.key)
                 raise AdapterRefused(f"{type(error).__name__}: {error}") from error
 
     def unload(self, key: str) -> None:
-        """No row has it any more. Unknown ones are ignored."""
+        """Free an adapter that no row has any more. Unknown ones are ignored."""
         if (slot := self._slots.pop(key, None)) is None:
             return
         for layer in self._layers.values():
@@ -71,8 +74,8 @@ class Adapters:
 
     @contextmanager
     def over(self, keys: Sequence[str]) -> Iterator[None]:
-        """Within this block, a call of the model is for rows that have these adapters, in their order; empty:
-        none."""
+        """Within this block, a call of the model is for rows that have these adapters, in their order; an
+        empty list means none."""
         if not any(keys):
             yield
             return

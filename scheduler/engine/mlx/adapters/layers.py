@@ -42,7 +42,7 @@ class Factors:
         return sum(0 if one is None else one.nbytes for one in (self.a, self.b))
 
     def add(self, factors: tuple[mx.array, mx.array] | None) -> None:
-        """One slot more. None: an adapter without a part in this layer."""
+        """Add one slot; None is an adapter without a part in this layer."""
         if factors is not None or self.a is not None:
             a, b = (None, None) if factors is None else self._kind.stacked(*factors)
             self.a = self._joined(self.a, a, self._kind.rank_axis_a)
@@ -75,7 +75,7 @@ class Factors:
         self.a, self.b = self.a[keep], self.b[keep]
 
     def chosen(self) -> tuple[mx.array, mx.array, Selection] | None:
-        """The stacks and the rows' selection; None where there is nothing to add."""
+        """Return the stacks and the rows' selection; None where there is nothing to add."""
         selection = self.current.selection
         if selection is None or self.a is None or self.b is None:
             return None
@@ -109,7 +109,7 @@ class Layer(ABC):
     @staticmethod
     @abstractmethod
     def shapes(base: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Of `lora_a` and `lora_b`."""
+        """Return the shapes of `lora_a` and `lora_b`."""
 
     @staticmethod
     def stacked(a: mx.array, b: mx.array) -> tuple[mx.array, mx.array]:
@@ -200,7 +200,7 @@ class AdaptedExperts(Layer):
 
 
 class SortingExperts:
-    """A layer of experts some of whose parts are adapted: it says in which order it has sorted them."""
+    """A layer of experts some of whose parts are adapted: it reports in which order it has sorted them."""
 
     current: Current
 
@@ -211,11 +211,11 @@ class SortingExperts:
 
 
 def _scaled(z: mx.array, scales: mx.array) -> mx.array:
-    """As mlx-lm's product with a Python number, which has the type of the other factor."""
+    """Return mlx-lm's product with a Python number, which has the type of the other factor."""
     return scales.astype(z.dtype) * z
 
 
 def _dims(base: Any) -> tuple[int, int]:
-    """Outputs and inputs of a linear layer, tokens and size of an embedding."""
+    """Return outputs and inputs of a linear layer, tokens and size of an embedding."""
     outputs, inputs = base.weight.shape
     return outputs, inputs * 32 // base.bits if hasattr(base, "bits") else inputs

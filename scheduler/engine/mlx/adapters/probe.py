@@ -16,11 +16,13 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.shared.adapter_files import AdapterRefused
+from scheduler.shared.device_errors import is_device_error
 
 _ROWS = (True, False, False)
-"""Not the same from behind: a module may turn them round."""
+"""Rows that are not the same from behind: a module may turn them round."""
 _TOKENS = 24
-"""With two experts a token, more than the 64 inputs from which on mlx-lm sorts them by expert."""
+"""Enough tokens that, with two experts a token, there are more than the 64 inputs from which on mlx-lm sorts
+them by expert."""
 _TOLERANCE = 1e-3
 _TOLERANCE_16_BIT = 0.05
 """Fraction of the largest logit, as at load (`../load_check.py`)."""
@@ -30,7 +32,7 @@ Over = Callable[[Sequence[bool]], AbstractContextManager[None]]
 
 
 def probe(model: Any, over: Over, batched: bool) -> None:
-    """Raises AdapterRefused. Not `batched`: rows never share a call, and one with the adapter is all that is
+    """Raise AdapterRefused. Not `batched`: rows never share a call, and one with the adapter is all that is
     tried."""
     tokens = (mx.arange(len(_ROWS) * _TOKENS) % 61 + 1).reshape(len(_ROWS), _TOKENS)
     try:
@@ -41,6 +43,8 @@ def probe(model: Any, over: Over, batched: bool) -> None:
     except AdapterRefused:
         raise
     except Exception as error:  # Models raise many types.
+        if is_device_error(error):
+            raise
         raise AdapterRefused(f"the model fails with it: {type(error).__name__}: {error}") from error
     tolerance = _TOLERANCE if together.dtype == mx.float32 else _TOLERANCE_16_BIT
     for at, one in enumerate(alone):

@@ -23,8 +23,8 @@ class Selection:
     _own: dict[int, mx.array] = field(default_factory=dict)
 
     def own_ranks(self, rank: int) -> mx.array:
-        """Which parts of a product with all slots, each of this rank, are a row's own: (rows, 1, slots x
-        rank)."""
+        """Return which parts of a product with all slots, each of this rank, are a row's own: (rows, 1, slots
+        x rank)."""
         if rank not in self._own:
             slots = mx.arange(self.slot_scales.shape[0] * rank) // rank
             self._own[rank] = slots[None, None] == self.slots[:, None, None]
@@ -42,12 +42,12 @@ class Selection:
 
 @dataclass(slots=True)
 class Current:
-    """The model call whose graph is being built; one for each model. `selection` None: no row of it has an
+    """The model call whose graph is being built; one for each model. Without `selection`, no row of it has an
     adapter."""
 
     selection: Selection | None = None
     sorted_slots: mx.array | None = None
-    """Within a layer of experts that has sorted its inputs by expert: the slot of each."""
+    """The slot of each input, within a layer of experts that has sorted them by expert."""
     called: set[str] = field(default_factory=set)
     """Names of the layers that have applied a selection."""
 

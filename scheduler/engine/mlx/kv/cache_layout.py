@@ -60,7 +60,7 @@ class CacheLayout:
 
     @property
     def arrays(self) -> tuple[int, int]:
-        """How many arrays a segment and a snapshot of the prefix cache have at most."""
+        """Return how many arrays a segment and a snapshot of the prefix cache have at most."""
         return 2 * len(self._cuttable), self._state_arrays
 
     def start(

@@ -12,9 +12,8 @@ from collections import abc
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import mlx.core as mx
-
 from scheduler.engine.cache_changes import take_holds
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
@@ -48,7 +47,7 @@ class Row:
 
     @property
     def adapter(self) -> str:
-        """The key of its LoRA adapter; empty: none."""
+        """Return the key of its LoRA adapter, or an empty string without one."""
         return self.sequence.submit.adapter
 
     @property
@@ -72,8 +71,8 @@ class Row:
 
 
 class CachedRows:
-    """`prefixes` None: no prefix cache, and rows begin empty. `in_place`: the model's attention was replaced,
-    so rows may share."""
+    """`prefixes` is None without a prefix cache; rows then begin empty. `in_place`: the model's attention was
+    replaced, so rows may share."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class CachedRows:
         """Rows attend in place to all that is cached of them."""
 
     def start(self, sequence: Sequence, sampling: RowSampling) -> Row:
-        """A row with the longest prefix that can be restored; of an unscored prompt, none."""
+        """Return a row with the longest prefix that can be restored; of an unscored prompt, none."""
         submit, lease = sequence.submit, None
         if self._prefixes is not None and not sequence.unscored:
             lease = self._prefixes.match_and_lease(
@@ -103,8 +102,8 @@ class CachedRows:
         return Row(sequence, sampling, self._layout.start(lease, 0, sequence.prompt_tokens - known), lease)
 
     def regroup(self, rows: abc.Sequence[Row]) -> dict[Row, int]:
-        """After rows have come or prompts are whole: how many pieces of its lease each row attends to in
-        place from now on. Without the rows for which nothing changes, and those that attend to none.
+        """Return how many pieces of its lease each row attends to in place from now on, after rows have come
+        or prompts are whole. Rows for which nothing changes, and those that attend to none, are left out.
 
         Rows in a batch have copies of what they do not attend to in place: they do not lease that, so it may
         be evicted.
@@ -140,7 +139,7 @@ class CachedRows:
 
     @staticmethod
     def _match(prefixes: PrefixCache[KvSegment, RowState], row: Row) -> Match[KvSegment, RowState]:
-        """What is cached of its computed prompt."""
+        """Return what is cached of its computed prompt."""
         sequence = row.sequence
         match = prefixes.match(sequence.tokens, sequence.submit.salt, sequence.prefilled_tokens, row.matched)
         row.matched = match.whole
@@ -201,12 +200,12 @@ class CachedRows:
         self._prefixes.set_running_bytes(running_bytes)
         if self._prefixes.evicted_bytes - self._cleared_at_bytes >= _CLEAR_AT_BYTES:
             self._cleared_at_bytes = self._prefixes.evicted_bytes
-            mx.clear_cache()
+            device().free_buffers()
 
 
 def _at_least(path: RowPath, worth: int, tokens: int) -> tuple[int, int]:
-    """How many runs of its path a row attends to in place, and their tokens: as many as it is worth, and
-    never fewer tokens than before, which it has no copies of."""
+    """Return how many runs of its path a row attends to in place, and their tokens: as many as it is worth,
+    and never fewer tokens than before, which it has no copies of."""
     depth = shared = 0
     for _, taken in path.runs:
         if depth >= worth and shared >= tokens:

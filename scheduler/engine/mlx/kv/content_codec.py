@@ -96,7 +96,7 @@ def state_content(state: RowState, tail: dict[str, HostArray]) -> Content:
 
 
 def state_of(content: Content) -> RowState:
-    """The inverse of `state_content`. Raises various exceptions for other content."""
+    """Return the inverse of `state_content`. Raise various exceptions for other content."""
 
     def restored(leaf: Any) -> Any:
         if isinstance(leaf, dict):

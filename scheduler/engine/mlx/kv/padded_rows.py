@@ -36,7 +36,7 @@ class PaddedRows:
         return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
 
     def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append (rows, heads, tokens, size) to each row. Returns all keys and values."""
+        """Append (rows, heads, tokens, size) to each row. Return all keys and values."""
         start, self.end = self.end, self.end + keys.shape[2]
         if self.keys is None or self.values is None:
             self.keys, self.values = self._new(keys), self._new(values)
@@ -48,7 +48,7 @@ class PaddedRows:
         return self.whole()
 
     def whole(self) -> tuple[mx.array, mx.array]:
-        """All rows' keys and values, without spare room."""
+        """Return all rows' keys and values, without spare room."""
         assert self.keys is not None
         assert self.values is not None
         rows = len(self.padding)
@@ -69,7 +69,7 @@ class PaddedRows:
         return self.keys[row : row + 1], self.values[row : row + 1]
 
     def twin(self) -> PaddedRows:
-        """A copy-on-write copy."""
+        """Return a copy-on-write copy."""
         twin = PaddedRows(self.padding, self.end, self._coming_tokens)
         twin.keys = None if self.keys is None else self.keys[:]
         twin.values = None if self.values is None else self.values[:]

@@ -82,7 +82,7 @@ class PoolingBackend:
         self._rows: dict[int, PooledRow] = {}
         self._dimensions = head.size(self._body(mx.array([[0]])).shape[-1])
         self._token_seconds: float | None = None
-        """Of the last step: a step is predicted by it, as no row decodes here."""
+        """Time of the last step, which predicts the next: no row decodes here."""
 
     def describe(self) -> Ready:
         return self._description
@@ -149,6 +149,7 @@ class PoolingBackend:
                 if row.layers:
                     computed += self._read_chunk(row, row.sequence.prompt_tokens)
             retired = self._retire(ending)
+            device().wait()
         seconds = time.perf_counter() - started
         if computed:
             self._token_seconds = seconds / computed
@@ -161,13 +162,13 @@ class PoolingBackend:
         )
 
     def _read_whole(self, rows: abc.Sequence[PooledRow]) -> int:
-        """Read whole prompts, in groups of similar lengths. Returns the tokens computed."""
+        """Read whole prompts, in groups of similar lengths. Return the tokens computed."""
         lengths = [row.sequence.prompt_tokens for row in rows]
         groups = groups_of(lengths, self._most_tokens)
         return sum(self._read_together([rows[at] for at in group]) for group in groups)
 
     def _read_together(self, rows: abc.Sequence[PooledRow]) -> int:
-        """Read whole prompts. Returns the tokens computed, padding included."""
+        """Read whole prompts. Return the tokens computed, padding included."""
         prompts = [row.sequence.tokens[: row.sequence.prompt_tokens].tolist() for row in rows]
         lengths = [len(prompt) for prompt in prompts]
         longest = max(lengths)
@@ -186,7 +187,7 @@ class PoolingBackend:
         return hidden
 
     def _read_chunk(self, row: PooledRow, end: int) -> int:
-        """Read the row's prompt up to `end`, or only count that where it must be read as a whole. Returns the
+        """Read the row's prompt up to `end`, or only count that where it must be read as a whole. Return the
         tokens computed."""
         if self._pooler.two_way:
             row.sequence.computed_tokens = end
@@ -227,8 +228,8 @@ class PoolingBackend:
 
 
 def _ends(row: PooledRow, tokens: int) -> bool:
-    """Whether the row is read to its end by a chunk of `tokens`: the last token, which elsewhere is computed
-    with the rows that decode, goes with the chunk before it."""
+    """Return whether the row is read to its end by a chunk of `tokens`: the last token, which elsewhere is
+    computed with the rows that decode, goes with the chunk before it."""
     return row.sequence.chunkable_tokens <= tokens
 
 

@@ -11,10 +11,12 @@ import mlx.core as mx
 from mlx_lm.utils import _get_classes, load_model
 
 from scheduler.engine.load_failure import LoadRefused
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.loading import load_weights
 from scheduler.engine.mlx.pooling.backend import PoolingBackend
 from scheduler.engine.mlx.pooling.pooled_row import Dense, PoolingHead
 from scheduler.engine.mlx.upstream.two_way import attend_both_ways, body_of
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import Load
 from scheduler.shared.pooling import Pooler
 
@@ -26,7 +28,7 @@ def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
     """Load the model of `command`, run one token through it, and describe it. Nothing of the batch needs a
     check: rows share no cache, and padding stands behind them.
 
-    Raises whatever mlx-lm raises for a folder that is not a model it knows, and LoadRefused.
+    Raise mlx-lm's error for a folder that is not a model it knows, and LoadRefused.
     """
     pooler, folder = command.pooler, Path(command.model_folder)
     assert pooler is not None, "a model that writes tokens"
@@ -34,7 +36,7 @@ def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
         raise LoadRefused("an embedder or a reranker runs in one process: serve it without --ranks")
     loaded = load_weights(command, report, lambda command: _read_model(folder, pooler))
     head = PoolingHead(loaded.model, pooler, [_dense(folder / name) for name in pooler.dense])
-    mx.clear_cache()
+    device().free_buffers()
     return PoolingBackend(
         loaded.model, command, loaded.description, loaded.row_bytes, pooler, head, loaded.limit
     )
@@ -83,13 +85,15 @@ def _sanitizer(model: Any, sanitize: Any) -> Any:
 
 
 def _dense(folder: Path) -> Dense:
-    """A linear layer behind the pooling, in float32. Raises LoadRefused."""
+    """Return a linear layer behind the pooling, in float32. Raise LoadRefused."""
     try:
         weights = mx.load(str(folder / "model.safetensors"))
         config = json.loads((folder / "config.json").read_text("utf-8"))
         assert isinstance(weights, dict)
         weight, bias = weights["linear.weight"], weights.get("linear.bias")
     except (OSError, ValueError, RuntimeError, KeyError) as error:
+        if is_device_error(error):
+            raise
         raise LoadRefused(f"{folder} holds no linear layer ({error}): download the model again") from error
     return Dense(
         weight.astype(mx.float32),

@@ -1,4 +1,4 @@
-"""From hidden states to a vector: which tokens count, linear layers, length, or a reranker's probability."""
+"""Makes a vector of hidden states: which tokens count, linear layers, length, or a reranker's probability."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.shared.pooling import PooledTokens, Pooler
 
 Vector = npt.NDArray[np.float32]
 _LEAST_LENGTH = 1e-12
-"""As PyTorch's `normalize`: a vector of zeros stays one."""
+"""The least length, as in PyTorch's `normalize`: a vector of zeros stays one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +26,7 @@ class PooledRow:
     sequence: Request
     layers: list[Any] = field(default_factory=list)
     found: mx.array | None = None
-    """Of the chunks so far: the sum of hidden states, or the chosen one, (hidden size), float32."""
+    """The sum of hidden states of the chunks so far, or the chosen state, (hidden size), float32."""
 
     def add(self, hidden: mx.array, tokens: PooledTokens) -> None:
         """Take in the hidden states of a chunk, (tokens, hidden size)."""
@@ -40,7 +40,7 @@ class PooledRow:
                 self.found = summed if self.found is None else self.found + summed
 
     def pooled(self, tokens: PooledTokens) -> mx.array:
-        """Of the whole prompt."""
+        """Return the vector of the whole prompt."""
         assert self.found is not None, "a prompt without tokens"
         return self.found / self.sequence.prompt_tokens if tokens == "mean" else self.found
 
@@ -60,7 +60,7 @@ class Dense:
 
 
 class PoolingHead:
-    """What the model's folder says behind the pooling: `vectors` of rows of pooled states."""
+    """The modules behind the pooling, from the model's folder: `vectors` of rows of pooled states."""
 
     def __init__(self, model: Any, pooler: Pooler, dense: Sequence[Dense] = ()) -> None:
         self._model = model
@@ -68,7 +68,7 @@ class PoolingHead:
         self._dense = tuple(dense)
 
     def size(self, hidden: int) -> int:
-        """Numbers of a vector without `dimensions`."""
+        """Return numbers of a vector without `dimensions`."""
         if self._pooler.kind == "rerank":
             return 1
         return int(self._dense[-1].weight.shape[0]) if self._dense else hidden
@@ -82,7 +82,7 @@ class PoolingHead:
         return np.asarray(pooled.astype(mx.float32))
 
     def _probabilities(self, pooled: mx.array) -> mx.array:
-        """The softmax over the two tokens' logits, of the true one."""
+        """Return the softmax over the two tokens' logits, of the true one."""
         states = pooled.astype(self._embedding.weight.dtype) if self._is_plain else pooled
         head = getattr(self._model, "lm_head", None)
         logits = (head or self._embedding.as_linear)(states).astype(mx.float32)
@@ -97,11 +97,11 @@ class PoolingHead:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether the weights are not packed, so that their type is that of the states."""
+        """Return whether the weights are not packed, so that their type is that of the states."""
         return bool(mx.issubdtype(self._embedding.weight.dtype, mx.floating))
 
     def cut(self, vector: Vector, dimensions: int) -> Vector:
-        """The first `dimensions` numbers (0: all), of length 1 where the model's are."""
+        """Return the first `dimensions` numbers (0: all), of length 1 where the model's are."""
         vector = vector[: dimensions or len(vector)]
         if self._pooler.kind == "rerank" or not self._pooler.normalize:
             return vector

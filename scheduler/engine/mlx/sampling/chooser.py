@@ -32,7 +32,7 @@ class Chosen:
     """(rows,) float32: the winning score; not finite if the row had nothing to choose from, or a NaN that no
     mask has taken away. It costs half an argmax (0.1 ms a step of 24 rows and 8,192 tokens on a CPU)."""
     errors: Mapping[int, str] = field(default_factory=dict)
-    """By place in the batch: rows whose parameters raised."""
+    """Errors by place in the batch: rows whose parameters raised."""
 
     def verify(self) -> None:
         """Mark the rows whose token must not be emitted as failed. Waits for `scores`."""

@@ -30,7 +30,7 @@ class GraphChooser:
         self._sampled = [row for row in rows if row.sampled]
         drawn = [i for i, row in enumerate(rows) if row.sampled]
         self._drawn = mx.array(drawn) if 0 < len(drawn) < len(rows) else None
-        """The rows that sample; None: all or none."""
+        """The rows that sample, or None if all or none do."""
         self._draw = Draw(self._sampled, noise) if drawn else None
 
     def leave(self) -> None:

@@ -92,7 +92,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 @cache
 def _all_tokens(vocabulary: int) -> npt.NDArray[np.uint64]:
-    """Each token's term in a key."""
+    """Return each token's term in a key."""
     return np.arange(1, vocabulary + 1, dtype=np.uint64) * _STEP
 
 

@@ -84,8 +84,8 @@ class LogprobsRequested:
         self._index = mx.array([row for row, _ in self._requested]) if self._requested else None
 
     def extract(self, logits: mx.array, tokens: mx.array) -> tuple[list[RowLogprobs | None], list[mx.array]]:
-        """For `tokens`, (rows,), chosen from `logits`, (rows, vocabulary): each row's share, or None, and the
-        arrays to evaluate with the tokens. Without requests nothing is computed."""
+        """Return, for `tokens`, (rows,), chosen from `logits`, (rows, vocabulary), each row's share, or None,
+        and the arrays to evaluate with the tokens. Without requests nothing is computed."""
         shares: list[RowLogprobs | None] = [None] * self._rows
         if self._index is None:
             return shares, []
@@ -109,8 +109,8 @@ class PromptChunk:
 
     @classmethod
     def of(cls, sequence: Sequence, tokens: int, logits: mx.array) -> PromptChunk | None:
-        """Of a sequence that has just computed `tokens` of its prompt, with `logits`, (at least `tokens`,
-        vocabulary); None if it asks for none of these. They count as returned."""
+        """Return the part of a sequence that has just computed `tokens` of its prompt, with `logits`, (at
+        least `tokens`, vocabulary), or None if it asks for none of these. They count as returned."""
         start = sequence.computed_tokens - tokens
         if not (positions := sequence.score(start, sequence.computed_tokens)):
             return None
@@ -132,7 +132,8 @@ def _top(sequence: Sequence) -> int:
 
 
 def _log_softmax(logits: mx.array, tokens: mx.array, most: int) -> StepLogprobs:
-    """Of `tokens`, (rows,), and of the `most` likeliest in their places, by `logits`, (rows, vocabulary)."""
+    """Return the log-probabilities of `tokens`, (rows,), and of the `most` likeliest in their places, by
+    `logits`, (rows, vocabulary)."""
     scores = logits.astype(mx.float32)
     best = mx.max(scores, axis=-1, keepdims=True)
     total = best + mx.log(mx.sum(weight(scores - best), axis=-1, keepdims=True))

@@ -33,7 +33,7 @@ class TokenCounts:
     counts: mx.array
     """How often each token is in the output."""
     window: mx.array | None
-    """(repetition_context,) int32: the tokens that it counts, as a ring; -1 where there is none yet. None: it
+    """(repetition_context,) int32: the tokens that it counts, as a ring; -1 where there is none yet. None
     counts all."""
     oldest: int
     """The place in `window` that the next token takes."""
@@ -114,7 +114,7 @@ class HostCounts:
     counts: npt.NDArray[np.float32]
     """(vocabulary,): how often each token is in the output."""
     window: deque[int] | None
-    """The tokens that the repetition penalty counts; None: all of `seen`."""
+    """The tokens that the repetition penalty counts, or None for all of `seen`."""
     repeated: npt.NDArray[np.intp]
     """(vocabulary,): how often each token is in `window`."""
 
@@ -138,8 +138,8 @@ class HostCounts:
             self.repeated[token] += 1
 
     def penalise(self, logits: npt.NDArray[np.float32], params: Sampling) -> None:
-        """In place, where logits are finite: a masked token stays masked. Python's numbers leave float32 as
-        it is."""
+        """Penalise in place, where logits are finite: a masked token stays masked. Python's numbers leave
+        float32 as it is."""
         own, counts = logits[self.seen], self.counts[self.seen]
         chosen = np.where(own > 0, own / params.repetition_penalty, own * params.repetition_penalty)
         if self.window is not None:

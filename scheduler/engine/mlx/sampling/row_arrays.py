@@ -13,7 +13,7 @@ def column(values: Sequence[float]) -> mx.array:
 
 
 def put(array: mx.array, index: mx.array, values: mx.array) -> mx.array:
-    """A copy of `array` with rows replaced."""
+    """Return a copy of `array` with rows replaced."""
     array = array[:]
     array[index] = values
     return array

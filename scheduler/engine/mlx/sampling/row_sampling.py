@@ -48,20 +48,20 @@ class RowSampling:
     constraint: Constraint | None = None
     """The answer's grammar, which has consumed `output`."""
     thinking: ThinkingLimit | None = None
-    """Of an answer with a thinking budget; it has seen `output`."""
+    """The limit of an answer with a thinking budget; it has seen `output`."""
     bias: mx.array | None = field(init=False, default=None)
     on_host: bool = field(default_factory=lambda: device().traits.exp_is_slow)
     """Whether NumPy is faster than MLX after the model: `host_chooser.py` then chooses the tokens."""
     position: int = field(init=False)
     """The next token's position in the output."""
     counts: TokenCounts | HostCounts | None = field(init=False, default=None)
-    """For penalties; None if there are none."""
+    """Counts for penalties; None if there are none."""
     failure: str | None = field(init=False, default=None)
     """Why its last token must not be emitted, and the row ends."""
     _first_position: int = field(init=False)
 
     def __post_init__(self, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Raises ValueError or TypeError for parameters that cannot be used, before the row joins a batch."""
+        """Raise ValueError or TypeError for parameters that cannot be used, before the row joins a batch."""
         self.position = self._first_position = len(output)
         params = self.params
         _check(params)
@@ -75,7 +75,7 @@ class RowSampling:
 
     @property
     def failure_reason(self) -> str | None:
-        """Why the row fails: its last token cannot be used, or its grammar allows no next token."""
+        """Return why the row fails: its last token cannot be used, or its grammar allows no next token."""
         return self.failure or (None if self.constraint is None else self.constraint.failure)
 
     @property
@@ -84,7 +84,7 @@ class RowSampling:
 
     @property
     def cuts(self) -> bool:
-        """Whether it samples, with a cut-off."""
+        """Return whether it samples, with a cut-off."""
         params = self.params
         return self.sampled and bool(
             0.0 < params.top_p < 1.0 or params.min_p > 0.0 or 0 < params.top_k < self.vocabulary
@@ -92,13 +92,13 @@ class RowSampling:
 
     @property
     def has_output(self) -> bool:
-        """Whether the row's input is a token sampled since construction. Its first input is already counted:
-        the last token of the prompt or of `output`."""
+        """Return whether the row's input is a token sampled since construction. Its first input is already
+        counted: the last token of the prompt or of `output`."""
         return self.position > self._first_position
 
 
 def _check(params: Sampling) -> None:
-    """Raises ValueError or TypeError for a number that the device's float32 cannot hold."""
+    """Raise ValueError or TypeError for a number that the device's float32 cannot hold."""
     for name in _NUMBERS:
         _check_float32(name, getattr(params, name))
     for _, bias in params.logit_bias:

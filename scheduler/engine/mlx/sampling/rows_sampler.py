@@ -61,12 +61,13 @@ class RowsSampler:
 
     @property
     def constrained(self) -> bool:
-        """Whether some rows are held to a grammar."""
+        """Return whether some rows are held to a grammar."""
         return bool(self._constrained)
 
     @property
     def needs_inputs(self) -> bool:
-        """Whether `advance` must come before the next call: for a grammar, or as a token may be forced."""
+        """Return whether `advance` must come before the next call: for a grammar, or as a token may be
+        forced."""
         return self.constrained or self._thinking.may_force
 
     def advance(self, inputs: Sequence[int]) -> None:
@@ -75,8 +76,8 @@ class RowsSampler:
         self._constrained.advance(inputs)
 
     def __call__(self, logits: mx.array, inputs: mx.array) -> Chosen:
-        """One token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of which
-        all but the first of a row are its output. Where it `needs_inputs`, call `advance` before."""
+        """Return one token a row. `logits`: (rows, vocabulary); `inputs`: the tokens that they follow, of
+        which all but the first of a row are its output. Where it `needs_inputs`, call `advance` before."""
         # Always: in 16 bits penalties of 0.1 are lost in rounding, and a row's tokens would depend on whether
         # a neighbour's bias made all logits float32.
         logits = logits.astype(mx.float32)

@@ -36,7 +36,7 @@ class ThinkingRows:
 
     @property
     def may_force(self) -> bool:
-        """Whether `advance` must come before the next draw."""
+        """Return whether `advance` must come before the next draw."""
         return any(limit.may_act_after(_unknown(row, limit)) for _, row, limit in self._rows)
 
     def advance(self, inputs: Sequence[int]) -> None:
@@ -66,7 +66,7 @@ class ThinkingRows:
         return logits
 
     def force(self, chosen: Chosen) -> Chosen:
-        """With the forced tokens instead of those chosen. A row whose logits are NaN fails all the same;
+        """Return the choice with the forced tokens in place. A row whose logits are NaN fails all the same;
         that all tokens were masked does not matter here."""
         forced = [
             (place, token)
@@ -86,5 +86,5 @@ class ThinkingRows:
 
 
 def _unknown(row: RowSampling, limit: ThinkingLimit) -> int:
-    """How many tokens before the next one the limit has not seen: 1 where a step is ahead, else 0."""
+    """Return how many tokens before the next one the limit has not seen: 1 where a step is ahead, else 0."""
     return row.position - limit.seen

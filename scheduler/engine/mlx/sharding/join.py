@@ -30,7 +30,7 @@ from scheduler.shared.local_network import connect_failure
 from scheduler.shared.messages import RankGroup
 
 JOIN_SECONDS = 60.0
-"""Until all ranks are there: each has been started, and has imported MLX."""
+"""Bound on the time until all ranks are there: each has been started, and has imported MLX."""
 _INIT_SECONDS = 60.0
 """A backstop: the ranks have met, and MLX's own attempts to connect end after 31 s."""
 _RETRY_SECONDS = 0.1
@@ -38,7 +38,7 @@ _MARK_BYTES = 32
 
 
 def join(group: RankGroup, number: int, seconds: float = JOIN_SECONDS) -> mx.distributed.Group:
-    """Return MLX's group, once all ranks are in it. Raises RanksUnusable, which names the rank that did not
+    """Return MLX's group, once all ranks are in it. Raise RanksUnusable, which names the rank that did not
     come. Ends the process if MLX's own attempt does not end."""
     if not mx.distributed.is_available(group.backend):
         raise RanksUnusable(f"MLX has no back end {group.backend} here: choose another for the ranks")
@@ -62,7 +62,7 @@ def join(group: RankGroup, number: int, seconds: float = JOIN_SECONDS) -> mx.dis
 
 def meet(group: RankGroup, number: int, seconds: float) -> None:
     """Return when this rank's neighbours in the ring are there, and nothing listens on its address any more.
-    Raises RanksUnusable."""
+    Raise RanksUnusable."""
     if group.ranks == 1:
         return
     deadline = time.monotonic() + seconds
@@ -85,13 +85,13 @@ def meet(group: RankGroup, number: int, seconds: float) -> None:
 
 
 def _mark(group: RankGroup, sender: int, receiver: int) -> bytes:
-    """What only a rank of this group can say, and only to this neighbour."""
-    said = f"{sender}>{receiver} of {group.ranks} by {group.backend}"
-    return blake2b(said.encode(), key=group.token.encode()[:64], digest_size=_MARK_BYTES).digest()
+    """Return what only a rank of this group can compute, and only for this neighbour."""
+    statement = f"{sender}>{receiver} of {group.ranks} by {group.backend}"
+    return blake2b(statement.encode(), key=group.token.encode()[:64], digest_size=_MARK_BYTES).digest()
 
 
 def _listener(group: RankGroup, number: int) -> socket.socket:
-    """Raises RanksUnusable."""
+    """Raise RanksUnusable."""
     host, port = _address(group.hosts[number])
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -108,7 +108,7 @@ def _listener(group: RankGroup, number: int) -> socket.socket:
 
 
 def _dialled(group: RankGroup, number: int, right: int, deadline: float) -> socket.socket:
-    """A connection to the next rank, which may not be there yet."""
+    """Return a connection to the next rank, which may not be there yet."""
     name, reason = f"rank {right} at {group.hosts[right]}", "nothing listens there"
     while (left_seconds := deadline - time.monotonic()) > 0:
         try:
@@ -126,7 +126,7 @@ def _dialled(group: RankGroup, number: int, right: int, deadline: float) -> sock
 def _accepted(
     group: RankGroup, number: int, left: int, listener: socket.socket, deadline: float
 ) -> socket.socket:
-    """The connection of the rank before this one; strangers are closed."""
+    """Return the connection of the rank before this one; strangers are closed."""
     name, wanted = f"rank {left}", _mark(group, left, number)
     while (left_seconds := deadline - time.monotonic()) > 0:
         listener.settimeout(left_seconds)
@@ -135,30 +135,30 @@ def _accepted(
         except TimeoutError:
             break
         with suppress(OSError, RanksUnusable):
-            said = _expect(link, _MARK_BYTES, name, min(deadline, time.monotonic() + 1.0))
-            if hmac.compare_digest(said, wanted):
+            answer = _expect(link, _MARK_BYTES, name, min(deadline, time.monotonic() + 1.0))
+            if hmac.compare_digest(answer, wanted):
                 return link
         link.close()
     raise RanksUnusable(f"{name} did not come to {group.hosts[number]} in time: is it running?")
 
 
 def _expect(link: socket.socket, count: int, name: str, deadline: float) -> bytes:
-    """Raises RanksUnusable if these bytes do not come."""
-    said = b""
-    while len(said) < count and (left_seconds := deadline - time.monotonic()) > 0:
+    """Raise RanksUnusable if these bytes do not come."""
+    received = b""
+    while len(received) < count and (left_seconds := deadline - time.monotonic()) > 0:
         link.settimeout(left_seconds)
         with suppress(TimeoutError):
-            more = link.recv(count - len(said))
+            more = link.recv(count - len(received))
             if not more:
                 break
-            said += more
-    if len(said) < count:
+            received += more
+    if len(received) < count:
         raise RanksUnusable(f"{name} ended while it joined")
-    return said
+    return received
 
 
 def _address(host: str) -> tuple[str, int]:
-    """Raises RanksUnusable for what MLX would not read either: IP:PORT, of version 4."""
+    """Raise RanksUnusable for what MLX would not read either: IP:PORT, of version 4."""
     ip, _, port = host.partition(":")
     if not port.isdecimal():
         raise RanksUnusable(f"{host!r} is no address of a rank: write IP:PORT")

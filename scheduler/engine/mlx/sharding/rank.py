@@ -21,10 +21,10 @@ from scheduler.engine.load_failure import LoadRefused
 from scheduler.shared.messages import RankGroup
 
 Exchange: TypeAlias = Callable[[bytes], list[bytes]]
-"""Tells all ranks these bytes, and returns what each said, by rank. Each rank calls it the same number of
-times, between two uses of the device. Raises or ends the process if a rank is gone."""
+"""Sends these bytes to all ranks, and returns the bytes of each, by rank. Each rank calls it the same number
+of times, between two uses of the device. Raises or ends the process if a rank is gone."""
 
-_Said = TypeVar("_Said")
+_Fact = TypeVar("_Fact")
 
 
 class RanksUnusable(LoadRefused):
@@ -41,22 +41,22 @@ class Rank:
 
     @property
     def on_this_machine(self) -> int:
-        """How many ranks use the memory that this one does: all, where rank 0 starts the others and they have
-        no GPU each."""
+        """Return how many ranks use the memory that this one does: all, where rank 0 starts the others and
+        they have no GPU each."""
         return 1 if self.group.control or self.group.backend == "nccl" else self.group.ranks
 
     def wait(self) -> None:
-        """Until all ranks are here. Metal's watchdog ends a command that waits 5 s for a peer (mlx#3830), and
-        disks differ by more."""
+        """Wait until all ranks are here. Metal's watchdog ends a command that waits 5 s for a peer
+        (mlx#3830), and disks differ by more."""
         self.exchange(b"")
 
-    def decided(self, mine: _Said, kind: type[_Said] | UnionType) -> _Said:
-        """What rank 0 says, of the type `kind`."""
+    def decided(self, mine: _Fact, kind: type[_Fact] | UnionType) -> _Fact:
+        """Return rank 0's value, of the type `kind`."""
         return self._all(mine, kind)[0]
 
     def least(self, mine: MemoryLimit) -> MemoryLimit:
-        """The limit of the rank with the least room for keys and values: prefix caches stay equal only with
-        equal budgets."""
+        """Return the limit of the rank with the least room for keys and values: prefix caches stay equal only
+        with equal budgets."""
 
         def room(limit: MemoryLimit) -> tuple[int, int]:
             return limit.kv_budget_bytes(limit.first_peak_bytes), limit.limit_bytes
@@ -64,7 +64,7 @@ class Rank:
         return min(self._all(mine, MemoryLimit), key=room)
 
     def compare(self, mine: Mapping[str, str]) -> None:
-        """What must be equal for all to compute the same, by its name in words. Raises RanksUnusable on all
+        """What must be equal for all to compute the same, by its name in words. Raise RanksUnusable on all
         ranks if any differs."""
         first, *rest = self._all(dict(mine), dict[str, str])
         for number, facts in enumerate(rest, 1):
@@ -74,6 +74,6 @@ class Rank:
                         f"rank {number} differs: its {name} is {value}, and {first[name]} on rank 0"
                     )
 
-    def _all(self, mine: _Said, kind: type[_Said] | UnionType) -> list[_Said]:
-        said = self.exchange(msgspec.msgpack.encode(mine))
-        return [msgspec.msgpack.decode(each, type=kind) for each in said]
+    def _all(self, mine: _Fact, kind: type[_Fact] | UnionType) -> list[_Fact]:
+        reports = self.exchange(msgspec.msgpack.encode(mine))
+        return [msgspec.msgpack.decode(each, type=kind) for each in reports]

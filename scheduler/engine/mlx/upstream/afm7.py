@@ -15,7 +15,7 @@ from mlx_lm.models.base import create_attention_mask
 
 class RowOffsets(afm7.AFMModel):  # type: ignore[misc]  # mlx-lm has no types
     def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
-        """inputs: (rows, tokens). Raises ValueError where rows share runs in place."""
+        """inputs: (rows, tokens). Raise ValueError where rows share runs in place."""
         answer: mx.array
         if cache is None or isinstance(cache[-1].offset, int):
             answer = super().__call__(inputs, cache)
@@ -36,7 +36,7 @@ class RowOffsets(afm7.AFMModel):  # type: ignore[misc]  # mlx-lm has no types
 def _reused(
     attention: Any, x: mx.array, keys: mx.array, values: mx.array, mask: Any, offset: mx.array
 ) -> mx.array:
-    """As upstream's `KVReuseAttention`, with the position of each row's first query: (rows)."""
+    """Do the same as upstream's `KVReuseAttention`, with the position of each row's first query: (rows)."""
     rows, length, _ = x.shape
     queries = attention.q_proj(x).reshape(rows, length, attention.n_heads, -1).swapaxes(1, 2)
     queries = attention.q_norm(attention.rope(queries, offset=offset))

@@ -27,7 +27,7 @@ class SoftcapAttention(gemma2.Attention):  # type: ignore[misc]  # mlx-lm has no
         return answer
 
     def _behind(self, groups: Any, x: mx.array, mask: mx.array | None, cache: Any) -> mx.array:
-        """As upstream, but for the attention itself."""
+        """Do the same as upstream, but for the attention itself."""
         rows, length, _ = x.shape
 
         def heads(projected: mx.array) -> mx.array:

@@ -22,7 +22,7 @@ import mlx.core as mx
 
 def layers_at_once(layers: int, predicted_seconds: float | None, most_seconds: float | None) -> int | None:
     """Return how many layers to evaluate at a time, so that they take no longer than `most_seconds` as far as
-    can be predicted; None: all. An unknown time is taken for a long one: only the first steps have one."""
+    can be predicted, or None for all. An unknown time counts as a long one: only the first steps have one."""
     if most_seconds is None or (predicted_seconds is not None and predicted_seconds <= most_seconds):
         return None
     if predicted_seconds is None:
@@ -32,8 +32,8 @@ def layers_at_once(layers: int, predicted_seconds: float | None, most_seconds: f
 
 @contextmanager
 def slices(model: Any, predicted_seconds: float | None, most_seconds: float | None) -> Iterator[None]:
-    """Within this block a call of the model evaluates its layers in slices, if it has to. One thread uses the
-    model."""
+    """Within this block, a call of the model evaluates its layers in slices, if it has to. One thread uses
+    the model."""
     layers = [layer for layer in getattr(model, "layers", ()) if layer is not None]
     at_once = layers_at_once(len(layers), predicted_seconds, most_seconds)
     if at_once is None or at_once >= len(layers):

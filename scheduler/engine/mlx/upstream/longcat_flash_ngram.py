@@ -16,7 +16,8 @@ from mlx_lm.models import longcat_flash_ngram
 
 class RowNgrams(longcat_flash_ngram.NgramEmbedding):  # type: ignore[misc]  # mlx-lm has no types
     def __call__(self, input_ids: mx.array, cache: Any = None) -> mx.array:
-        """input_ids: (rows, tokens), the first `cache.lengths` (rows) of which are no padding; None: all."""
+        """input_ids: (rows, tokens), the first `cache.lengths` (rows) of which are no padding, or all without
+        them."""
         answer: mx.array
         if cache is None:
             answer = super().__call__(input_ids)

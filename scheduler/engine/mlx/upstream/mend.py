@@ -32,7 +32,8 @@ _OURS: tuple[type[Any], ...] = (
     WholeCaches,
 )
 _CLASSES = {ours.__bases__[0]: ours for ours in _OURS}
-"""By mlx-lm's class. By the exact type, for a subclass of a later release may have mended itself."""
+"""Our classes by mlx-lm's. The exact type counts, for a subclass of a later release may have mended
+itself."""
 
 
 def mend(model: Any) -> Any:
@@ -44,6 +45,6 @@ def mend(model: Any) -> Any:
 
 
 def mended_parts(model: Any) -> tuple[str, ...]:
-    """Names of our classes in this model, for the keys of what is kept of it between starts: verdicts, and
-    states on disk, which another class would not understand."""
+    """Return names of our classes in this model, for the keys of what is kept of it between starts: verdicts,
+    and states on disk, which another class would not understand."""
     return tuple(sorted({type(part).__name__ for _, part in model.named_modules() if type(part) in _OURS}))

@@ -16,7 +16,7 @@ from mlx_lm.models import phi3small
 
 class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no types
     def __call__(self, x: mx.array, mask: mx.array | None = None, cache: Any = None) -> mx.array:
-        """x: (rows, tokens, width). Raises ValueError where rows share runs in place."""
+        """x: (rows, tokens, width). Raise ValueError where rows share runs in place."""
         if getattr(cache, "groups", ()):
             raise ValueError("the mask of sparse blocks sees no shared runs")
         if self.block_sparse:

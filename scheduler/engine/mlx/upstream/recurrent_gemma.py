@@ -26,7 +26,7 @@ _CONVOLUTION, _RECURRENCE, _BEGUN = range(3)
 
 class RecurrentModel(recurrent_gemma.Model):  # type: ignore[misc]  # mlx-lm has no types
     def make_cache(self) -> list[Any]:
-        """As upstream, with the third state."""
+        """Return upstream's caches, with the third state."""
         return [
             ArraysCache(size=3) if isinstance(layer, ArraysCache) else layer for layer in super().make_cache()
         ]
@@ -34,8 +34,8 @@ class RecurrentModel(recurrent_gemma.Model):  # type: ignore[misc]  # mlx-lm has
 
 class RowRecurrence(recurrent_gemma.RecurrentBlock):  # type: ignore[misc]  # mlx-lm has no types
     def __call__(self, x: mx.array, cache: Any = None, mask: Any = None) -> mx.array:
-        """x: (rows, tokens, width), the first `cache.lengths` (rows) of which are no padding; None: all. Each
-        row has at least one."""
+        """x: (rows, tokens, width), the first `cache.lengths` (rows) of which are no padding, or all without
+        them. Each row has at least one."""
         states = ArraysCache(size=3) if cache is None else cache
         gate = nn.gelu_approx(self.linear_y(x))  # type: ignore[attr-defined]
         x = self.linear_x(x)
@@ -56,7 +56,7 @@ class RowRecurrence(recurrent_gemma.RecurrentBlock):  # type: ignore[misc]  # ml
         return answer, kept
 
     def _recurred(self, x: mx.array, states: Any) -> tuple[mx.array, mx.array]:
-        """As upstream's `RGLRU`, with the first token of a row known by row."""
+        """Do the same as upstream's `RGLRU`, with the first token of a row known by row."""
         lru, state, begun = self.rg_lru, states[_RECURRENCE], states[_BEGUN]
         log_decay = -8.0 * nn.softplus(lru.recurrent_param)  # type: ignore[attr-defined]
         log_decay = log_decay * _gate(x, lru.recurrent_gate_weight, lru.recurrent_gate_bias)

@@ -25,7 +25,7 @@ class TwoWayGemma3(Gemma3Model):  # type: ignore[misc]  # mlx-lm has no types
         input_embeddings: mx.array | None = None,
         lengths: mx.array | None = None,
     ) -> mx.array:
-        """`lengths`: of the rows, which are padded on the right; None: of all of them the whole. There is no
+        """`lengths` of the rows, which are padded on the right; without it all of them are whole. There is no
         cache: a later token would change the earlier ones."""
         hidden = self.embed_tokens(inputs) if input_embeddings is None else input_embeddings
         # In the type of the weights, as transformers: rounded to bfloat16 it would be 0.1 % off in float32.
@@ -47,7 +47,7 @@ class TwoWayGemma3(Gemma3Model):  # type: ignore[misc]  # mlx-lm has no types
 
 
 def attend_both_ways(model: Any) -> None:
-    """Let the body of `model` attend both ways. Raises LoadRefused for one that has no such class here."""
+    """Let the body of `model` attend both ways. Raise LoadRefused for one that has no such class here."""
     body = body_of(model)
     if type(body) is not Gemma3Model:
         raise LoadRefused(
@@ -58,7 +58,8 @@ def attend_both_ways(model: Any) -> None:
 
 
 def body_of(model: Any) -> Any:
-    """The part of mlx-lm's `model` that gives final hidden states. Raises LoadRefused if there is none."""
+    """Return the part of mlx-lm's `model` that gives final hidden states. Raise LoadRefused if there is
+    none."""
     body = getattr(getattr(model, "language_model", model), "model", None)
     if body is None or not hasattr(body, "embed_tokens"):
         raise LoadRefused(

@@ -25,6 +25,7 @@ from api.cli.models.disk_models import DiskModel
 from api.cli.models.memory_plan import MemoryPlan
 from api.version import Version
 from scheduler.shared.row_bytes import RowBytes
+from tests.examples import examples
 
 GB = 10**9
 EMBEDDED = ModelOnDisk(
@@ -336,7 +337,7 @@ def test_a_wrong_argument_is_refused_before_anything_is_asked(wrong: list[str]) 
 COUNTS = st.integers(0, 1 << 50)
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(
     numbers=st.fixed_dictionaries(
         {"physical_bytes": COUNTS, "limit_bytes": COUNTS, "open_files": COUNTS, "cores": st.integers(1, 999)}

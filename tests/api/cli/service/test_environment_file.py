@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from api.cli.errors import OperatorError
 from api.cli.service.environment_file import parsed, read, write_new, written
+from tests.examples import examples
 
 VALUES = st.text(
     st.characters(exclude_categories=["Cc", "Zl", "Zp", "Cs"]) | st.sampled_from("'\"# "), max_size=8
@@ -18,7 +19,7 @@ VALUES = st.text(
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,3}", fullmatch=True), VALUES, max_size=3))
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 def test_what_is_written_is_read_again(variables: dict[str, str]) -> None:
     assert parsed(written(variables), "here") == variables
 

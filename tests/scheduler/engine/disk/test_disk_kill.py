@@ -18,7 +18,7 @@ from scheduler.engine.disk.disk_folder import DiskFolder
 from scheduler.engine.disk.disk_store import DiskStore
 from tests.scheduler.engine.disk.disk_contents import MODEL, SOON, content_of, files_in, weight_of
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ROWS = 600
 """Files of 20 kB."""
 BUDGET = 400_000

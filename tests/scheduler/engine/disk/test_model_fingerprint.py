@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scheduler.engine.disk.block_chain import states_fingerprint
 from scheduler.shared import model_fingerprint
 from scheduler.shared.model_fingerprint import fingerprint
+from tests.examples import examples
 
 WEIGHTS = "model-00001-of-00002.safetensors"
 LARGE_BYTES = 40 << 20
@@ -73,7 +74,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @given(at=st.integers(0, LARGE_BYTES - 1))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_two_models_of_equal_shapes_differ_by_one_byte_anywhere(large: tuple[Path, str], at: int) -> None:
     """Also between what a sample would read."""
     folder, before = large

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
 from scheduler.engine.disk.disk_reading import ReadOutcome
 from scheduler.engine.disk.disk_tier import DiskTier
+from tests.examples import examples
 from tests.scheduler.engine.disk.disk_contents import (
     MODEL,
     PLENTY,
@@ -165,4 +166,4 @@ class TierMachine(RuleBasedStateMachine):
 
 
 TestTier = TierMachine.TestCase
-TestTier.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestTier.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)

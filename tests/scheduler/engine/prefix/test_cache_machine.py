@@ -15,6 +15,7 @@ from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
 from scheduler.shared.token_ids import KEY_BYTES
+from tests.examples import examples
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES
 from tests.scheduler.engine.prefix.test_radix_tree import (
     RUN_BYTES,
@@ -276,4 +277,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestPrefixCache = CacheMachine.TestCase
-TestPrefixCache.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestPrefixCache.settings = settings(max_examples=examples(120), stateful_step_count=50, deadline=None)

@@ -110,24 +110,24 @@ def test_marks_of_evicted_holds_do_not_pile_up() -> None:
 def test_a_pin_has_no_end_but_its_release() -> None:
     """It is listed by its name; what another pin begins with stays held when it is released."""
     timed = Timed(400)
-    trunk, one, other = words(0, 60), words(1000, 40), words(2000, 40)
+    common, one, other = words(0, 60), words(1000, 40), words(2000, 40)
     for branch in (one, other):
-        keep(timed.cache, trunk + branch)
-        assert timed.cache.hold(trunk + branch, "", inf)
-    name = pin_name(trunk + one, "")
+        keep(timed.cache, common + branch)
+        assert timed.cache.hold(common + branch, "", inf)
+    name = pin_name(common + one, "")
     assert timed.cache.statistics().pins[0] == PinnedPrefix(name, 100, 100)
     timed.now = 1e9
     for start in range(10_000, 20_000, 100):
         keep(timed.cache, words(start, 100))
-    assert timed.cache.match_length(trunk + one + words(9, 1), "") == 100
+    assert timed.cache.match_length(common + one + words(9, 1), "") == 100
     assert not timed.cache.unpin("unknown")
     assert timed.cache.unpin(name)
     assert not timed.cache.unpin(name)
     assert (timed.held_tokens(), len(timed.cache.statistics().pins)) == (100, 1)
     for start in range(20_000, 30_000, 100):
         keep(timed.cache, words(start, 100))
-    assert timed.cache.match_length(trunk + one + words(9, 1), "") == 60
-    assert timed.cache.match_length(trunk + other + words(9, 1), "") == 100
+    assert timed.cache.match_length(common + one + words(9, 1), "") == 60
+    assert timed.cache.match_length(common + other + words(9, 1), "") == 100
     assert timed.cache.check_integrity() == []
 
 

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scheduler.engine.prefix.nodes import Lease, Match, Node
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.shared.token_ids import KEY_BYTES, compact
+from tests.examples import examples
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -238,7 +239,7 @@ class TreeMachine(RuleBasedStateMachine):
 
 
 TestRadixTree = TreeMachine.TestCase
-TestRadixTree.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestRadixTree.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 
 
 def test_edges_keep_tokens_compactly_and_share_none_with_the_caller() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.prefix.return_times import ReturnTimes
+from tests.examples import examples
 
 SESSION = ("", "s")
 
@@ -77,7 +78,7 @@ def test_a_return_after_its_eviction_still_counts() -> None:
     assert times.density(SESSION, 70.0) > 0.01
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

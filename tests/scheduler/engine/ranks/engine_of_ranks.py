@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from loadtests.processes import children
-from scheduler.shared.framing import encode, parent_inbound
+from scheduler.shared.framing import encode, server_inbound
 from scheduler.shared.messages import (
     Fault,
     FromEngine,
@@ -47,7 +47,7 @@ class Engine:
     ready: Ready | None = None
 
     def __post_init__(self) -> None:
-        self._reader = parent_inbound()
+        self._reader = server_inbound()
         self.link.settimeout(LIMIT_SECONDS)
 
     def send(self, *messages: ToEngine) -> None:

@@ -31,6 +31,7 @@ from scheduler.shared.pins import pin_name
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.journal import Journal, prompt_of, request
+from tests.examples import examples
 from tests.fakes.memory_followers import Ranks
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=CHUNK)
@@ -297,7 +298,7 @@ _EVENT = st.one_of(
 
 
 @given(st.lists(_EVENT, max_size=40), st.integers(200, 900))
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=examples(60))
 def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget_tokens: int) -> None:
     """Whatever the engine loop does over several ranks (cancels, preemptions, evictions, a cleared cache,
     prefixes that age): all ranks give equal tokens, and hold equal bytes and prefixes."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.engine.inbox import PARENT_GONE
+from scheduler.engine.inbox import SERVER_GONE
 from scheduler.shared.messages import ScriptedPlan
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.ranks.engine_of_ranks import Engine, engine, gone, load, replaced, started_with
@@ -54,7 +54,7 @@ def _kill(started: Engine) -> None:
     os.kill(started.process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("end", "status"), [(_close, PARENT_GONE), (_kill, -signal.SIGKILL)])
+@pytest.mark.parametrize(("end", "status"), [(_close, SERVER_GONE), (_kill, -signal.SIGKILL)])
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 def test_all_ranks_end_with_rank_0(end: Callable[[Engine], None], status: int, stopped: bool) -> None:
     """However it ends, and even where another rank is stopped and reads nothing: an orphan would hold the

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
 from scheduler.shared.row_bytes import RowBytes
+from tests.examples import examples
 
 _HEADS, _SIZE = 2, 3
 _TOKEN_BYTES = 2 * _HEADS * _SIZE * 4
@@ -52,7 +53,7 @@ class _Oracle:
         assert _contents(self.rows) == self.tokens
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_rows_hold_what_was_written_to_them(data: st.DataObject) -> None:
     """Any chunks, ragged ones too, any joins, leaves and forgotten beginnings, in any order."""
@@ -93,7 +94,7 @@ def test_rows_hold_what_was_written_to_them(data: st.DataObject) -> None:
         batch.check()
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_arrays_are_never_larger_than_counted_before_rows_join(data: st.DataObject) -> None:
     """With room for the longest of what all rows still need, as rows join and grow up to that."""

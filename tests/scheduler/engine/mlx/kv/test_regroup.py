@@ -117,15 +117,15 @@ def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: st
     monkeypatch.setattr(
         engine.backend, "save_memory", lambda short: save(saving and generator.random() < 0.5)
     )
-    trunk = words(30, 1)
-    branches = [trunk + words(12, seed) for seed in (2, 3)]
+    common = words(30, 1)
+    branches = [common + words(12, seed) for seed in (2, 3)]
     submits: list[Any] = []
     cancelled = set[int]()
     most_in_place = 0
     for _ in range(160):
         commands: list[Any] = []
         if generator.random() < 0.2:
-            start = generator.choice([trunk, *branches, branches[0][:36], []])
+            start = generator.choice([common, *branches, branches[0][:36], []])
             prompt = start + [generator.randrange(300) for _ in range(generator.randrange(1, 30))]
             submits.append(engine.submit(prompt, max_tokens=generator.randrange(1, 30)))
             commands.append(submits[-1])
@@ -137,7 +137,7 @@ def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: st
         rows = engine.batch.rows.values()
         most_in_place = max([most_in_place, *(row.sequence.in_place_tokens for row in rows)])
     engine.finish()
-    assert most_in_place >= len(trunk)
+    assert most_in_place >= len(common)
     for submit in submits:
         if submit.request_id not in cancelled:
             engine.check(submit)

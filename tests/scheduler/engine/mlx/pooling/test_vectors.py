@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scheduler.engine.mlx.device import X86, forced
 from scheduler.shared.pooling import PooledTokens, Pooler
 from tests.contracts.journal import prompt_of
+from tests.examples import examples
 from tests.fakes.embedder_folder import SHAPE, write_embedder, write_reranker
 from tests.scheduler.engine.mlx.pooling.embedding_engine import EmbeddingEngine
 from tests.scheduler.engine.mlx.pooling.numpy_qwen3 import Array, NumpyQwen3, unit
@@ -69,7 +70,7 @@ def test_a_step_that_is_evaluated_in_slices_of_layers_gives_the_same_vectors(
 
 
 @given(lengths=st.lists(st.integers(1, 80), min_size=2, max_size=12), seed=st.integers(0, 3))
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(15), deadline=None, derandomize=True)
 def test_padding_changes_no_vector(
     lengths: list[int], seed: int, engines: dict[str, EmbeddingEngine]
 ) -> None:

@@ -29,6 +29,7 @@ from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.shared.messages import Sampling
 from tests.contracts.journal import GREEDY
+from tests.examples import examples
 
 VOCABULARY = 24
 _replace = msgspec.structs.replace
@@ -190,7 +191,7 @@ def _is_clear(logits: Any, params: Sampling) -> bool:
     return bool(np.min(np.abs(mass / mass[-1] - params.top_p)) > 1e-4)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     params=st.lists(_params, min_size=1, max_size=6), seed=st.integers(0, 1 << 30), held=st.integers(0, 20)
 )
@@ -217,7 +218,7 @@ def _cut_by_rounding(penalised: np.ndarray[Any, Any], one: Sampling) -> bool:
     return one.min_p > 0 and bool(np.abs(best_first - best_first[0] - np.log(one.min_p)).min() < _ROUNDING)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     params=st.lists(_params.map(lambda one: _replace(one, top_p=1.0)), min_size=1, max_size=6),
     seed=st.integers(0, 1 << 30),

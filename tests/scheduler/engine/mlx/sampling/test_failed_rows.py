@@ -28,6 +28,7 @@ from scheduler.request import Sampling as AskedSampling
 from scheduler.shared.messages import Sampling, Submit
 from scheduler.structure import Pattern
 from tests.contracts.journal import GREEDY, Journal, Rows, alone, answers, prompt_of, request
+from tests.examples import examples
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
 
@@ -107,7 +108,7 @@ _one_extreme = st.one_of(
 
 @settings(
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(

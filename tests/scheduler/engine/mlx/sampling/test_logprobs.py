@@ -18,6 +18,7 @@ from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import MAX_TOP_LOGPROBS, LogprobsOut, Sampling, StepOutput, Submit
 from tests.contracts.journal import Course, answers, prompt_of, request
+from tests.examples import examples
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.reuse import engine_of, model_of, words
 
@@ -143,7 +144,7 @@ def test_rows_that_ask_for_no_others_need_no_search_for_them() -> None:
     assert third.read().chosen == pytest.approx(-np.log(30), abs=1e-5)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     tops=st.lists(st.none() | st.integers(0, MAX_TOP_LOGPROBS), min_size=1, max_size=6),
     vocabulary=st.integers(1, 60),

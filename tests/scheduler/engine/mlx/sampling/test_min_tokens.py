@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from scheduler.engine.mlx.sampling.rows_sampler import MinTokensMask
 from scheduler.engine.sequence import Sequence
 from tests.contracts.journal import GREEDY, alone, answers, prompt_of, request
+from tests.examples import examples
 from tests.scheduler.engine.mlx.conftest import Tiny
 
 _VOCABULARY = 9
 _rows = st.tuples(st.integers(-2, 4), st.lists(st.integers(0, _VOCABULARY - 1), max_size=3))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(rows=st.lists(_rows, min_size=1, max_size=5))
 def test_each_row_for_its_own_time(rows: list[tuple[int, list[int]]]) -> None:
     """Step by step, exactly the ends of those that may not end yet are impossible; all else is as it was."""

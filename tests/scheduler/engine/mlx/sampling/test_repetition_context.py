@@ -22,6 +22,7 @@ from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Sampling, StepOutput, Submit
 from tests.contracts.journal import GREEDY, prompt_of, request
+from tests.examples import examples
 from tests.scheduler.engine.mlx.conftest import Tiny
 
 _replace = msgspec.structs.replace
@@ -49,7 +50,7 @@ _tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12)
     on_host=st.booleans(),
     rebuilt=st.booleans(),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_each_steps_logits_are_mlx_lms(
     prompt: list[int],
     output: list[int],

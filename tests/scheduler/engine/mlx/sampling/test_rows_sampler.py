@@ -22,6 +22,7 @@ from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Sampling
 from tests.contracts.journal import GREEDY, Journal, alone, prompt_of, request
+from tests.examples import examples
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.sampling.row_sampler import LogitsAdjustment, RowSampler
 
@@ -187,7 +188,7 @@ _tokens = st.integers(0, _VOCABULARY - 1)
 _penalty = st.one_of(st.just(0.0), st.floats(-2, 2, width=32))
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=examples(200))
 @given(
     logits=st.lists(st.floats(-20, 20, width=32), min_size=_VOCABULARY, max_size=_VOCABULARY),
     prompt=st.lists(_tokens, min_size=1, max_size=8),
@@ -263,7 +264,7 @@ _params = st.builds(
 
 
 @pytest.mark.parametrize("on_host", [False, True], ids=["in the graph", "on the host"])
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(params=st.lists(_params, min_size=1, max_size=6), data=st.data())
 def test_all_rows_at_once_are_what_each_is_alone(
     on_host: bool, params: list[Sampling], data: st.DataObject

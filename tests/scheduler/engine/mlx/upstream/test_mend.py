@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
+from tests.examples import examples
 from tests.scheduler.engine.mlx.zoo.census import build
 from tests.scheduler.engine.mlx.zoo.check import words
 from tests.scheduler.engine.mlx.zoo.faults import PIECES
@@ -140,7 +141,7 @@ def test_mlx_lm_still_has_the_fault(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MENDED)
-@settings(deadline=None, derandomize=True, max_examples=12)
+@settings(deadline=None, derandomize=True, max_examples=examples(5))
 @given(data=st.data())
 def test_a_mended_module_gives_each_row_what_it_gives_alone(name: str, data: st.DataObject) -> None:
     """Whatever the rows' lengths, and whichever join."""

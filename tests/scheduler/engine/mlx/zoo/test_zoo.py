@@ -37,12 +37,14 @@ SAMPLE = [
 ]
 """One of each kind of cache, and of each kind of fault that shows soon. One row a model call is in
 `test_meetings.py`: it takes as long as five of these."""
+_EVERY_RUN = ("qwen3", "deepseek_v3", "recurrent_gemma", "gemma2")
+"""The kinds of cache that the sample in `test_meetings.py` has not; `make test-long` has all in both."""
 
 
 def _param(name: str) -> Any:
     cause = FAULTS.get(name)
     marks = [pytest.mark.xfail(reason=cause, strict=True)] if cause else []
-    return pytest.param(name, marks=marks)
+    return pytest.param(name, marks=marks if name in _EVERY_RUN else [*marks, pytest.mark.long])
 
 
 @pytest.mark.timeout(300)

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.answers.waves import BLOCK, FEEDERS
+from api.answers.blocks import BLOCK, FEEDERS
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.readings import value_of
 from tests.api.client import client_of

@@ -27,7 +27,7 @@ FEEDERS = 2
 """Blocks at a time: one is computed while the other is prepared and sent."""
 _POLL_SECONDS = 0.05
 _LONGEST_RETRY_SECONDS = 1.0
-"""After others took the room while a block was prepared, or a tenant's own bound."""
+"""Bound on the pause after others took the room while a block was prepared, or after a tenant's own bound."""
 
 
 Made: TypeAlias = Callable[[int, int], Awaitable[Sequence[GenerationRequest]]]
@@ -41,36 +41,36 @@ async def all_finished(scheduler: Scheduler, texts: int, made: Made) -> list[Fin
     The requests' timeout is that of all of them together.
     """
     (first,) = await made(0, 1)
-    waves, started = _Waves(scheduler, texts, first.timeout_seconds, made), trio.current_time()
+    blocks, started = _Blocks(scheduler, texts, first.timeout_seconds, made), trio.current_time()
     try:
         async with trio.open_nursery() as nursery:
             for _ in range(FEEDERS):
-                nursery.start_soon(waves.feed, nursery.cancel_scope)
+                nursery.start_soon(blocks.feed, nursery.cancel_scope)
     finally:
-        _log_batch(first, texts, waves, trio.current_time() - started)
-    if waves.failure is not None:
-        raise waves.failure
-    return [waves.ends[at] for at in range(texts)]
+        _log_batch(first, texts, blocks, trio.current_time() - started)
+    if blocks.failure is not None:
+        raise blocks.failure
+    return [blocks.ends[at] for at in range(texts)]
 
 
-def _log_batch(first: GenerationRequest, texts: int, waves: _Waves, seconds: float) -> None:
+def _log_batch(first: GenerationRequest, texts: int, blocks: _Blocks, seconds: float) -> None:
     """Write the one log line of a client's request: counts and seconds, never a text."""
-    outcome = "stop" if len(waves.ends) == texts else "cancelled"
+    outcome = "stop" if len(blocks.ends) == texts else "cancelled"
     _log.info(
         "batch",
         id=first.public_id,
         request_id=first.origin.request_id,
         tenant=first.tenant,
         kind=first.kind,
-        outcome=outcome if waves.failure is None else waves.failure.code,
+        outcome=outcome if blocks.failure is None else blocks.failure.code,
         texts=texts,
-        done=len(waves.ends),
-        prompt_tokens=sum(end.usage.prompt_tokens for end in waves.ends.values()),
+        done=len(blocks.ends),
+        prompt_tokens=sum(end.usage.prompt_tokens for end in blocks.ends.values()),
         total_seconds=round(seconds, 4),
     )
 
 
-class _Waves:
+class _Blocks:
     def __init__(self, scheduler: Scheduler, texts: int, timeout: float | None, made: Made) -> None:
         self._scheduler = scheduler
         self._texts = texts

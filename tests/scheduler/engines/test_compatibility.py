@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduler.engines.kinship import Kinship, refusal
+from scheduler.engines.compatibility import Compatibility, refusal
 from scheduler.shared.messages import PROTOCOL_VERSION, Ready
 
 FIRST = Ready(
@@ -44,8 +44,8 @@ def test_what_would_change_tokens_is_refused_by_name(fields: dict[str, object], 
 
 def test_the_first_one_decides_for_good() -> None:
     """A refused one changes nothing."""
-    kinship = Kinship()
-    assert kinship.refusal(FIRST) == ""
+    compatibility = Compatibility()
+    assert compatibility.refusal(FIRST) == ""
     for _ in range(2):
-        assert kinship.refusal(other(vocabulary=9))
-        assert kinship.refusal(other()) == ""
+        assert compatibility.refusal(other(vocabulary=9))
+        assert compatibility.refusal(other()) == ""

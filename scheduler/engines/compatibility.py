@@ -1,6 +1,6 @@
-"""Whether an engine may join its pool: a request must be able to go on at any other one with the same tokens.
+"""Decides whether an engine may join its pool: any engine must be able to continue a request of another.
 
-A file of its own because nothing else here knows what makes two engines the same.
+A file of its own because nothing else here knows what makes two engines compatible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ connects."""
 
 
 def refusal(first: Ready, other: Ready) -> str:
-    """Return why `other` cannot serve beside `first`, a sentence for the operator; empty: it can."""
+    """Return why `other` cannot serve beside `first`, a sentence for the operator, or an empty string if it
+    can."""
     different = [
         f"{name} {_shown(getattr(other, field))}, not {_shown(getattr(first, field))}"
         for field, name in _ALIKE.items()
@@ -38,15 +39,15 @@ def _shown(value: str | int) -> str:
     return value[:12] if isinstance(value, str) else str(value)
 
 
-class Kinship:
-    """The pool's first engine says what all others must be, for as long as there is the pool: what it has
-    answered so far, and every prompt that waits, was made for that model."""
+class Compatibility:
+    """All engines must match the first one's model, weights dtype and vocabulary for as long as the pool
+    lives: every answer so far, and every prompt that waits, was made for that model."""
 
     def __init__(self) -> None:
         self._first: Ready | None = None
 
     def refusal(self, ready: Ready) -> str:
-        """As above, for an engine that is ready."""
+        """Return the same verdict for an engine that is ready."""
         if self._first is None:
             self._first = ready
         return refusal(self._first, ready)

@@ -1,8 +1,8 @@
-"""The front alone: what a streamed token costs it, by the number of engines.
+"""The server without HTTP: what a streamed token costs it, by the number of engines.
 
 The engines are simulated (`simulation.py`), so that 16 of them need neither machines nor cores. Of this
-thread's processor time everything is the front's but the engines' own: reading frames, routing, text, events,
-readers, placement. HTTP is not in it: `scale.py` measures the whole server.
+thread's processor time everything is the server's but the engines' own: reading frames, routing, text,
+events, readers, placement. HTTP is not in it: `scale.py` measures the whole server.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from loadtests.pool.simulation import Front, Timing, front, prepared, simulated
+from loadtests.pool.simulation import RunningServer, Timing, prepared, running_server, simulated
 from scheduler.events import Finished
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import GenerationRequest, TokenPrompt
@@ -30,7 +30,7 @@ _WARM_UP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class FrontPlan:
+class ServerPlan:
     """`seconds` are simulated ones."""
 
     engines: tuple[int, ...] = (1, 4, 16)
@@ -39,8 +39,8 @@ class FrontPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class FrontCost:
-    """`tokens` in `seconds` of simulated time, for `cpu_seconds` of the front."""
+class ServerCost:
+    """`tokens` in `seconds` of simulated time, for `cpu_seconds` of the server."""
 
     engines: int
     tokens: int
@@ -49,7 +49,7 @@ class FrontCost:
 
     @property
     def tokens_per_second(self) -> float:
-        """In simulated time: whether the engines were kept busy."""
+        """Return the tokens/s in simulated time, which shows whether the engines were kept busy."""
         return self.tokens / self.seconds
 
     @property
@@ -57,17 +57,17 @@ class FrontCost:
         return self.cpu_seconds / self.tokens
 
 
-def run(plan: FrontPlan, note: Callable[[str], None]) -> list[FrontCost]:
+def run(plan: ServerPlan, note: Callable[[str], None]) -> list[ServerCost]:
     """Return the cost with each number of engines."""
     preparation, found = prepared(), []
     for engines in plan.engines:
         one = simulated(partial(_cost, plan, preparation, engines))
         found.append(one)
-        note(f"simulated engines {engines}: {1e6 * one.cpu_seconds_per_token:.0f} µs of the front a token")
+        note(f"simulated engines {engines}: {1e6 * one.cpu_seconds_per_token:.0f} µs of the server a token")
     return found
 
 
-def complaints(found: Sequence[FrontCost]) -> Iterator[str]:
+def complaints(found: Sequence[ServerCost]) -> Iterator[str]:
     """Return what does not hold from the fewest engines to the most."""
     fewest, most = min(found, key=_engines), max(found, key=_engines)
     linear = fewest.tokens_per_second * most.engines / fewest.engines
@@ -79,18 +79,18 @@ def complaints(found: Sequence[FrontCost]) -> Iterator[str]:
     if most.cpu_seconds_per_token > MOST_GROWTH * fewest.cpu_seconds_per_token:
         growth = most.cpu_seconds_per_token / fewest.cpu_seconds_per_token
         yield (
-            f"a token costs the front {growth:.2f} times as much with {most.engines} engines as with"
+            f"a token costs the server {growth:.2f} times as much with {most.engines} engines as with"
             f" {fewest.engines}"
         )
 
 
-def _engines(cost: FrontCost) -> int:
+def _engines(cost: ServerCost) -> int:
     return cost.engines
 
 
-async def _cost(plan: FrontPlan, preparation: Preparation, engines: int) -> FrontCost:
+async def _cost(plan: ServerPlan, preparation: Preparation, engines: int) -> ServerCost:
     async with (
-        front(preparation, TIMING, plan.slots, engines=engines) as running,
+        running_server(preparation, TIMING, plan.slots, engines=engines) as running,
         trio.open_nursery() as nursery,
     ):
         for number in range(engines * plan.slots):
@@ -102,10 +102,10 @@ async def _cost(plan: FrontPlan, preparation: Preparation, engines: int) -> Fron
         await trio.sleep(plan.seconds)
         tokens, spent = launcher.tokens - tokens, time.thread_time() - launcher.cpu_seconds - spent
         nursery.cancel_scope.cancel()
-    return FrontCost(engines, tokens, plan.seconds, spent)
+    return ServerCost(engines, tokens, plan.seconds, spent)
 
 
-async def _client(running: Front, number: int) -> None:
+async def _client(running: RunningServer, number: int) -> None:
     """One prompt after another, of another length each, so that rows end at different steps."""
     turn = 0
     while True:

@@ -28,9 +28,9 @@ async def opened(client: httpx.AsyncClient, request_id: str) -> list[dict[str, A
     return choices
 
 
-def phases(story: dict[str, Any]) -> list[str]:
+def phases(report: dict[str, Any]) -> list[str]:
     names = [
-        span["phase"] + (f" for {span['waits_for']}" if span["waits_for"] else "") for span in story["spans"]
+        span["phase"] + (f" for {span['waits_for']}" if span["waits_for"] else "") for span in report["spans"]
     ]
     return [name for place, name in enumerate(names) if not place or name != names[place - 1]]
 
@@ -57,27 +57,27 @@ async def test_a_request_opens_while_it_waits_and_runs_and_after_its_end(autojum
         await trio.sleep(20)
         after = [(await opened(client, one))[0] for one in ids]
     assert ids == [one["id"] for one in answers]
-    assert [phases(story) for story in before] == [
+    assert [phases(report) for report in before] == [
         ["queue", "prefill"],
         ["queue", "waiting for slot"],
         ["queue"],
     ]
-    assert [(story["state"], story["outcome"], story["waits_for"]) for story in before] == [
+    assert [(report["state"], report["outcome"], report["waits_for"]) for report in before] == [
         ("prefilling", None, ""),
         ("submitted", None, "slot"),
         ("queued", None, "engines_full"),
     ]
-    assert [story["ahead"] for story in before] == [None, None, 0]
-    assert [phases(story) for story in after] == [
+    assert [report["ahead"] for report in before] == [None, None, 0]
+    assert [phases(report) for report in after] == [
         ["queue", "prefill", "decode"],
         ["queue", "waiting for slot", "prefill", "decode"],
         ["queue", "waiting for slot", "prefill", "decode"],
     ]
-    for story in after:
-        assert (story["state"], story["outcome"], story["output_tokens"]) == ("retired", "length", 8)
-        spans = story["spans"]
-        assert (spans[0]["start"], spans[-1]["end"]) == (0, story["total_seconds"])
-        assert sum(span["tokens"] for span in spans) == story["prompt_tokens"] - story["cached_tokens"]
+    for report in after:
+        assert (report["state"], report["outcome"], report["output_tokens"]) == ("retired", "length", 8)
+        spans = report["spans"]
+        assert (spans[0]["start"], spans[-1]["end"]) == (0, report["total_seconds"])
+        assert sum(span["tokens"] for span in spans) == report["prompt_tokens"] - report["cached_tokens"]
         assert sum(span["chunks"] for span in spans) >= 2
     assert "secret" not in json.dumps([before, after])
 

@@ -1,4 +1,4 @@
-"""The front behind simulated engines: on the virtual clock, so that what they give is exact."""
+"""The server behind simulated engines: on the virtual clock, so that what they give is exact."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from loadtests.pool.front import FrontPlan, complaints, run
-from loadtests.pool.simulation import Timing, front, prepared, simulated
+from loadtests.pool.server_alone import ServerPlan, complaints, run
+from loadtests.pool.simulation import Timing, prepared, running_server, simulated
 from scheduler.events import Finished
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import GenerationRequest, TokenPrompt
@@ -19,9 +19,9 @@ def preparation() -> Preparation:
 
 
 async def finished(running_with: Preparation, timing: Timing, *prompts: tuple[int, ...]) -> list[Finished]:
-    """What a front with one engine says at the end of each answer, one prompt after another."""
+    """What a server with one engine says at the end of each answer, one prompt after another."""
     found: list[Finished] = []
-    async with front(running_with, timing, slots=2, engines=1) as running:
+    async with running_server(running_with, timing, slots=2, engines=1) as running:
         for number, prompt in enumerate(prompts):
             request = GenerationRequest(str(number), TokenPrompt(prompt), max_tokens=10, ignore_eos=True)
             async with running.scheduler.stream(request) as stream:
@@ -39,10 +39,10 @@ def test_engines_find_what_they_have_computed(preparation: Preparation) -> None:
 
 
 def test_several_engines_give_as_many_times_the_tokens(preparation: Preparation) -> None:
-    """In simulated time, in which only waiting for the front could cost any; and the cost of a token does not
-    grow with the engines in the report of the same run."""
+    """In simulated time only waiting for the server could cost tokens; and the cost of a token does not grow
+    with the engines in the report of the same run."""
     notes: list[str] = []
-    found = run(FrontPlan(engines=(1, 4), slots=4, seconds=30.0), notes.append)
+    found = run(ServerPlan(engines=(1, 4), slots=4, seconds=30.0), notes.append)
     assert [one.engines for one in found] == [1, 4]
     assert found[1].tokens_per_second >= 0.95 * 4 * found[0].tokens_per_second
     assert found[0].tokens_per_second <= 4 / 0.25
