@@ -35,7 +35,7 @@ PARTS = {
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_runs_on_a_mac(part: str) -> None:
     done = run(PARTS[part], subprocess.PIPE)
