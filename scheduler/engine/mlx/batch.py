@@ -247,7 +247,7 @@ class Batch(OpenGenerator):
 
     def __init__(self, model: Any, max_rows: int, adapters: Adapters | None = None) -> None:
         """`adapters` None: no row has one."""
-        super().__init__(model, max_rows)
+        super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows)
         self._prompt_batch = PrefillBatch.empty(model, None)
         self._generation_batch = DecodeBatch.empty(model, None)
         self._prompt_batch.adapters = self._generation_batch.adapters = adapters or Adapters(model)

@@ -21,12 +21,6 @@ _NO_STOPS = StopSequences()
 class OpenGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
     """Rows are inserted without being prefilled."""
 
-    def __init__(self, model: Any, max_rows: int) -> None:
-        """On the default stream, as all else that we compute: with upstream's own stream beside it each join
-        and leave would be an event between two, and an error on one would not be seen on the other."""
-        stream = mx.default_stream(mx.default_device())
-        super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows, stream=stream)
-
     def inserted(
         self, last_tokens: Sequence[int], caches: Sequence[Any], rows: Sequence[Any]
     ) -> tuple[list[int], PromptProcessingBatch]:
