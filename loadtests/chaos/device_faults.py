@@ -42,11 +42,11 @@ class DeviceFault:
         self.raised = False
         self._number, self._text, self._late = number, text, late
         self._evaluations = 0
-        self._pending = False
+        self.pending = False
 
     def check(self) -> None:
-        if self._pending:
-            self._pending, self.raised = False, True
+        if self.pending:
+            self.pending, self.raised = False, True
             raise RuntimeError(self._text)
 
     def evaluate(self, ordinary: Callable[..., None], trees: tuple[Any, ...]) -> None:
@@ -57,7 +57,7 @@ class DeviceFault:
             for _, leaf in leaves:
                 if isinstance(leaf, mx.array):
                     leaf[...] = _GARBAGE
-            self._pending = True
+            self.pending = True
             if not self._late:
                 self.check()
         ordinary(*trees)

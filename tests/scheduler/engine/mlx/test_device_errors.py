@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from loadtests.chaos.device_faults import TEXTS, DeviceFault, failing
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.device import METAL, forced
+from scheduler.engine.mlx.kv import prefix_disk
 from scheduler.engine.mlx.loading import load
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.shared.device_errors import is_device_error
@@ -51,9 +53,14 @@ def _serving(folder: Path) -> ReuseEngine:
     return engine_of("qwen3", tier=DiskTier(folder, "qwen3", 1 << 30), prefill_chunk_tokens=64)
 
 
-def _served(tried: _Try, folder: Path) -> bool:
-    """Serve until the fault ends the engine; then another one reads what it stored. Return whether the fault
-    came to be."""
+def _at_rest(engine: ReuseEngine) -> None:
+    engine.finish()
+    while not engine.loop.resting:
+        engine.turn()
+
+
+def _served(tried: _Try, folder: Path) -> DeviceFault:
+    """Serve until the fault ends the engine; then another one reads what it stored."""
     long = words(290, 3)
     prompts = [long, [*long[:270], *words(9, 4)], words(5, 5)]
     with forced(METAL):
@@ -65,9 +72,7 @@ def _served(tried: _Try, folder: Path) -> bool:
             try:
                 engine.turn(submits[:2])
                 engine.turn(submits[2:])
-                engine.finish()
-                while not engine.loop.resting:
-                    engine.turn()
+                _at_rest(engine)
             except RuntimeError as error:
                 ended = is_device_error(error)
         assert ended == fault.raised, "somebody caught it"
@@ -81,17 +86,72 @@ def _served(tried: _Try, folder: Path) -> bool:
         second.ask(*[second.submit(prompt) for prompt in prompts])
         assert second.backend.disk is not None
         second.backend.disk.tier.close(_SOON)
-    return fault.raised
+    return fault
 
 
-@pytest.mark.parametrize("tried", _some(6, 25, seed=1))
+@pytest.mark.parametrize("tried", _some(12, 30, seed=1))
 def test_no_token_and_no_block_is_of_a_failed_evaluation(tried: _Try, tmp_path: Path) -> None:
-    assert _served(tried, tmp_path)
+    _served(tried, tmp_path)
+
+
+def test_no_block_is_of_an_evaluation_that_failed_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None follows that would raise: what is written waits for the device."""
+    fault = DeviceFault(1 << 30, TEXTS[0])
+    with forced(METAL):
+        engine = _serving(tmp_path)
+        disk = engine.backend.disk
+        assert disk is not None
+        write = disk._write_next
+
+        def late(path: Any) -> bool:
+            fault.pending = True
+            return write(path)
+
+        monkeypatch.setattr(disk, "_write_next", late)
+        engine.turn([engine.submit(words(290, 3))])
+        with failing(fault), pytest.raises(RuntimeError, match="Insufficient"):
+            _at_rest(engine)
+        assert disk.tier.close(_SOON)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_no_log_probability_of_a_prompt_is_of_a_failed_evaluation() -> None:
+    """They leave with their chunk."""
+    with forced(METAL):
+        engine = engine_of("qwen3")
+        submit = engine.submit(words(30, 2), prompt_logprobs=1)
+        engine.turn([submit])
+        known = len(engine.heard[submit.request_id].prompt_logprobs)
+        with failing(DeviceFault(1, TEXTS[0], late=True)), pytest.raises(RuntimeError, match="Insufficient"):
+            engine.turn()
+    assert len(engine.heard[submit.request_id].prompt_logprobs) == known
+
+
+def test_a_block_that_is_read_is_no_miss_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prompt = _serving(tmp_path), words(290, 3)
+    engine.ask(engine.submit(prompt))
+    _at_rest(engine)
+    assert engine.backend.disk is not None
+    assert engine.backend.disk.tier.close(_SOON)
+
+    def failed(*_: object) -> None:
+        raise RuntimeError(TEXTS[0])
+
+    second = _serving(tmp_path)
+    monkeypatch.setattr(prefix_disk, "layers_of", failed)
+    with pytest.raises(RuntimeError, match="Insufficient"):
+        second.ask(second.submit(prompt))
+    assert second.backend.disk is not None
+    second.backend.disk.tier.close(_SOON)
 
 
 @pytest.mark.long
 def test_none_in_five_hundred_runs(tmp_path: Path) -> None:
-    raised = sum(_served(tried, tmp_path / str(at)) for at, tried in enumerate(_some(_RUNS, 40, seed=2)))
+    raised = sum(
+        _served(tried, tmp_path / str(at)).raised for at, tried in enumerate(_some(_RUNS, 40, seed=2))
+    )
     assert raised > 0.5 * _RUNS, raised
 
 
@@ -141,20 +201,23 @@ def test_no_adapter_is_refused_for_it(number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("number", [1, 2])
-def test_no_vector_is_of_a_failed_evaluation(number: int, late: bool, tmp_path: Path) -> None:
+def test_no_vector_is_of_a_failed_evaluation(late: bool, tmp_path: Path) -> None:
+    """Of any of a step's, up to the last."""
     with forced(METAL):
-        embedder = write_embedder(tmp_path / "embedder")
-        engine = EmbeddingEngine(embedder)
+        engine = EmbeddingEngine(write_embedder(tmp_path / "embedder"))
         prompts = [words(9, 1), words(100, 2)]
         expected = engine.vectors(prompts)
-        with (
-            failing(DeviceFault(number, TEXTS[1], late)),
-            pytest.raises(RuntimeError, match="Timeout"),
-        ):
-            engine.vectors(prompts)
-        again = EmbeddingEngine(embedder).vectors(prompts)
-    assert all(np.array_equal(*pair) for pair in zip(expected, again, strict=True))
+        for number in range(1, 20):
+            engine = EmbeddingEngine(tmp_path / "embedder")
+            try:
+                with failing(DeviceFault(number, TEXTS[1], late)) as fault:
+                    vectors = engine.vectors(prompts)
+            except RuntimeError:
+                assert fault.raised
+                continue
+            assert all(np.array_equal(*pair) for pair in zip(expected, vectors, strict=True))
+            break
+    assert number > 2
 
 
 def test_the_memory_guard_lets_it_through(monkeypatch: pytest.MonkeyPatch) -> None:
