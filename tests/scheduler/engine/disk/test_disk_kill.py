@@ -56,7 +56,7 @@ while True:
 def start_writer(folder: Path, seed: int, deadly: str = "none", calls: int = 0) -> subprocess.Popen[bytes]:
     """A process that writes for ever, or until its call number `calls` of os.`deadly`."""
     writer = subprocess.Popen(
-        [sys.executable, "-S", "-c", _WRITER, str(folder), str(seed), deadly, str(calls)],
+        [sys.executable, "-c", _WRITER, str(folder), str(seed), deadly, str(calls)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
     )
