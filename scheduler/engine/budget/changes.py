@@ -30,7 +30,7 @@ class Evict(WireStruct, frozen=True):
 
 
 def keep_to(device: Device, change: BudgetChange) -> None:
-    """Carry out the part of a plan's budget that is about the device."""
+    """Carry out what a plan's budget says of the device."""
     if change.wired_bytes is not None:
         device.limit_wired(change.wired_bytes)
     if change.pool_bytes is not None:

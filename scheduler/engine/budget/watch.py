@@ -288,7 +288,7 @@ class MemoryWatch:
             self._learned.copies.observe(self._row_bytes(), transient_bytes)
 
     def _report(self, error: Exception) -> None:
-        """Accounting must not end a stream: the last allowance stands. Logged once: it may come each step."""
+        """Accounting must not end a stream: the last allowance stands. Said once: it may come each step."""
         if not self._failed:
             print(f"the memory guard failed: {type(error).__name__}: {error}", file=sys.stderr)
         self._failed = True

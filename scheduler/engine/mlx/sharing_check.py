@@ -44,8 +44,8 @@ _COARSE = {mx.bfloat16, mx.float16, mx.uint8, mx.uint32}
 
 
 def computes_in_float32(model: Any) -> bool:
-    """Return whether rounding is float32's all the way. The logits' type does not show it: some models
-    convert them, and float32 weights beside packed embeddings widen what was rounded before."""
+    """Whether rounding is float32's all the way. The logits' type does not say: some models convert them, and
+    float32 weights beside packed embeddings widen what was rounded before."""
     flat: Any = tree_flatten(model.parameters())
     return not any(value.dtype in _COARSE for _, value in flat)
 
@@ -136,7 +136,7 @@ def _path(layer: KVCache, prefix: list[int], key: mx.array | None) -> Path:
 
 
 def _rounded(array: mx.array, key: mx.array | None) -> mx.array:
-    """Return each number, moved by up to one unit in its last place."""
+    """Each number, moved by up to one unit in its last place."""
     if key is None or array.dtype not in _RESOLUTION:
         return array
     by = _RESOLUTION[array.dtype] * mx.random.uniform(-1.0, 1.0, array.shape, key=key)

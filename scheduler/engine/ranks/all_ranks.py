@@ -186,7 +186,7 @@ class AllRanks:
 
 
 def _for_others(plan: StepPlan) -> StepPlan:
-    """Return what stays resident is each rank's own matter: decided at its load, from its own limit."""
+    """What stays resident is each rank's own matter: decided at its load, from its own limit."""
     if plan.budget is None or plan.budget.wired_bytes is None:
         return plan
     return with_changes(plan, budget=msgspec.structs.replace(plan.budget, wired_bytes=None))

@@ -46,5 +46,5 @@ def test_those_who_dial_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialing, "_PAUSE_SECONDS", 5.0)
     with pytest.raises(DialFailed, match="Local Network"):
         dial(["192.168.1.20"], 9100, "00" * 32, "host", host="mac-2", seconds=0.0)
-    with pytest.raises(agent.Refused, match="Local Network"):
+    with pytest.raises(agent.AgentUnusable, match="Local Network"):
         agent.check_reachable("192.168.1.20:6379")

@@ -120,9 +120,9 @@ class BatchRows:
         return self._private.whole()
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
-        """Return the mask of the private part alone, as mlx-lm's BatchKVCache makes it: always an array.
+        """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always.
 
-        Raise ValueError for a window where rows share runs in place: it would not apply to them.
+        Raises ValueError for a window where rows share runs in place: it would not apply to them.
         """
         if self.groups and kwargs.get("window_size") is not None:
             raise ValueError("the model has a window in the mask of a layer that keeps all tokens")

@@ -41,8 +41,8 @@ class _Trial:
 
 
 def way_of(model: Any, ranks: int) -> Way:
-    """Return how this model divides into that many ranks: by heads, or by layers where that cannot be. Tried
-    on a copy, which shares the weights. Raise RanksUnusable for what cannot be split."""
+    """How this model divides into that many ranks: by heads, or by layers where that cannot be. Tried on a
+    copy, which shares the weights. Raises RanksUnusable for what cannot be split."""
     module = _module_of(model)
     ways: list[Way] = []
     if hasattr(model, "shard"):
