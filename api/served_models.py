@@ -19,6 +19,7 @@ from scheduler.fleet.model import Model
 from scheduler.prompt.embedder import Embedder
 from scheduler.request import ModelKind
 from scheduler.service import Scheduler
+from scheduler.shared.messages import Ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ class ServedModel:
         """Return its own, and one for each adapter, of all by which requests may ask for it."""
         return [*self.names, *(f"{self.name}:{adapter}" for adapter in self.adapters())]
 
-    def listing(self, served: ServedName, fallbacks: Sequence[str] = ()) -> dict[str, Any]:
-        """Return one list for OpenAI's and Anthropic's clients, which read different fields. `fallbacks`: of
-        the engine's check at load (`Ready.fallbacks`)."""
+    def listing(self, served: ServedName, ready: Ready | None = None) -> dict[str, Any]:
+        """Return one list for OpenAI's and Anthropic's clients, which read different fields. `ready`: of
+        an engine that has loaded it."""
         # vLLM's field: the model of an adapter.
         parent = {} if served.parent is None else {"parent": served.parent}
         return {
@@ -95,7 +96,8 @@ class ServedModel:
             "tool_calls": self.tool_calls,
             "task": self.kind,
             **({} if self.embedder is None else {"dimensions": self.embedder.dimensions}),
-            "fallbacks": list(fallbacks),
+            "fallbacks": [] if ready is None else list(ready.fallbacks),
+            "float32": None if ready is None else ready.float32,
             **parent,
             **served.defaults.described(),
             "type": "model",
@@ -166,7 +168,7 @@ class ServedModels:
         model, served, of_name = self._find(name)
         ready = model.scheduler.pool.ready
         return {
-            **served.listing(of_name, () if ready is None else ready.fallbacks),
+            **served.listing(of_name, ready),
             "state": model.state.value,
             "weights_bytes": None if ready is None else ready.weights_bytes,
             "memory_bytes": model.memory_bytes,

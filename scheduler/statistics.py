@@ -17,6 +17,8 @@ class DeathCause(StrEnum):
     """The process reached Metal's limit of 499,000 buffers of any size: less memory would not have helped."""
     GPU_TIMEOUT = "gpu_timeout"
     """The system aborted GPU work because one command buffer ran for too long."""
+    GPU_VICTIM = "gpu_victim"
+    """macOS ended or ignored its GPU work because of what another process did."""
     GPU_ERROR = "gpu_error"
     """Another failure that Metal or CUDA reported."""
     FAULT = "fault"

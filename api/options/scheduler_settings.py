@@ -60,6 +60,7 @@ def scheduler_config(
             adapters=_adapters(settings),
             pooler=pooler,
             ranks=_ranks(settings),
+            wired=settings.wired,
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(

@@ -220,6 +220,12 @@ class ServeSettings(ModelSettings):
         "auto: check at the first load of a model how much of the batch is right for it; off: trust it.",
         "auto",
     )
+    wired: Literal["weights", "all", "off"] = option(
+        "Engine",
+        "What macOS keeps resident for the GPU: weights; all, the KV cache too, within --memory-limit, which"
+        " has been seen to restart Macs; off: nothing.",
+        "weights",
+    )
     scripted: Annotated[ScriptedPlan, BeforeValidator(scripted_plan)] = option(
         "Engine",
         f"The scripted engine's behaviour as key=value,...: {', '.join(ScriptedPlan.__struct_fields__)}.",

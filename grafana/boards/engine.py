@@ -101,9 +101,9 @@ ENGINE = Dashboard(
         Panel(
             "Restarts by cause",
             "out_of_memory: lower --kv-cache-bytes or --max-slots. buffer_limit: Metal allows a number "
-            "of buffers, whatever their size. gpu_timeout: chunks halve by themselves. hung: it made no "
-            "steps and was killed. killed: from outside. crashed: by a signal of its own. start: it did not "
-            "come up. "
+            "of buffers, whatever their size. gpu_timeout: chunks halve by themselves. "
+            "gpu_victim: another process failed on the GPU. hung: it made no steps and was killed. killed: "
+            "from outside. crashed: by a signal of its own. start: it did not come up. "
             "engine_died in the log has its last words.",
             "short",
             [rate("penstock_engine_restarts_total", "{{cause}}", "cause")],

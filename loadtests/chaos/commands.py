@@ -27,7 +27,7 @@ _SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.05")
     help=f"By default {_REQUESTS}; {_REQUESTS_AN_ENGINE} for each of several engines, so that all are busy.",
 )
 @click.option(
-    "--deaths", default=20, show_default=True, help="Engine deaths, of all kinds in turn, at random moments."
+    "--deaths", default=24, show_default=True, help="Engine deaths, of all kinds in turn, at random moments."
 )
 @click.option(
     "--seed", default=0, show_default=True, help="Random seed of the questions and of the order of deaths."

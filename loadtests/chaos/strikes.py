@@ -15,6 +15,7 @@ class Strike(StrEnum):
     MEMORY = "allocation failure, reported"
     NO_MEMORY = "no memory left"
     ERROR = "exception in a step"
+    DEVICE = "an error of Metal at an evaluation"
 
 
 _SIGNALS = {
@@ -24,6 +25,7 @@ _SIGNALS = {
     Strike.MEMORY: signal.SIGUSR2,
     Strike.NO_MEMORY: signal.SIGHUP,
     Strike.ERROR: signal.SIGUSR1,
+    Strike.DEVICE: signal.SIGALRM,
 }
 
 

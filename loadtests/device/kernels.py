@@ -11,6 +11,7 @@ import numpy as np
 from loadtests.device.finding import Finding, attempt
 from scheduler.engine.mlx.cpu.softmax import merge_weight, power_of_two, softmax_parts
 from scheduler.engine.mlx.cpu.swiglu import swiglu
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.sampling.draw import gumbel
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
 
@@ -23,6 +24,7 @@ def findings() -> Iterator[Finding]:
     yield attempt("power of two from bits", _power)
     yield attempt("softmax over many scores", _softmax)
     yield attempt("gate of the feed-forward layers", _gate)
+    yield attempt("products of float32", _product)
     yield attempt("random numbers of seeded rows are the CPU's", _random)
     for dtype in (mx.float32, mx.bfloat16, mx.float16):
         name = f"attention over a shared run, {str(dtype).removeprefix('mlx.core.')}"
@@ -67,6 +69,17 @@ def _gate() -> Finding:
     found = np.array(swiglu(mx.array(gate), mx.array(x)))
     error = float(np.max(np.abs(found - exact) / np.maximum(np.abs(exact), 1e-3)))
     return _held("gate of the feed-forward layers", error, 1e-4)
+
+
+def _product() -> Finding:
+    """1e-6 in float32; TF32, which an M5 and CUDA have, makes 1e-3."""
+    left, right = (np.random.default_rng(seed).standard_normal((512, 512)) for seed in (4, 5))
+    left, right = left.astype(np.float32), right.astype(np.float32)
+    exact = left.astype(np.float64) @ right.astype(np.float64)
+    found = np.array(mx.array(left) @ mx.array(right))
+    error = float(np.sqrt(np.mean(np.square(found - exact)) / np.mean(np.square(exact))))
+    tolerance = 1e-5 if device().float32 == "float32" else 2e-3
+    return _held("products of float32", error, tolerance)
 
 
 def _random() -> Finding:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
+import mlx.core as mx
+
 from loadtests.device.finding import Figure, Finding, attempt
 from loadtests.device.rows import decoding, fitting_tokens, leave, words
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device, forced
 from scheduler.engine.mlx.group_cost import ROWS, agreed_cost, cost_in_tokens, step_times
+from scheduler.engine.mlx.sampling.draw import Cuts
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import Sequence as Row
@@ -31,6 +34,8 @@ def findings(
     for count in rows:
         name = f"decode steps of {count} rows"
         yield attempt(name, lambda: _decode(name, backend, count, turns))  # noqa: B023  # Called at once.
+    yield attempt("even and ragged rows", lambda: _padded(backend, max(rows)))
+    yield attempt("cut-offs", lambda: _cut_offs(backend, max(rows)))
     for tokens in group_tokens:
         name = f"a group of {tokens} tokens"
         yield attempt(name, lambda: _group(name, backend, tokens))  # noqa: B023
@@ -80,6 +85,33 @@ def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
             "tokens_per_second": count / step,
         },
     )
+
+
+def _padded(backend: MlxBackend, count: int) -> Finding:
+    """G22: rows of one length have no mask, and others one that is read in each layer."""
+    figures: dict[str, Figure] = {"rows": count}
+    for name, more in (("even", 0), ("ragged", 1)):
+        lengths = [_PROMPT_TOKENS + more * (seed % 2) for seed in range(count)]
+        ids = decoding(backend, [words(backend, length, seed) for seed, length in enumerate(lengths)])
+        backend.step()
+        figures[f"{name}_steps_ms"] = 1000 * median(_seconds(backend.step) for _ in range(2 * _STEPS_A_TURN))
+        figures[f"{name}_wait_ms"] = 1000 * _seconds(device().wait)
+        leave(backend, ids)
+    return Finding("even and ragged rows", "measured", figures)
+
+
+def _cut_offs(backend: MlxBackend, count: int) -> Finding:
+    """G20: the least logits that are kept, for rows of this model's vocabulary, by MLX's graph."""
+    vocabulary = backend.describe().vocabulary
+    logits = 3 * mx.random.normal((count, vocabulary))
+    mx.eval(logits)
+    ways = {"top_k": {"top_k": 20}, "top_k_and_p": {"top_k": 20, "top_p": 0.95}, "top_p": {"top_p": 0.95}}
+    figures: dict[str, Figure] = {"rows": count, "vocabulary": vocabulary}
+    for name, cut in ways.items():
+        cuts = Cuts([Sampling(**cut)] * count, vocabulary)  # type: ignore[arg-type]
+        seconds = [_seconds(lambda: mx.eval(cuts.floor(logits))) for _ in range(_STEPS_A_TURN)]  # noqa: B023
+        figures[f"{name}_ms"] = 1000 * min(seconds)
+    return Finding("cut-offs", "measured", figures)
 
 
 def _group(name: str, backend: MlxBackend, tokens: int) -> Finding:

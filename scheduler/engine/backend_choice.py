@@ -5,11 +5,13 @@ A file of its own because two programs start one: the engine, and the other rank
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.file_limits import file_limits_kept
+from scheduler.engine.mlx.environment import set_defaults
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.shared.messages import Load
 
@@ -36,6 +38,7 @@ def make_backend(
             )
         case "mlx":
             report("importing mlx")
+            set_defaults(os.environ)
             # Imported here: a scripted engine starts without the 2 seconds of this import.
             with file_limits_kept():
                 from scheduler.engine.mlx import loading as model_loading

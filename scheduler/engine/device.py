@@ -96,7 +96,3 @@ class Device(Readings, Protocol):
         """Compute attention in pieces with no more scores than this, or fewer where the device's traits need
         it."""
         ...
-
-    def limit_wired(self, most_bytes: int) -> None:
-        """Keep up to this much resident, where the device can; elsewhere nothing."""
-        ...

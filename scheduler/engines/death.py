@@ -1,13 +1,13 @@
 """Why an engine died, from its stderr and exit status, and what deaths in a row mean. Pure: `now` is an
 argument.
 
-A Metal error ends the process inside a completion handler: no Python code runs after it, and only the text
-that libc++abi wrote to stderr is left.
+An error of the device is an exception in a step (`../shared/device_errors.py`), whose text is the last line
+of a traceback. Before MLX 0.32.1 Metal ended the process inside a completion handler, as an allocator may
+still: then only the text that libc++abi wrote to stderr is left.
 """
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import deque
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from scheduler.config import RecoveryConfig
 from scheduler.processes.process import Exit
+from scheduler.shared.device_errors import DeviceFault, device_fault
 from scheduler.statistics import DeathCause
 
 
@@ -26,28 +27,9 @@ class Death:
     detail: str | None = None
 
 
-# Messages of Metal's completion handler and of MLX's allocators, with any text around them.
-_METAL = "kIOGPUCommandBufferCallbackError"
-_MARKS = (
-    (DeathCause.BUFFER_LIMIT, re.compile(r"malloc\w*\] Resource limit")),
-    (
-        DeathCause.OUT_OF_MEMORY,
-        re.compile(
-            rf"{_METAL}OutOfMemory|malloc\w*\] (?:Attempting|Unable) to allocate"
-            r"|^MemoryError\b|std::bad_alloc|cudaErrorMemoryAllocation|CUDA\b.*out of memory"
-        ),
-    ),
-    (
-        DeathCause.GPU_TIMEOUT,
-        re.compile(
-            rf"{_METAL}(?:Timeout|Hang|ImpactingInteractivity)|Caused GPU (?:Timeout|Hang) Error"
-            r"|cudaErrorLaunchTimeout|the launch timed out and was terminated"
-        ),
-    ),
-    (DeathCause.GPU_ERROR, re.compile(rf"{_METAL}|\[METAL\] Command buffer|cudaError\w+")),
-)
 _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
 """What no fault of the engine's own code raises."""
+_OF_DEVICE = {DeathCause(fault.value) for fault in DeviceFault}
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -56,9 +38,8 @@ def read_stderr(lines: Sequence[str], returncode: int | None) -> Death:
     exit status (negative for a signal). The latest line that matches decides: the engine survived the errors
     above it."""
     for line in reversed(lines):
-        for cause, mark in _MARKS:
-            if mark.search(line):
-                return Death(cause, line.strip())
+        if (fault := device_fault(line)) is not None:
+            return Death(DeathCause(fault.value), line.strip())
     if returncode in _FROM_OUTSIDE or returncode is None:
         # An exception that it survived; one that ends it leaves a positive status. An engine on another
         # machine leaves none: its own failures are messages, and what ends it without one is mostly the
@@ -83,8 +64,7 @@ def conclude(seen: DeathCause, lines: Sequence[str], exit_: Exit) -> Death:
         case DeathCause.EXIT:
             return read
         case DeathCause.FAULT | DeathCause.START:
-            named = read.cause in {cause for cause, _ in _MARKS}
-            return read if named else Death(seen, read.detail)
+            return read if read.cause in _OF_DEVICE else Death(seen, read.detail)
         case _:
             return Death(seen)
 

@@ -1,21 +1,21 @@
 """The effect of an engine's death on the requests on board. Pure: `now` is an argument.
 
 A request that has received some tokens from an engine is *trusted* (`StreamRecord.trusted`). After a death
-all trusted requests resume at once, on any engine. The others are suspects: a request that crashes the
-engine does so in its prefill or, when resumed, at the same token again. A suspect resumes where all others
-are trusted, and nobody joins it before it is trusted itself. So a death has one culprit, and the other
+all trusted requests resume at once, on any engine. The others are suspects: a request that crashes the engine
+does so in its prefill or, when resumed, at the same token again. A suspect resumes where all others are
+trusted, and no request joins it before it is trusted itself. So a death has one culprit, and the other
 requests lose only time. A culprit fails when it was a suspect at `max_request_deaths` deaths in a row, the
-last time as the only one. A death at which it was trusted does not count: it moved at once, and that the
-next engine dies too before it is trusted there may be somebody's kill of several.
+last time as the only one. A death at which it was trusted does not count: it moved at once, and that the next
+engine dies too before it is trusted there may be an operator's kill of several.
 
 Where they resume follows from the cause (`judge`). After a crash of the engine's own each may go to another
 engine once, so that they need not wait for a load one after the other; a second death keeps it to engines
 that are in quarantine already. What one engine was short of (memory, the device's time) it is to try again
-within that engine's lowered bounds. A death because the device timed out is nobody's while the next engine
-can have smaller prefill chunks: those on board keep their suspicion, and the death does not count. A signal
-from outside is nobody's either, and takes the suspicion back. Both only a bounded number of times for one
-request: chunks climb back, and its prompt may be what no chunk gets through; and a system may kill for
-memory without a word.
+within that engine's lowered bounds. A death because the device timed out is blamed on no request while the
+next engine can have smaller prefill chunks: those on board keep their suspicion, and the death does not
+count. A signal from outside is blamed on none either, nor is GPU work that macOS ended for another process's
+fault: both take the suspicion back. All that only a bounded number of times for one request: chunks climb
+back, and its prompt may be what no chunk gets through; and a system may kill for memory without a word.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def judge(suspects: Iterable[StreamRecord], cause: DeathCause, *, smallest_chunk
         match cause:
             case DeathCause.GPU_TIMEOUT if not smallest_chunk:
                 _spare(record, _MOST_SPARED_DEATHS)
-            case DeathCause.KILLED:
+            case DeathCause.KILLED | DeathCause.GPU_VICTIM:
                 record.suspect = not (_spare(record, _MOST_KILLS) and not record.deaths)
             case DeathCause.CRASHED | DeathCause.FAULT | DeathCause.EXIT:
                 record.roams = record.deaths == 1

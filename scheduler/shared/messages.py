@@ -24,7 +24,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 24
+PROTOCOL_VERSION = 25
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -84,6 +84,11 @@ class Follow(WireStruct, frozen=True, tag="follow"):
         return f"Follow(rank={self.rank}, control={self.control!r})"
 
 
+Float32: TypeAlias = Literal["float32", "tf32"]
+Wired: TypeAlias = Literal["weights", "all", "off"]
+"""What Metal keeps resident, so that nothing else pushes it out of memory."""
+
+
 class EngineConfig(WireStruct, frozen=True):
     """What engines load and how they run: the part of Load that stays over their lives."""
 
@@ -125,6 +130,7 @@ class EngineConfig(WireStruct, frozen=True):
     fingerprint: str = ""
     """Fingerprint of the model that it must be (`engine/model_source.py`); empty if `model_folder` is this
     machine's."""
+    wired: Wired = "weights"
 
 
 class Load(EngineConfig, frozen=True, tag="load"):
@@ -323,6 +329,8 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """The fingerprint of Load: this model is loaded."""
     host: str = ""
     """The engine's machine, as it names itself."""
+    float32: Float32 = "float32"
+    """What products of float32 numbers are computed in. TF32: with 10 bits, where the device has it."""
 
 
 class LogprobsOut(WireStruct, frozen=True):

@@ -157,12 +157,17 @@ def test_a_target_that_is_not_there_is_a_result(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["compare", "--scenario", "no-such", "--target", "a=http://127.0.0.1:9"], "no-such"),
-        (["compare", "--scenario", "throughput"], "--target"),
-        (["compare", "--scenario", "throughput", "--launch", "torch"], "torch"),
-        (["compare", "--scenario", "throughput", "--target", "a"], "NAME=URL"),
-        (
+        pytest.param(["compare", "--scenario", "throughput"], "--target", marks=pytest.mark.long),
+        pytest.param(
+            ["compare", "--scenario", "throughput", "--launch", "torch"], "torch", marks=pytest.mark.long
+        ),
+        pytest.param(
+            ["compare", "--scenario", "throughput", "--target", "a"], "NAME=URL", marks=pytest.mark.long
+        ),
+        pytest.param(
             ["compare", "--scenario", "throughput", "--target", "a=http://127.0.0.1:9", "--set", "x=1"],
             "x",
+            marks=pytest.mark.long,
         ),
         (["report", "--no-such"], "--no-such"),
     ],

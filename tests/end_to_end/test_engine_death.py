@@ -11,7 +11,7 @@ import trio
 
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import Served, eventually, serving, start
-from tests.fakes.faulty_backend import Faults, holding_in_mlx_engine_process, in_engine_process
+from tests.fakes.faulty_backend import Faults, holding_in_engine_process, in_engine_process
 
 
 def fields_of(number: int) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def check_the_same(answers: list[Answer], expected: list[Answer]) -> None:
 def test_under_16_streams_all_go_on_to_the_byte(tmp_path: Path) -> None:
     """On real MLX, greedy and sampled, crashed in the middle of all: `/ready` returns 503 and then 200 again,
     and each answer equals that of an undisturbed run."""
-    (tmp_path / "sitecustomize.py").write_text(holding_in_mlx_engine_process(16, 16 * 20, tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(holding_in_engine_process(16, 16 * 20, tmp_path))
     with serving(environment=python_path(tmp_path)) as served:
         expected = trio.run(ask_sixteen, served)
 

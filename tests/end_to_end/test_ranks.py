@@ -14,7 +14,7 @@ import trio
 from loadtests.processes import children
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import Served, eventually, serving
-from tests.fakes.faulty_backend import holding_in_mlx_engine_process
+from tests.fakes.faulty_backend import holding_in_engine_process
 
 STREAMS = 6
 
@@ -23,7 +23,7 @@ STREAMS = 6
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file `hold` in it stops rank 0 in the middle of all streams."""
     made = tmp_path_factory.mktemp("ranks")
-    (made / "sitecustomize.py").write_text(holding_in_mlx_engine_process(STREAMS, 15 * STREAMS, made))
+    (made / "sitecustomize.py").write_text(holding_in_engine_process(STREAMS, 15 * STREAMS, made))
     return made
 
 

@@ -11,7 +11,7 @@ import trio
 
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import Served, eventually, serving
-from tests.fakes.faulty_backend import holding_in_mlx_engine_process
+from tests.fakes.faulty_backend import holding_in_engine_process
 
 AGENTS = 8
 BLOCK_TOKENS = 256
@@ -30,7 +30,7 @@ def _tokens_of(served: Served, text: str) -> int:
 def test_agents_behind_one_prefix_compute_only_what_was_not_saved(tmp_path: Path) -> None:
     """All are resumed; they recompute their own prompts, their answers so far, and less than a block of the
     prefix."""
-    source = holding_in_mlx_engine_process(AGENTS, AGENTS * 20, tmp_path)
+    source = holding_in_engine_process(AGENTS, AGENTS * 20, tmp_path)
     (tmp_path / "sitecustomize.py").write_text(source)
     environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])}
     options = ("--kv-disk", str(tmp_path / "kv"), "--max-slots", str(AGENTS))

@@ -55,6 +55,3 @@ class FakeDevice:
     def limit_pool(self, most_bytes: int) -> None:
         self.most_pool_bytes = most_bytes
         self.pool_bytes = min(self.pool_bytes, most_bytes)
-
-    def limit_wired(self, most_bytes: int) -> None:
-        pass

@@ -147,9 +147,9 @@ def install(faults: Faults) -> None:
     setattr(scripted_backend, "ScriptedBackend", make)  # noqa: B010 (mypy: a class is replaced)
 
 
-def holding_in_mlx_engine_process(streams: int, tokens: int, folder: Path) -> str:
-    """As `in_engine_process`, for the MLX back end: an engine stops in the middle of this number of streams
-    while the folder has a file `hold`."""
+def holding_in_engine_process(streams: int, tokens: int, folder: Path) -> str:
+    """As `in_engine_process`, for any back end: an engine stops in the middle of this number of streams while
+    the folder has a file `hold`."""
     return f"""
 import pathlib, sys
 if "scheduler.engine" in sys.orig_argv:
@@ -179,12 +179,11 @@ def hold(streams: int, tokens: int, folder: Path) -> None:
 
     def held(loop: EngineLoop, result: StepResult) -> Any:
         nonlocal emitted
-        if asked.exists():
-            emitted += len(result.tokens)
-            if emitted >= tokens:
-                (folder / "held").touch()
-                while asked.exists():
-                    time.sleep(0.01)
+        emitted = emitted + len(result.tokens) if asked.exists() else 0
+        if emitted >= tokens:
+            (folder / "held").touch()
+            while asked.exists():
+                time.sleep(0.01)
         return emit(loop, result)
 
     setattr(EngineLoop, "turn", gathered)  # noqa: B010 (mypy: a method is replaced)

@@ -31,6 +31,7 @@ MAY_IMPORT_MLX = (
     "loadtests/bare_loop.py",
     "loadtests/device/",
     "loadtests/step_process.py",
+    "loadtests/chaos/device_faults.py",
     "loadtests/chaos/saboteur/sitecustomize.py",
 )
 

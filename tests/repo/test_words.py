@@ -47,7 +47,7 @@ RETIRED = {
 
 LEFT = {
     r"told": ("reported, sent", 0),
-    r"said": ("output, generated, reported", 2),
+    r"said": ("output, generated, reported", 1),
     r"heard": ("replies, reports", 1),
     r"fronts?": ("server", 10),
     r"stor(?:y|ies)": ("report", 1),

@@ -2,7 +2,8 @@
 from PYTHONPATH; the product knows nothing of it.
 
 SIGUSR1: the next step raises. SIGUSR2: the next step raises what MLX's allocators raise. SIGHUP: no memory is
-left, so MLX on a CPU dies of SIGSEGV without a message. A request for POISON_TOKENS kills the engine.
+left, so MLX on a CPU dies of SIGSEGV without a message. SIGALRM: one of the next evaluations fails as on
+Metal, and leaves its arrays unwritten. A request for POISON_TOKENS kills the engine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def install() -> None:
     def wish(number: int, frame: FrameType | None) -> None:
         wanted.append(number)
 
-    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, wish)
     whole_step, whole_receive = EngineLoop._step, EngineLoop._receive
 
@@ -48,6 +49,8 @@ def install() -> None:
                     raise RuntimeError("chaos: an exception in a step")
                 case signal.SIGUSR2:
                     raise RuntimeError("[malloc] Unable to allocate 8589934592 bytes.")
+                case signal.SIGALRM:
+                    _fail_an_evaluation()
                 case _:
                     _leave_no_memory()
         return whole_step(self, todo)
@@ -68,6 +71,17 @@ def _write_live_bytes(path: str) -> None:
 
     with open(path, "w") as file:
         file.write(str(mx.get_active_memory()))
+
+
+def _fail_an_evaluation() -> None:
+    if "mlx.core" not in sys.modules:
+        raise RuntimeError(
+            "[METAL] Command buffer execution failed: Internal Error (0000000e:Internal Error)."
+        )
+    from loadtests.chaos.device_faults import TEXTS, DeviceFault, failing
+
+    # Until the process ends by it. Each engine gets another text, and fails at another place.
+    failing(DeviceFault(1 + os.getpid() % 5, TEXTS[os.getpid() % len(TEXTS)])).__enter__()
 
 
 def _leave_no_memory() -> None:

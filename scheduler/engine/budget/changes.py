@@ -15,8 +15,6 @@ class BudgetChange(WireStruct, frozen=True):
     """Most bytes of freed buffers that the device may keep."""
     score_bytes: int | None = None
     """Most bytes of the scores of one attention product."""
-    wired_bytes: int | None = None
-    """What the device may keep resident: each rank's own matter."""
     clear_pool: bool = False
     """Return freed buffers to the system."""
 
@@ -30,9 +28,7 @@ class Evict(WireStruct, frozen=True):
 
 
 def keep_to(device: Device, change: BudgetChange) -> None:
-    """Carry out what a plan's budget says of the device."""
-    if change.wired_bytes is not None:
-        device.limit_wired(change.wired_bytes)
+    """Carry out the part of a plan's budget that is about the device."""
     if change.pool_bytes is not None:
         device.limit_pool(change.pool_bytes)
     if change.score_bytes is not None:

@@ -122,12 +122,11 @@ class Allowance:
 class Budget:
     """All that memory decides, and that is written anywhere, which `MemoryWatch._keep_to` alone does.
     `kv_bytes`: for the prefix cache and running rows. `pool_bytes`: of freed buffers, `score_bytes`: of the
-    scores of one attention product, `wired_bytes`: what the device may keep resident."""
+    scores of one attention product."""
 
     kv_bytes: int
     pool_bytes: int
     score_bytes: int
-    wired_bytes: int
 
 
 def nearest_limit(limit: MemoryLimit, asked_bytes: int, least_bytes: int) -> MemoryLimit:

@@ -27,6 +27,7 @@ from scheduler.engine.budget.policy import (
 )
 from scheduler.engine.device import Readings
 from scheduler.engine.prefix.prefixes import Prefixes
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import DeviceMemory, MemoryState, SetMemoryLimit
 from scheduler.shared.row_bytes import RowBytes
 
@@ -71,7 +72,7 @@ class MemoryWatch:
         self._learned = Learned(limit.first_peak_bytes, most_chunk_tokens)
         self._whole_kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
         """The KV budget without relief."""
-        self._budget = Budget(self._whole_kv_bytes, limit.pool_bytes, limit.score_bytes, limit.limit_bytes)
+        self._budget = Budget(self._whole_kv_bytes, limit.pool_bytes, limit.score_bytes)
         self._allowance = Allowance()
         self._state = MemoryState()
         self._read_at: float | None = None
@@ -184,7 +185,6 @@ class MemoryWatch:
             budget.kv_bytes if kv_moves else None,
             budget.pool_bytes if buffers_move else None,
             budget.score_bytes if buffers_move else None,
-            budget.wired_bytes if budget.wired_bytes != before.wired_bytes else None,
             clear_pool,
         )
         if change != BudgetChange():
@@ -208,7 +208,7 @@ class MemoryWatch:
             self._whole_kv_bytes = kv_bytes
             lowered = self._given_up.kv_bytes
             kept = kv_bytes if lowered is None else min(lowered, kv_bytes)
-            changed = replace(self._budget, kv_bytes=kept, wired_bytes=self._limit.limit_bytes)
+            changed = replace(self._budget, kv_bytes=kept)
             # The system, or another engine, gets what is given back, and not the pool of freed buffers.
             self._keep_to(changed, clear_pool=raised < 0)
 
@@ -288,7 +288,10 @@ class MemoryWatch:
             self._learned.copies.observe(self._row_bytes(), transient_bytes)
 
     def _report(self, error: Exception) -> None:
-        """Accounting must not end a stream: the last allowance stands. Said once: it may come each step."""
+        """Accounting must not end a stream: the last allowance stands. Logged once: it may come each step.
+        Raise the device's errors: they are of the steps before."""
+        if is_device_error(error):
+            raise error
         if not self._failed:
             print(f"the memory guard failed: {type(error).__name__}: {error}", file=sys.stderr)
         self._failed = True

@@ -41,6 +41,7 @@ from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import AdapterRefused, named
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import (
     Load,
     PrefillOut,
@@ -266,9 +267,10 @@ class MlxBackend:
                 constraint,
                 None if submit.thinking is None else ThinkingLimit(submit.thinking, sequence.answer()),
             )
-        except (
-            Exception
-        ) as error:  # Here it fails this request alone; inside the step it would fail the batch.
+        except Exception as error:
+            # Here it fails this request alone; inside the step it would fail the batch.
+            if is_device_error(error):
+                raise
             raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
 
     @property

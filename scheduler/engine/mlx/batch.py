@@ -24,6 +24,7 @@ import mlx.core as mx
 from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
 
 from scheduler.engine.mlx.adapters.adapters import Adapters
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
@@ -36,7 +37,7 @@ from scheduler.engine.prefix.nodes import Lease
 from scheduler.shared.messages import PromptLogprobsOut
 
 _CLEARED_STEPS = 512
-"""Decode steps between two calls of mx.clear_cache(), as upstream."""
+"""Decode steps between two returns of freed buffers, as upstream."""
 _EVALUATED_STEPS = 64
 """Decode steps between two evaluations of counters that no token depends on. mlx-lm's recurrent layers
 subtract 1 from `left_padding` or `lengths` in each step (mlx-lm #1845). A KV cache inside a CacheList, which
@@ -95,6 +96,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
                 layer.finalize()
         arrays = [array for scored in asked for array in scored.arrays]
         mx.eval([layer.state for layer in self.prompt_cache], _counters(self.prompt_cache), arrays)
+        device().wait()
         return [scored.read() for scored in asked]
 
 
@@ -142,6 +144,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     def emit_pending(self) -> list[Sampled]:
         """Return the sampled tokens, and compute nothing. Failed rows return none."""
         self._draw()
+        device().wait()  # Nothing else is in flight: with overlap this would wait for the next step.
         self.has_pending = False
         return self._emit(self._sampled(), lambda row: row.failure_reason is None)
 
@@ -244,7 +247,7 @@ class Batch(OpenGenerator):
 
     def __init__(self, model: Any, max_rows: int, adapters: Adapters | None = None) -> None:
         """Without `adapters`, no row has one."""
-        super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows)
+        super().__init__(model, max_rows)
         self._prompt_batch = PrefillBatch.empty(model, None)
         self._generation_batch = DecodeBatch.empty(model, None)
         self._prompt_batch.adapters = self._generation_batch.adapters = adapters or Adapters(model)
@@ -290,39 +293,35 @@ class Batch(OpenGenerator):
     def prefill(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
         """Compute this number of prompt tokens of each row; they must include all rows whose prefill has
         begun."""
-        with mx.stream(self._stream):
-            if new := [row for row in tokens if not row.joined]:
-                self._prompt_batch.extend(self._join(new))
-            return self._prompt_batch.compute(tokens) if tokens else []
+        if new := [row for row in tokens if not row.joined]:
+            self._prompt_batch.extend(self._join(new))
+        return self._prompt_batch.compute(tokens) if tokens else []
 
     def start_decoding(self) -> list[Row]:
         """Move the rows with only their last prompt token left to those that decode. Return them."""
         whole = [
             row for row in self.rows.values() if row.sequence.prefilling and not row.sequence.chunkable_tokens
         ]
-        with mx.stream(self._stream):
-            if new := [row for row in whole if not row.joined]:
-                self._generation_batch.extend(_decoding(self._join(new)))
-            if ready := [at for at, row in enumerate(self._prompt_batch.rows) if row in whole]:
-                self._generation_batch.extend(_decoding(self._prompt_batch.split(ready)))
+        if new := [row for row in whole if not row.joined]:
+            self._generation_batch.extend(_decoding(self._join(new)))
+        if ready := [at for at, row in enumerate(self._prompt_batch.rows) if row in whole]:
+            self._generation_batch.extend(_decoding(self._prompt_batch.split(ready)))
         return whole
 
     def decode(self, overlap: bool) -> list[Sampled]:
         """Compute a token of each row that decodes."""
-        with mx.stream(self._stream):
-            if not self.decoding:
-                return []
-            self._decode_steps += 1
-            if self._decode_steps % _CLEARED_STEPS == 0:
-                mx.clear_cache()
-            emitted = self._generation_batch.step(overlap)
-            if self._decode_steps % _EVALUATED_STEPS == 0:
-                mx.async_eval(_counters(self._generation_batch.prompt_cache))  # type: ignore[no-untyped-call]
-            return self._ended(emitted)
+        if not self.decoding:
+            return []
+        self._decode_steps += 1
+        if self._decode_steps % _CLEARED_STEPS == 0:
+            device().free_buffers()
+        emitted = self._generation_batch.step(overlap)
+        if self._decode_steps % _EVALUATED_STEPS == 0:
+            mx.async_eval(_counters(self._generation_batch.prompt_cache))  # type: ignore[no-untyped-call]
+        return self._ended(emitted)
 
     def emit_pending(self) -> list[Sampled]:
-        with mx.stream(self._stream):
-            return self._ended(self._generation_batch.emit_pending()) if self.has_pending else []
+        return self._ended(self._generation_batch.emit_pending()) if self.has_pending else []
 
     def _ended(self, emitted: list[Sampled]) -> list[Sampled]:
         for sampled in emitted:

@@ -28,7 +28,8 @@ from scheduler.engine.budget.readings import (
     system_reader,
 )
 from scheduler.engine.device import SystemMemory, Traits
-from scheduler.shared.messages import DeviceMemory, Load
+from scheduler.engine.mlx.environment import tf32_allowed
+from scheduler.shared.messages import DeviceMemory, Float32, Load, Wired
 
 X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)
 """Score pieces close to the sizes of caches, because several operations pass over them."""
@@ -74,6 +75,12 @@ class MlxDevice:
         return min(self._score_bytes, self.traits.most_score_bytes)
 
     @property
+    def float32(self) -> Float32:
+        """Return what products of float32 numbers are computed in, on a device that has TF32: an M5, and
+        CUDA."""
+        return "tf32" if self.traits.kind != "cpu" and tf32_allowed() else "float32"
+
+    @property
     def name(self) -> str:
         if self.traits.kind == "cpu":
             return "cpu"
@@ -104,8 +111,21 @@ class MlxDevice:
             taken = max(taken, host_memory().peak - self._host_bytes - stays)
         return max(0, taken)
 
-    def clear_pool(self) -> None:
+    def wait(self) -> None:
+        """Wait on Metal for all that was submitted, and raise what failed of it. An evaluation returns when
+        its last command buffer signals, and may do so before the handler of an earlier one reports that it
+        failed: what outlives the step (keys and values, vectors, files) is used after this."""
+        if self.traits.kind == "metal":
+            mx.synchronize()
+
+    def free_buffers(self) -> None:
+        """Return freed buffers to the driver. On Metal nothing is in flight meanwhile: command buffers hold
+        no references to what they use."""
+        self.wait()
         mx.clear_cache()
+
+    def clear_pool(self) -> None:
+        self.free_buffers()
         if self.traits.kind == "cpu":
             return_free_blocks()
 
@@ -115,10 +135,17 @@ class MlxDevice:
     def limit_scores(self, most_bytes: int) -> None:
         self._score_bytes = most_bytes
 
-    def limit_wired(self, most_bytes: int) -> None:
-        if self.traits.kind == "metal":  # Elsewhere MLX raises, or does nothing.
-            # More than the recommendation raises.
-            mx.set_wired_limit(min(most_bytes, self._recommended_bytes or most_bytes))
+    def wire(self, wired: Wired, limit_bytes: int) -> None:
+        """Keep memory resident from now on: what is allocated at this moment, which are the weights, or all
+        within the limit. Called once, after the weights are evaluated and while nothing runs: each change of
+        the limit moves buffers in and out of the driver's residency sets, and so does, with "all", each
+        buffer of the KV cache (README, Wired memory)."""
+        if self.traits.kind != "metal" or wired == "off":  # Elsewhere MLX raises, or does nothing.
+            return
+        self.free_buffers()
+        most_bytes = limit_bytes if wired == "all" else min(limit_bytes, mx.get_active_memory())
+        # More than the recommendation raises.
+        mx.set_wired_limit(min(most_bytes, self._recommended_bytes or most_bytes))
 
 
 _device = MlxDevice(_detected())

@@ -19,6 +19,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.prefix.nodes import Lease
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.row_bytes import RowBytes
 
 ROWS = 4
@@ -61,7 +62,9 @@ def group_cost_tokens(
         return None
     try:
         return agreed_cost(step_times(model, tokens, clock, rounds), tokens)
-    except Exception:  # Models raise many types for a cache that they do not expect.
+    except Exception as error:  # Models raise many types for a cache that they do not expect.
+        if is_device_error(error):
+            raise
         return None
 
 

@@ -38,6 +38,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
 from scheduler.engine.pace import PrefillPace
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import LogprobsOut, Retired, Sampling, StepOutput, Submit, TokenOut
 from scheduler.shared.token_ids import compact
 
@@ -226,6 +227,8 @@ class _Check:
         except _Differs as differs:
             return _Fault(str(differs), raised=False, by=differs.by)
         except Exception as error:  # Models raise many types for a cache or a batch that they do not expect.
+            if is_device_error(error):
+                raise  # It says nothing of the model, and a verdict is kept.
             return _Fault(f"{type(error).__name__}: {error}", raised=True)
         return None
 

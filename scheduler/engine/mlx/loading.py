@@ -6,13 +6,13 @@ Metal and CUDA take the same path through this file; we have run only the CPU bu
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import version
@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
-from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
@@ -34,6 +33,7 @@ from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
+from scheduler.engine.mlx.environment import keep_float32
 from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
@@ -41,6 +41,7 @@ from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verd
 from scheduler.engine.mlx.sharding.join import join
 from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.engine.mlx.sharding.split import split, way_of
+from scheduler.engine.mlx.sharing_check import has_float32_weights
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.row_sharing import bounded_cost
@@ -93,8 +94,10 @@ def load_weights(
     report("reading weights")
     model, config = read(command)
     model = mend(_convert_weights(model, config, command.weights_dtype, report))
+    if has_float32_weights(model):
+        keep_float32(os.environ)
     if rank is not None:
-        way = way_of(model, rank.group.ranks)
+        way = way_of(model, rank.group.ranks, rank.group.backend)
         rank.compare(_facts(model, config))
         report("joining the ranks")
         split(model, join(rank.group, rank.number), way)
@@ -104,9 +107,9 @@ def load_weights(
     if rank is not None:
         limit = rank.least(limit)
     device().limit_pool(limit.pool_bytes)
-    device().limit_wired(limit.limit_bytes)
     device().limit_scores(limit.score_bytes)
     _evaluate(_arrays(model), report, _SLICE_BYTES if rank is None else _PART_BYTES)
+    device().wire(command.wired, limit.limit_bytes)
     if rank is not None:
         report("waiting for the other ranks")
         rank.wait()
@@ -126,6 +129,7 @@ def load_weights(
         memory_limit_bytes=limit.limit_bytes,
         memory_floor_bytes=limit.least_bytes(),
         ranks=1 if rank is None else rank.group.ranks,
+        float32=device().float32,
     )
     if rank is not None:
         rank.compare({"cache": str(held)})
@@ -144,20 +148,12 @@ def load(
 
     Raise mlx-lm's error for a folder that is not a model it knows, ModelUnusable and RanksUnusable.
     """
-    # The batch's stream: collectives of two streams would meet the other rank's in any order.
-    with nullcontext() if rank is None else mx.stream(generation_stream):
-        return _load(command, report, rank, clock)
-
-
-def _load(
-    command: Load, report: Callable[[str], None], rank: Rank | None, clock: Callable[[], float]
-) -> MlxBackend:
     read = _fingerprinting(command)
     loaded = load_weights(command, report, rank=rank)
     model, config, description, held = loaded.model, loaded.config, loaded.description, loaded.row_bytes
     report("checking the batch")
     kept = _verdict(model, config, command, description, held, rank)
-    mx.clear_cache()
+    device().free_buffers()
     tier = None if read is None else _disk_tier(command, model, read, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config, alone=rank is None)
@@ -226,7 +222,13 @@ def _verdict_key(model: Any, config: dict[str, Any], command: Load, description:
         json.dumps(config, sort_keys=True, default=str).encode(),
         *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
         *(*ranks, *_system_parts()),
+        *_rounding(description.weights_dtype),
     )
+
+
+def _rounding(weights_dtype: str) -> tuple[str, ...]:
+    """Return what is computed otherwise than by default, where it shows in a model's numbers."""
+    return ("tf32",) if weights_dtype == "float32" and device().float32 == "tf32" else ()
 
 
 def _system_parts() -> tuple[str, ...]:
@@ -281,8 +283,8 @@ def _disk_tier(
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
-    software = ", ".join([software, *mended_parts(model), *_system_parts()])
     dtype, lone = _dtype_names(_arrays(model)), not layout.has_cuttable
+    software = ", ".join([software, *mended_parts(model), *_system_parts(), *_rounding(dtype)])
 
     def opened() -> DiskTier | None:
         try:

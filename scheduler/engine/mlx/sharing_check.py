@@ -19,9 +19,11 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, Run
 from scheduler.engine.mlx.kv.batch_rows import RowStart
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.shared.device_errors import is_device_error
 
 _PREFIX = [3, 5, 7, 11, 13, 17]
 _SHORT_PREFIX = [3, 5, 7, 11]
@@ -39,13 +41,19 @@ _TOLERANCE = 3.0
 `load_check.py`, where prefixes in place run for real."""
 _ROUNDINGS = 3
 _RESOLUTION = {mx.bfloat16: 2.0**-8, mx.float16: 2.0**-11}
+_TF32_RESOLUTION = 2.0**-11
 _COARSE = {mx.bfloat16, mx.float16, mx.uint8, mx.uint32}
 """Types of 16-bit parameters, and of packed ones."""
 
 
 def computes_in_float32(model: Any) -> bool:
-    """Whether rounding is float32's all the way. The logits' type does not say: some models convert them, and
-    float32 weights beside packed embeddings widen what was rounded before."""
+    """Return whether rounding is float32's all the way. The logits' type does not say: some models convert
+    them, and float32 weights beside packed embeddings widen what was rounded before."""
+    return has_float32_weights(model) and device().float32 == "float32"
+
+
+def has_float32_weights(model: Any) -> bool:
+    """Return whether no parameter is of 16 bits or packed."""
     flat: Any = tree_flatten(model.parameters())
     return not any(value.dtype in _COARSE for _, value in flat)
 
@@ -60,6 +68,8 @@ def sharing_fault(model: Any) -> str | None:
         try:
             fault = _fault(model, words, exact)
         except Exception as error:  # Models raise many types for a cache that they do not expect.
+            if is_device_error(error):
+                raise
             return f"{_SHARING}: {type(error).__name__}: {error}"
         faults += [] if fault is None else [fault]
         if needed in (len(faults), tried - len(faults)):
@@ -136,8 +146,11 @@ def _path(layer: KVCache, prefix: list[int], key: mx.array | None) -> Path:
 
 
 def _rounded(array: mx.array, key: mx.array | None) -> mx.array:
-    """Each number, moved by up to one unit in its last place."""
-    if key is None or array.dtype not in _RESOLUTION:
+    """Return each number, moved by up to one unit in its last place."""
+    resolution = _RESOLUTION.get(array.dtype)
+    if array.dtype == mx.float32 and device().float32 == "tf32":
+        resolution = _TF32_RESOLUTION
+    if key is None or resolution is None:
         return array
-    by = _RESOLUTION[array.dtype] * mx.random.uniform(-1.0, 1.0, array.shape, key=key)
+    by = resolution * mx.random.uniform(-1.0, 1.0, array.shape, key=key)
     return (array.astype(mx.float32) * (1.0 + by)).astype(array.dtype)

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Sampled
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
@@ -69,15 +69,15 @@ class SingleRows:
         """Compute this number of prompt tokens of each row. Return the log-probabilities of their prompts
         that rows request."""
         scored: list[PromptLogprobsOut] = []
-        with mx.stream(generation_stream):
-            for row, count in tokens.items():
-                row.uid = row.sequence.request_id
-                with self._adapters.over([row.adapter]):
-                    logits = self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
-                chunk = PromptChunk.of(row.sequence, count, logits[0])
-                mx.eval([layer.state for layer in row.start_layers], [] if chunk is None else chunk.arrays)
-                if chunk is not None:
-                    scored.append(chunk.read())
+        for row, count in tokens.items():
+            row.uid = row.sequence.request_id
+            with self._adapters.over([row.adapter]):
+                logits = self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
+            chunk = PromptChunk.of(row.sequence, count, logits[0])
+            mx.eval([layer.state for layer in row.start_layers], [] if chunk is None else chunk.arrays)
+            device().wait()
+            if chunk is not None:
+                scored.append(chunk.read())
         return scored
 
     def start_decoding(self) -> list[Row]:
@@ -92,9 +92,10 @@ class SingleRows:
 
     def decode(self, overlap: bool) -> list[Sampled]:
         """Compute a token of each row that decodes, and return these tokens, with `overlap` or without."""
-        with mx.stream(generation_stream):
-            chosen = [(row, *self._choose(row, sampler)) for row, sampler in self._decoding.items()]
-            return [one for each in chosen if (one := self._emitted(*each)) is not None]
+        chosen = [(row, *self._choose(row, sampler)) for row, sampler in self._decoding.items()]
+        mx.eval([one.tokens for _, one, _ in chosen])
+        device().wait()
+        return [one for each in chosen if (one := self._emitted(*each)) is not None]
 
     def _choose(self, row: Row, sampler: RowsSampler) -> tuple[Chosen, RowLogprobs | None]:
         inputs = mx.array(row.sequence.tokens[-1:].tolist(), dtype=mx.uint32)

@@ -147,7 +147,7 @@ class AllRanks:
         """Send the plan, and carry it out."""
         self._clock.now = self._time_of()
         plan = with_changes(plan, now=self._clock.now, refused=self._refused)
-        self._followers.send(_for_others(plan))
+        self._followers.send(plan)
         result = self._own.execute(plan)
         self._refused = tuple(request_id for request_id, _ in result.refused)
         self._slow = result.slow
@@ -183,13 +183,6 @@ class AllRanks:
 
     def background(self, idle: bool) -> bool:
         return self._own.background(idle)
-
-
-def _for_others(plan: StepPlan) -> StepPlan:
-    """What stays resident is each rank's own matter: decided at its load, from its own limit."""
-    if plan.budget is None or plan.budget.wired_bytes is None:
-        return plan
-    return with_changes(plan, budget=msgspec.structs.replace(plan.budget, wired_bytes=None))
 
 
 def _check_equal(own: Backend, others: abc.Sequence[Joined]) -> None:

@@ -217,7 +217,7 @@ def test_no_task_holds_the_loop_longer_than_a_step_may(name: str) -> None:
     assert any(seconds < _MOST_SECONDS for seconds in turns)
 
 
-@pytest.mark.parametrize("name", ["ladder f", "ladder in tags", "huge arguments, ladders", "64 stop strings"])
+@pytest.mark.parametrize("name", ["ladder f", "huge arguments, ladders", "64 stop strings"])
 def test_all_choices_get_the_same(name: str) -> None:
     """Whether a worker read it or the loop, and in whatever order."""
     _, got = longest_turn(CASES[name])

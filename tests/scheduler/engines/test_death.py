@@ -24,6 +24,14 @@ METAL_RESOURCE = (
     f"{ABORT}[METAL] Command buffer execution failed: Invalid Resource"
     " (00000009:kIOGPUCommandBufferCallbackErrorInvalidResource)"
 )
+METAL_VICTIM = (
+    "RuntimeError: [METAL] Command buffer execution failed: Innocent Victim"
+    " (00000005:kIOGPUCommandBufferCallbackErrorInnocentVictim)."
+)
+METAL_IGNORED = (
+    "RuntimeError: [METAL] Command buffer execution failed: Ignored (for causing prior/excessive GPU errors)"
+    " (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
+)
 METAL_MALLOC = (
     "RuntimeError: [metal::malloc] Attempting to allocate 48736917632 bytes which is greater than"
     " the maximum allowed buffer size of 30150672384 bytes."
@@ -51,7 +59,11 @@ TRACEBACK = (
         ("CUDA error: the launch timed out and was terminated", DeathCause.GPU_TIMEOUT),
         ("cudaErrorLaunchTimeout", DeathCause.GPU_TIMEOUT),
         ("cudaErrorIllegalAddress", DeathCause.GPU_ERROR),
+        ("cudaMallocAsync(&data, size, stream) failed: out of memory", DeathCause.OUT_OF_MEMORY),
+        ("cudaStreamSynchronize failed: an illegal memory access was encountered", DeathCause.GPU_ERROR),
         (METAL_RESOURCE, DeathCause.GPU_ERROR),
+        (METAL_VICTIM, DeathCause.GPU_VICTIM),
+        (METAL_IGNORED, DeathCause.GPU_VICTIM),
     ],
 )
 def test_what_the_device_reported_is_recognised_wherever_it_stands(line: str, cause: DeathCause) -> None:

@@ -137,12 +137,13 @@ def test_a_request_is_not_spared_for_ever() -> None:
     assert deaths > 10
 
 
-def test_a_signal_from_outside_is_nobodys_fault() -> None:
+@pytest.mark.parametrize("cause", [DeathCause.KILLED, DeathCause.GPU_VICTIM])
+def test_a_signal_from_outside_and_another_processs_gpu_fault_are_nobodys(cause: DeathCause) -> None:
     """Those on board are no suspects, but for who was one already; and a request that is hit again and again
     before it has got four tokens becomes one: some systems kill for memory without a word."""
     trusted, fresh, crashed = on_board(1, tokens=9), on_board(2), on_board(3)
     count_death([crashed])
-    judged(DeathCause.KILLED, trusted, fresh, crashed)
+    judged(cause, trusted, fresh, crashed)
     assert [(one.suspect, one.deaths) for one in (trusted, fresh, crashed)] == [
         (False, 0),
         (False, 0),
@@ -150,7 +151,7 @@ def test_a_signal_from_outside_is_nobodys_fault() -> None:
     ]
     kills = 1
     while not fresh.suspect:
-        judged(DeathCause.KILLED, fresh)
+        judged(cause, fresh)
         kills += 1
         assert kills < 10
     assert kills > 3

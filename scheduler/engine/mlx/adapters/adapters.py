@@ -15,6 +15,7 @@ from scheduler.engine.mlx.adapters.probe import probe
 from scheduler.engine.mlx.adapters.selection import Current, Selection
 from scheduler.engine.mlx.adapters.weights import AdapterWeights, read_weights
 from scheduler.shared.adapter_files import AdapterRefused, check_unchanged, named
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import AdapterSource
 
 _MOST_SELECTIONS = 64
@@ -55,7 +56,9 @@ class Adapters:
             except AdapterRefused:
                 self.unload(source.key)
                 raise
-            except Exception as error:  # Of a model that is built in another way, or for lack of memory.
+            except Exception as error:  # Of a model that is built in another way.
+                if is_device_error(error):
+                    raise  # Rows' keys and values may be garbage, too: the engine ends.
                 self.unload(source.key)
                 raise AdapterRefused(f"{type(error).__name__}: {error}") from error
 

@@ -16,6 +16,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.shared.adapter_files import AdapterRefused
+from scheduler.shared.device_errors import is_device_error
 
 _ROWS = (True, False, False)
 """Rows that are not the same from behind: a module may turn them round."""
@@ -42,6 +43,8 @@ def probe(model: Any, over: Over, batched: bool) -> None:
     except AdapterRefused:
         raise
     except Exception as error:  # Models raise many types.
+        if is_device_error(error):
+            raise
         raise AdapterRefused(f"the model fails with it: {type(error).__name__}: {error}") from error
     tolerance = _TOLERANCE if together.dtype == mx.float32 else _TOLERANCE_16_BIT
     for at, one in enumerate(alone):

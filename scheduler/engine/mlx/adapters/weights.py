@@ -13,6 +13,7 @@ import mlx.core as mx
 from scheduler.engine.mlx.adapters.adapted_layers import kind_of
 from scheduler.engine.mlx.adapters.layers import Layer
 from scheduler.shared.adapter_files import WEIGHTS_FILE, AdapterConfig, AdapterRefused, read_config
+from scheduler.shared.device_errors import is_device_error
 
 _FACTORS = ("lora_a", "lora_b")
 
@@ -60,6 +61,8 @@ def _tensors(path: Path) -> dict[str, mx.array]:
         assert isinstance(tensors, dict)
         mx.eval(tensors)  # They are read now.
     except Exception as error:  # MLX raises several types.
+        if is_device_error(error):
+            raise
         raise AdapterRefused(f"{WEIGHTS_FILE} cannot be read: {error}") from error
     for name in sorted(tensors, key=_in_order):
         if name.rpartition(".")[2] not in _FACTORS:

@@ -16,6 +16,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, tokens_of
 from scheduler.engine.mlx.kv.kv_segment import KeysValues
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
@@ -120,12 +121,20 @@ class BatchRows:
         return self._private.whole()
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
-        """For the private part alone, as mlx-lm's BatchKVCache makes it: an array always.
+        """Return the mask of the private part alone. Where no row is padded it is that of one row, None or
+        "causal": kernels read an array in each layer, and CUDA has none fused with an array for a decode
+        step. Otherwise an array, as of BatchKVCache; on x86 of each chunk, too, for our attention would make
+        it in each layer.
 
-        Raises ValueError for a window where rows share runs in place: it would not apply to them.
+        Raise ValueError for a window where rows share runs in place: it would not apply to them.
         """
         if self.groups and kwargs.get("window_size") is not None:
             raise ValueError("the model has a window in the mask of a layer that keeps all tokens")
+        plain = not return_array and kwargs.get("window_size") is None and not any(self._geometry.padding)
+        if plain and tokens == 1:
+            return None
+        if plain and not device().traits.exp_is_slow:
+            return "causal"
         left_padding = self._geometry.left_padding
         return create_causal_mask(tokens, offset=self._private.end, left_padding=left_padding, **kwargs)
 

@@ -12,9 +12,8 @@ from collections import abc
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import mlx.core as mx
-
 from scheduler.engine.cache_changes import take_holds
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
@@ -201,7 +200,7 @@ class CachedRows:
         self._prefixes.set_running_bytes(running_bytes)
         if self._prefixes.evicted_bytes - self._cleared_at_bytes >= _CLEAR_AT_BYTES:
             self._cleared_at_bytes = self._prefixes.evicted_bytes
-            mx.clear_cache()
+            device().free_buffers()
 
 
 def _at_least(path: RowPath, worth: int, tokens: int) -> tuple[int, int]:

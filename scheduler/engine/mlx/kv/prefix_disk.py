@@ -16,11 +16,13 @@ from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain
 from scheduler.engine.disk.block_file import Content
 from scheduler.engine.disk.disk_reading import DiskRead, ReadOutcome
 from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.content_codec import layers_of, span_content, state_content, state_of
 from scheduler.engine.mlx.kv.kv_segment import KeysValues, KvSegment
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import Sequence
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.token_ids import common_run
 
 _SLICE_TOKENS = 16 * BLOCK_TOKENS
@@ -46,11 +48,13 @@ class _Fetch:
     reading: DiskRead
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Path:
     tokens: array[int]
     salt: str
     chain: Chain
+    safe: bool = False
+    """Whether nothing failed on the device until all of it was computed."""
 
 
 class PrefixDisk:
@@ -149,6 +153,8 @@ class PrefixDisk:
                 tokens = fetch.tokens[: fetch.snapshot]
                 self._prefixes.attach(tokens, fetch.salt, state_of(outcome.snapshot))
         except Exception as error:  # Intact bytes of another program: a miss.
+            if is_device_error(error):
+                raise
             print(f"prefix cache on disk: {type(error).__name__}: {error}", file=sys.stderr)
         return start
 
@@ -188,6 +194,9 @@ class PrefixDisk:
     def _write_next(self, path: _Path) -> bool:
         """Hand over the next missing piece of a path. Return False if none is left, or it was dropped or
         evicted."""
+        if not path.safe:  # What is on disk outlives the process.
+            device().wait()
+            path.safe = True
         match = self._prefixes.match(path.tokens, path.salt)
         lease = self._prefixes.pin(match)
         try:

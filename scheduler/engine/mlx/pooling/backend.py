@@ -149,6 +149,7 @@ class PoolingBackend:
                 if row.layers:
                     computed += self._read_chunk(row, row.sequence.prompt_tokens)
             retired = self._retire(ending)
+            device().wait()
         seconds = time.perf_counter() - started
         if computed:
             self._token_seconds = seconds / computed

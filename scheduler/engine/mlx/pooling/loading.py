@@ -11,10 +11,12 @@ import mlx.core as mx
 from mlx_lm.utils import _get_classes, load_model
 
 from scheduler.engine.load_failure import LoadRefused
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.loading import load_weights
 from scheduler.engine.mlx.pooling.backend import PoolingBackend
 from scheduler.engine.mlx.pooling.pooled_row import Dense, PoolingHead
 from scheduler.engine.mlx.upstream.two_way import attend_both_ways, body_of
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import Load
 from scheduler.shared.pooling import Pooler
 
@@ -34,7 +36,7 @@ def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
         raise LoadRefused("an embedder or a reranker runs in one process: serve it without --ranks")
     loaded = load_weights(command, report, lambda command: _read_model(folder, pooler))
     head = PoolingHead(loaded.model, pooler, [_dense(folder / name) for name in pooler.dense])
-    mx.clear_cache()
+    device().free_buffers()
     return PoolingBackend(
         loaded.model, command, loaded.description, loaded.row_bytes, pooler, head, loaded.limit
     )
@@ -90,6 +92,8 @@ def _dense(folder: Path) -> Dense:
         assert isinstance(weights, dict)
         weight, bias = weights["linear.weight"], weights.get("linear.bias")
     except (OSError, ValueError, RuntimeError, KeyError) as error:
+        if is_device_error(error):
+            raise
         raise LoadRefused(f"{folder} holds no linear layer ({error}): download the model again") from error
     return Dense(
         weight.astype(mx.float32),

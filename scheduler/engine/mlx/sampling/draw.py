@@ -27,6 +27,10 @@ _SPAN = 32.0
 """Logits this far below the best have no weight in a float32 sum."""
 _BISECTIONS = 25
 """They divide the span to 1e-6, the resolution of a log-probability in float32."""
+_FEW = 64
+"""This number of tokens is found by two passes over the vocabulary: what models come with is a top-k of 20,
+40, 50 or 64."""
+_BLOCK = 32
 _NEVER = -math.inf
 
 
@@ -59,7 +63,7 @@ class Draw:
         cut = [i for i, row in enumerate(rows) if row.cuts]
         self._cut = mx.array(cut) if 0 < len(cut) < len(rows) else None
         """The rows that have cut-offs, or None if all or none have."""
-        self._cuts = _Cuts([rows[i].params for i in cut], rows[0].vocabulary) if cut else None
+        self._cuts = Cuts([rows[i].params for i in cut], rows[0].vocabulary) if cut else None
 
     def __call__(self, logits: mx.array) -> tuple[mx.array, mx.array]:
         """`best_of` float32 (rows, vocabulary) with Gumbel noise (the Gumbel-max rule)."""
@@ -81,33 +85,111 @@ def best_of(scores: mx.array) -> tuple[mx.array, mx.array]:
     return mx.argmax(scores, axis=-1).astype(mx.uint32), mx.max(scores, axis=-1)
 
 
-class _Cuts:
+class Cuts:
     """Top-p, min-p and top-k of some rows, as one threshold each: the deepest prefix of the order that
     reaches `top_k` tokens or `top_p` of the mass ends there, or at `min_p`."""
 
     def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
-        # Values that cut nothing: more tokens than there are, more mass than there is.
-        self._most = column([p.top_k if 0 < p.top_k < vocabulary else vocabulary + 1 for p in rows])
-        self._mass = column([p.top_p if 0.0 < p.top_p < 1.0 else 2.0 for p in rows])
-        self._least = column([math.log(min(p.min_p, 1.0)) if p.min_p > 0.0 else _NEVER for p in rows])
-        self._ordered = any(0 < p.top_k < vocabulary or 0.0 < p.top_p < 1.0 for p in rows)
+        few, any_number, unordered = list[int](), list[int](), list[int]()
+        for at, row in enumerate(rows):
+            if 0 < row.top_k <= _FEW and vocabulary >= _FEW * _BLOCK:
+                few.append(at)
+            elif 0 < row.top_k < vocabulary or 0.0 < row.top_p < 1.0:
+                any_number.append(at)
+            else:
+                unordered.append(at)
+        self._parts = [
+            (mx.array(own) if len(own) < len(rows) else None, kind([rows[at] for at in own], vocabulary))
+            for kind, own in ((_Few, few), (_AnyNumber, any_number), (_Unordered, unordered))
+            if own
+        ]
+        """With the rows of each as an array, or None for all rows."""
 
     def floor(self, logits: mx.array) -> mx.array:
-        """Return the least logit that is kept, (rows, 1). No sort, which is slow on these devices: one
-        bisection over the threshold serves all three."""
+        """Return the least logit that is kept, (rows, 1)."""
+        if len(self._parts) == 1:
+            return self._parts[0][1].floor(logits)
+        floor = mx.zeros((logits.shape[0], 1))
+        for own, part in self._parts:
+            assert own is not None, "rows of two parts"
+            floor = put(floor, own, part.floor(logits[own]))
+        return floor
+
+
+class _Unordered:
+    """Rows with min-p alone."""
+
+    def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
+        self._least = column([math.log(min(p.min_p, 1.0)) if p.min_p > 0.0 else _NEVER for p in rows])
+
+    def floor(self, logits: mx.array) -> mx.array:
+        return mx.max(logits, axis=-1, keepdims=True) + self._least
+
+
+class _Few(_Unordered):
+    """Rows that keep at most _FEW tokens, whatever their top-p: two passes over the vocabulary.
+
+    These tokens stand in the _FEW blocks with the largest best tokens, or in one of another block's, and then
+    each of those blocks has one that is as large. So only these blocks are sorted.
+    """
+
+    def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
+        super().__init__(rows, vocabulary)
+        self._most = mx.array([p.top_k for p in rows])[:, None]
+        self._mass = _mass(rows) if any(0.0 < p.top_p < 1.0 for p in rows) else None
+
+    def floor(self, logits: mx.array) -> mx.array:
+        first = self._first(logits)
+        best, count = first[:, :1], self._most
+        if self._mass is not None:
+            weights = weight(first - best)
+            before = mx.cumsum(weights, axis=-1) - weights
+            wanted = self._mass * mx.exp(mx.logsumexp(logits, axis=-1, keepdims=True) - best)
+            within = mx.sum(before < wanted, axis=-1, keepdims=True)
+            count = mx.minimum(count, mx.maximum(within, 1))
+        return mx.maximum(best + self._least, mx.take_along_axis(first, count - 1, axis=-1))
+
+    @staticmethod
+    def _first(logits: mx.array) -> mx.array:
+        """The _FEW largest of each row, descending."""
+        rows, vocabulary = logits.shape
+        whole = vocabulary - vocabulary % _BLOCK
+        blocks = logits[:, :whole].reshape(rows, -1, _BLOCK)
+        chosen = mx.argpartition(-mx.max(blocks, axis=-1), kth=_FEW - 1, axis=-1)[:, :_FEW]
+        found = mx.take_along_axis(blocks, chosen[..., None], axis=1).reshape(rows, -1)
+        if whole < vocabulary:
+            found = mx.concatenate([found, logits[:, whole:]], axis=-1)
+        return -mx.sort(-found, axis=-1)[:, :_FEW]
+
+
+class _AnyNumber(_Unordered):
+    """Rows that may keep any number of tokens. No sort of the vocabulary, which is slow on these devices: one
+    bisection over the threshold serves top-p and top-k."""
+
+    def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
+        super().__init__(rows, vocabulary)
+        counted = [0 < p.top_k < vocabulary for p in rows]
+        # More tokens than there are cut nothing.
+        most = [p.top_k if one else vocabulary + 1 for p, one in zip(rows, counted, strict=True)]
+        self._most = column(most) if any(counted) else None
+        self._mass = _mass(rows)
+
+    def floor(self, logits: mx.array) -> mx.array:
         best = mx.max(logits, axis=-1, keepdims=True)
-        floor = best + self._least
-        if not self._ordered:
-            return floor
         weights = weight(logits - best)
         wanted = self._mass * mx.sum(weights, axis=-1, keepdims=True)
         low, high = best - _SPAN, best
         for _ in range(_BISECTIONS):
             middle = (low + high) * 0.5
             inside = logits >= middle
-            mass = mx.sum(mx.where(inside, weights, 0.0), axis=-1, keepdims=True)
-            count = mx.sum(inside, axis=-1, keepdims=True)
-            reached = (count >= self._most) | (mass >= wanted)
+            reached = mx.sum(mx.where(inside, weights, 0.0), axis=-1, keepdims=True) >= wanted
+            if self._most is not None:
+                reached = reached | (mx.sum(inside, axis=-1, keepdims=True) >= self._most)
             low, high = mx.where(reached, middle, low), mx.where(reached, high, middle)
         # Never reached: keep everything, also below the span.
-        return mx.maximum(floor, mx.where(low > best - _SPAN, low, _NEVER))
+        return mx.maximum(best + self._least, mx.where(low > best - _SPAN, low, _NEVER))
+
+
+def _mass(rows: Sequence[Sampling]) -> mx.array:
+    """Top-p, or more mass than there is, which cuts nothing."""
+    return column([p.top_p if 0.0 < p.top_p < 1.0 else 2.0 for p in rows])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -18,6 +19,7 @@ from mlx.utils import tree_map
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.sharding.rank import RanksUnusable
+from scheduler.shared.device_errors import is_device_error
 
 Way: TypeAlias = Literal["tensor", "pipeline"]
 
@@ -40,9 +42,9 @@ class _Trial:
         return 0
 
 
-def way_of(model: Any, ranks: int) -> Way:
-    """How this model divides into that many ranks: by heads, or by layers where that cannot be. Tried on a
-    copy, which shares the weights. Raises RanksUnusable for what cannot be split."""
+def way_of(model: Any, ranks: int, backend: str = "ring") -> Way:
+    """Return how this model divides into that many ranks: by heads, or by layers where that cannot be, and
+    not over NCCL. Tried on a copy, which shares the weights. Raise RanksUnusable for what cannot be split."""
     module = _module_of(model)
     ways: list[Way] = []
     if hasattr(model, "shard"):
@@ -56,12 +58,30 @@ def way_of(model: Any, ranks: int) -> Way:
         try:
             _SPLITS[way](copy.deepcopy(model), _Trial(ranks))
         except Exception as error:  # Modules raise many types for sizes that do not divide.
+            if is_device_error(error):
+                raise
             reasons.append(str(error))
-        else:
-            return way
+            continue
+        if way == "pipeline" and backend == "nccl":
+            raise RanksUnusable(_no_pipeline(model, ranks))
+        return way
     raise RanksUnusable(
         f"{module} does not divide into {ranks} ranks ({'; '.join(reasons)}):"
         f" another number of them may do, or {_INSTEAD}"
+    )
+
+
+def _no_pipeline(model: Any, ranks: int) -> str:
+    """MLX's NCCL back end has collectives, and neither Send nor Recv, which a pipeline is made of."""
+    fitting = []
+    for count in range(2, 2 * ranks + 1) if hasattr(model, "shard") else ():
+        with suppress(Exception):  # Modules raise many types for sizes that do not divide.
+            _shard(copy.deepcopy(model), _Trial(count))
+            fitting.append(str(count))
+    instead = f"take {' or '.join(fitting)} ranks, or {_INSTEAD}" if fitting else _INSTEAD
+    return (
+        f"{_module_of(model)} divides into {ranks} ranks by layers only, and NCCL cannot send from one rank"
+        f" to the next: {instead}"
     )
 
 

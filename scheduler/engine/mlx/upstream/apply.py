@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engine.mlx.upstream import attention, gate
+from scheduler.engine.mlx.upstream import attention, batch_generator, gate
 
 
 def apply() -> None:
@@ -10,3 +10,4 @@ def apply() -> None:
     calls it before it reads a model: importing our packages changes nothing. A second call does nothing."""
     attention.take_over()
     gate.take_over()
+    batch_generator.take_over()

@@ -8,6 +8,7 @@ and how rows join, move and leave.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import mlx.core as mx
@@ -19,6 +20,12 @@ _NO_STOPS = StopSequences()
 
 class OpenGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
     """Rows are inserted without being prefilled."""
+
+    def __init__(self, model: Any, max_rows: int) -> None:
+        """On the default stream, as all else that we compute: with upstream's own stream beside it each join
+        and leave would be an event between two, and an error on one would not be seen on the other."""
+        stream = mx.default_stream(mx.default_device())
+        super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows, stream=stream)
 
     def inserted(
         self, last_tokens: Sequence[int], caches: Sequence[Any], rows: Sequence[Any]
@@ -35,6 +42,14 @@ class OpenGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no type
         batch = self._make_batch(len(rows))
         self._currently_processing.clear()  # Upstream's bookkeeping of its own prefill.
         return uids, batch
+
+
+def take_over() -> None:
+    """Leave it to us what stays resident (`../device.py`). Each `BatchGenerator` would wire as much memory as
+    the system recommends, and wire again, whenever garbage is collected, what was wired before it."""
+    # By its full name: the package has a function of the same name.
+    generate = import_module("mlx_lm.generate")
+    setattr(generate, "maybe_set_recommended_wired_limit", lambda: None)  # noqa: B010 (mypy: no such name)
 
 
 def as_generation(prompts: PromptProcessingBatch, last_tokens: Sequence[int]) -> GenerationBatch:

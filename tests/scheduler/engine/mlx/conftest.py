@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import METAL, forced
+from scheduler.engine.mlx.environment import keep_float32
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.models.random_qwen3 import Shape, write_model
 from scheduler.shared.messages import Ready
@@ -25,7 +27,8 @@ SHAPE = Shape(hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, feed_forwar
 
 
 apply()
-"""As `load` does: some tests make back ends of models that they have not loaded by it."""
+keep_float32(os.environ)
+"""Both as `load` does: some tests make back ends of models that they have not loaded by it."""
 
 
 @dataclass(frozen=True, slots=True)

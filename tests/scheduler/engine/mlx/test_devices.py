@@ -7,7 +7,9 @@ graph, so a seed's answer on x86 is not its answer on a GPU; on each it depends 
 from __future__ import annotations
 
 import ast
+import gc
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +20,20 @@ import msgspec
 import pytest
 
 from scheduler.engine.device import Traits
+from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, MlxDevice, device, forced
+from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry
+from scheduler.engine.mlx.kv.batch_rows import BatchRows
+from scheduler.engine.mlx.kv.padded_rows import PaddedRows
+from scheduler.engine.mlx.loading import load
+from scheduler.engine.pace import PrefillPace
 from scheduler.errors import RequestRefused
-from scheduler.shared.messages import Submit
-from tests.contracts.journal import GREEDY
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.shared.messages import SetMemoryLimit, Submit, Wired
+from tests.contracts.journal import GREEDY, request
+from tests.examples import sampled
 from tests.repo.tree import ROOT, modules
+from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
 DEVICES = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86": X86}
@@ -30,6 +41,7 @@ DEVICES = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86": X86}
 BRANCHES = {
     ("backend.py", "evaluation_seconds"): "upstream/test_layer_slices.py",
     ("backend.py", "most_buffers"): "test_devices.py",
+    ("kv/batch_rows.py", "exp_is_slow"): "test_devices.py",
     ("cpu/softmax.py", "exp_is_slow"): "cpu/test_softmax.py",
     ("upstream/gate.py", "exp_is_slow"): "cpu/test_swiglu.py",
     ("device.py", "kind"): "test_devices.py",
@@ -97,13 +109,53 @@ def _tokens(family: str, device: Traits, seed: int, **sampling: Any) -> list[lis
     return [engine.heard[submit.request_id].tokens for submit in submits]
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "lfm2"])
+@pytest.mark.parametrize("family", sampled(["qwen3", "gpt_oss", "lfm2"], ["gpt_oss"]))
 def test_greedy_tokens_are_the_same_whatever_the_device(family: str) -> None:
     """Attention by MLX or by us, gate and softmax on the host or in the graph, draws at once or deferred."""
     expected = _tokens(family, X86, 3)
     assert len({tuple(tokens) for tokens in expected}) > 4
     for name, traits in DEVICES.items():
         assert _tokens(family, traits, 3) == expected, name
+
+
+@pytest.mark.parametrize(("device", "chunk"), [(METAL, "causal"), (CUDA, "causal"), (X86, None)])
+def test_rows_without_padding_need_no_mask(device: Traits, chunk: str | None) -> None:
+    """Kernels that are fused with an array read it in each layer; CUDA has none for a decode step."""
+    with forced(device):
+        even = BatchRows(0, PaddedRows([0, 0], 8), BatchGeometry(((), ()), (0, 0)))
+        ragged = BatchRows(0, PaddedRows([0, 3], 8), BatchGeometry(((), ()), (0, 3)))
+        assert even.make_mask(1) is None
+        mask = even.make_mask(4)
+        assert isinstance(mask, mx.array) if chunk is None else mask == chunk
+        assert even.make_mask(4, return_array=True).shape == (2, 1, 4, 12)
+        assert even.make_mask(4, window_size=3).shape == (2, 1, 4, 12)
+        assert ragged.make_mask(1).shape == (2, 1, 1, 9)
+        assert ragged.make_mask(4).shape == (2, 1, 4, 12)
+
+
+@pytest.mark.parametrize("device", [METAL, CUDA], ids=["metal", "cuda"])
+def test_fused_attention_gets_no_mask_where_no_row_is_padded(
+    device: Traits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row alone, and rows of one length together: in their chunks and in every decode step."""
+    masks: list[object] = []
+    fused = mx.fast.scaled_dot_product_attention
+
+    def attend(*args: Any, mask: Any = None, **fields: Any) -> mx.array:
+        masks.append("array" if isinstance(mask, mx.array) else mask)
+        return fused(*args, mask=mask, **fields)
+
+    with forced(device):
+        engine = engine_of("qwen3", budget_bytes=0, prefill_chunk_tokens=64)
+        monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", attend)
+        together = [engine.submit(words(21, at)) for at in range(3)]
+        engine.turn([engine.submit(words(30, 9))])
+        engine.finish()
+        engine.turn(together)
+        engine.finish()
+    assert set(masks) == {None, "causal"}
+    for submit in together:
+        engine.check(submit)
 
 
 @pytest.mark.parametrize("device", [X86, METAL], ids=["on the host", "in the graph"])
@@ -148,15 +200,83 @@ def test_states_count_among_the_buffers() -> None:
         assert layout.arrays == (of_segment, of_snapshot), family
 
 
-@pytest.mark.parametrize(("device", "asked"), [(METAL, [1000]), (CUDA, []), (X86, [])])
+@pytest.mark.parametrize(
+    ("device", "wired", "asked"),
+    [
+        (METAL, "weights", [700]),
+        (METAL, "all", [1000]),
+        (METAL, "off", []),
+        (CUDA, "weights", []),
+        (X86, "all", []),
+    ],
+)
 def test_only_metal_keeps_memory_wired(
-    device: Traits, asked: list[int], monkeypatch: pytest.MonkeyPatch
+    device: Traits, wired: Wired, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Elsewhere MLX raises."""
-    wired: list[int] = []
-    monkeypatch.setattr(mx, "set_wired_limit", wired.append)
-    MlxDevice(device).limit_wired(1000)
-    assert wired == asked
+    """Elsewhere MLX raises. What is allocated are the weights, once nothing is left of loading them."""
+    calls: list[object] = []
+    monkeypatch.setattr(mx, "clear_cache", lambda: calls.append("cleared"))
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 700)
+    monkeypatch.setattr(mx, "set_wired_limit", calls.append)
+    MlxDevice(device).wire(wired, 1000)
+    assert calls == (["cleared", *asked] if asked else [])
+
+
+def test_the_memory_limit_bounds_what_is_wired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two engines on a Mac have half of it each."""
+    asked: list[int] = []
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 700)
+    monkeypatch.setattr(mx, "set_wired_limit", asked.append)
+    MlxDevice(METAL).wire("weights", 500)
+    assert asked == [500]
+
+
+def test_wiring_is_set_once_in_an_engine_s_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By none of the load check's batches, nor by the batch, as mlx-lm's would, nor when they are collected,
+    nor when the parent changes the limit."""
+    asked: list[int] = []
+
+    def wire(most: int) -> int:
+        asked.append(most)
+        return 1
+
+    monkeypatch.setattr(mx, "set_wired_limit", wire)
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(mx, "device_info", lambda *of: {"max_recommended_working_set_size": 1 << 40})
+    with forced(METAL):
+        backend = load(load_of(EMBEDDED_FOLDER, memory_limit=float(2 << 30)), lambda stage: None)
+        assert len(asked) == 1
+        loop = EngineLoop(backend, 2, PrefillPace(64))
+        loop.turn([SetMemoryLimit(3 << 30, 1, 3 << 30)])
+        loop.turn([request(1, [1, 2, 3], 4)])
+        while not loop.idle:
+            loop.turn([])
+        del loop, backend
+        gc.collect()
+    assert len(asked) == 1
+
+
+def test_nothing_is_freed_under_a_step_in_flight_on_metal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its command buffers hold no references. Elsewhere a wait would only cost time."""
+    calls: list[str] = []
+    monkeypatch.setattr(mx, "synchronize", lambda: calls.append("waited"))
+    monkeypatch.setattr(mx, "clear_cache", lambda: calls.append("freed"))
+    MlxDevice(METAL).clear_pool()
+    MlxDevice(METAL).free_buffers()
+    assert calls == ["waited", "freed"] * 2
+    calls.clear()
+    MlxDevice(CUDA).free_buffers()
+    assert calls == ["freed"]
+
+
+def test_buffers_are_freed_and_wired_in_one_place() -> None:
+    """So that the tests above hold for all of it."""
+    users = [
+        str(path.relative_to(ROOT))
+        for path in modules("scheduler")
+        if re.search(r"mx\.(clear_cache|set_wired_limit)\b", path.read_text())
+    ]
+    assert users == ["scheduler/engine/mlx/device.py"]
 
 
 @pytest.mark.parametrize(("device", "allowed"), [(METAL, 300 << 20), (X86, 64 << 20)])

@@ -15,7 +15,6 @@ from dataclasses import asdict
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
@@ -60,7 +59,7 @@ def run(rank: Rank, name: str, scenes: str = "", forced: str = "") -> dict[str, 
     """Of one rank: what the scenes show (all of them, or those named, with commas), how far the logits of one
     prompt are from the unsplit model's, as a fraction of the largest, and its bytes of a token. `forced`: a
     way to split, whatever would be chosen."""
-    with mx.stream(generation_stream), wide():
+    with wide():
         model, model_type = build(name)
         part = mend(copy.deepcopy(model))
         try:

@@ -79,6 +79,16 @@ def test_layers_go_to_ranks_where_heads_do_not_divide() -> None:
     assert len(model.layers) == 2
 
 
+def test_nccl_has_no_pipeline() -> None:
+    """MLX's back end for it has neither Send nor Recv. Heads go over it, in numbers that are named."""
+    sizes = {"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 6}
+    model = _model("qwen3_moe", **sizes)
+    assert way_of(model, 2, "nccl") == "tensor"
+    assert way_of(model, 3, "jaccl") == "pipeline"
+    with pytest.raises(RanksUnusable, match=r"only, and NCCL cannot send.*take 2 or 4 ranks"):
+        way_of(model, 3, "nccl")
+
+
 def test_a_trial_leaves_the_model_whole() -> None:
     model, _ = build("qwen3_moe")
     with pytest.raises(RanksUnusable):

@@ -10,6 +10,7 @@ import mlx.core as mx
 import pytest
 
 from scheduler.shared.messages import Submit
+from tests.examples import sampled
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, model_of, words
 from tests.scheduler.engine.mlx.sixteen_bit.conftest import SIXTEEN_BIT
@@ -58,7 +59,7 @@ def test_in_float32_the_gpu_s_branches_give_the_same_tokens(family: str) -> None
 
 
 @pytest.mark.parametrize("name", sorted(SIXTEEN_BIT))
-@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "lfm2"])
+@pytest.mark.parametrize("family", sampled(["qwen3", "gemma3_text", "lfm2"], ["qwen3"]))
 def test_a_row_leaves_its_own_course_only_where_rounding_decides(family: str, name: str) -> None:
     """Tolerance: a batch's products have other shapes than one row's, and in 16 bits their rounding decides
     between tokens with logits this close. Up to the first token that differs it is an equality; there the

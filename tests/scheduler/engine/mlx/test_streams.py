@@ -1,0 +1,68 @@
+"""Every MLX operation of an engine runs on one stream.
+
+With two, each join and leave is an event between them, an error on one is not seen on the other, and
+upstream reports hangs (mlx#3830). On a CPU a stream is a thread of its own, made at its first use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+from tests.repo.tree import modules
+
+_SCENE = """
+import os
+
+import mlx.core as mx
+from mlx_lm.generate import generation_stream
+
+from loadtests.processes import threads
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.mlx.loading import load
+from scheduler.engine.pace import PrefillPace
+from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from tests.contracts.journal import prompt_of, request
+from tests.scheduler.engine.mlx.loads import load_of
+
+
+def refuse(*args, **fields):
+    raise AssertionError("a second stream")
+
+
+for name in ("stream", "new_stream", "new_thread_local_stream", "set_default_stream"):
+    ordinary = getattr(mx, name)
+    setattr(mx, name, refuse)
+    if name == "stream":
+        stream = ordinary
+
+loop = EngineLoop(load(load_of(EMBEDDED_FOLDER), lambda stage: None), 4, PrefillPace(16))
+long = prompt_of(40, 1)
+loop.turn([request(1, long, 9), request(2, long[:20], 4), request(3, [5], 6)])
+while not loop.idle:
+    loop.turn([])
+loop.turn([request(4, long, 3)])
+while not loop.idle:
+    loop.turn([])
+mx.eval(mx.ones((4,)) + 1)
+before = threads(os.getpid())
+with stream(generation_stream):
+    mx.eval(mx.ones((4,)) + 1)
+print(threads(os.getpid()) - before)
+"""
+
+
+def test_mlx_lms_own_stream_is_never_used() -> None:
+    """Its thread is made only after all that an engine does: a load with its checks, prompts that join,
+    decode and share a prefix."""
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run([sys.executable, "-c", _SCENE], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
+
+
+def test_no_module_asks_for_a_stream() -> None:
+    """Whatever the test above does not run."""
+    named = re.compile(r"generation_stream|mx\.(stream|new_\w*stream|set_default_stream)\b")
+    assert not [path for path in modules("scheduler") if named.search(path.read_text())]
