@@ -1,7 +1,7 @@
 """Keep a Mac awake while requests run.
 
-One that nobody touches sleeps after some minutes, also in the middle of an answer, and a request over the
-network does not wake it. `scheduler/intake/system_sleep.py` repairs only the clocks afterwards.
+A Mac without input sleeps after some minutes, also in the middle of an answer, and a request over the network
+does not wake it. `scheduler/intake/system_sleep.py` repairs only the clocks afterwards.
 """
 
 from __future__ import annotations

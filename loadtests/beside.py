@@ -61,7 +61,7 @@ class Beside:
 
 
 class _Chats:
-    """Streams that go on until cancelled; `take` returns the gaps since it was last called."""
+    """Streams that continue until cancelled; `take` returns the gaps since it was last called."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self._http = http

@@ -122,7 +122,7 @@ async def with_server(
     """Run `body` with a target that has started and answered; stop it when `body` returns, raises or is
     cancelled.
 
-    If the server dies meanwhile, `body` goes on and records the failures, and `note` is called. Raise
+    If the server dies meanwhile, `body` continues and records the failures, and `note` is called. Raise
     LaunchError if the server did not start.
     """
     port = free_port()

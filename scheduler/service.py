@@ -92,8 +92,8 @@ class Scheduler:
         share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
     ) -> None:
         """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
-        goes on while the machine sleeps. `model_name`: of the metrics, if none are given.
-        `share_of`: an engine's part of the memory of all models."""
+        runs while the machine sleeps. `model_name`: of the metrics, if none are given. `share_of`: an
+        engine's part of the memory of all models."""
         self.metrics = metrics or Metrics().of_model(model_name)
         self.model_loader: ModelLoader = _AlwaysLoaded()
         self._recorder = RequestRecorder(self.metrics, tracer)

@@ -9,4 +9,4 @@ from scheduler.errors import StartupError
 
 
 class OperatorError(StartupError):
-    """The command cannot go on: one or two lines that say what is wrong and what to do. Exit code 1."""
+    """The command cannot continue: one or two lines with the cause and the remedy. Exit code 1."""

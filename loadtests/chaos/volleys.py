@@ -19,7 +19,7 @@ requests."""
 
 MOST_UNEVEN_SECONDS = 1.0
 TRUSTED_DELTAS = 4
-"""A stream that has had this many from an engine is trusted, and goes on at another one at once."""
+"""A stream that has had this many from an engine is trusted, and continues at another one at once."""
 
 
 @dataclass(frozen=True, slots=True)

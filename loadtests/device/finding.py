@@ -50,7 +50,7 @@ class DeviceReport:
 
 
 def attempt(name: str, measure: Callable[[], Finding]) -> Finding:
-    """Return its finding; what raises is one, too, and the next measurement goes on."""
+    """Return its finding. An exception is one, too, and the next measurement follows."""
     try:
         return measure()
     except Exception as error:  # A device that we have never run on may raise anything.

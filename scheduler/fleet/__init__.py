@@ -1,1 +1,1 @@
-"""Several models behind one server: who is loaded, and how they share one device and its tenants."""
+"""Several models behind one server: which are loaded, and how they share one device and its tenants."""

@@ -135,7 +135,7 @@ class Fleet:
             await model.scheduler.run()
 
     def turn(self, now: float) -> None:
-        """Decide who is loaded, and begin what follows from it."""
+        """Decide which models are loaded, and begin what follows from it."""
         self._notify()
         self._change = trio.Event()
         for model in self:

@@ -256,7 +256,7 @@ class StreamRecord:
         return bool(self.unread) and isinstance(self.unread[-1], End)
 
     def forget_unread(self) -> End | None:
-        """Return what is unread is no part of the answer. Return its end, if it has come."""
+        """Drop what is unread: it is no part of the answer. Return its end, if it has come."""
         end = self.unread[-1] if self.unread else None
         self.output_tokens -= sum(not isinstance(part, End) for part in self.unread)
         self.unread.clear()

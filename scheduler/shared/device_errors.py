@@ -62,8 +62,8 @@ def device_fault(text: str) -> DeviceFault | None:
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Whether the device, or its memory, failed: it says nothing of the model, the adapter or the file that
-    was being tried, and arrays that were being computed are garbage."""
+    """Return whether the device, or its memory, failed: it says nothing of the model, the adapter or the file
+    that was being tried, and arrays that were being computed are garbage."""
     if isinstance(error, MemoryError):
         return True
     text = str(error)

@@ -1,4 +1,4 @@
-"""The first frame of a connection over TCP, and who is let in by it. Pure: without I/O.
+"""The first frame of a connection over TCP, and which peers it admits. Pure: without I/O.
 
 A connection is worth nothing until its Hello has the token of those that it dials: 32 random bytes,
 compared in constant time.

@@ -28,7 +28,7 @@ def connect_failure(error: Exception, address: str) -> str:
 
 
 def _is_near(address: str) -> bool:
-    """Whether it may be on the local network, as any name may be."""
+    """Return whether it may be on the local network, as any name may be."""
     try:
         return ip_address(address.partition("%")[0]).is_private
     except ValueError:

@@ -361,7 +361,8 @@ class PrefillOut(WireStruct, frozen=True):
 
 class PromptLogprobsOut(WireStruct, frozen=True):
     """Log-probabilities of a request's prompt tokens from position `start` on. They come in order, from
-    position 1 (nothing comes before the first token), and once: a preempted request goes on where it was."""
+    position 1 (nothing comes before the first token), and once: a preempted request continues where it
+    was."""
 
     request_id: int
     start: int

@@ -1,7 +1,8 @@
 """The thinking budget of one answer, by token ids.
 
 Its state is a function of the budget and the answer's ids so far, and of nothing else: a preempted or resumed
-answer goes on with what it would have had. The engine forces tokens by it, the server counts reasoning by it.
+answer continues with what it would have had. The engine forces tokens by it, the server counts reasoning by
+it.
 
 A budget of N leaves at most N tokens between opening and end marks, over all reasoning of the answer. When
 they are spent the end mark is forced, token by token: what the model has begun of it is completed. From then

@@ -43,8 +43,8 @@ def answer_once(
     output: TextIO,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> None:
-    """Write the answer while it comes. Raise OperatorError if it fails, SystemExit on Ctrl-C or if nobody
-    reads it."""
+    """Write the answer while it comes. Raise OperatorError if it fails, SystemExit on Ctrl-C or if its reader
+    has left."""
     # What a terminal shows must not steer it; a file gets what the model wrote.
     shown = printable if output.isatty() else str
     answer = Answer(0.0)

@@ -22,7 +22,7 @@ _MOST_LIVE_CHARACTERS = 8000
 
 def finished(text: str) -> int:
     """Return how much of Markdown that is still being written will not change: what is before the last blank
-    line outside code, unless the line behind it is indented and so may go on with a list."""
+    line outside code, unless the line behind it is indented and so may continue a list."""
     end = at = 0
     fence = ""
     is_blank = False

@@ -12,7 +12,7 @@ from api.cli.models.memory_plan import MemoryPlan
 from api.version import Version
 
 PortState: TypeAlias = Literal["free", "penstock", "taken", "refused"]
-"""`refused`: nobody listens there, and `serve` could not: ports below 1024 need root."""
+"""`refused`: no program listens there, and `serve` could not: ports below 1024 need root."""
 
 
 @dataclass(frozen=True, slots=True)

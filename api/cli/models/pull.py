@@ -116,8 +116,8 @@ def _progress(console: Console, total_bytes: int) -> Iterator[_Lines | _Bars]:
 def pull(model: str, revision: str) -> None:
     """Download a model from the Hugging Face hub, as mlx-community/Qwen3-8B-4bit.
 
-    A download that was cut goes on where it stopped. Each file is compared with the hub's checksum. HF_TOKEN
-    is sent for gated and private models; HF_HOME and HF_ENDPOINT say where to and where from.
+    A download that was cut continues where it stopped. Each file is compared with the hub's checksum.
+    HF_TOKEN is sent for gated and private models; HF_HOME and HF_ENDPOINT say where to and where from.
     """
     # Imported here: it takes a second, and wrong arguments do not need it.
     from huggingface_hub import constants, get_token

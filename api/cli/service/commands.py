@@ -167,7 +167,7 @@ def install(
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """What the arguments make of a service. `url`: None for an engine, which nobody can ask."""
+    """What the arguments make of a service. `url` is None for an engine, which has no port."""
 
     url: str | None = None
     addresses: tuple[str, ...] = ()
@@ -254,8 +254,8 @@ def restart(name: str, system: bool, ready_seconds: float, arguments: tuple[str,
     """Drain the service and start it again: with a new version of its program, with a changed environment
     file, or with other ARGUMENTS of penstock serve.
 
-    Under systemd nobody is refused: connections wait until the new process is ready. Under launchd they are
-    refused meanwhile.
+    Under systemd no client is refused: connections wait until the new process is ready. Under launchd they
+    are refused meanwhile.
     """
     which = _here(name, system)
     places = which.places

@@ -1,6 +1,6 @@
 """The file of a service's variables: API keys, tokens of a hub, the device to use.
 
-Keys are in it and nowhere else: everybody on the machine can read a command line, and units are often
+Keys are in it and nowhere else: every user of the machine can read a command line, and units are often
 readable, too. Lines are `NAME=value`; a value may stand in quotes, of which only the outermost go; `#` begins
 a comment line.
 """

@@ -289,7 +289,7 @@ class MemoryWatch:
 
     def _report(self, error: Exception) -> None:
         """Accounting must not end a stream: the last allowance stands. Logged once: it may come each step.
-        Raises the device's errors: they are of the steps before."""
+        Raise the device's errors: they are of the steps before."""
         if is_device_error(error):
             raise error
         if not self._failed:

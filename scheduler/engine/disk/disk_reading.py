@@ -20,7 +20,7 @@ class ReadOutcome:
     """The snapshot, if all requested blocks were found."""
 
 
-class Reading:
+class DiskRead:
     """Always ends with an outcome, which is empty after a cancel or an error."""
 
     def __init__(

@@ -19,7 +19,7 @@ from pathlib import Path
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Key, Place
 from scheduler.engine.disk.block_file import Content
 from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
-from scheduler.engine.disk.disk_reading import Reading, ReadOutcome
+from scheduler.engine.disk.disk_reading import DiskRead, ReadOutcome
 from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
 
 _LOOK_SECONDS = 5.0
@@ -48,7 +48,7 @@ class DiskStatistics:
 
 
 class DiskTier:
-    """One thread (the engine's) calls it; any thread may call `statistics` and `Reading.cancel`."""
+    """One thread (the engine's) calls it; any thread may call `statistics` and `DiskRead.cancel`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class DiskTier:
         self._closing = self._working = self._looking = False
         self._clock = clock
         self._looked_at = clock()
-        self._readings: queue.SimpleQueue[Reading | None] = queue.SimpleQueue()
+        self._readings: queue.SimpleQueue[DiskRead | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="disk writer", daemon=True)
         self._reader = threading.Thread(target=self._read, name="disk reader", daemon=True)
         self._writer.start()
@@ -149,7 +149,7 @@ class DiskTier:
         *,
         snapshot: int = 0,
         when_done: Callable[[], None] | None = None,
-    ) -> Reading:
+    ) -> DiskRead:
         """Read the whole blocks in tokens [start, end) and, if not 0, the snapshot at that position.
 
         `start` is a multiple of BLOCK_TOKENS. All of it is in host memory when the reading ends: read a
@@ -159,7 +159,7 @@ class DiskTier:
         ends = range(start + BLOCK_TOKENS, min(end, chain.tokens) + 1, BLOCK_TOKENS)
         blocks = tuple(chain.block(block_end) for block_end in ends)
         state = chain.snapshot(snapshot, self._lone_snapshots) if snapshot else None
-        reading = Reading(blocks, state, when_done)
+        reading = DiskRead(blocks, state, when_done)
         with self._changed:
             for place in (*blocks[-1:], *([state] if state else [])):
                 self._touch(place.key)
@@ -306,7 +306,7 @@ class DiskTier:
             self._store.fail(error)
         return True
 
-    def _perform(self, reading: Reading) -> ReadOutcome:
+    def _perform(self, reading: DiskRead) -> ReadOutcome:
         """Read the snapshot first: without it the blocks are useless if both were requested."""
         contents: list[Content] = []
         for place in (*([reading.snapshot] if reading.snapshot else []), *reading.blocks):

@@ -76,7 +76,8 @@ class MlxDevice:
 
     @property
     def float32(self) -> Float32:
-        """What products of float32 numbers are computed in, on a device that has TF32: an M5, and CUDA."""
+        """Return what products of float32 numbers are computed in, on a device that has TF32: an M5, and
+        CUDA."""
         return "tf32" if self.traits.kind != "cpu" and tf32_allowed() else "float32"
 
     @property

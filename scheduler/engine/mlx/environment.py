@@ -32,5 +32,5 @@ def keep_float32(environment: MutableMapping[str, str]) -> None:
 
 
 def tf32_allowed() -> bool:
-    """Whether products of float32 numbers may be TF32's, where the device has it."""
+    """Return whether products of float32 numbers may be TF32's, where the device has it."""
     return os.environ.get(_TF32, "1").strip() != "0"

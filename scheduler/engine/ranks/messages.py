@@ -48,7 +48,7 @@ class Joined(WireStruct, frozen=True, tag="joined"):
 
 
 class RankFailed(WireStruct, frozen=True, tag="failed"):
-    """This rank cannot go on, and is about to exit: one line, and a traceback."""
+    """This rank cannot continue, and is about to exit: one line, and a traceback."""
 
     error: str
     stack: str

@@ -18,7 +18,7 @@ from scheduler.engine.sequence import Sequence
 
 
 class RanksDisagree(Exception):
-    """Equal plans had different results. The engine cannot go on: its ranks compute different requests."""
+    """Equal plans had different results. The engine cannot continue: its ranks compute different requests."""
 
 
 class PlanClock:
@@ -93,7 +93,7 @@ class OtherRank:
         """Requests that the last plan refused: rank 0 must have refused them as well."""
 
     def carry_out(self, message: ToRank) -> None:
-        """Raise RanksDisagree, and what the back end raises, after which this rank cannot go on."""
+        """Raise RanksDisagree, and what the back end raises, after which this rank cannot continue."""
         match message:
             case StepPlan():
                 self._execute(message)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain
 from scheduler.engine.disk.block_file import Content
-from scheduler.engine.disk.disk_reading import Reading, ReadOutcome
+from scheduler.engine.disk.disk_reading import DiskRead, ReadOutcome
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
@@ -45,7 +45,7 @@ class _Fetch:
     snapshot: int
     """The position of the state, which is read last; 0: none is needed."""
     start: int
-    reading: Reading
+    reading: DiskRead
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class PrefixDisk:
         same = fetch.salt == sequence.submit.salt and tokens <= max(fetch.end, fetch.snapshot)
         return same and common_run(fetch.tokens, 0, sequence.tokens, tokens) == tokens
 
-    def _read(self, chain: Chain, start: int, end: int, snapshot: int) -> Reading:
+    def _read(self, chain: Chain, start: int, end: int, snapshot: int) -> DiskRead:
         last = min(end, start + _SLICE_TOKENS)
         return self.tier.start_read(chain, start, last, snapshot=snapshot if last == end else 0)
 
