@@ -103,7 +103,7 @@ class Inbox(Generic[_Incoming]):
                 return commands
 
     def send(self, message: WireStruct) -> None:
-        """Send a message. Blocks while the parent is behind by more than the link's buffer, which is a
+        """Send a message. Blocks while the server is behind by more than the link's buffer, which is a
         thousand step frames of 32 rows."""
         with self._sending:
             self._link.sendall(encode(message))
