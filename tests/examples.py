@@ -21,7 +21,7 @@ def examples(usual: int) -> int:
 
 def sampled(cases: Iterable[Any], sample: Sequence[Any]) -> list[Any]:
     """Return the cases of one rule as parameters: those of the sample are tried in every run, the others are
-    `long`. Name what shows most first: `make test-fast` tries the sample's beginning."""
+    `long`. `make test-fast` tries the beginning of the sample."""
     cases = list(cases)
     assert set(sample) <= set(cases), "the sample has what is no case"
     tried = sample[: ceil(len(sample) * min(1.0, _PART))]
