@@ -28,6 +28,7 @@ def several(schedulers: Mapping[str, Scheduler]) -> ServedModels:
 
 def app_of(models: ServedModels, **options: Any) -> FastAPI:
     """`options`: the fields of `AppOptions`, and what else `make_app` takes."""
+    options.setdefault("stall_seconds", 60.0)
     chosen = {each.name: options.pop(each.name) for each in fields(AppOptions) if each.name in options}
     return make_app(models, AppOptions(**chosen), **options)
 

@@ -57,6 +57,7 @@ class Asking:
         self.events = 0
         """The number of events of a stream so far."""
         self.reply: Reply | None = None
+        self._has_left = False
         self._body = json.dumps(ask.body).encode() if isinstance(ask.body, dict) else ask.body
         self._connection = HTTPConnection("127.0.0.1", port, timeout=timeout_seconds)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -72,6 +73,7 @@ class Asking:
 
     def hang_up(self) -> None:
         """Disconnect, whether or not there is an answer."""
+        self._has_left = True
         if (sock := self._connection.sock) is not None:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -86,7 +88,10 @@ class Asking:
             finally:
                 self.sent.set()
             answer = self._connection.getresponse()
-            self.reply = judged(self.ask.dialect, answer.status, b"".join(self._lines(answer)))
+            reply = judged(self.ask.dialect, answer.status, b"".join(self._lines(answer)))
+            # The answer ends where its client left: that is none.
+            cut = self._has_left and reply.outcome is Outcome.WRONG
+            self.reply = Reply(Outcome.WRONG, 0, "left in the middle of the answer") if cut else reply
         except (OSError, HTTPException) as error:
             self.reply = Reply(Outcome.WRONG, 0, repr(error))
         finally:

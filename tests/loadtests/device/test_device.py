@@ -16,6 +16,8 @@ from loadtests.device.finding import DeviceReport, Finding, Section, attempt
 from scheduler.engine.mlx.device import device
 from tests.repo.tree import ROOT
 
+pytestmark = pytest.mark.timeout(600)  # A minute beside other tests.
+
 
 @pytest.fixture(scope="module")
 def quick_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
