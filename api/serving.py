@@ -28,8 +28,8 @@ from api.dialects.responses.store import ResponseStore
 from api.http.inherited_sockets import inherited_listeners
 from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.http.server import Server
+from api.http.service_notice import ServiceNotice
 from api.options.settings import ServeSettings
-from api.service_notice import ServiceNotice
 from api.sleep_prevention import stay_awake
 from api.version import own_version
 from scheduler.errors import StartupError

@@ -18,7 +18,7 @@ PARTS = {
         "tests/api/cli/service",
         "tests/api/cli/test_started_server.py",
         "tests/api/cli/models/test_convert.py",
-        "tests/api/test_service_notice.py",
+        "tests/api/http/test_service_notice.py",
         "tests/api/test_sleep_prevention.py",
         "tests/api/bodies/test_freed_memory.py",
     ),
