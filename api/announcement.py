@@ -1,7 +1,5 @@
-"""The lines for the operator when an engine can take requests: what runs, where, and a command that tries it.
-
-A file of its own because `serving.py` connects the parts, and this only describes them.
-"""
+"""The lines for the operator when an engine can take requests: what runs, where, and a command that
+tries it."""
 
 from __future__ import annotations
 

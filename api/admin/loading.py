@@ -1,7 +1,4 @@
-"""`/v1/models/NAME/load` and `/unload`: what requests and idleness do by themselves, for operators.
-
-A file of its own because every dialect lists models, and only operators load them.
-"""
+"""`/v1/models/NAME/load` and `/unload`: what requests and idleness do by themselves, for operators."""
 
 from __future__ import annotations
 

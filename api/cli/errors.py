@@ -1,7 +1,4 @@
-"""What an operator's command raises when it cannot do its work.
-
-A file of its own because every command imports it, and the command line, which must not import any of them.
-"""
+"""What an operator's command raises when it cannot do its work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Descriptors held to have one left for accept when the process has no other.
 
 Without it, clients in the listen backlog would get no answer for as long as something else holds all
-descriptors. A file of its own because nothing else here opens files.
+descriptors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The places that connections take: some are served, some more refused, and the rest wait.
-
-A file of its own because it alone decides what happens to a connection when it is accepted.
-"""
+"""The places that connections take: some are served, some more refused, and the rest wait."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Whether an MLX back end is installed, seen without importing it: on Linux an extra chooses one.
-
-A file of its own because the server asks before it loads anything, and `penstock doctor` reports the same.
-"""
+"""Whether an MLX back end is installed, seen without importing it: on Linux an extra chooses one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The value of `--effort-tokens`: a thinking budget for each reasoning effort.
-
-A file of its own because `settings.py`, its one user, names options and has no room for their languages.
-"""
+"""The value of `--effort-tokens`: a thinking budget for each reasoning effort."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Parses an option's text, where its type alone does not decide the value.
-
-A file of its own because `settings.py` is the list of options, and nothing else.
-"""
+"""Parses an option's text, where its type alone does not decide the value."""
 
 from __future__ import annotations
 

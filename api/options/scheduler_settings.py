@@ -1,7 +1,4 @@
-"""The scheduler's configuration, from the options of `penstock serve`.
-
-A file of its own because `settings.py` is the list of options, and nothing else.
-"""
+"""The scheduler's configuration, from the options of `penstock serve`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """`penstock bench chaos` and `penstock bench long-soak`: exit 1 if an answer was lost or changed, or memory
 grew.
-
-A file of its own because tests use the runs without a command line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`penstock bench device`: exit 1 if a branch of the engine is wrong on this device.
-
-A file of its own because the command line starts the measurements in another process, with the engine's BLAS.
-"""
+"""`penstock bench device`: exit 1 if a branch of the engine is wrong on this device."""
 
 from __future__ import annotations
 

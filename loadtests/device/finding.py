@@ -1,7 +1,4 @@
-"""What the measurements of a device found: one line each, with figures, and whether it is as it should be.
-
-A file of its own because measurements and the report share it, and a report is read without MLX.
-"""
+"""What the measurements of a device found: one line each, with figures, and whether it is as it should be."""
 
 from __future__ import annotations
 

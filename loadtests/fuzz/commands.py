@@ -1,7 +1,4 @@
-"""`penstock bench fuzz`: exit 1 if an engine died, an answer failed, or the event loop stalled.
-
-A file of its own because tests use the run without a command line.
-"""
+"""`penstock bench fuzz`: exit 1 if an engine died, an answer failed, or the event loop stalled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rules of eviction to compare the server's with: least recently used, and the segmented one that it had.
-
-A file of its own because they are what a reader would replace to try another rule.
-"""
+"""Rules of eviction to compare the server's with: least recently used, and the segmented one that it had."""
 
 from __future__ import annotations
 

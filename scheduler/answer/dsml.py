@@ -4,8 +4,6 @@ parser for it.
     <｜DSML｜function_calls>
     <｜DSML｜invoke name="f"><｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter></｜DSML｜invoke>
     </｜DSML｜function_calls>
-
-A file of its own because it has the interface of mlx-lm's parser modules.
 """
 
 from __future__ import annotations

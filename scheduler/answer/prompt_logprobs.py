@@ -2,8 +2,6 @@
 
 They are kept as they came, and spelled where they are written. The first of a request's choices gets them,
 once, with its end. When an engine dies before the prompt is whole, the next one begins again.
-
-A file of its own because the pipeline reads answers, and this is no part of one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Makes the back end that a Load asks for.
-
-A file of its own because two programs start one: the engine, and the other ranks of an engine of several.
-"""
+"""Makes the back end that a Load asks for."""
 
 from __future__ import annotations
 

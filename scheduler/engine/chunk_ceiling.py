@@ -3,8 +3,7 @@
 A system ends GPU work that takes too long (Metal's watchdog, or the window server's), and the process with
 it. The server then halves the ceiling of the next engine (`scheduler/engine_bounds.py`). Here it climbs back
 by a quarter after a number of chunks of its full size; the server learns it from the counters, so that the
-next timeout halves what was tried last. A file of its own because neither the loop nor the plan should count
-chunks.
+next timeout halves what was tried last.
 """
 
 from __future__ import annotations

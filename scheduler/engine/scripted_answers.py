@@ -1,7 +1,4 @@
-"""What the scripted engine answers, by arithmetic on the prompt.
-
-A file of its own because tests and load tests compute the expected answers by it.
-"""
+"""What the scripted engine answers, by arithmetic on the prompt."""
 
 from __future__ import annotations
 

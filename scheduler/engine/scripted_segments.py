@@ -1,7 +1,4 @@
-"""What the scripted engine caches: runs of tokens without arrays.
-
-A file of its own because the back end's answers do not depend on it.
-"""
+"""What the scripted engine caches: runs of tokens without arrays."""
 
 from __future__ import annotations
 

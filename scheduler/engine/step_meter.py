@@ -1,7 +1,4 @@
-"""What the engine's steps took and computed.
-
-A file of its own because it measures what the loop does, and decides nothing.
-"""
+"""What the engine's steps took and computed."""
 
 from __future__ import annotations
 

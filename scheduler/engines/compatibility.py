@@ -1,7 +1,4 @@
-"""Decides whether an engine may join its pool: any engine must be able to continue a request of another.
-
-A file of its own because nothing else here knows what makes two engines compatible.
-"""
+"""Decides whether an engine may join its pool: any engine must be able to continue a request of another."""
 
 from __future__ import annotations
 

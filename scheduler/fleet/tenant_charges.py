@@ -1,7 +1,5 @@
 """Tenants charged over all models: engine time on one counts against a tenant in the queues of the others.
 
-A file of its own because it knows queues and speeds, and nothing of loading.
-
 Each model's queue keeps accounts of its own (`intake/service_ledger.py`). Every charge to a tenant is also
 made in the other queues, converted by what a token of service takes on each model, so that a tenant cannot
 double its share of the device by using two models. Sessions are not charged: they compete within a tenant,

@@ -1,7 +1,4 @@
-"""Cache of written grammars: agents send the same tools with every turn.
-
-A file of its own because the locking and the bounds are its own, and a grammar's writing is long.
-"""
+"""Cache of written grammars: agents send the same tools with every turn."""
 
 from __future__ import annotations
 

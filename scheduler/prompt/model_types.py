@@ -1,7 +1,4 @@
-"""Whether mlx-lm has code for a type of model, without importing it: its modules import MLX.
-
-A file of its own because it reads another package's source.
-"""
+"""Whether mlx-lm has code for a type of model, without importing it: its modules import MLX."""
 
 from __future__ import annotations
 

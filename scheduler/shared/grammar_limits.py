@@ -1,7 +1,4 @@
-"""Limits on the work of a grammar.
-
-A file of its own because both processes use it: the server must check grammars with the limits of the engine.
-"""
+"""Limits on the work of a grammar."""
 
 from __future__ import annotations
 

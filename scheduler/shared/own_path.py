@@ -1,7 +1,7 @@
 """The environment in which `python -m` finds our packages, and not others of the same name.
 
 `-m` looks into the working folder first, and the one in which `penstock` is called may have a `scheduler` or
-an `api` of its own. A file of its own because engines, hosts and an operator's commands are all started so.
+an `api` of its own.
 """
 
 from __future__ import annotations

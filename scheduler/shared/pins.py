@@ -1,7 +1,4 @@
-"""Prefixes that an operator keeps until they are released by name.
-
-A file of its own because the server names pins too, and must not import the cache.
-"""
+"""Prefixes that an operator keeps until they are released by name."""
 
 from __future__ import annotations
 

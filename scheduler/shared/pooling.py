@@ -1,7 +1,6 @@
 """How an engine makes one vector of a prompt, where its model is an embedder or a reranker.
 
-A file of its own because the server reads it from the model's folder, and the engine's back ends compute it:
-both sides need it, and neither the messages around it. As there, the field order is the format.
+As there, the field order is the format.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Configure structlog, once, at the start of the program.
-
-A file of its own because nothing else here may log before it has run.
-"""
+"""Configure structlog, once, at the start of the program."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""`api/AGENTS.md`, generated from what `penstock launch` knows of agents: `python -m tests.api.agents_page`.
-
-A file of its own because it is also a program.
-"""
+"""`api/AGENTS.md`, generated from what `penstock launch` knows of agents: `python -m
+tests.api.agents_page`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The table of options in `api/OPTIONS.md`, generated from the settings: `python -m tests.api.option_table`.
-
-A file of its own because it is also a program.
-"""
+"""The table of options in `api/OPTIONS.md`, generated from the settings: `python -m
+tests.api.option_table`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What an evaluation harness measures with this server: log-likelihoods, on the embedded model.
-
-A file of its own because it asks for log-probabilities of prompts, which no other client does.
-"""
+"""What an evaluation harness measures with this server: log-likelihoods, on the embedded model."""
 
 from __future__ import annotations
 

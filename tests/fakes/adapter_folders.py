@@ -1,7 +1,4 @@
-"""Folders of LoRA adapters for engines without a model, which read the configuration only.
-
-A file of its own because tests of the API and of the scheduler need it.
-"""
+"""Folders of LoRA adapters for engines without a model, which read the configuration only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Folders that hold a model of a few kilobytes, and the hub's cache around them, for tests of what reads
 them.
-
-A file of its own because the fake hub serves the same files.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""All agents. A file of its own because the command and the page that is written from it both go through
-them, and the description that each one keeps must not know the others."""
+"""All agents that `penstock launch` knows."""
 
 from __future__ import annotations
 

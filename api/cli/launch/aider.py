@@ -1,4 +1,4 @@
-"""aider. A file of its own because each agent's facts are read, tried and changed by themselves."""
+"""How aider is pointed at a server: its environment, options and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claude Code. A file of its own because each agent's facts are read, tried and changed by themselves."""
+"""How Claude Code is pointed at a server: its environment, options and files."""
 
 from __future__ import annotations
 

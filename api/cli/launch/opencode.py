@@ -1,4 +1,4 @@
-"""OpenCode. A file of its own because each agent's facts are read, tried and changed by themselves."""
+"""How OpenCode is pointed at a server: its environment, options and files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A setup as a command for a POSIX shell: `--print`, and the commands in `api/AGENTS.md`.
-
-A file of its own because the page is written from it as well, and the command's imports take seconds.
-"""
+"""A setup as a command for a POSIX shell: `--print`, and the commands in `api/AGENTS.md`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`/v1/messages` and `/v1/messages/count_tokens`.
-
-A file of its own because every dialect's folder has the same four.
-"""
+"""`/v1/messages` and `/v1/messages/count_tokens`."""
 
 from __future__ import annotations
 

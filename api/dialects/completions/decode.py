@@ -1,7 +1,4 @@
-"""Decode an OpenAI completions body into one `GenerationRequest` for each of its prompts.
-
-A file of its own because every dialect's folder has the same four.
-"""
+"""Decode an OpenAI completions body into one `GenerationRequest` for each of its prompts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decodes an accepted body to the scheduler's requests: one for each text.
-
-A file of its own because every dialect has its decoder in one.
-"""
+"""Decodes an accepted body to the scheduler's requests: one for each text."""
 
 from __future__ import annotations
 

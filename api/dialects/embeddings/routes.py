@@ -1,7 +1,4 @@
-"""`/v1/embeddings`.
-
-A file of its own because every dialect has its routes in one.
-"""
+"""`/v1/embeddings`."""
 
 from __future__ import annotations
 

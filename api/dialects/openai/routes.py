@@ -1,7 +1,4 @@
-"""`/v1/chat/completions` and `/v1/models`.
-
-A file of its own because every dialect's folder has the same four.
-"""
+"""`/v1/chat/completions` and `/v1/models`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The accepted body of a ranking, in Jina's, Cohere's and vLLM's form. Unsupported fields are refused by
 name.
-
-A file of its own because every dialect has its schema in one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Decode an OpenAI responses body into a `GenerationRequest`.
-
-A file of its own because every dialect's folder has the same four.
-"""
+"""Decode an OpenAI responses body into a `GenerationRequest`."""
 
 from __future__ import annotations
 

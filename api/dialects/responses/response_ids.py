@@ -2,8 +2,6 @@
 
 A response is stored by one server only (a running `penstock serve`), and gateways do not know by which. So
 another server that is asked for it answers with the name of the one to ask.
-
-A file of its own because the ids are made for bodies and read from paths, and both have the same form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""mlx-lm's converter as a child process: this module, with mlx-lm's arguments.
-
-A file of its own because mlx-lm's own program ends where a container allows fewer than 4,096 open files.
-"""
+"""mlx-lm's converter as a child process: this module, with mlx-lm's arguments."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ options.
 A verdict depends on the model's architecture and on the software, not on the weights' values, so the key is
 made from `config.json`, not from gigabytes of weights. A file that cannot be read or written costs another
 check and nothing else.
-
-A file of its own because the check itself touches no file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The bounds of the prefix cache, and the eviction policy's facts about each node.
-
-A file of its own because `prefix_cache.py` has the moves, and these are the facts they work on.
-"""
+"""The bounds of the prefix cache, and the eviction policy's facts about each node."""
 
 from __future__ import annotations
 

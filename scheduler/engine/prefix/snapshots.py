@@ -1,7 +1,4 @@
-"""Which of a path's snapshots is needed least.
-
-A file of its own because it is a choice by positions, which the moves of `prefix_cache.py` only carry out.
-"""
+"""Which of a path's snapshots is needed least."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the tests' two adapters were taught: a code for each word, another one in each book.
-
-A file of its own because tests ask for what is in it, and must not load what trains.
-"""
+"""What the tests' two adapters were taught: a code for each word, another one in each book."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The Muon optimizer (Jordan et al., 2024): momentum whose singular values are all made one.
 
 For matrices inside the network. Small transformers learn to copy in fewer steps than with AdamW.
-A file of its own because it is a published algorithm that knows nothing of this model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The table in `scheduler/telemetry/METRICS.md`, generated from the instruments:
 `python -m tests.scheduler.telemetry.metric_table`.
-
-A file of its own because it is also a program.
 """
 
 from __future__ import annotations

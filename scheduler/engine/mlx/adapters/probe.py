@@ -2,8 +2,7 @@
 
 Modules of mlx-lm differ in what they pass to their layers: rows side by side, rows and tokens as one axis,
 tokens sorted by expert. As with the check at load, what a module does decides, not a list of names: the
-logits of three rows together are compared with those of each alone. A file of its own because it knows
-nothing of how layers are adapted.
+logits of three rows together are compared with those of each alone.
 """
 
 from __future__ import annotations

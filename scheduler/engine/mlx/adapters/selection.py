@@ -1,7 +1,4 @@
-"""Which adapter each row of a model call has, as its layers need it.
-
-A file of its own because the batch sets it and the layers read it, and neither knows the other.
-"""
+"""Which adapter each row of a model call has, as its layers need it."""
 
 from __future__ import annotations
 

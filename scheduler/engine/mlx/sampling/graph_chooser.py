@@ -1,7 +1,4 @@
-"""Penalties, then the argmax or a draw for each row, in MLX's graph.
-
-A file of its own because it is the counterpart of `cpu/host_chooser.py`; one test suite runs both.
-"""
+"""Penalties, then the argmax or a draw for each row, in MLX's graph."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""One rank that loads a folder as the engine does, and answers requests: what `test_loading.py` asks of it.
-
-A file of its own because it runs in the rank's process, not in the test's.
-"""
+"""One rank that loads a folder as the engine does, and answers requests: what `test_loading.py` asks
+of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One module of each kind of cache: whom the tests of joins, leaves and deaths are about.
-
-A file of its own because two folders of tests choose from it.
-"""
+"""One module of each kind of cache: whom the tests of joins, leaves and deaths are about."""
 
 from __future__ import annotations
 
