@@ -1,8 +1,7 @@
 """The prompt in which a reranker reads a query and a document.
 
 By the model's chat template where it has the roles query and document (as sentence-transformers 5.4 writes
-them), with its default instruction as the system's message; else as Qwen3-Reranker's model card has it. A
-file of its own because it is the text of one family's model card, which another one may join.
+them), with its default instruction as the system's message; else as Qwen3-Reranker's model card has it.
 """
 
 from __future__ import annotations

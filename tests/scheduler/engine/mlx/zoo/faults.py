@@ -1,7 +1,6 @@
 """What is known of single modules: faults that remain, and the fallbacks that the check at load finds.
 
-`make zoo` and the tests take each entry for something that is there, and fail on the day that it is not. A
-file of its own because entries leave it as faults are mended, and nothing else changes with them.
+`make zoo` and the tests take each entry for something that is there, and fail on the day that it is not.
 """
 
 from __future__ import annotations
