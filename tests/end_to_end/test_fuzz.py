@@ -19,7 +19,7 @@ def test_numbers_at_an_edge_harm_nobody(requests: int, seed: int) -> None:
     assert list(found.complaints()) == [], (notes, found)
     assert sum(found.statuses.values()) + found.cut == requests
     assert found.cut
-    assert found.silence.probes > 10
+    assert found.silence.probes
 
 
 def test_equal_seeds_send_equal_bodies() -> None:
