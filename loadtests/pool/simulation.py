@@ -20,6 +20,7 @@ from trio.testing import MockClock, memory_stream_pair
 from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig
 from scheduler.engine.backend import StepResult
 from scheduler.engine.chunk_ceiling import ChunkCeiling
+from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import Chunk
@@ -104,8 +105,13 @@ class _Backend(ScriptedBackend):
         self._timing = timing
         self._ahead = clock
 
-    def step(self, chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
-        result = super().step(chunks, predicted_seconds)
+    def step(
+        self,
+        chunks: Sequence[Chunk] = (),
+        predicted_seconds: float | None = None,
+        drafts: DraftTokens = NO_DRAFTS,
+    ) -> StepResult:
+        result = super().step(chunks, predicted_seconds, drafts)
         timing = self._timing
         prefill_seconds = timing.token_seconds * result.computed_prefill_tokens
         seconds = timing.step_seconds + timing.row_seconds * result.decoded_rows + prefill_seconds

@@ -38,7 +38,8 @@ from scheduler.shared.row_bytes import RowBytes
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """The result of one step. A row that ended has its last token in `tokens` and its reason in `retired`,
-    with its vector where it asked for one."""
+    with its vector where it asked for one. A row with drafts has several tokens, in order: the accepted ones,
+    and the one drawn behind them."""
 
     tokens: abc.Sequence[TokenOut] = ()
     retired: abc.Sequence[Retired] = ()
@@ -86,6 +87,8 @@ class BackendFacts:
     memory_limit: MemoryLimit
     """All that it may use, as loaded."""
     traits: Traits
+    verifies: bool = False
+    """Whether `StepPlan.drafts` may be asked for."""
     in_place: bool = False
     """Whether rows can attend in place to what is cached of them, so that `StepPlan.saving` has an effect."""
 

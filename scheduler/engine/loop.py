@@ -7,6 +7,7 @@ waits for commands and sends frames over a socket, the tests over memory streams
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
@@ -18,6 +19,7 @@ from scheduler.engine.budget.changes import BudgetChange
 from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.chunk_ceiling import ChunkCeiling
+from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import EngineState, StepPlan, plan, with_changes
@@ -80,8 +82,10 @@ class EngineLoop:
         pace: PrefillPace,
         clock: Callable[[], float] = time.perf_counter,
         ceiling: ChunkCeiling | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
-        """Without `ceiling`, no device timeout has lowered it."""
+        """Without `ceiling`, no device timeout has lowered it. Without `speculation`, or where the back end
+        verifies no drafts, each step computes one token a row."""
         self._backend = backend
         self._pace = pace
         self._clock = clock
@@ -111,6 +115,7 @@ class EngineLoop:
         self._limit_set = False
         """Whether the next frame answers a SetMemoryLimit."""
         self._ceiling = ceiling or ChunkCeiling(pace.most_tokens)
+        self._speculation = speculation if backend.facts.verifies else None
         self._admissions = 0
         self._last_plan = StepPlan()
         self._waits = Waits()
@@ -203,6 +208,9 @@ class EngineLoop:
         if (room := allowance.room) is not None:
             room = replace(room, saving=room.saving and self._facts.in_place)
             allowance = replace(allowance, room=room)
+        has_pending = self._last_result.has_pending
+        speculation = self._speculation or Speculation()
+        decoding = [row for row in self._slots if not row.prefilling] if self._speculation else []
         state = EngineState(
             waiting=self._ready(),
             running=list(self._slots),
@@ -213,10 +221,12 @@ class EngineLoop:
             memory=self._memory(),
             pace=self._pace,
             limits=self._ceiling.limits(self._facts.limits),
-            has_pending=self._last_result.has_pending,
+            has_pending=has_pending,
             admissions=self._admissions,
             allowance=allowance,
             chunk_ceiling=self._ceiling.tokens,
+            proposals=speculation.proposals(decoding, has_pending),
+            costs=speculation.costs,
         )
         todo = plan(state, now)
         self._waits.look(self._reasons(todo), now)
@@ -276,6 +286,7 @@ class EngineLoop:
         self._admitted(todo, result, prefilled, started)
         if todo.emit_pending:
             self._meter.count(result, self._slots, {})
+            self._meter.emitted(ended)
         elif todo.computes and self._slots:
             self._meter.measure(todo, result, started + result.change_seconds, ended)
             result = self._computed(todo, result, prefilled)
@@ -311,6 +322,9 @@ class EngineLoop:
     def _computed(self, todo: StepPlan, result: StepResult, prefilled: dict[int, int]) -> StepResult:
         """Learn from a step in which the model ran. Return what is reported of it."""
         self._memory_watch.measured(result.computed_prefill_tokens, todo.context_tokens)
+        if self._speculation is not None and not todo.chunks and result.tokens:
+            written = Counter(token.request_id for token in result.tokens)
+            self._speculation.learn(todo.drafts, written, result.decoded_rows, self._meter.period_seconds)
         self._ceiling.computed(result.computed_prefill_tokens)
         self._meter.count(result, self._slots, prefilled)
         # A resumed sequence has already reported its prompt's progress.

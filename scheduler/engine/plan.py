@@ -18,6 +18,8 @@ import msgspec
 
 from scheduler.engine.budget.changes import BudgetChange, Evict
 from scheduler.engine.budget.policy import Allowance
+from scheduler.engine.drafts.speculation import Draft, Proposal, chosen
+from scheduler.engine.drafts.verify_costs import VerifyCosts
 from scheduler.engine.memory import Memory, left_in_place
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
@@ -64,6 +66,9 @@ class EngineState:
     """What memory allows this step."""
     chunk_ceiling: int | None = None
     """The ceiling of this step's prompt tokens, after a device timeout; None is that of the configuration."""
+    proposals: abc.Sequence[Proposal] = ()
+    """What rows that decode may write next; none where drafts are not verified."""
+    costs: VerifyCosts = field(default_factory=VerifyCosts)
 
 
 class Keep(WireStruct, frozen=True):
@@ -118,6 +123,9 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     emit_pending: bool = False
     chunks: tuple[Chunk, ...] = ()
     decode: tuple[int, ...] = ()
+    drafts: tuple[Draft, ...] = ()
+    """Tokens to verify behind the next ones of rows that decode: they are computed in the same model call, and
+    those that each row would have drawn are its own. Such a step returns all of its tokens."""
     reason: StepReason = "idle"
     predicted_seconds: float | None = None
     target_seconds: float | None = None
@@ -160,9 +168,10 @@ def plan(state: EngineState, now: float) -> StepPlan:
         waits=admissions.waits,
     )
     prompts = [row for row in admissions.rows if row.prefilling]
-    if state.has_pending and prompts:
-        return with_changes(membership, emit_pending=True, reason="emit_pending")
     decoding = len(admissions.rows) - len(prompts)
+    drafts = _drafts(state, preempt, decoding)
+    if state.has_pending and (prompts or drafts):
+        return with_changes(membership, emit_pending=True, reason="emit_pending")
     context = max((row.computed_tokens for row in prompts), default=0)
     budget = state.pace.budget(decoding, len(prompts), context)
     budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
@@ -175,12 +184,21 @@ def plan(state: EngineState, now: float) -> StepPlan:
         membership,
         chunks=chunks,
         decode=decode,
+        drafts=drafts,
         reason=_reason(budget, chunks, decode),
         predicted_seconds=state.pace.step_seconds(len(decode), padded_tokens(chunks), context),
         target_seconds=budget.target_seconds if chunks else None,
         context_tokens=context,
         step_bytes=step_bytes,
     )
+
+
+def _drafts(state: EngineState, preempt: abc.Sequence[Sequence], decoding: int) -> tuple[Draft, ...]:
+    """Return what the rows that stay verify. Nothing while memory is short: drafts take activations."""
+    if state.allowance.room is not None and state.allowance.room.saving:
+        return ()
+    gone = {row.request_id for row in preempt}
+    return chosen([one for one in state.proposals if one.draft.request_id not in gone], decoding, state.costs)
 
 
 def _fitting(

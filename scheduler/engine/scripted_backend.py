@@ -19,6 +19,7 @@ from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.cache_changes import changed, take_holds
 from scheduler.engine.device import Device, Readings, SystemMemory, Traits
+from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
@@ -121,6 +122,7 @@ class ScriptedBackend:
             "never" if self._prefixes is None else "anywhere",
             self._memory_limit,
             Traits("cpu") if device is None else device.traits,
+            verifies=True,
         )
 
     @property
@@ -192,7 +194,8 @@ class ScriptedBackend:
         result = StepResult()
         if plan.computes and self._rows:
             chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._rows]
-            result = self.step(chunks, plan.predicted_seconds)
+            drafts = {draft.request_id: draft.tokens for draft in plan.drafts}
+            result = self.step(chunks, plan.predicted_seconds, drafts)
         return replace(
             result,
             refused=tuple(refused),
@@ -260,7 +263,12 @@ class ScriptedBackend:
         if self._prefixes is not None and row.lease is not None:
             self._prefixes.release(row.lease)
 
-    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+    def step(
+        self,
+        chunks: abc.Sequence[Chunk] = (),
+        predicted_seconds: float | None = None,
+        drafts: DraftTokens = NO_DRAFTS,
+    ) -> StepResult:
         if not self._rows:
             return StepResult([], [], [])
         if self._plan.step_seconds:
@@ -274,8 +282,9 @@ class ScriptedBackend:
         prefills += [self._begin(row.sequence) for row in decoding if row.sequence.prefilling]
         pooled = [self._pooled(row) for row in decoding if row.sequence.submit.dimensions is not None]
         decoding = [row for row in decoding if row.sequence.submit.dimensions is None]
-        tokens = [self._decode(row) for row in decoding]
-        ends = [self._ended(row, out.token) for row, out in zip(decoding, tokens, strict=True)]
+        written = [self._written(row, drafts.get(row.sequence.request_id, ())) for row in decoding]
+        tokens = [token for each in written for token in each]
+        ends = [self._ended(row, each[-1].token) for row, each in zip(decoding, written, strict=True)]
         retired = [*pooled, *(end for end in ends if end is not None)]
         ended = [self._rows[end.request_id] for end in retired]
         for row in ended:
@@ -291,7 +300,7 @@ class ScriptedBackend:
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0
         prompt_logprobs = [scores for scores in scored if scores is not None]
         return StepResult(
-            tokens, retired, prefills, computed, len(tokens), prefill_seconds, seconds, prompt_logprobs
+            tokens, retired, prefills, computed, len(decoding), prefill_seconds, seconds, prompt_logprobs
         )
 
     @staticmethod
@@ -324,6 +333,15 @@ class ScriptedBackend:
         return PrefillOut(
             sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens, sequence.cached_tokens
         )
+
+    def _written(self, row: _Row, drafts: abc.Sequence[int]) -> list[TokenOut]:
+        """Return the row's next token, and those behind its drafts as far as these are its tokens."""
+        written = [self._decode(row)]
+        for draft in drafts:
+            if written[-1].token != draft or self._ended(row, draft) is not None:
+                break
+            written.append(self._decode(row))
+        return written
 
     def _decode(self, row: _Row) -> TokenOut:
         sequence = row.sequence

@@ -25,6 +25,8 @@ class StepMeter:
     model_seconds: float = 0.0
     between_seconds: float = 0.0
     """Time between steps while there were rows."""
+    period_seconds: float = 0.0
+    """From the end of the step before to that of the last; 0 for the first of a busy time."""
     _ended_at: float | None = None
 
     def idle(self) -> None:
@@ -33,6 +35,7 @@ class StepMeter:
 
     def measure(self, plan: StepPlan, result: StepResult, started: float, ended: float) -> None:
         """Count a step in which the model ran."""
+        self.period_seconds = 0.0 if self._ended_at is None else ended - self._ended_at
         if self._ended_at is not None:
             self.between_seconds += started - self._ended_at
         self._ended_at = ended
@@ -41,10 +44,16 @@ class StepMeter:
         prefill_seconds = min(result.prefill_seconds, seconds)
         self.pace.observe_prefill(prefill_seconds, result.computed_prefill_tokens, plan.context_tokens)
         # The first step that runs ahead waits for nothing: its seconds are those of building a graph.
-        self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows if result.tokens else 0)
+        plain = result.tokens and not plan.drafts
+        self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows if plain else 0)
         self.steps += 1
         self.busy_seconds += seconds
         self.model_seconds += min(result.model_seconds, seconds)
+
+    def emitted(self, ended: float) -> None:
+        """Tokens were returned, and the model did not run: the next step's period begins here."""
+        if self._ended_at is not None:
+            self._ended_at = ended
 
     def count(self, result: StepResult, slots: Slots, prefilled_before: dict[int, int]) -> None:
         """Count the tokens of any step. `prefilled_before`: each row's prefilled tokens before the step."""

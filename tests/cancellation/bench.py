@@ -12,6 +12,7 @@ import trio.testing
 
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.prefill import Chunk
 from scheduler.errors import SchedulerError
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta, TokenLogprobs
@@ -68,10 +69,15 @@ class _Observed(FaultyBackend):
         super().remove(request_id)
         self._left(request_id)
 
-    def step(self, chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+    def step(
+        self,
+        chunks: Sequence[Chunk] = (),
+        predicted_seconds: float | None = None,
+        drafts: DraftTokens = NO_DRAFTS,
+    ) -> StepResult:
         self._observer.before_step()
         self._observer.steps += 1
-        result = super().step(chunks, predicted_seconds)
+        result = super().step(chunks, predicted_seconds, drafts)
         for retired in result.retired:
             self._left(retired.request_id)
         return result

@@ -6,6 +6,7 @@ back end as empty as it was. Prompts are token ids of both vocabularies.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -22,6 +23,7 @@ from scheduler.shared.token_ids import compact
 from tests.contracts.journal import (
     GREEDY,
     SEEDED,
+    VOCABULARY,
     Course,
     Journal,
     alone,
@@ -336,6 +338,51 @@ def check_min_tokens_hold_back_the_end(make: MakeBackend) -> None:
         assert alone(backend, rest) == tokens[2:]
 
 
+def check_drafts_change_no_token(make: MakeBackend) -> None:
+    """Right to the end, wrong at once, and right up to a place: every row has the tokens, log-probabilities and
+    end that it has without drafts, one model call for what is accepted and one token behind it."""
+    backend = make()
+    if not backend.facts.verifies:
+        return
+    stop = answers(backend, [request(3, prompt_of(9, 18), 12)])[3].tokens[7]
+    submits = [
+        request(1, prompt_of(CHUNK + 3, 18), 12),
+        request(2, prompt_of(5, 18), 16, sampling=SEEDED),
+        request(3, prompt_of(9, 18), 12, stop=(stop,)),
+        msgspec.structs.replace(request(4, prompt_of(2 * CHUNK, 18), 9), top_logprobs=2),
+        msgspec.structs.replace(
+            request(5, prompt_of(3, 18), 10, stop=(stop,), sampling=SEEDED), min_tokens=6
+        ),
+    ]
+    plain = answers(backend, submits)
+    for seed in range(4):
+        generator = random.Random(seed)
+
+        def guess(row: Sequence, generator: random.Random = generator) -> list[int]:
+            rest = plain[row.request_id].tokens[row.generated_tokens :]
+            drafts = rest[: generator.randrange(6)]
+            if drafts and generator.random() < 0.5:
+                drafts[generator.randrange(len(drafts))] = generator.randrange(VOCABULARY)
+            return drafts
+
+        found = answers(backend, submits, guess)
+        assert _tokens(found) == _tokens(plain)
+        for number, course in found.items():
+            assert course.retired == plain[number].retired
+        for one, other in zip(found[4].logprobs, plain[4].logprobs, strict=True):
+            assert one is not None
+            assert other is not None
+            assert one.chosen == pytest.approx(other.chosen, abs=1e-5)
+    journal = Journal(backend, lambda row: plain[row.request_id].tokens[row.generated_tokens :][:5])
+    journal.admit(submits[0])
+    journal.step_until(lambda: bool(journal.courses[1].tokens))
+    before = len(journal.courses[1].tokens)
+    journal.step()
+    journal.step()  # The first may have returned what was pending.
+    assert len(journal.courses[1].tokens) >= before + 6
+    journal.finish()
+
+
 def check_memory_holds_the_rows(make: MakeBackend) -> None:
     """The allocator's bytes are at least the rows' bytes, and never more than its peak."""
     backend = make()
@@ -378,6 +425,7 @@ CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_prompts_are_scored_for_rows_that_asked,
     check_an_answer_taken_up_again_has_the_same_logprobs,
     check_min_tokens_hold_back_the_end,
+    check_drafts_change_no_token,
     check_memory_holds_the_rows,
     check_a_step_of_nobody_is_nothing,
 )

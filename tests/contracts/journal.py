@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import abc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TypeAlias
 
 import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.drafts.speculation import Draft
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import Chunk, share
 from scheduler.engine.sequence import Sequence
@@ -63,11 +66,17 @@ class Course:
     retired: Retired | None = None
 
 
-def step_of(rows: Iterable[Sequence], chunks: tuple[Chunk, ...] = ()) -> StepPlan:
+Guess: TypeAlias = Callable[[Sequence], abc.Sequence[int]]
+"""What a row that decodes may write next, right or wrong."""
+
+
+def step_of(
+    rows: Iterable[Sequence], chunks: tuple[Chunk, ...] = (), drafts: tuple[Draft, ...] = ()
+) -> StepPlan:
     """Return the plan of a step that computes these chunks, and a token of each row whose prompt they end."""
     tokens = {chunk.request_id: chunk.tokens for chunk in chunks}
     decode = [row.request_id for row in rows if row.chunkable_tokens <= tokens.get(row.request_id, 0)]
-    return StepPlan(chunks=chunks, decode=tuple(decode))
+    return StepPlan(chunks=chunks, decode=tuple(decode), drafts=drafts)
 
 
 def kv_bytes(backend: Backend) -> int:
@@ -78,8 +87,9 @@ def kv_bytes(backend: Backend) -> int:
 class Rows:
     """A back end and the sequences that run in it, prefilled as a plan would."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, guess: Guess | None = None) -> None:
         self.backend = backend
+        self.guess = guess
         self.running: dict[int, Sequence] = {}
         self.last = StepResult()
         self._admissions = count()
@@ -105,23 +115,31 @@ class Rows:
     def step(self, budget_tokens: int = 1 << 30) -> StepResult:
         """One step, or the pending tokens if prompts wait for them to be returned."""
         rows = list(self.running.values())
-        if self.last.has_pending and any(row.prefilling for row in rows):
+        drafts = self._drafts(rows)
+        if self.last.has_pending and (drafts or any(row.prefilling for row in rows)):
             result = self.execute(StepPlan(emit_pending=True))
         else:
             chunks = share(rows, self.last.begun, budget_tokens, self.backend.facts.limits)
-            result = self.execute(step_of(rows, chunks))
+            result = self.execute(step_of(rows, chunks, drafts))
         for retired in result.retired:
             del self.running[retired.request_id]
         return result
+
+    def _drafts(self, rows: abc.Sequence[Sequence]) -> tuple[Draft, ...]:
+        if self.guess is None or not self.backend.facts.verifies:
+            return ()
+        guesses = [(row.request_id, tuple(self.guess(row))) for row in rows if not row.prefilling]
+        return tuple(Draft(number, tokens, "long_match") for number, tokens in guesses if tokens)
 
 
 class Journal:
     """A back end in use. It checks at every step what must hold for any use."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, guess: Guess | None = None) -> None:
         self.backend = backend
+        self.guess = guess
         self.courses: dict[int, Course] = {}
-        self._rows = Rows(backend)
+        self._rows = Rows(backend, guess)
 
     @property
     def live(self) -> set[int]:
@@ -139,7 +157,7 @@ class Journal:
         live = self.live
         result = self._rows.step()
         spoken = [token.request_id for token in result.tokens]
-        assert len(spoken) == len(set(spoken)), "a row had two tokens in one step"
+        assert self.guess or len(spoken) == len(set(spoken)), "a row had two tokens in one step"
         for prefill in result.prefills:
             course = self._of_live_row(prefill.request_id, live)
             before = course.prefilled[-1] if course.prefilled else 0
@@ -180,9 +198,9 @@ class Journal:
         assert kv_bytes(self.backend) == 0, "no row is left, yet key-value cache is held"
 
 
-def answers(backend: Backend, submits: Iterable[Submit]) -> dict[int, Course]:
+def answers(backend: Backend, submits: Iterable[Submit], guess: Guess | None = None) -> dict[int, Course]:
     """Run all of them together, to the end."""
-    journal = Journal(backend)
+    journal = Journal(backend, guess)
     for submit in submits:
         journal.admit(submit)
     journal.finish()

@@ -10,6 +10,7 @@ import pytest
 from trio.testing import MockClock, trio_test
 
 from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engine_bounds import lowered_share
@@ -50,10 +51,14 @@ class ScarceMemory:
     def _fail_at_its_step(self, backend: ScriptedBackend) -> None:
         whole, steps = backend.step, iter(range(1, self.at_step))
 
-        def step(chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+        def step(
+            chunks: Sequence[Chunk] = (),
+            predicted_seconds: float | None = None,
+            drafts: DraftTokens = NO_DRAFTS,
+        ) -> StepResult:
             if next(steps, None) is None:
                 raise self.error
-            return whole(chunks, predicted_seconds)
+            return whole(chunks, predicted_seconds, drafts)
 
         setattr(backend, "step", step)  # noqa: B010 (a fake's inside)
 

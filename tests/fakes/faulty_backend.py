@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from scheduler.engine import scripted_backend
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import StepResult
+from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
@@ -99,7 +100,12 @@ class FaultyBackend(ScriptedBackend):
             self._die()
         super().admit(sequence)
 
-    def step(self, chunks: Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+    def step(
+        self,
+        chunks: Sequence[Chunk] = (),
+        predicted_seconds: float | None = None,
+        drafts: DraftTokens = NO_DRAFTS,
+    ) -> StepResult:
         self._steps_begun += bool(self._rows)
         if self._steps_begun == self._faults.die_at_step > 0:
             self._die()
@@ -107,7 +113,7 @@ class FaultyBackend(ScriptedBackend):
             self._hang()
         if self._is_too_long(chunks):
             self._time_out()
-        return super().step(chunks, predicted_seconds)
+        return super().step(chunks, predicted_seconds, drafts)
 
     def _is_too_long(self, chunks: Sequence[Chunk]) -> bool:
         tokens = sum(chunk.tokens for chunk in chunks)

@@ -20,6 +20,7 @@ from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.cache_changes import changed
 from scheduler.engine.device import Device
 from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.grammars import Grammars
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Batch, Sampled
@@ -121,6 +122,7 @@ class MlxBackend:
             "never" if self._prefixes is None else restorable,
             self._memory_limit,
             device().traits,
+            verifies=batching.drafts and not layout.needs_state,
             in_place=self._rows.in_place,
         )
 
@@ -214,7 +216,8 @@ class MlxBackend:
         if not plan.computes or not self._batch.rows:
             return StepResult()
         chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._batch.rows]
-        return self.step(chunks, plan.predicted_seconds)
+        drafts = {draft.request_id: draft.tokens for draft in plan.drafts}
+        return self.step(chunks, plan.predicted_seconds, drafts)
 
     def _change_adapters(self, plan: StepPlan) -> tuple[tuple[str, str], ...]:
         """Return the keys of those that cannot be used, and why."""
@@ -354,7 +357,12 @@ class MlxBackend:
     def emit_pending(self) -> StepResult:
         return StepResult(*self._outcome(self._batch.emit_pending()))
 
-    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+    def step(
+        self,
+        chunks: abc.Sequence[Chunk] = (),
+        predicted_seconds: float | None = None,
+        drafts: DraftTokens = NO_DRAFTS,
+    ) -> StepResult:
         if self._regrouping:
             self._regroup()
         sizes = self._sizes(chunks)
@@ -369,7 +377,7 @@ class MlxBackend:
         # Prompts join between two steps: no overlap while there are any.
         overlap = not sizes and not starting
         started = time.perf_counter()
-        sampled = self._batch.decode(overlap)
+        sampled = self._batch.decode(overlap, drafts)
         model_seconds = prefill_seconds + time.perf_counter() - started
         prefills += [self._progress(row) for row in starting]
         decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)

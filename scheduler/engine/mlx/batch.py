@@ -12,10 +12,16 @@ per row), and how a row ends. `tests/scheduler/engine/mlx/upstream/test_upstream
 device computes while the host routes them (0.89 of the time per step, also on a CPU). So with overlap a step
 returns the previous step's tokens, and a sampled token is *pending* until then. While prompts are prefilled
 there is no overlap: rows join between two steps, and no token waits for another row's prompt.
+
+**Drafts.** A step with drafts computes each row's last token and its drafts in one model call, padded on the
+right to the longest. Then it draws place by place: the rows whose draw at a place is their draft are drawn at the
+next place as well. So each draw has the history that it would have without drafts (penalties, grammars, thinking
+budgets, `min_tokens`), and nothing is rolled back but keys and values, of which the last ones are trimmed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -23,8 +29,10 @@ from typing import Any, Literal, NamedTuple
 import mlx.core as mx
 from mlx_lm.generate import GenerationBatch, PromptProcessingBatch
 
+from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
 from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
@@ -108,6 +116,15 @@ class _Pending(NamedTuple):
     chosen: Chosen | None
 
 
+class _Drawn(NamedTuple):
+    """A token that the row at `place` has drawn, and whether its answer ends with it."""
+
+    place: int
+    token: int
+    logprobs: RowLogprobs | None
+    finish: Literal["stop", "length"] | None
+
+
 class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     """Rows for which each step computes a token. `has_pending`: their next inputs are sampled, or about to
     be, and not returned yet; rows join only when none are pending."""
@@ -123,6 +140,8 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     _chosen: Chosen | None = None
     """The next inputs with their scores."""
     _rows_sampler: RowsSampler | None = None
+    _may_lag: bool = False
+    """Whether drafts have been taken back since all rows ended at one column."""
 
     @property
     def rows(self) -> list[Row]:
@@ -141,6 +160,80 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         # A grammar that failed meanwhile affects only the tokens after these.
         return [] if pending is None else self._emit(pending, lambda row: row.failure is None)
 
+    def verify(self, drafts: Mapping[Row, Sequence[int]]) -> list[Sampled]:
+        """Compute the next token of each row, and those behind its drafts as far as these are what it draws.
+        Return all of them."""
+        assert not self.has_pending, "drafts follow tokens that are known"
+        rows = self.rows
+        drafted = [drafts.get(row, ()) for row in rows]
+        width = 1 + max(len(tokens) for tokens in drafted)
+        padded = [
+            [row.sequence.tokens[-1], *tokens, *[0] * (width - 1 - len(tokens))]
+            for row, tokens in zip(rows, drafted, strict=True)
+        ]
+        inputs = mx.array(padded, dtype=mx.uint32)
+        self._make_room(width)
+        with self.adapters.over([row.adapter for row in rows]):
+            logits = self.model(inputs, cache=self.prompt_cache)
+        if self._rows_sampler is not None:
+            self._rows_sampler.leave()
+            self._rows_sampler = None
+        drawn: list[_Drawn] = []
+        places = list(range(len(rows)))
+        for at in range(width):
+            found = self._drawn(places, logits[:, at], inputs[:, at])
+            drawn += found
+            places = [
+                one.place
+                for one in found
+                if one.finish is None and one.token in drafted[one.place][at : at + 1]
+            ]
+            if not places:
+                break
+        written = Counter(one.place for one in drawn)
+        kept = [max(1, written[place]) for place in range(len(rows))]
+        for row, tokens in zip(rows, kept, strict=True):
+            row.sequence.computed_tokens += tokens
+        for layer in self.prompt_cache:
+            layer.trim([width - tokens for tokens in kept])
+        self._may_lag = True
+        self._next_tokens = mx.array([row.sequence.tokens[-1] for row in rows], dtype=mx.uint32)
+        self._next_logprobs, self._chosen = [None] * len(rows), None
+        drawn.sort(key=lambda one: one.place)
+        return self._leave([(rows[one.place], one) for one in drawn])
+
+    def _drawn(self, places: Sequence[int], logits: mx.array, inputs: mx.array) -> list[_Drawn]:
+        """Draw a token of the rows at these places, from (rows, vocabulary) `logits` that follow `inputs`, and
+        append it to their answers. Failed rows draw none."""
+        if len(places) < len(self.rows):
+            index = mx.array(places)
+            logits, inputs = logits[index], inputs[index]
+        rows = [self.rows[place] for place in places]
+        sampler = RowsSampler([row.sampling for row in rows])
+        if sampler.needs_inputs:
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+            sampler.advance(inputs.tolist())  # type: ignore[arg-type]
+        chosen = sampler(logits, inputs)
+        logprobs, requested = sampler.logprobs.extract(logits, chosen.tokens)
+        mx.eval(chosen.tokens, chosen.scores, requested)
+        device().wait()
+        sampler.leave()
+        chosen.verify()
+        tokens: list[int] = chosen.tokens.tolist()  # type: ignore[assignment]
+        return [
+            _Drawn(place, token, found, row.end_with(token))
+            for place, row, token, found in zip(places, rows, tokens, logprobs, strict=True)
+            if row.sampling.failure_reason is None
+        ]
+
+    def _make_room(self, tokens: int) -> None:
+        """Before a model call, whose mask is made before the layers write."""
+        if self._may_lag:
+            layers: list[BatchRows] = self.prompt_cache
+            for layer in layers:
+                layer.make_room(tokens)
+            self._may_lag = any(layer.geometry.lags for layer in layers[:1])
+
     def emit_pending(self) -> list[Sampled]:
         """Return the sampled tokens, and compute nothing. Failed rows return none."""
         self._draw()
@@ -149,6 +242,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return self._emit(self._sampled(), lambda row: row.failure_reason is None)
 
     def _submit(self, inputs: mx.array) -> None:
+        self._make_room(1)
         with self.adapters.over([row.adapter for row in self.rows]):
             logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
         for row in self.rows:
@@ -184,17 +278,28 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         tokens: list[int] = pending.tokens.tolist()  # type: ignore[assignment]
         if pending.chosen is not None:
             pending.chosen.verify()
-        emitted: list[Sampled] = []
-        ended: set[int] = set()
-        for place, (row, token, logprobs) in enumerate(zip(self.rows, tokens, pending.logprobs, strict=True)):
-            if not may_emit(row.sampling):
-                continue
-            layers: Sequence[Any] = ()
-            if (finish := row.end_with(token)) is not None:
-                ended.add(place)
-                layers = self.extract_cache(place)
-            emitted.append(Sampled(row, token, logprobs, finish, layers))
-        if ended:
+        places = zip(self.rows, tokens, pending.logprobs, strict=True)
+        return self._leave(
+            [
+                (row, _Drawn(place, token, logprobs, row.end_with(token)))
+                for place, (row, token, logprobs) in enumerate(places)
+                if may_emit(row.sampling)
+            ]
+        )
+
+    def _leave(self, drawn: Sequence[tuple[Row, _Drawn]]) -> list[Sampled]:
+        """Return the tokens, after the rows that end with them have left."""
+        emitted = [
+            Sampled(
+                row,
+                one.token,
+                one.logprobs,
+                one.finish,
+                () if one.finish is None else self.extract_cache(one.place),
+            )
+            for row, one in drawn
+        ]
+        if ended := {one.place for _, one in drawn if one.finish is not None}:
             self.filter([place for place in range(len(self.rows)) if place not in ended])
         return emitted
 
@@ -308,14 +413,20 @@ class Batch(OpenGenerator):
             self._generation_batch.extend(_decoding(self._prompt_batch.split(ready)))
         return whole
 
-    def decode(self, overlap: bool) -> list[Sampled]:
-        """Compute a token of each row that decodes."""
+    def decode(self, overlap: bool, drafts: DraftTokens) -> list[Sampled]:
+        """Compute a token of each row that decodes, and verify `drafts`, by request id."""
         if not self.decoding:
             return []
         self._decode_steps += 1
         if self._decode_steps % _CLEARED_STEPS == 0:
             device().free_buffers()
-        emitted = self._generation_batch.step(overlap)
+        decoding = self._generation_batch
+        if verified := {
+            row: drafts[row.sequence.request_id] for row in decoding.rows if row.sequence.request_id in drafts
+        }:
+            emitted = decoding.verify(verified)
+        else:
+            emitted = decoding.step(overlap)
         if self._decode_steps % _EVALUATED_STEPS == 0:
             mx.async_eval(_counters(self._generation_batch.prompt_cache))  # type: ignore[no-untyped-call]
         return self._ended(emitted)

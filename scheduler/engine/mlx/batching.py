@@ -20,6 +20,8 @@ class Batching:
     """Rows attend to shared prefixes in place."""
     prefixes: bool = True
     batched: bool = True
+    drafts: bool = True
+    """A step may compute several tokens of a row, and take the last ones back."""
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
@@ -32,4 +34,4 @@ class Batching:
         return chunks if self.in_place else (*chunks, "copied_prefixes")
 
 
-ONE_ROW = Batching(padded=False, in_place=False, prefixes=False, batched=False)
+ONE_ROW = Batching(padded=False, in_place=False, prefixes=False, batched=False, drafts=False)

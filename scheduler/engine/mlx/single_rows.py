@@ -13,6 +13,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Sampled
 from scheduler.engine.mlx.device import device
@@ -90,8 +91,9 @@ class SingleRows:
             self._decoding[row] = RowsSampler((row.sampling,))
         return whole
 
-    def decode(self, overlap: bool) -> list[Sampled]:
-        """Compute a token of each row that decodes, and return these tokens, with `overlap` or without."""
+    def decode(self, overlap: bool, drafts: DraftTokens) -> list[Sampled]:
+        """Compute a token of each row that decodes, and return these tokens, with `overlap` or without. There
+        are no `drafts`."""
         chosen = [(row, *self._choose(row, sampler)) for row, sampler in self._decoding.items()]
         mx.eval([one.tokens for _, one, _ in chosen])
         device().wait()

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
+from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.prefill import Chunk
@@ -68,9 +69,14 @@ class _Watched(FaultyBackend):
         super().remove(request_id)
         self.rows.remove(request_id)
 
-    def step(self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None) -> StepResult:
+    def step(
+        self,
+        chunks: abc.Sequence[Chunk] = (),
+        predicted_seconds: float | None = None,
+        drafts: DraftTokens = NO_DRAFTS,
+    ) -> StepResult:
         self._stepped = set(self.rows)
-        result = super().step(chunks, predicted_seconds)
+        result = super().step(chunks, predicted_seconds, drafts)
         self.rows -= {retired.request_id for retired in result.retired}
         return result
 

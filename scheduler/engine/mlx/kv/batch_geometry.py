@@ -53,35 +53,67 @@ class RunGroup:
 
 class BatchGeometry:
     """`paths`: the runs that each row attends to in place, from position 0. `padding`: the columns before
-    each row's own tokens."""
+    each row's own tokens. `lags`: the columns after them, to the end of the batch; empty if all end there."""
 
-    __slots__ = ("_after", "_offsets", "groups", "left_padding", "padding", "paths", "shared_tokens")
+    __slots__ = (
+        "_after",
+        "_columns",
+        "_offsets",
+        "groups",
+        "lags",
+        "left_padding",
+        "padding",
+        "paths",
+        "shared_tokens",
+    )
 
-    def __init__(self, paths: tuple[Path, ...], padding: tuple[int, ...]) -> None:
+    def __init__(self, paths: tuple[Path, ...], padding: tuple[int, ...], lags: tuple[int, ...] = ()) -> None:
         self.paths = paths
         self.padding = padding
+        self.lags = lags
         self.shared_tokens = tuple(tokens_of(path) for path in paths)
         self.left_padding = mx.array(padding)
         self.groups = _groups(paths)
         self._after: BatchGeometry | None = None
         self._offsets: tuple[int, mx.array] | None = None
+        self._columns: tuple[tuple[int, int], mx.array] | None = None
 
-    def after(self, paths: tuple[Path, ...], padding: tuple[int, ...]) -> BatchGeometry:
+    def after(
+        self, paths: tuple[Path, ...], padding: tuple[int, ...], lags: tuple[int, ...] = ()
+    ) -> BatchGeometry:
         """Return the geometry after a change. All layers that make the same change to this one get the same
         object; a change without effect returns this one."""
         for known in (self, self._after):
             # Tuples compare their items by identity first: the layers' paths are the same objects.
-            if known is not None and (known.paths, known.padding) == (paths, padding):
+            if known is not None and (known.paths, known.padding, known.lags) == (paths, padding, lags):
                 return known
-        self._after = BatchGeometry(paths, padding)
+        self._after = BatchGeometry(paths, padding, lags)
         return self._after
 
     def offsets(self, end: int) -> mx.array:
         """Return (rows,): the position of each row's next token, in layers whose columns end at `end`."""
         if self._offsets is None or self._offsets[0] != end:
-            own = zip(self.shared_tokens, self.padding, strict=True)
-            self._offsets = end, mx.array([shared + end - padding for shared, padding in own])
+            ends = [end - lag for lag in self.lags] or [end] * len(self.padding)
+            own = zip(self.shared_tokens, ends, self.padding, strict=True)
+            self._offsets = end, mx.array([shared + own_end - padding for shared, own_end, padding in own])
         return self._offsets[1]
+
+    def columns(self, end: int, tokens: int) -> mx.array:
+        """Return (rows, tokens): where the next tokens of rows that lag are written, in layers whose columns
+        end at `end`."""
+        if self._columns is None or self._columns[0] != (end, tokens):
+            ends = mx.array([end - lag for lag in self.lags])
+            self._columns = (end, tokens), ends[:, None] + mx.arange(tokens)[None]
+        return self._columns[1]
+
+    def mask(self, end: int, tokens: int, window_size: int | None) -> mx.array:
+        """Return (rows, 1, tokens, end + tokens) bool: the own columns that the next tokens of rows that lag
+        see, as mlx-lm's `create_causal_mask` for rows that do not."""
+        written, columns = self.columns(end, tokens)[:, :, None], mx.arange(end + tokens)
+        seen = (columns <= written) & (columns >= self.left_padding[:, None, None])
+        if window_size is not None:
+            seen = seen & (columns > written - window_size)
+        return seen[:, None]
 
 
 def _groups(paths: tuple[Path, ...]) -> tuple[RunGroup, ...]:

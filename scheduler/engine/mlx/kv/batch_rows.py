@@ -111,7 +111,9 @@ class BatchRows:
         self._private.keys = keys
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        return self._private.append(keys, values)
+        geometry = self._geometry
+        columns = geometry.columns(self._private.end, keys.shape[2]) if geometry.lags else None
+        return self._private.append(keys, values, columns)
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """Return what `update_and_fetch` returned last, for layers that use another layer's cache. Raise
@@ -130,13 +132,15 @@ class BatchRows:
         """
         if self.groups and kwargs.get("window_size") is not None:
             raise ValueError("the model has a window in the mask of a layer that keeps all tokens")
-        plain = not return_array and kwargs.get("window_size") is None and not any(self._geometry.padding)
+        geometry, end = self._geometry, self._private.end
+        if geometry.lags:
+            return geometry.mask(end, tokens, kwargs.get("window_size"))
+        plain = not return_array and kwargs.get("window_size") is None and not any(geometry.padding)
         if plain and tokens == 1:
             return None
         if plain and not device().traits.exp_is_slow:
             return "causal"
-        left_padding = self._geometry.left_padding
-        return create_causal_mask(tokens, offset=self._private.end, left_padding=left_padding, **kwargs)
+        return create_causal_mask(tokens, offset=end, left_padding=geometry.left_padding, **kwargs)
 
     def prepare(self, *, lengths: list[int] | None = None, right_padding: list[int] | None = None) -> None:
         """The next chunk is padded at the rows' right ends."""
@@ -144,9 +148,22 @@ class BatchRows:
 
     def finalize(self) -> None:
         if self._right_padding is not None:
-            self._private.roll(self._right_padding)
+            self._private.trim(self._right_padding)
+            self._private.justify()
             self._right_padding = None
             self._change(self._geometry.paths)
+
+    def trim(self, tokens: Sequence[int]) -> None:
+        """Take back the last tokens of each row, the number given for each: nothing is moved, and rows that
+        lose more than others lag behind them."""
+        self._private.trim(tokens)
+        self._change(self._geometry.paths)
+
+    def make_room(self, tokens: int) -> None:
+        """Before a call with `tokens` of each row while rows lag. Its mask is made before the first layer
+        writes, so rows cannot move in it."""
+        self._private.make_room(tokens)
+        self._change(self._geometry.paths)
 
     def rebase(self, paths: Mapping[int, Path]) -> None:
         """Replace the shared runs of some rows by longer (or cut) ones; their private copies of these are
@@ -188,7 +205,8 @@ class BatchRows:
 
     def _change(self, paths: tuple[Path, ...]) -> None:
         """Set new rows, or new columns at which they begin."""
-        geometry = self._geometry.after(paths, tuple(self._private.padding))
+        lags = tuple(self._private.lags) if any(self._private.lags) else ()
+        geometry = self._geometry.after(paths, tuple(self._private.padding), lags)
         if geometry is not self._geometry:
             self._take(geometry)
 

@@ -1,8 +1,11 @@
 """Keys and values of rows of different lengths side by side: their layout, and what is copied when.
 
-All rows end at one column, where the next token of each is written; a shorter row has padding before it. The
-arrays have room for more tokens and places for more rows than there are, so that
+All rows end at one column, where the next token of each is written; a shorter row has padding before it. A row
+whose last tokens were taken back (`trim`: drafts that the model did not choose) *lags*: it ends some columns
+before the others, and its next tokens are written there. The arrays have room for more tokens and places for
+more rows than there are, so that
 - a step writes its tokens in place,
+- tokens are taken back without moving any,
 - a row that joins is written into a free place,
 - a row that leaves has the last one moved to its place,
 and nothing else is copied. mlx-lm's BatchKVCache copies the whole batch for each of the latter two. Here all
@@ -20,14 +23,16 @@ from scheduler.shared.row_bytes import roomy, spare_places
 
 
 class PaddedRows:
-    """`padding` has an entry for each row, in the order of their places. Array content behind `end`, beyond
-    the last row and in the padding is meaningless, but finite in the padding."""
+    """`padding` and `lags` have an entry for each row, in the order of their places: the columns before its
+    tokens, and those between its last token and `end`. Array content behind `end`, beyond the last row, in
+    the padding and in a lag is meaningless, but finite in the latter two."""
 
     def __init__(self, padding: Sequence[int], end: int = 0, coming_tokens: int = 0) -> None:
         """`coming_tokens`: the length that the rows will have soon, for which room is made once."""
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self.padding = list(padding)
+        self.lags = [0] * len(self.padding)
         self.end = end
         self._coming_tokens = coming_tokens
 
@@ -35,17 +40,33 @@ class PaddedRows:
     def nbytes(self) -> int:
         return 0 if self.keys is None or self.values is None else self.keys.nbytes + self.values.nbytes
 
-    def append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append (rows, heads, tokens, size) to each row. Return all keys and values."""
+    def append(
+        self, keys: mx.array, values: mx.array, columns: mx.array | None = None
+    ) -> tuple[mx.array, mx.array]:
+        """Append (rows, heads, tokens, size) to each row. Return all keys and values. `columns`: (rows,
+        tokens), where they are written if rows lag; all layers have the same."""
         start, self.end = self.end, self.end + keys.shape[2]
         if self.keys is None or self.values is None:
             self.keys, self.values = self._new(keys), self._new(values)
         elif self.end > self.keys.shape[2]:
             self.keys, self.values = self._roomier(self.keys, start), self._roomier(self.values, start)
         rows = len(self.padding)
-        self.keys[:rows, :, start : self.end] = keys
-        self.values[:rows, :, start : self.end] = values
+        if columns is None:
+            assert not any(self.lags), "rows that lag have columns of their own"
+            self.keys[:rows, :, start : self.end] = keys
+            self.values[:rows, :, start : self.end] = values
+        else:
+            place = mx.arange(rows)[:, None], slice(None), columns
+            self.keys[place], self.values[place] = keys.swapaxes(1, 2), values.swapaxes(1, 2)
         return self.whole()
+
+    def trim(self, tokens: Sequence[int]) -> None:
+        """Take back the last tokens of each row, the number given for each."""
+        self._lag([own + more for own, more in zip(self.lags, tokens, strict=True)])
+
+    def _lag(self, lags: Sequence[int]) -> None:
+        least = min(lags)
+        self.lags, self.end = [own - least for own in lags], self.end - least
 
     def whole(self) -> tuple[mx.array, mx.array]:
         """Return all rows' keys and values, without spare room."""
@@ -71,19 +92,28 @@ class PaddedRows:
     def twin(self) -> PaddedRows:
         """Return a copy-on-write copy."""
         twin = PaddedRows(self.padding, self.end, self._coming_tokens)
+        twin.lags = list(self.lags)
         twin.keys = None if self.keys is None else self.keys[:]
         twin.values = None if self.values is None else self.values[:]
         return twin
 
-    def roll(self, right_padding: list[int]) -> None:
-        """Right-justify the rows again, after a chunk whose shorter rows are padded at their right ends."""
-        if self.keys is not None and self.values is not None:
-            by = mx.array(right_padding)[:, None, None, None]
+    def justify(self) -> None:
+        """Move the rows that lag to the common end. Copies the batch."""
+        if self.keys is not None and self.values is not None and any(self.lags):
+            by = mx.array(self.lags)[:, None, None, None]
             columns = (mx.arange(self.keys.shape[2])[None, None, :, None] - by) % self.keys.shape[2]
             rows = len(self.padding)
             self.keys = mx.take_along_axis(self.keys[:rows], columns, axis=2)
             self.values = mx.take_along_axis(self.values[:rows], columns, axis=2)
-        self.padding = [own + more for own, more in zip(self.padding, right_padding, strict=True)]
+        self.padding = [own + lag for own, lag in zip(self.padding, self.lags, strict=True)]
+        self.lags = [0] * len(self.padding)
+
+    def make_room(self, tokens: int) -> None:
+        """Before `tokens` are appended to each: where the batch is copied for them, no row lags afterwards,
+        so that no room is made for the columns of lags."""
+        if self.keys is not None and self.end + tokens > self.keys.shape[2] and any(self.lags):
+            self.justify()
+            self._drop_columns(min(self.padding))
 
     def join(self, other: PaddedRows) -> None:
         """Append all rows of the other batch."""
@@ -104,13 +134,16 @@ class PaddedRows:
                 assert self.values is not None
                 self.keys[place], self.values[place] = other.keys[theirs], other.values[theirs]
                 # A failed row may have left NaN there, and a weight of 0 times NaN is NaN.
-                before = (slice(rows, rows + more), slice(None), slice(0, end - length))
-                self.keys[before], self.values[before] = 0.0, 0.0
+                for unwritten in (slice(0, end - length), slice(end, None)):
+                    place = (slice(rows, rows + more), slice(None), unwritten)
+                    self.keys[place], self.values[place] = 0.0, 0.0
         self.padding += [own - unused + end - length for own in other.padding]
+        self.lags += other.lags
 
     def select(self, order: list[int]) -> None:
         """Keep these rows, in this order. Cheap if most of them keep their places."""
         self.padding = [self.padding[row] for row in order]
+        self._lag([self.lags[row] for row in order])
         if self.keys is None or self.values is None:
             return
         least = min(self.padding)
@@ -121,25 +154,30 @@ class PaddedRows:
             self.padding, self.end = [own - least for own in self.padding], self.end - least
         elif moved:
             rows = mx.array([row for _, row in moved])
-            keys, values = self.keys[rows, :, : self.end], self.values[rows, :, : self.end]
+            keys, values = self.keys[rows], self.values[rows]  # With what a lag will show (`join`).
             # Evaluated now, so that nothing reads the arrays when the next step writes to them.
             mx.async_eval(keys, values)  # type: ignore[no-untyped-call]
             for at, (place, _) in enumerate(moved):
-                self.keys[place, :, : self.end] = keys[at]
-                self.values[place, :, : self.end] = values[at]
+                self.keys[place], self.values[place] = keys[at], values[at]
 
     def forget(self, tokens: Sequence[int]) -> None:
         """Drop the first tokens of each row, the number given for each."""
         self.padding = [own + more for own, more in zip(self.padding, tokens, strict=True)]
         least = min(self.padding)
-        if self.keys is None or self.values is None or not self._is_much(least):
+        if self.keys is None or self.values is None:
             return
-        if least == self.end:
+        if all(own + lag == self.end for own, lag in zip(self.padding, self.lags, strict=True)):
             self.keys = self.values = None
-        else:
+            self.padding, self.lags, self.end = [0] * len(self.padding), [0] * len(self.padding), 0
+        elif self._is_much(least):
+            self._drop_columns(least)
+
+    def _drop_columns(self, first: int) -> None:
+        """Drop the first columns, which are padding of all rows."""
+        if first and self.keys is not None and self.values is not None:
             rows = list(range(len(self.padding)))
-            self._rebuild(self.keys, self.values, rows, self.keys.shape[0], least, self.end - least)
-        self.padding, self.end = [own - least for own in self.padding], self.end - least
+            self._rebuild(self.keys, self.values, rows, self.keys.shape[0], first, self.end - first)
+            self.padding, self.end = [own - first for own in self.padding], self.end - first
 
     def _is_much(self, padding: int) -> bool:
         """Padding common to all rows is removed where it is as much as the spare room."""

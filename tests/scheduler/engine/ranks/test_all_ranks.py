@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.budget.changes import BudgetChange, Evict
+from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
@@ -66,10 +67,13 @@ def test_a_plan_is_sent_before_it_is_carried_out() -> None:
 
     class Noted(ScriptedBackend):
         def step(
-            self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None
+            self,
+            chunks: abc.Sequence[Chunk] = (),
+            predicted_seconds: float | None = None,
+            drafts: DraftTokens = NO_DRAFTS,
         ) -> StepResult:
             order.append("rank 0" if self is ranks.own else "rank 1")
-            return super().step(chunks, predicted_seconds)
+            return super().step(chunks, predicted_seconds, drafts)
 
     ranks = Ranks(lambda clock: Noted(_PLAN, clock=clock))
     journal = Journal(ranks.together)
@@ -105,9 +109,12 @@ def test_another_result_is_a_fault_with_both_hashes() -> None:
 
     class Other(ScriptedBackend):
         def step(
-            self, chunks: abc.Sequence[Chunk] = (), predicted_seconds: float | None = None
+            self,
+            chunks: abc.Sequence[Chunk] = (),
+            predicted_seconds: float | None = None,
+            drafts: DraftTokens = NO_DRAFTS,
         ) -> StepResult:
-            result = super().step(chunks, predicted_seconds)
+            result = super().step(chunks, predicted_seconds, drafts)
             if self is ranks.own:
                 return result
             tokens = [msgspec.structs.replace(out, token=out.token ^ 1) for out in result.tokens]

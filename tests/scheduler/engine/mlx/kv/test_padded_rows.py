@@ -31,13 +31,25 @@ def _contents(rows: PaddedRows) -> list[list[int]]:
         assert rows.end == 0 or all(own == rows.end for own in rows.padding)
         return [[] for _ in rows.padding]
     keys, values = np.array(rows.keys), np.array(rows.values)
+    assert np.isfinite(keys[: len(rows.padding)]).all(), "a weight of 0 times NaN is NaN"
     found = []
-    for row, padding in enumerate(rows.padding):
-        mine = keys[row, :, padding : rows.end]
-        assert np.array_equal(values[row, :, padding : rows.end], -mine)
+    for row, (padding, lag) in enumerate(zip(rows.padding, rows.lags, strict=True)):
+        mine = keys[row, :, padding : rows.end - lag]
+        assert np.array_equal(values[row, :, padding : rows.end - lag], -mine)
         assert np.array_equal(mine, np.broadcast_to(mine[:1, :, :1], mine.shape))
         found.append([int(number) for number in mine[0, :, 0]])
     return found
+
+
+def _append(rows: PaddedRows, block: list[list[int]]) -> None:
+    """As a model call does, before which rows that lag get room."""
+    tokens = len(block[0])
+    if not any(rows.lags):
+        rows.append(*_block(block))
+        return
+    rows.make_room(tokens)
+    columns = [[rows.end - lag + at for at in range(tokens)] for lag in rows.lags]
+    rows.append(*_block(block), mx.array(columns) if any(rows.lags) else None)
 
 
 class _Oracle:
@@ -64,16 +76,18 @@ def test_rows_hold_what_was_written_to_them(data: st.DataObject) -> None:
 
     batch = _Oracle(fresh(data.draw(st.integers(1, 3)), data.draw(st.integers(0, 40))))
     for _ in range(data.draw(st.integers(1, 12))):
-        match data.draw(st.sampled_from(["append", "ragged", "join", "leave", "forget"])):
+        match data.draw(st.sampled_from(["append", "ragged", "drafts", "join", "leave", "forget"])):
             case "append":
                 block = fresh(len(batch.tokens), data.draw(st.sampled_from([1, 1, 1, 5, 70])))
-                batch.rows.append(*_block(block))
+                _append(batch.rows, block)
                 batch.tokens = [own + new for own, new in zip(batch.tokens, block, strict=True)]
-            case "ragged":
+            case "ragged" | "drafts" as kind:
                 block = fresh(len(batch.tokens), 6)
                 right = [data.draw(st.integers(0, 5)) for _ in block]
-                batch.rows.append(*_block(block))
-                batch.rows.roll(right)
+                _append(batch.rows, block)
+                batch.rows.trim(right)
+                if kind == "ragged":
+                    batch.rows.justify()
                 batch.tokens = [
                     own + new[: 6 - padding]
                     for own, new, padding in zip(batch.tokens, block, right, strict=True)

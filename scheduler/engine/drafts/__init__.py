@@ -1,0 +1,1 @@
+"""Drafts: tokens that a row may write next, which one model call verifies together."""
