@@ -20,6 +20,7 @@ from msgspec import structs
 from scheduler.engine.backend import Backend, started
 from scheduler.engine.backend_choice import make_backend
 from scheduler.engine.chunk_ceiling import ChunkCeiling
+from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.inbox import Inbox, inherited_link, keep_standard_output_clean
 from scheduler.engine.joining import add_arguments, join
 from scheduler.engine.load_failure import in_one_line
@@ -60,7 +61,13 @@ def main() -> NoReturn:
             _yield_processor()
         inbox.send(ready)
         _run(
-            EngineLoop(backend, command.max_slots, _pace(command), ceiling=ChunkCeiling.of(command)),
+            EngineLoop(
+                backend,
+                command.max_slots,
+                _pace(command),
+                ceiling=ChunkCeiling.of(command),
+                speculation=Speculation(),
+            ),
             inbox,
         )
     except Exception as error:

@@ -17,6 +17,7 @@ import msgspec
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Readings, Traits
 from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.prefix.prefixes import Prefixes
@@ -71,6 +72,9 @@ class StepResult:
     """The rows whose prefill has begun: each must have a chunk in every step."""
     has_pending: bool = field(default=False, compare=False)
     """Whether there are sampled tokens that no step has returned yet (overlap)."""
+    forced: DraftTokens = field(default_factory=dict, compare=False)
+    """What `StepPlan.foresee` asks for: the tokens that a row's grammar forces next, from its first token
+    that is not returned yet."""
     kv_bytes: int = field(default=0, compare=False)
     """Bytes of KV cache held by all rows; 0 when there are none."""
 

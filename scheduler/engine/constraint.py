@@ -52,6 +52,7 @@ class Constraint:
         itself."""
         self._clock = clock
         self._slow_masks = 0
+        self._seen = len(output)
         self.failure: str | None = None
         """Why the answer cannot continue; its masks are invalid after it."""
         try:
@@ -60,8 +61,13 @@ class Constraint:
         except BaseException as error:
             self.note(error)
 
-    def accept(self, token: int) -> None:
-        """Consume the answer's next token. Tokens after the end of the grammar are ignored."""
+    def accept_at(self, position: int, token: int) -> None:
+        """Consume the answer's token at `position` (from 0); nothing happens if it is known. Tokens after the
+        end of the grammar are ignored."""
+        assert position <= self._seen, "a token of the answer was left out"
+        if position < self._seen:
+            return
+        self._seen += 1
         if self.failure is not None:
             return
         try:
@@ -69,6 +75,20 @@ class Constraint:
                 self._fail(f"token {token} is not in the grammar")
         except BaseException as error:
             self.note(error)
+
+    def forced_from(self, position: int) -> tuple[int, ...]:
+        """Return the tokens that the grammar forces from `position` on, as the tokenizer would write them;
+        none where the answer is known up to another one."""
+        if position != self._seen or self.failure is not None or self.timed_alone:
+            return ()
+        started = self._clock()
+        try:
+            forced = tuple(self.matcher.compute_ff_tokens())
+        except BaseException as error:
+            self.note(error)
+            return ()
+        self.timed_alone = self._clock() - started > SLOW_MASK_SECONDS
+        return forced
 
     def _consume(self, tokens: list[int]) -> bool:
         if self._cut_by is None:

@@ -19,13 +19,14 @@ from scheduler.engine.budget.changes import BudgetChange
 from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.cache_report import CacheWatch
 from scheduler.engine.chunk_ceiling import ChunkCeiling
-from scheduler.engine.drafts.speculation import Speculation
+from scheduler.engine.drafts.speculation import Proposal, Speculation
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import EngineState, StepPlan, plan, with_changes
 from scheduler.engine.sequence import Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError, RequestRefused
+from scheduler.shared.counters import DraftCounters
 from scheduler.shared.messages import (
     AdapterLoaded,
     Cancel,
@@ -186,6 +187,8 @@ class EngineLoop:
         else:
             if self._slots.release(request_id) is None:
                 return  # It ended by itself; its Retired is already sent.
+            if self._speculation is not None:
+                self._speculation.ended(request_id)
             self._changes.release.append(request_id)
         self._retired.append(Retired(request_id, "cancelled"))
 
@@ -208,9 +211,6 @@ class EngineLoop:
         if (room := allowance.room) is not None:
             room = replace(room, saving=room.saving and self._facts.in_place)
             allowance = replace(allowance, room=room)
-        has_pending = self._last_result.has_pending
-        speculation = self._speculation or Speculation()
-        decoding = [row for row in self._slots if not row.prefilling] if self._speculation else []
         state = EngineState(
             waiting=self._ready(),
             running=list(self._slots),
@@ -221,13 +221,15 @@ class EngineLoop:
             memory=self._memory(),
             pace=self._pace,
             limits=self._ceiling.limits(self._facts.limits),
-            has_pending=has_pending,
+            has_pending=self._last_result.has_pending,
             admissions=self._admissions,
             allowance=allowance,
             chunk_ceiling=self._ceiling.tokens,
-            proposals=speculation.proposals(decoding, has_pending),
-            costs=speculation.costs,
         )
+        if self._speculation is not None:
+            state = replace(
+                state, speculates=True, proposals=self._proposals(), costs=self._speculation.costs
+            )
         todo = plan(state, now)
         self._waits.look(self._reasons(todo), now)
         if todo.computes:
@@ -235,6 +237,12 @@ class EngineLoop:
             todo = with_changes(todo, evict=evict)
         self._last_plan = todo
         return todo
+
+    def _proposals(self) -> list[Proposal]:
+        assert self._speculation is not None
+        decoding = (row for row in self._slots if not row.prefilling)
+        last = self._last_result
+        return self._speculation.proposals(decoding, last.forced, last.has_pending)
 
     def _reasons(self, todo: StepPlan) -> dict[int, WaitReason]:
         """Return why each waiting sequence is not admitted. The plan knows only those that are ready."""
@@ -292,10 +300,19 @@ class EngineLoop:
             result = self._computed(todo, result, prefilled)
         for retired in result.retired:
             self._slots.release(retired.request_id)
+        if self._speculation is not None:
+            result = replace(result, retired=[self._predicted(retired) for retired in result.retired])
         if not self._slots:
             self._meter.idle()
         self._answer(changes, result)
         return result
+
+    def _predicted(self, retired: Retired) -> Retired:
+        """Return it with what became of its request's prediction."""
+        assert self._speculation is not None
+        predicted = self._speculation.ended(retired.request_id)
+        said: Retired = msgspec.structs.replace(retired, predicted=predicted) if any(predicted) else retired
+        return said
 
     def _preempted(self, request_id: int, now: float) -> None:
         """What the row has computed is kept where there is room, and it is first in the queue."""
@@ -322,9 +339,12 @@ class EngineLoop:
     def _computed(self, todo: StepPlan, result: StepResult, prefilled: dict[int, int]) -> StepResult:
         """Learn from a step in which the model ran. Return what is reported of it."""
         self._memory_watch.measured(result.computed_prefill_tokens, todo.context_tokens)
-        if self._speculation is not None and not todo.chunks and result.tokens:
+        if self._speculation is not None and result.tokens:
             written = Counter(token.request_id for token in result.tokens)
-            self._speculation.learn(todo.drafts, written, result.decoded_rows, self._meter.period_seconds)
+            self._speculation.judge(todo.drafts, written)
+            if not todo.chunks:
+                seconds = self._meter.period_seconds
+                self._speculation.learn(todo.drafts, written, result.decoded_rows, seconds)
         self._ceiling.computed(result.computed_prefill_tokens)
         self._meter.count(result, self._slots, prefilled)
         # A resumed sequence has already reported its prompt's progress.
@@ -409,6 +429,7 @@ class EngineLoop:
             guard=self._memory_watch.state,
             chunk_ceiling=self._ceiling.tokens,
             costs=self._pace.costs(),
+            drafts=DraftCounters() if self._speculation is None else self._speculation.counters,
         )
 
 

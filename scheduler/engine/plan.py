@@ -66,9 +66,12 @@ class EngineState:
     """What memory allows this step."""
     chunk_ceiling: int | None = None
     """The ceiling of this step's prompt tokens, after a device timeout; None is that of the configuration."""
+    speculates: bool = False
+    """Whether drafts may be verified."""
     proposals: abc.Sequence[Proposal] = ()
-    """What rows that decode may write next; none where drafts are not verified."""
+    """What rows that decode may write next."""
     costs: VerifyCosts = field(default_factory=VerifyCosts)
+    """What verifying it costs."""
 
 
 class Keep(WireStruct, frozen=True):
@@ -124,8 +127,10 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     chunks: tuple[Chunk, ...] = ()
     decode: tuple[int, ...] = ()
     drafts: tuple[Draft, ...] = ()
-    """Tokens to verify behind the next ones of rows that decode: they are computed in the same model call, and
-    those that each row would have drawn are its own. Such a step returns all of its tokens."""
+    """Tokens to verify behind the next ones of rows that decode: they are computed in the same model call,
+    and those that each row would have drawn are its own. Such a step returns all of its tokens."""
+    foresee: bool = False
+    """Tell what the grammars of rows force next, for drafts."""
     reason: StepReason = "idle"
     predicted_seconds: float | None = None
     target_seconds: float | None = None
@@ -165,6 +170,7 @@ def plan(state: EngineState, now: float) -> StepPlan:
         preempt=tuple(row.request_id for row in preempt),
         keep=admissions.kept,
         admit=tuple(admissions.admit),
+        foresee=state.speculates,
         waits=admissions.waits,
     )
     prompts = [row for row in admissions.rows if row.prefilling]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from scheduler.shared.wire_struct import WireStruct
 
 
@@ -80,6 +82,17 @@ class StepCosts(WireStruct, frozen=True):
     """Seconds of each prompt token, for each token of its context."""
 
 
+class DraftCounters(WireStruct, frozen=True):
+    """Totals of drafts since the engine process started."""
+
+    steps: int = 0
+    """Steps that verified drafts."""
+    saved_seconds: float = 0.0
+    """What steps without drafts would have taken for the same tokens, less what these took."""
+    sources: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Drafted tokens by source (`engine/drafts/speculation.py`): proposed, and accepted."""
+
+
 class Counters(WireStruct, frozen=True):
     """Totals since the engine process started (they only grow), and current gauges."""
 
@@ -109,3 +122,4 @@ class Counters(WireStruct, frozen=True):
     chunk_ceiling: int = 0
     """The ceiling of a step's prompt tokens, as far as it has climbed since a device timeout."""
     costs: StepCosts = StepCosts()
+    drafts: DraftCounters = DraftCounters()

@@ -24,7 +24,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 25
+PROTOCOL_VERSION = 26
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -131,6 +131,8 @@ class EngineConfig(WireStruct, frozen=True):
     """Fingerprint of the model that it must be (`engine/model_source.py`); empty if `model_folder` is this
     machine's."""
     wired: Wired = "weights"
+    speculation: Literal["auto", "none"] = "auto"
+    """Whether rows verify drafts where that is expected to save time."""
 
 
 class Load(EngineConfig, frozen=True, tag="load"):
@@ -240,6 +242,8 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     holds: tuple[tuple[int, float], ...] = ()
     """Prefixes of the prompt to keep, as far as the budget allows: a length in tokens, and for how many
     seconds after the request's end."""
+    prediction: tuple[int, ...] = ()
+    """What the client expects of the answer: one more text to draft from."""
 
 
 class TurnEnded(WireStruct, frozen=True, tag="turn_ended"):
@@ -331,6 +335,8 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """The engine's machine, as it names itself."""
     float32: Float32 = "float32"
     """What products of float32 numbers are computed in. TF32: with 10 bits, where the device has it."""
+    verifies: bool = False
+    """Whether it verifies drafts: the model can take tokens back, and the operator has not turned it off."""
 
 
 class LogprobsOut(WireStruct, frozen=True):
@@ -389,6 +395,8 @@ class Retired(WireStruct, frozen=True):
     hold_refusal: str = ""
     """Why a hold of its Submit is not kept, a sentence for the operator; empty if all are, or if there is
     none."""
+    predicted: tuple[int, int] = (0, 0)
+    """Tokens drafted from the prediction of its Submit: accepted, and rejected."""
 
 
 class Inspection(WireStruct, frozen=True, tag="inspection"):

@@ -339,8 +339,8 @@ def check_min_tokens_hold_back_the_end(make: MakeBackend) -> None:
 
 
 def check_drafts_change_no_token(make: MakeBackend) -> None:
-    """Right to the end, wrong at once, and right up to a place: every row has the tokens, log-probabilities and
-    end that it has without drafts, one model call for what is accepted and one token behind it."""
+    """Right to the end, wrong at once, and right up to a place: every row has the tokens, log-probabilities
+    and end that it has without drafts, one model call for what is accepted and one token behind it."""
     backend = make()
     if not backend.facts.verifies:
         return

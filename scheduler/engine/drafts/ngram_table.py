@@ -1,8 +1,9 @@
-"""Where the last tokens of a text stood before in it: prompt lookup (Saxena 2023), with memory that is bounded.
+"""Where the last tokens of a text stood before, in it or in another one: prompt lookup (Saxena 2023), with
+memory that is bounded.
 
-A table of positions by the hash of the `order` tokens before them: a token is entered in O(1), a later run takes
-the place of an earlier one with the same hash, and what is found is compared, so a collision costs a missed
-match and never a wrong one.
+A table of positions by the hash of the `order` tokens before them: a token is entered in O(1), a later run
+takes the place of an earlier one with the same hash, and what is found is compared, so a collision costs a
+missed match and never a wrong one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _FEW = 48
 
 
 class NgramTable:
-    """The runs of `order` tokens of one growing text."""
+    """The runs of `order` tokens of one text, which may grow."""
 
     def __init__(self, order: int, expected_tokens: int) -> None:
         slots = 1 << (2 * expected_tokens - 1).bit_length()
@@ -30,33 +31,32 @@ class NgramTable:
         self._entered = order - 1
         """The end of the last run that is in the table."""
 
-    def extend(self, tokens: array[int]) -> None:
-        """Enter what the text has grown by. The run at its very end is not entered: nothing follows it yet."""
-        first, last = self._entered + 1, len(tokens) - 1
+    def extend(self, text: array[int]) -> None:
+        """Enter what the text has grown by. The run at its very end is not entered: nothing follows it."""
+        first, last = self._entered + 1, len(text) - 1
         if last < first:
             return
         if last - first < _FEW:
             for end in range(first, last + 1):
-                self._ends[self._slot(tokens, end)] = end
+                self._ends[self._slot(text, end)] = end
         else:
-            known = np.frombuffer(tokens[first - self._order : last], np.uint32)
+            known = np.frombuffer(text[first - self._order : last], np.uint32)
             count = last - first + 1
             hashes = np.zeros(count, np.uint32)
             for at in range(self._order):
                 hashes = hashes * np.uint32(_FACTOR) + known[at : at + count]
+            slots = (hashes ^ (hashes >> np.uint32(15))) & np.uint32(self._last)
             # NumPy keeps the last of several values for one slot.
-            self._ends[(hashes ^ (hashes >> np.uint32(15))) & np.uint32(self._last)] = np.arange(
-                first, last + 1, dtype=np.uint32
-            )
+            self._ends[slots] = np.arange(first, last + 1, dtype=np.uint32)
         self._entered = last
 
-    def find(self, tokens: array[int]) -> int | None:
-        """Return the position behind the latest earlier place of the text's last `order` tokens."""
+    def find(self, text: array[int], tokens: array[int]) -> int | None:
+        """Return the position in the text behind the latest place of the last `order` of `tokens` in it."""
         end = len(tokens)
         if end < self._order:
             return None
         found = int(self._ends[self._slot(tokens, end)])
-        if not found or tokens[found - self._order : found] != tokens[end - self._order :]:
+        if not found or text[found - self._order : found] != tokens[end - self._order :]:
             return None
         return found
 

@@ -1,10 +1,10 @@
-"""Which tokens are drafted for which rows, and how many: the choice is a pure function of what was learned.
+"""Which tokens are drafted for which rows, and how many: a pure choice over what was learned.
 
 A draft is verified, never trusted: the draw at each place depends on the seed and the position alone, so a
-drafted token is kept if it is the one that the row would have drawn, and the tokens are those of the plain run,
-greedy or sampled. What is at stake is time. A step with drafts costs more than one without, and returns its
-tokens before the next is planned (no overlap), so drafts are verified where the tokens that are expected to be
-accepted outweigh the cost that was measured (`verify_costs.py`).
+drafted token is kept if it is the one that the row would have drawn, and the tokens are those of the plain
+run, greedy or sampled. What is at stake is time. A step with drafts costs more than one without, and returns
+its tokens before the next is planned (no overlap), so drafts are verified where the tokens that are expected
+to be accepted outweigh the cost that was measured (`verify_costs.py`).
 """
 
 from __future__ import annotations
@@ -12,26 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from scheduler.engine import sequence as engine
-from scheduler.engine.drafts.ngram_table import NgramTable
+from scheduler.engine.drafts.row_drafts import SOURCES, RowDrafts, Source, moved
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
+from scheduler.shared.counters import DraftCounters
 from scheduler.shared.wire_struct import WireStruct
-
-Source: TypeAlias = Literal["long_match", "short_match"]
-"""Where a draft comes from: behind an earlier place of the text's last 8, or last 3, tokens."""
-_ORDERS: tuple[tuple[Source, int], ...] = (("long_match", 8), ("short_match", 3))
 
 LEAST_GAIN = 1.05
 """A step with drafts must be expected to give this many times the tokens a second."""
 MOST_DELAY = 1.5
 """A row without drafts waits at most this many times a plain step for its token."""
 _FIRST_CHANCE = 0.5
-_FORGETTING = 0.8
-"""Factor of what is known of a row's acceptance, for each drafted token that was judged."""
-_MOST_REST_TOKENS = 63
-
+_SLOWNESS = 8
+"""The chances with which a row begins follow those of all rows this many times as slowly."""
 
 DraftTokens: TypeAlias = Mapping[int, Sequence[int]]
 """Drafted tokens by request id."""
@@ -65,8 +60,8 @@ class Proposal:
 
 
 def chosen(proposals: Sequence[Proposal], rows: int, costs: VerifyCosts) -> tuple[Draft, ...]:
-    """Return the drafts of a step in which `rows` rows decode: those with the most expected tokens a second, or
-    none."""
+    """Return the drafts of a step in which `rows` rows decode: those with the most expected tokens a second,
+    or none."""
     best, most = 0, rows * LEAST_GAIN
     for drafted in DRAFTED if proposals else ():
         cost = costs.ratio(rows, drafted)
@@ -81,104 +76,67 @@ def chosen(proposals: Sequence[Proposal], rows: int, costs: VerifyCosts) -> tupl
 
 
 @dataclass(slots=True)
-class _RowDrafts:
-    """What is known of one row. `chances`: of its drafts to be accepted, by source. After drafts of which none
-    was accepted it is passed over for some tokens, each time for twice as many."""
-
-    tables: dict[Source, NgramTable]
-    chances: dict[Source, float]
-    rest_tokens: int = 0
-    proposed_at: int = 0
-    """Generated tokens at the last proposal."""
-    next_at: int = 0
-    """Generated tokens from which on drafts are proposed again."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """Totals of one source since the engine started."""
-
-    proposed_tokens: int = 0
-    accepted_tokens: int = 0
-
-
-@dataclass(slots=True)
 class Speculation:
-    """The state behind the choice: an index of each row's text, and what was accepted."""
+    """The state behind the choice: what each row may write, what was accepted, what it cost."""
 
     costs: VerifyCosts = field(default_factory=VerifyCosts)
-    tallies: dict[Source, Tally] = field(default_factory=dict)
-    steps: int = 0
-    """Steps that verified drafts."""
-    saved_seconds: float = 0.0
-    """What plain steps would have taken for the same tokens, beyond what these took; negative if they took
-    less."""
-    _rows: dict[int, _RowDrafts] = field(default_factory=dict)
-    _chances: dict[Source, float] = field(default_factory=lambda: dict.fromkeys(dict(_ORDERS), _FIRST_CHANCE))
-    """Those of all rows, with which a new row begins."""
+    _rows: dict[int, RowDrafts] = field(default_factory=dict)
+    _chances: dict[Source, float] = field(default_factory=lambda: dict.fromkeys(SOURCES, _FIRST_CHANCE))
+    _tallies: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _steps: int = 0
+    _saved_seconds: float = 0.0
 
-    def proposals(self, rows: Iterable[engine.Sequence], has_pending: bool) -> list[Proposal]:
-        """Return what the rows that decode may write next. `has_pending`: the last token of each is not known
-        yet."""
-        rows = list(rows)
-        if len(self._rows) > 2 * len(rows):
-            known = {row.request_id for row in rows}
-            self._rows = {number: row for number, row in self._rows.items() if number in known}
-        found = (self._proposal(row, has_pending) for row in rows)
+    @property
+    def counters(self) -> DraftCounters:
+        return DraftCounters(self._steps, self._saved_seconds, dict(self._tallies))
+
+    def proposals(
+        self, rows: Iterable[engine.Sequence], forced: DraftTokens, has_pending: bool
+    ) -> list[Proposal]:
+        """Return what the rows that decode may write next. `forced`: by their grammars. `has_pending`: the
+        last token of each is not known yet."""
+        found = (self._proposal(row, forced.get(row.request_id, ()), has_pending) for row in rows)
         return [one for one in found if one is not None]
 
-    def _proposal(self, row: engine.Sequence, has_pending: bool) -> Proposal | None:
+    def _proposal(self, row: engine.Sequence, forced: Sequence[int], has_pending: bool) -> Proposal | None:
+        count = min(DRAFTED[-1], row.submit.max_tokens - row.generated_tokens - 1 - has_pending)
+        if count <= 0:
+            return None
         known = self._rows.get(row.request_id)
         if known is None:
-            size = len(row.tokens) + row.submit.max_tokens
-            known = self._rows[row.request_id] = _RowDrafts(
-                {source: NgramTable(order, size) for source, order in _ORDERS}, dict(self._chances)
-            )
-        most = min(DRAFTED[-1], row.submit.max_tokens - row.generated_tokens - 1 - has_pending)
-        if most <= 0 or row.generated_tokens < known.next_at:
-            return None
-        known.proposed_at = row.generated_tokens
-        for source, table in known.tables.items():
-            table.extend(row.tokens)
-            if (start := table.find(row.tokens)) is None:
-                continue
-            tokens = _continued(row, start, most + has_pending)[has_pending:]
-            return Proposal(Draft(row.request_id, tokens, source), known.chances[source], has_pending)
-        return None
+            known = self._rows[row.request_id] = RowDrafts.of(row, self._chances)
+        return max(
+            (
+                Proposal(Draft(row.request_id, drafted, source), known.chances[source], has_pending)
+                for source, tokens in known.candidates(row, forced, count + has_pending)
+                if (drafted := tokens[has_pending:])
+            ),
+            key=lambda one: one.expected_tokens(DRAFTED[-1]),
+            default=None,
+        )
 
     def learn(self, drafts: Sequence[Draft], written: Mapping[int, int], rows: int, seconds: float) -> None:
-        """Learn from a step in which only decoding rows were computed. `written`: the tokens that each row got.
-        `seconds`: since the end of the step before; 0 if unknown."""
-        drafted = max((len(draft.tokens) for draft in drafts), default=0)
-        self.costs.learn(seconds, rows, drafted)
-        if not drafts:
-            return
-        self.steps += 1
-        if plain := self.costs.plain_seconds(rows):
-            self.saved_seconds += plain * sum(written.values()) / rows - seconds
+        """Learn from a step that computed no prompt. `written`: the tokens that each row got. `seconds`:
+        since the end of the step before; 0 if unknown."""
+        self.costs.learn(seconds, rows, max((len(draft.tokens) for draft in drafts), default=0))
+        if drafts and (plain := self.costs.plain_seconds(rows)) and seconds:
+            self._saved_seconds += plain * sum(written.values()) / rows - seconds
+
+    def judge(self, drafts: Sequence[Draft], written: Mapping[int, int]) -> None:
+        """Learn how many of these drafts were accepted."""
+        self._steps += bool(drafts)
         for draft in drafts:
-            if got := written.get(draft.request_id, 0):
-                self._judge(draft, got - 1)
+            if not (got := written.get(draft.request_id, 0)):
+                continue  # The row failed, or was refused.
+            proposed, accepted = len(draft.tokens), got - 1
+            before = self._tallies.get(draft.source, (0, 0))
+            self._tallies[draft.source] = before[0] + proposed, before[1] + accepted
+            chance = self._chances[draft.source]
+            self._chances[draft.source] = moved(chance, accepted, min(got, proposed), _SLOWNESS)
+            if (known := self._rows.get(draft.request_id)) is not None:
+                known.judge(draft.source, proposed, accepted)
 
-    def _judge(self, draft: Draft, accepted: int) -> None:
-        tally = self.tallies.setdefault(draft.source, Tally())
-        tally.proposed_tokens += len(draft.tokens)
-        tally.accepted_tokens += accepted
-        judged = min(accepted + 1, len(draft.tokens))
-        weight, share = 1.0 - _FORGETTING**judged, accepted / judged
-        chance = self._chances[draft.source]
-        self._chances[draft.source] = chance + weight / 8 * (share - chance)
-        if (known := self._rows.get(draft.request_id)) is None:
-            return
-        chance = known.chances[draft.source]
-        known.chances[draft.source] = chance + weight * (share - chance)
-        known.rest_tokens = 0 if accepted else min(_MOST_REST_TOKENS, 2 * known.rest_tokens + 1)
-        known.next_at = known.proposed_at + accepted + 1 + known.rest_tokens
-
-
-def _continued(row: engine.Sequence, start: int, count: int) -> tuple[int, ...]:
-    """Return `count` tokens of the text from `start` on. Where it ends there, what has repeated goes on."""
-    tokens = row.tokens[start : start + count].tolist()
-    while len(tokens) < count:
-        tokens += tokens[: count - len(tokens)]
-    return tuple(tokens)
+    def ended(self, request_id: int) -> tuple[int, int]:
+        """Forget a row. Return the tokens of its prediction that were drafted: accepted, and rejected."""
+        known = self._rows.pop(request_id, None)
+        return (0, 0) if known is None else (known.accepted_prediction, known.rejected_prediction)

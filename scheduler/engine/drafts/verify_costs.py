@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from scheduler.engine.fitted_line import FittedLine
 
 DRAFTED = (1, 3, 7, 15)
-"""Drafts a row that a step may have: few shapes, each twice as wide, so that each is measured soon and a device
-that compiles or caches by shape has few."""
+"""Drafts a row that a step may have: few shapes, each twice as wide, so that each is measured soon and a
+device that compiles or caches by shape has few."""
 _FIRST_GUESS = 1.1
 _REMEMBERED = 4
 _STALE_STEPS = 256
@@ -48,8 +48,8 @@ class VerifyCosts:
         return self._plain.cost((1.0, rows / 32)) if self._plain else 0.0
 
     def ratio(self, rows: int, drafted: int) -> float:
-        """Return the cost of a step with `drafted` drafts a row. One that was not measured yet is as far above
-        the next smaller one as that is above a plain step; two that were not are not tried at once."""
+        """Return the cost of a step with `drafted` drafts a row. One that was not measured yet is as far
+        above the next smaller one as that is above a plain step; two that were not are not tried at once."""
         before, cost_before, slope = 0, 1.0, _FIRST_GUESS - 1.0
         for each in DRAFTED:
             known = self._ratios.get((rows.bit_length(), each))

@@ -122,7 +122,7 @@ class MlxBackend:
             "never" if self._prefixes is None else restorable,
             self._memory_limit,
             device().traits,
-            verifies=batching.drafts and not layout.needs_state,
+            verifies=batching.drafts and not layout.needs_state and load.speculation != "none",
             in_place=self._rows.in_place,
         )
 
@@ -136,7 +136,9 @@ class MlxBackend:
 
     def describe(self) -> Ready:
         weights_bytes = self._description.weights_bytes + self._adapters.nbytes
-        described: Ready = msgspec.structs.replace(self._description, weights_bytes=weights_bytes)
+        described: Ready = msgspec.structs.replace(
+            self._description, weights_bytes=weights_bytes, verifies=self._facts.verifies
+        )
         return described
 
     @property
@@ -207,6 +209,7 @@ class MlxBackend:
             slow=tuple(self.slow_rows().items()) if self._description.ranks > 1 else (),
             begun=self._batch.begun,
             has_pending=self._batch.has_pending,
+            forced=self._forced() if plan.foresee else NO_DRAFTS,
             kv_bytes=self.kv_bytes(),
         )
 
@@ -352,6 +355,15 @@ class MlxBackend:
             number: one.too_slow
             for number, one in constraints.items()
             if one is not None and one.too_slow is not None and one.failure is None
+        }
+
+    def _forced(self) -> DraftTokens:
+        """Return what rows' grammars force next, where it is two tokens or more."""
+        return {
+            number: forced
+            for number, row in self._batch.rows.items()
+            if (one := row.sampling.constraint) is not None
+            and len(forced := one.forced_from(row.sequence.generated_tokens)) > 1
         }
 
     def emit_pending(self) -> StepResult:

@@ -14,10 +14,10 @@ returns the previous step's tokens, and a sampled token is *pending* until then.
 there is no overlap: rows join between two steps, and no token waits for another row's prompt.
 
 **Drafts.** A step with drafts computes each row's last token and its drafts in one model call, padded on the
-right to the longest. Then it draws place by place: the rows whose draw at a place is their draft are drawn at the
-next place as well. So each draw has the history that it would have without drafts (penalties, grammars, thinking
-budgets, `min_tokens`), and nothing is rolled back but keys and values, of which the last ones are trimmed.
-"""
+right to the longest. Then it draws place by place: the rows whose draw at a place is their draft are drawn at
+the next place as well. So each draw has the history that it would have without drafts (penalties, grammars,
+thinking budgets, `min_tokens`), and nothing is rolled back but keys and values, of which the last ones are
+trimmed."""
 
 from __future__ import annotations
 
@@ -203,10 +203,10 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return self._leave([(rows[one.place], one) for one in drawn])
 
     def _drawn(self, places: Sequence[int], logits: mx.array, inputs: mx.array) -> list[_Drawn]:
-        """Draw a token of the rows at these places, from (rows, vocabulary) `logits` that follow `inputs`, and
-        append it to their answers. Failed rows draw none."""
+        """Draw a token of the rows at these places, from (rows, vocabulary) `logits` that follow `inputs`,
+        and append it to their answers. Failed rows draw none."""
         if len(places) < len(self.rows):
-            index = mx.array(places)
+            index = mx.array(list(places))
             logits, inputs = logits[index], inputs[index]
         rows = [self.rows[place] for place in places]
         sampler = RowsSampler([row.sampling for row in rows])

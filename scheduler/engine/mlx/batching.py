@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Fallback: TypeAlias = Literal["equal_chunks", "copied_prefixes", "no_prefixes", "one_row"]
-"""Fallbacks in the order of their cost: prefill chunks of one length; each row has a copy of its prefix; no
-prefix cache; the model runs once for each row, and requests still take turns in every step."""
+Fallback: TypeAlias = Literal["no_drafts", "equal_chunks", "copied_prefixes", "no_prefixes", "one_row"]
+"""Fallbacks in the order of their cost: a step computes one token a row; prefill chunks of one length; each
+row has a copy of its prefix; no prefix cache; the model runs once for each row, and requests still take turns
+in every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,14 @@ class Batching:
         """Return those that apply. Later ones include what earlier ones would change."""
         if not self.batched:
             return ("one_row",)
-        chunks: tuple[Fallback, ...] = () if self.padded else ("equal_chunks",)
+        found: list[Fallback] = [] if self.drafts else ["no_drafts"]
+        if not self.padded:
+            found.append("equal_chunks")
         if not self.prefixes:
-            return (*chunks, "no_prefixes")
-        return chunks if self.in_place else (*chunks, "copied_prefixes")
+            found.append("no_prefixes")
+        elif not self.in_place:
+            found.append("copied_prefixes")
+        return tuple(found)
 
 
 ONE_ROW = Batching(padded=False, in_place=False, prefixes=False, batched=False, drafts=False)

@@ -13,10 +13,12 @@ all of it. Of the others one learns
 1. without prefixes, whether prefill chunks of one length are needed (`equal_chunks`), or one row at a time
    (`one_row`);
 2. with them, whether rows need copies of their prefix (`copied_prefixes`), or must do without
-   (`no_prefixes`).
+   (`no_prefixes`);
+3. in the same scene again, with drafts that are right for some rows and wrong for others, whether tokens can
+   be taken back (`no_drafts`).
 
 **Cost.** A model call reads all weights, so calls count, not tokens: 14 for the scene, 6 for its references,
-6 for `sharing_check.py`. A reference is one call on a prompt with its answer.
+6 for `sharing_check.py`, 12 for the scene with drafts. A reference is one call on a prompt with its answer.
 
 A model that raises with one row at a time as well cannot be served: `ModelUnusable`. One that only differs
 there is mlx-lm's own (plamo3 differs by where a prompt is cut), and is served.
@@ -25,7 +27,8 @@ there is mlx-lm's own (plamo3 differs by where a prompt is cut), and is served.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections import abc
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
@@ -34,10 +37,13 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.backend import Backend
+from scheduler.engine.drafts.speculation import Draft, DraftTokens, Proposal, Speculation
+from scheduler.engine.drafts.verify_costs import VerifyCosts
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
 from scheduler.engine.pace import PrefillPace
+from scheduler.engine.sequence import Sequence
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import LogprobsOut, Retired, Sampling, StepOutput, Submit, TokenOut
 from scheduler.shared.token_ids import compact
@@ -96,7 +102,7 @@ def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = Tr
     sharing = sharing_fault(model) if prefixes else None
     wanted = Batching(in_place=prefixes and sharing is None, prefixes=prefixes)
     check = _Check(model, vocabulary, make)
-    return check.verdict(Verdict(wanted, () if sharing is None else (sharing,)))
+    return check.drafts(check.verdict(Verdict(wanted, () if sharing is None else (sharing,))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,7 @@ class _Reference:
         """Return whether it begins with this text, and has its positions from `start` on."""
         return self._start <= start and self.text[: len(text)] == text
 
-    def differences(self, answer: Sequence[TokenOut], start: int) -> list[float]:
+    def differences(self, answer: abc.Sequence[TokenOut], start: int) -> list[float]:
         """Return the difference at each token, as a fraction of the largest logit: between what was reported
         for it and its alternatives and what is expected, and of the chosen token from the best. `start`: the
         position that chose the first token."""
@@ -163,6 +169,7 @@ class _Check:
         self._make = make
         self._tokens = range(1, min(vocabulary, 1000))
         self._faults: dict[Batching, _Fault | None] = {}
+        self._answers: dict[Batching, _Answers] = {}
         self._references: list[_Reference] = []
         self._exact = computes_in_float32(model)
 
@@ -174,6 +181,21 @@ class _Check:
         if not found.batching.batched and self._only_rounds(wanted.batching):
             return wanted
         return self._prefixes(found)
+
+    def drafts(self, verdict: Verdict) -> Verdict:
+        """Return the verdict, without drafts if they change what rows get."""
+        batching = verdict.batching
+        if not batching.drafts or not self._make(batching).facts.verifies:
+            return verdict
+        if not batching.padded:
+            reason = "a step with drafts is padded, as chunks of unequal lengths are"
+        elif (known := self._answers.get(batching)) is None:
+            reason = "no run without drafts to compare with"
+        elif (fault := self._played(batching, known)) is None:
+            return verdict
+        else:
+            reason = f"with drafts: {fault}"
+        return replace(verdict, batching=replace(batching, drafts=False), reasons=(*verdict.reasons, reason))
 
     def _rows(self, verdict: Verdict) -> Verdict:
         without = replace(verdict.batching, prefixes=False, in_place=False)
@@ -217,10 +239,12 @@ class _Check:
             self._faults[batching] = self._played(batching)
         return self._faults[batching]
 
-    def _played(self, batching: Batching) -> _Fault | None:
+    def _played(self, batching: Batching, known: _Answers | None = None) -> _Fault | None:
+        """`known`: the answers of a run without drafts, for one with."""
         try:
-            run = _Run(self._make(batching))
+            run = _Run(self._make(batching), None if known is None else _Guesses(known))
             self._scene(run)
+            self._answers.setdefault(batching, run.answers)
             # Backwards: the reference of the second turn is that of the first as well.
             for submit in reversed(run.submits):
                 self._compare(submit, run.answers[submit.request_id])
@@ -249,7 +273,7 @@ class _Check:
     def _prompt(self, count: int, seed: int) -> list[int]:
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
-    def _compare(self, submit: Submit, answer: Sequence[TokenOut]) -> None:
+    def _compare(self, submit: Submit, answer: abc.Sequence[TokenOut]) -> None:
         """Raise _Differs."""
         text = [*submit.prompt, *(token.token for token in answer[:-1])]
         differences = self._reference(text, len(answer)).differences(answer, len(text) - len(answer))
@@ -268,13 +292,40 @@ class _Check:
         return found
 
 
+_Answers: TypeAlias = dict[int, list[TokenOut]]
+
+
+class _Free(VerifyCosts):
+    def ratio(self, rows: int, drafted: int) -> float:
+        return 1.0
+
+
+class _Guesses(Speculation):
+    """Drafts of known answers. Every second row's are wrong from the second token on."""
+
+    def __init__(self, answers: _Answers) -> None:
+        super().__init__(_Free())
+        self._tokens = {number: [token.token for token in answer] for number, answer in answers.items()}
+
+    def proposals(self, rows: Iterable[Sequence], forced: DraftTokens, has_pending: bool) -> list[Proposal]:
+        return [
+            Proposal(Draft(row.request_id, tuple(guess), "prediction"), 1.0)
+            for row in rows
+            if (guess := self._guess(row.request_id, row.generated_tokens + has_pending))
+        ]
+
+    def _guess(self, number: int, position: int) -> list[int]:
+        guess = self._tokens[number][position:]
+        return guess[:1] + [token ^ 1 for token in guess[1:]] if number % 2 else guess
+
+
 class _Run:
     """A back end in a loop, and what its requests got."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, speculation: Speculation | None) -> None:
         # A clock that stands still: the scene is the same on every machine.
         pace = PrefillPace(2 * CHECK_CHUNK_TOKENS)
-        self._loop = EngineLoop(backend, CHECK_ROWS, pace, clock=lambda: 0.0)
+        self._loop = EngineLoop(backend, CHECK_ROWS, pace, clock=lambda: 0.0, speculation=speculation)
         self.submits: list[Submit] = []
         self.answers: dict[int, list[TokenOut]] = {}
 
@@ -308,7 +359,7 @@ class _Run:
     def ended(self) -> bool:
         return self._loop.idle
 
-    def _turn(self, commands: Sequence[Submit]) -> None:
+    def _turn(self, commands: abc.Sequence[Submit]) -> None:
         for frame in self._loop.turn(commands):
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:

@@ -62,8 +62,9 @@ class Row:
 
     def end_with(self, token: int) -> Literal["stop", "length"] | None:
         """Append a token to its answer. Whether and how the answer ends with it."""
-        if (thinking := self.sampling.thinking) is not None:
-            thinking.accept_at(self.sequence.generated_tokens, token)
+        for judge in (self.sampling.thinking, self.sampling.constraint):
+            if judge is not None:
+                judge.accept_at(self.sequence.generated_tokens, token)
         self.sequence.tokens.append(token)
         if token in self.sequence.submit.stop_token_ids:
             return "stop"

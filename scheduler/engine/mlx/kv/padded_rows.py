@@ -1,9 +1,9 @@
 """Keys and values of rows of different lengths side by side: their layout, and what is copied when.
 
-All rows end at one column, where the next token of each is written; a shorter row has padding before it. A row
-whose last tokens were taken back (`trim`: drafts that the model did not choose) *lags*: it ends some columns
-before the others, and its next tokens are written there. The arrays have room for more tokens and places for
-more rows than there are, so that
+All rows end at one column, where the next token of each is written; a shorter row has padding before it. A
+row whose last tokens were taken back (`trim`: drafts that the model did not choose) *lags*: it ends some
+columns before the others, and its next tokens are written there. The arrays have room for more tokens and
+places for more rows than there are, so that
 - a step writes its tokens in place,
 - tokens are taken back without moving any,
 - a row that joins is written into a free place,

@@ -144,7 +144,7 @@ class _Constrained:
         for i, row in self._rows:
             assert row.constraint is not None
             if row.has_output:
-                row.constraint.accept(inputs[i])
+                row.constraint.accept_at(row.position - 1, inputs[i])
         constraints = [row.constraint for _, row in self._rows if row.constraint is not None]
         allowed = allowed_tokens(constraints, self._rows[0][1].vocabulary)
         for mask, (_, row) in zip(allowed, self._rows, strict=True):

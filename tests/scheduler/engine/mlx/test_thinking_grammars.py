@@ -129,8 +129,8 @@ def test_the_end_mark_may_come_in_the_middle_of_a_character(dialect: str, cut: s
         answer = [*b"12"]
     tokens = [*start, *CUTS[cut], *end, *answer]
     told = Constraint(matcher, cut_by=end[0])
-    for token in tokens:
-        told.accept(token)
+    for position, token in enumerate(tokens):
+        told.accept_at(position, token)
         assert told.failure is None
     again = Constraint(matcher_of(dialect, schema)[0], tokens, cut_by=end[0])
     assert again.failure is None
@@ -138,7 +138,7 @@ def test_the_end_mark_may_come_in_the_middle_of_a_character(dialect: str, cut: s
     for constraint, mask in zip((told, again), masks, strict=True):
         constraint.fill(mask, 0)
     assert np.array_equal(masks[0], masks[1])
-    told.accept(ord("x"))
+    told.accept_at(len(tokens), ord("x"))
     assert told.failure is not None
 
 
