@@ -10,56 +10,65 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from scheduler.engine.fitted_line import FittedLine
-
 DRAFTED = (1, 3, 7, 15)
-"""Drafts a row that a step may have: few shapes, each twice as wide, so that each is measured soon and a
+"""Drafts a row that a step may have: few shapes, each twice as wide, so that each is measured soon, and a
 device that compiles or caches by shape has few."""
 _FIRST_GUESS = 1.1
 _REMEMBERED = 4
 _STALE_STEPS = 256
-"""Plain steps after which the oldest measurement is forgotten: contexts grow, and what was too dear is tried
-again."""
+"""Steps after which the oldest measurement of each shape is forgotten: contexts grow, and what was too dear is
+tried again."""
+_SIZES_PER_DOUBLING = 4
 
 
 @dataclass(slots=True)
 class VerifyCosts:
-    _plain: FittedLine = field(default_factory=lambda: FittedLine(2))
-    _ratios: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
-    _plain_steps: int = 0
+    """Seconds of the last steps by the size of the batch and the drafts a row."""
+
+    _seconds: dict[tuple[int, int], deque[float]] = field(default_factory=dict)
+    _learned_steps: int = 0
 
     def learn(self, seconds: float, rows: int, drafted: int) -> None:
-        """`drafted`: the drafts that each row was computed with, padding included."""
-        if seconds <= 0:
-            return  # A virtual clock.
-        if not drafted:
-            self._plain.learn(seconds, (1.0, rows / 32))
-            self._plain_steps += 1
-            if self._plain_steps % _STALE_STEPS == 0:
-                for known in self._ratios.values():
-                    if known:
-                        known.popleft()
-        elif plain := self.plain_seconds(rows):
-            known = self._ratios.setdefault((rows.bit_length(), drafted), deque(maxlen=_REMEMBERED))
-            known.append(seconds / plain)
+        """`drafted`: the drafts that each row was computed with, padding included. Unusual numbers, at the end
+        of an answer, teach nothing."""
+        if seconds <= 0 or drafted not in (0, *DRAFTED):  # With a virtual clock a step takes no time.
+            return
+        self._seconds.setdefault((_size(rows), drafted), deque(maxlen=_REMEMBERED)).append(seconds)
+        self._learned_steps += 1
+        if self._learned_steps % _STALE_STEPS == 0:
+            for known in self._seconds.values():
+                if known:
+                    known.popleft()
 
     def plain_seconds(self, rows: int) -> float:
         """Return the time of a step without drafts; 0 while unknown."""
-        return self._plain.cost((1.0, rows / 32)) if self._plain else 0.0
+        return self._typical(_size(rows), 0) or 0.0
 
     def ratio(self, rows: int, drafted: int) -> float:
-        """Return the cost of a step with `drafted` drafts a row. One that was not measured yet is as far
-        above the next smaller one as that is above a plain step; two that were not are not tried at once."""
+        """Return the cost of a step with `drafted` drafts a row; infinite before a plain step was measured. A
+        width that was not measured is taken to be as far above the next smaller one as that is above a plain
+        step; two that were not are not tried at once."""
+        size = _size(rows)
+        if (plain := self._typical(size, 0)) is None:
+            return math.inf
         before, cost_before, slope = 0, 1.0, _FIRST_GUESS - 1.0
         for each in DRAFTED:
-            known = self._ratios.get((rows.bit_length(), each))
-            cost = cost_before + (each - before) * slope
-            if known:
-                # The first of a new shape may have waited for a compiler, and any for the machine.
-                cost = sorted(known)[1 if len(known) > 2 else 0]
+            known = self._typical(size, each)
+            cost = cost_before + (each - before) * slope if known is None else known / plain
             if each == drafted:
                 return cost
-            if not known:
+            if known is None:
                 break
             before, cost_before, slope = each, cost, max(0.0, cost - 1.0) / each
         return math.inf
+
+    def _typical(self, size: int, drafted: int) -> float | None:
+        """Return the second smallest of several: the first of a new shape may have waited for a compiler, and
+        any for the machine."""
+        known = sorted(self._seconds.get((size, drafted), ()))
+        return known[1 if len(known) > 2 else 0] if known else None
+
+
+def _size(rows: int) -> int:
+    """Batches of one size take about the same time."""
+    return round(_SIZES_PER_DOUBLING * math.log2(rows))
