@@ -311,8 +311,8 @@ class EngineLoop:
         """Return it with what became of its request's prediction."""
         assert self._speculation is not None
         predicted = self._speculation.ended(retired.request_id)
-        said: Retired = msgspec.structs.replace(retired, predicted=predicted) if any(predicted) else retired
-        return said
+        whole: Retired = msgspec.structs.replace(retired, predicted=predicted) if any(predicted) else retired
+        return whole
 
     def _preempted(self, request_id: int, now: float) -> None:
         """What the row has computed is kept where there is room, and it is first in the queue."""

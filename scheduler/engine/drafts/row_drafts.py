@@ -1,4 +1,4 @@
-"""What one row may write next: its sources, and how often it has chosen what they said."""
+"""What one row may write next: its sources, and how often it has chosen what they proposed."""
 
 from __future__ import annotations
 
@@ -63,10 +63,11 @@ class RowDrafts:
 
     def _predicted_from(self, row: engine.Sequence) -> int:
         """Return where the answer is in the prediction, or its end if it is not in it."""
-        answer = row.tokens[-row.generated_tokens :] if row.generated_tokens else array("I")
-        if len(answer) < _SHORT and answer == self.prediction[: len(answer)]:
-            return len(answer)
-        found = self.predicted.find(self.prediction, answer[-_SHORT:])
+        written = row.generated_tokens
+        if written < _SHORT:
+            begins = row.tokens[len(row.tokens) - written :] == self.prediction[:written]
+            return written if begins else len(self.prediction)
+        found = self.predicted.find(self.prediction, row.tokens)
         return len(self.prediction) if found is None else found
 
     def judge(self, source: Source, proposed: int, accepted: int) -> None:

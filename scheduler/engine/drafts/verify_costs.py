@@ -16,8 +16,8 @@ device that compiles or caches by shape has few."""
 _FIRST_GUESS = 1.1
 _REMEMBERED = 4
 _STALE_STEPS = 256
-"""Steps after which the oldest measurement of each shape is forgotten: contexts grow, and what was too dear is
-tried again."""
+"""Steps after which the oldest measurement of each shape is forgotten: contexts grow, and what was too dear
+is tried again."""
 _SIZES_PER_DOUBLING = 4
 
 
@@ -29,8 +29,8 @@ class VerifyCosts:
     _learned_steps: int = 0
 
     def learn(self, seconds: float, rows: int, drafted: int) -> None:
-        """`drafted`: the drafts that each row was computed with, padding included. Unusual numbers, at the end
-        of an answer, teach nothing."""
+        """`drafted`: the drafts that each row was computed with, padding included. Unusual numbers, at the
+        end of an answer, teach nothing."""
         if seconds <= 0 or drafted not in (0, *DRAFTED):  # With a virtual clock a step takes no time.
             return
         self._seconds.setdefault((_size(rows), drafted), deque(maxlen=_REMEMBERED)).append(seconds)
