@@ -300,7 +300,7 @@ class EngineLoop:
             result = self._computed(todo, result, prefilled)
         for retired in result.retired:
             self._slots.release(retired.request_id)
-        if self._speculation is not None:
+        if self._speculation is not None and result.retired:
             result = replace(result, retired=[self._predicted(retired) for retired in result.retired])
         if not self._slots:
             self._meter.idle()
