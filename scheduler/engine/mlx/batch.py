@@ -90,6 +90,7 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         if longest > 1:
             for layer in leaves(self.prompt_cache):
                 order_ring(layer)
+        _make_room(self.prompt_cache, longest)
         padded = mx.array([chunk + [0] * (longest - len(chunk)) for chunk in chunks])
         with self.adapters.over([row.adapter for row in self.rows]):
             logits = self.model(padded, cache=self.prompt_cache)
@@ -140,8 +141,6 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     _chosen: Chosen | None = None
     """The next inputs with their scores."""
     _rows_sampler: RowsSampler | None = None
-    _may_lag: bool = False
-    """Whether drafts have been taken back since all rows ended at one column."""
 
     @property
     def rows(self) -> list[Row]:
@@ -172,7 +171,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
             for row, tokens in zip(rows, drafted, strict=True)
         ]
         inputs = mx.array(padded, dtype=mx.uint32)
-        self._make_room(width)
+        _make_room(self.prompt_cache, width)
         with self.adapters.over([row.adapter for row in rows]):
             logits = self.model(inputs, cache=self.prompt_cache)
         if self._rows_sampler is not None:
@@ -196,7 +195,6 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
             row.sequence.computed_tokens += tokens
         for layer in self.prompt_cache:
             layer.trim([width - tokens for tokens in kept])
-        self._may_lag = True
         self._next_tokens = mx.array([row.sequence.tokens[-1] for row in rows], dtype=mx.uint32)
         self._next_logprobs, self._chosen = [None] * len(rows), None
         drawn.sort(key=lambda one: one.place)
@@ -226,14 +224,6 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
             if row.sampling.failure_reason is None
         ]
 
-    def _make_room(self, tokens: int) -> None:
-        """Before a model call, whose mask is made before the layers write."""
-        if self._may_lag:
-            layers: list[BatchRows] = self.prompt_cache
-            for layer in layers:
-                layer.make_room(tokens)
-            self._may_lag = any(layer.geometry.lags for layer in layers[:1])
-
     def emit_pending(self) -> list[Sampled]:
         """Return the sampled tokens, and compute nothing. Failed rows return none."""
         self._draw()
@@ -242,7 +232,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return self._emit(self._sampled(), lambda row: row.failure_reason is None)
 
     def _submit(self, inputs: mx.array) -> None:
-        self._make_room(1)
+        _make_room(self.prompt_cache, 1)
         with self.adapters.over([row.adapter for row in self.rows]):
             logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
         for row in self.rows:
@@ -321,6 +311,14 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
             logits, inputs = self._undrawn
             self._undrawn = (logits[mx.array(keep)], inputs[mx.array(keep)]) if keep else None
         self.has_pending = self.has_pending and bool(keep)
+
+
+def _make_room(layers: Sequence[Any], tokens: int) -> None:
+    """Before a model call with `tokens` of each row, whose mask is made before the layers write."""
+    ours = [layer for layer in layers if isinstance(layer, BatchRows)]
+    if ours and ours[0].geometry.lags:
+        for layer in ours:
+            layer.make_room(tokens)
 
 
 def _decoding(prompts: PromptProcessingBatch) -> GenerationBatch:

@@ -148,10 +148,8 @@ class BatchRows:
 
     def finalize(self) -> None:
         if self._right_padding is not None:
-            self._private.trim(self._right_padding)
-            self._private.justify()
+            self.trim(self._right_padding)
             self._right_padding = None
-            self._change(self._geometry.paths)
 
     def trim(self, tokens: Sequence[int]) -> None:
         """Take back the last tokens of each row, the number given for each: nothing is moved, and rows that
