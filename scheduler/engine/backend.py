@@ -91,10 +91,14 @@ class BackendFacts:
     memory_limit: MemoryLimit
     """All that it may use, as loaded."""
     traits: Traits
-    verifies: bool = False
-    """Whether `StepPlan.drafts` may be asked for."""
+    verified_tokens: int = 0
+    """Bound on a step's rows with drafts times the tokens computed of each; 0 if it verifies no drafts."""
     in_place: bool = False
     """Whether rows can attend in place to what is cached of them, so that `StepPlan.saving` has an effect."""
+
+    @property
+    def verifies(self) -> bool:
+        return self.verified_tokens > 0
 
 
 class DiskWatch(Protocol):

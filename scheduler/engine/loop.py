@@ -228,7 +228,10 @@ class EngineLoop:
         )
         if self._speculation is not None:
             state = replace(
-                state, speculates=True, proposals=self._proposals(), costs=self._speculation.costs
+                state,
+                verified_tokens=self._facts.verified_tokens,
+                proposals=self._proposals(),
+                costs=self._speculation.costs,
             )
         todo = plan(state, now)
         self._waits.look(self._reasons(todo), now)
@@ -338,7 +341,9 @@ class EngineLoop:
 
     def _computed(self, todo: StepPlan, result: StepResult, prefilled: dict[int, int]) -> StepResult:
         """Learn from a step in which the model ran. Return what is reported of it."""
-        self._memory_watch.measured(result.computed_prefill_tokens, todo.context_tokens)
+        width = 1 + max(len(draft.tokens) for draft in todo.drafts) if todo.drafts else 0
+        computed = result.computed_prefill_tokens + width * result.decoded_rows
+        self._memory_watch.measured(computed, todo.context_tokens)
         if self._speculation is not None and result.tokens:
             written = Counter(token.request_id for token in result.tokens)
             self._speculation.judge(todo.drafts, written)

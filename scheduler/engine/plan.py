@@ -66,8 +66,9 @@ class EngineState:
     """What memory allows this step."""
     chunk_ceiling: int | None = None
     """The ceiling of this step's prompt tokens, after a device timeout; None is that of the configuration."""
-    speculates: bool = False
-    """Whether drafts may be verified."""
+    verified_tokens: int = 0
+    """Bound on the rows of a step with drafts times the tokens computed of each; 0: drafts are not
+    verified."""
     proposals: abc.Sequence[Proposal] = ()
     """What rows that decode may write next."""
     costs: VerifyCosts = field(default_factory=VerifyCosts)
@@ -170,12 +171,12 @@ def plan(state: EngineState, now: float) -> StepPlan:
         preempt=tuple(row.request_id for row in preempt),
         keep=admissions.kept,
         admit=tuple(admissions.admit),
-        foresee=state.speculates,
+        foresee=state.verified_tokens > 0,
         waits=admissions.waits,
     )
     prompts = [row for row in admissions.rows if row.prefilling]
     decoding = len(admissions.rows) - len(prompts)
-    drafts = _drafts(state, preempt, decoding)
+    drafts = _drafts(state, admissions.rows, preempt)
     if state.has_pending and (prompts or drafts):
         return with_changes(membership, emit_pending=True, reason="emit_pending")
     context = max((row.computed_tokens for row in prompts), default=0)
@@ -199,12 +200,21 @@ def plan(state: EngineState, now: float) -> StepPlan:
     )
 
 
-def _drafts(state: EngineState, preempt: abc.Sequence[Sequence], decoding: int) -> tuple[Draft, ...]:
-    """Return what the rows that stay verify. Nothing while memory is short: drafts take activations."""
-    if state.allowance.room is not None and state.allowance.room.saving:
+def _drafts(
+    state: EngineState, rows: abc.Sequence[Sequence], gone: abc.Sequence[Sequence]
+) -> tuple[Draft, ...]:
+    """Return what the decoding ones of `rows` verify. `gone`: rows that leave. While memory is short nothing
+    is verified, as drafts take activations."""
+    left = {row.request_id for row in gone}
+    proposals = [one for one in state.proposals if one.draft.request_id not in left]
+    if not proposals:
         return ()
-    gone = {row.request_id for row in preempt}
-    return chosen([one for one in state.proposals if one.draft.request_id not in gone], decoding, state.costs)
+    decoding, most = [row for row in rows if not row.prefilling], state.verified_tokens
+    if (room := state.allowance.room) is not None:
+        context = max(row.computed_tokens for row in decoding)
+        free_bytes = room.room_bytes - room.taken_bytes((), decoding, (), state.begun)
+        most = 0 if room.saving else min(most, room.peak.fitting_tokens(free_bytes, context))
+    return chosen(proposals, len(decoding), state.costs, most)
 
 
 def _fitting(

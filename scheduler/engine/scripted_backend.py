@@ -122,7 +122,7 @@ class ScriptedBackend:
             "never" if self._prefixes is None else "anywhere",
             self._memory_limit,
             Traits("cpu") if device is None else device.traits,
-            verifies=True,
+            verified_tokens=1024,
         )
 
     @property

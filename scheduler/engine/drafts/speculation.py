@@ -59,13 +59,15 @@ class Proposal:
         return found
 
 
-def chosen(proposals: Sequence[Proposal], rows: int, costs: VerifyCosts) -> tuple[Draft, ...]:
+def chosen(
+    proposals: Sequence[Proposal], rows: int, costs: VerifyCosts, most_tokens: int
+) -> tuple[Draft, ...]:
     """Return the drafts of a step in which `rows` rows decode: those with the most expected tokens a second,
-    or none."""
+    or none. `most_tokens`: bound on the rows times the tokens that are computed of each."""
     best, most = 0, rows * LEAST_GAIN
     for drafted in DRAFTED if proposals else ():
         cost = costs.ratio(rows, drafted)
-        if cost > MOST_DELAY and len(proposals) < rows:
+        if rows * (1 + drafted) > most_tokens or (cost > MOST_DELAY and len(proposals) < rows):
             break
         tokens = rows + sum(proposal.expected_tokens(drafted) for proposal in proposals)
         if tokens / cost > most:

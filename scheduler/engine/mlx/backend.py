@@ -61,6 +61,9 @@ _NO_RANKED_ADAPTERS = "a model over several ranks takes no adapters: serve it wi
 _LOGITS_BYTES = 64 << 20
 """Bound on a chunk with prompts whose log-probabilities are asked for, in float32: 110 positions of a
 vocabulary of 150,000. Chunks without them have none, because logits that are not read are not computed."""
+_VERIFIED_LOGITS_BYTES = 128 << 20
+"""Bound on the logits of a step with drafts, in float32: 223 positions of a vocabulary of 150,000, as 32 rows
+with 5 drafts or one with 15."""
 
 
 class MlxBackend:
@@ -116,13 +119,14 @@ class MlxBackend:
             else SingleRows(model, self._adapters)
         )
         restorable: Restorable = "at_checkpoints" if self._needs_state else "anywhere"
+        verifies = batching.drafts and not layout.needs_state and load.speculation != "none"
         self._facts = BackendFacts(
             row_bytes,
             self._limits,
             "never" if self._prefixes is None else restorable,
             self._memory_limit,
             device().traits,
-            verifies=batching.drafts and not layout.needs_state and load.speculation != "none",
+            verified_tokens=_VERIFIED_LOGITS_BYTES // (4 * description.vocabulary) if verifies else 0,
             in_place=self._rows.in_place,
         )
 
