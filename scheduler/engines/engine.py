@@ -275,11 +275,16 @@ class Engine:
         self._likely.computed(prepared.prefix_blocks)
 
     def left(self, record: StreamRecord) -> None:
-        """A request has left it for good."""
+        """A request has left it for good. Its session waits from now on, if its answer is over."""
         # What it was expected to find is not its own: other requests have computed it.
         computed = max(record.prefilled_tokens, record.expected_cached_tokens)
         if record.prefilled_tokens < len(record.prepared.prompt):
             self._likely.forget(record.prepared.prefix_blocks, computed)
+        try:
+            if (ended := record.turn_ended_message()) is not None:
+                self.send(ended)
+        except Exception:  # Such as a name that cannot be encoded. Eviction knows less, and no stream ends.
+            _log.exception("turn_end_failed", request=record.prepared.request.public_id)
 
     def send(self, message: ToEngine) -> None:
         """Dropped while it is not ready."""

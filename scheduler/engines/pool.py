@@ -59,7 +59,7 @@ class Pool:
         offload: Offload,
         place: Place = least_seconds,
     ) -> None:
-        self.turns = Turns(offload, self.cancel)
+        self.turns = Turns(offload, self.cancel, self._over)
         self.awaiting = Awaiting(observer.retired)
         self._config = config
         self._launchers = launchers
@@ -389,6 +389,11 @@ class Pool:
         """A request has left its engine, and its answer is still read."""
         if (engine := self._leave_engine(record)) is not None:
             self._observer.engine_ready(engine)
+
+    def _over(self, record: StreamRecord) -> None:
+        """No engine has it any more, and its answer is read."""
+        record.move(Event.RETIRE)
+        self.retired(record)
 
     def _leave_engine(self, record: StreamRecord) -> Engine | None:
         if (engine := self._of(record)) is not None:

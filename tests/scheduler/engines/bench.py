@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import Exit, Session
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
+from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     Counters,
     FromEngine,
@@ -106,8 +108,12 @@ class PoolBench:
 
     def ready(self, *names: str | int) -> None:
         for name in names:
-            sent = self.sent.setdefault(str(name), [])
-            self._receive[str(name)] = self.engine(name).live(READY, sent.append)
+            self.sent.setdefault(str(name), [])
+            self._receive[str(name)] = self.engine(name).live(READY, partial(self._send, str(name)))
+
+    def _send(self, name: str, message: ToEngine) -> None:
+        encode(message)  # As the link does, with all that it raises.
+        self.sent[name].append(message)
 
     def step(self, name: str | int, retired: Sequence[StreamRecord] = ()) -> None:
         """A token for each request that is not being cancelled."""

@@ -17,7 +17,7 @@ from scheduler.engines.engine import Engine
 from scheduler.errors import Draining, LastEngine, LinkError
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
-from scheduler.shared.messages import Counters, Retired, StepOutput, Submit, ToEngine
+from scheduler.shared.messages import Counters, Retired, StepOutput, Submit, ToEngine, TurnEnded
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause
 from tests.examples import examples
@@ -230,6 +230,30 @@ def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
     assert bench.retired_records == records[:1]
     assert [one.request_id for one in sent if isinstance(one, Submit)] == [2, 3]
     assert bench.on_board(0) == records[1:]
+
+
+def test_the_engine_learns_what_a_session_waits_for() -> None:
+    """When its answer is over: the tools that it called, else why it ended. Nothing without a session."""
+    bench = PoolBench(1, slots=3)
+    bench.ready(0)
+    records = [bench.arrive("agent"), bench.arrive("agent"), bench.arrive()]
+    records[1].called |= {"write", "read" * 50}
+    bench.step(0, retired=records)
+    assert [one for one in bench.sent["0"] if isinstance(one, TurnEnded)] == [
+        TurnEnded("", "", "agent", "length"),
+        TurnEnded("", "", "agent", ("read" * 50)[:128]),
+    ]
+
+
+def test_what_cannot_be_said_of_a_turn_ends_no_stream() -> None:
+    """A tool's name with half a surrogate pair: only the prefix cache does not learn of it."""
+    bench = PoolBench(1)
+    bench.ready(0)
+    calling, other = bench.arrive("agent"), bench.arrive()
+    calling.called.add("\ud83d")
+    bench.step(0, retired=[calling, other])
+    assert (calling.state, other.state) == (State.RETIRED, State.RETIRED)
+    assert not [one for one in bench.sent["0"] if isinstance(one, TurnEnded)]
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3, 4])
