@@ -19,7 +19,6 @@ import trio
 from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import source_of
 from scheduler.engines.boundary import EngineTraits, Launchers
-from scheduler.engines.engine import Engine
 from scheduler.engines.memory_share import MemoryShare, WholeMemory
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.pool import Pool
@@ -112,10 +111,9 @@ class Scheduler:
         self.history = self._history_watch.history
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
-        traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading, share_of)
-        self.pool = Pool(
-            config, launchers, self._queue, self._admission, self, self.metrics, traits, offload, place
-        )
+        observer = observation.RequestSamples(self.metrics)
+        traits = EngineTraits(config, self.metrics, observer, on_loading, share_of)
+        self.pool = Pool(traits, launchers, self._queue, self._admission, self, offload, place)
         self.operations = Operations(
             self._queue,
             self._admission,
@@ -317,13 +315,7 @@ class Scheduler:
 
     # --- as the pool's observer
 
-    def engine_ready(self, engine: Engine) -> None:
-        self.pump()
-
-    def engine_lost(self, engine: Engine) -> None:
-        self.pump()
-
-    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
+    def progressed(self, moved: Sequence[StreamRecord], now: float) -> None:
         for record in moved:
             if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
                 record.started_at = now
@@ -342,7 +334,7 @@ class Scheduler:
         self.pump()
 
     def pump(self) -> None:
-        """Something may be sent now."""
+        """Send what may be sent now."""
         now = trio.current_time()
         for record in self.pool.dispatcher.pump(now):
             if record.listening:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import trio
 
+from scheduler.config import SchedulerConfig
 from scheduler.engines.memory_share import MemoryShare, WholeMemory
 from scheduler.processes.process import EngineLauncher
 from scheduler.requests.multiplexer import RequestObserver
+from scheduler.telemetry.metrics import ModelMetrics
 
 MOST_ENGINES = 64
 """Each is a process with a model."""
@@ -19,8 +21,10 @@ Launchers = Callable[[int], EngineLauncher]
 
 @dataclass(frozen=True, slots=True)
 class EngineTraits:
-    """What all engines of a pool have in common."""
+    """What a scheduler gives to all engines of its pool."""
 
+    config: SchedulerConfig
+    metrics: ModelMetrics
     observer: RequestObserver
     on_loading: Callable[[str, str], None] = lambda engine, stage: None
     """Called with an engine's name and the stage that it loads."""

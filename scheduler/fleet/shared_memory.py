@@ -43,7 +43,7 @@ class EngineShare:
     def ended(self) -> None:
         self.budget.ended(self.engine)
 
-    def left(self) -> None:
+    def gone(self) -> None:
         self.budget.forget(self.engine)
 
 

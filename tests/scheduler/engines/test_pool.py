@@ -226,7 +226,7 @@ def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
             raise LinkError("the message is too long")
         sent.append(message)
 
-    bench.engine(0).live(READY, send)
+    bench.engine(0).begin_life(READY, send)
     assert bench.retired_records == records[:1]
     assert [one.request_id for one in sent if isinstance(one, Submit)] == [2, 3]
     assert bench.on_board(0) == records[1:]
@@ -274,10 +274,10 @@ def test_a_poison_is_found_at_its_second_death_and_kills_one_healthy_engine_at_m
             if poison in bench.on_board(engine.name):
                 died.append(engine.name)
                 bench.die(engine.name)
-            elif not engine.ready and (engines < 3 or poison.engine == first):
-                bench.ready(engine.name)
-            else:
+            elif engine.ready:
                 bench.trust(engine.name)
+            elif engines < 3 or poison.engine == first:
+                bench.ready(engine.name)
     assert len(died) == 2
     assert died == [first, first] or engines > 2
     assert poison.outcome == "error"
@@ -292,7 +292,7 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.trust(1)
     bench.pool.drain("0")
     bench.die(0)
-    bench.pool._leave(bench.engine(0))
+    bench.pool._forget(bench.engine(0))
     assert [record.engine for record in suspects].count("1") == 1
     late = bench.arrive()
     assert late.state is State.QUEUED
