@@ -36,7 +36,7 @@ from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.engines.boundary import Launchers
 from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of, sharers_of
-from scheduler.engines.memory_share import WholeMemory
+from scheduler.engines.memory_share import MemoryShare
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
@@ -178,9 +178,9 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         shared.threads,
         on_loading=loading.show,
         metrics=shared.metrics.of_model(name),
-        tracer=tracer,
+        tracer=None if tracer is None else tracer.trace,
         continuous=continuous_seconds,
-        share_of=(lambda engine: WholeMemory()) if memory is None else partial(memory.share_of, name),
+        share_of=(lambda engine: MemoryShare()) if memory is None else partial(memory.share_of, name),
     )
     if memory is not None:
         memory.follow(name, scheduler.pool)

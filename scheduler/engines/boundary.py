@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import trio
 
 from scheduler.config import SchedulerConfig
-from scheduler.engines.memory_share import MemoryShare, WholeMemory
+from scheduler.engines.memory_share import MemoryShare
 from scheduler.processes.process import EngineLauncher
 from scheduler.requests.multiplexer import RequestObserver
 from scheduler.telemetry.metrics import ModelMetrics
@@ -28,6 +28,6 @@ class EngineTraits:
     observer: RequestObserver
     on_loading: Callable[[str, str], None] = lambda engine, stage: None
     """Called with an engine's name and the stage that it loads."""
-    share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory()
+    share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare()
     """An engine's part of the memory of all models, by its name."""
     clock: Callable[[], float] = trio.current_time

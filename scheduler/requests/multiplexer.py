@@ -84,6 +84,9 @@ class Multiplexer:
     def __len__(self) -> int:
         return len(self._records)
 
+    def __contains__(self, record: object) -> bool:
+        return record in self._records.values()
+
     def __iter__(self) -> Iterator[StreamRecord]:
         return iter(self._records.values())
 

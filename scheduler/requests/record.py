@@ -281,7 +281,7 @@ class StreamRecord:
             self.pipeline.stop_string,
             malformed,
             self.end_token,
-            self.pipeline.prompt,
+            None if self.pipeline.prompt is None else self.pipeline.prompt.spelled,
             end.vector,
             end.hold_refusal,
         )

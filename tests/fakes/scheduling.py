@@ -12,7 +12,7 @@ import trio
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SchedulerConfig, SupervisionConfig
 from scheduler.engines.boundary import Launchers
-from scheduler.engines.memory_share import MemoryShare, WholeMemory
+from scheduler.engines.memory_share import MemoryShare
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.model_folder import ModelFolder
@@ -57,7 +57,7 @@ def make_scheduler(
     must_start: bool = True,
     nodes_decide: bool = False,
     memory_limit: float = 0.0,
-    share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
+    share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare(),
     metrics: ModelMetrics | None = None,
     **intake: Any,
 ) -> Scheduler:
