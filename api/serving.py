@@ -144,8 +144,8 @@ async def _serve(settings: ServeSettings) -> None:
             notice.send(READY="1", STATUS=f"version {own_version()}, serving on {url}")
 
         nursery.start_soon(fleet.run)
-        if assembled.cluster is not None:
-            nursery.start_soon(assembled.cluster.run)
+        if assembled.remote_engines is not None:
+            nursery.start_soon(assembled.remote_engines.run)
         nursery.start_soon(start)
         nursery.start_soon(_follow_manager, notice)
         if settings.prevent_sleep == "auto" and sys.platform == "darwin":

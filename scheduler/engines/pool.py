@@ -88,7 +88,7 @@ class Pool:
         )
         self._numbers = count()
         self.loaded = config.load_at_start
-        self.nodes_decide = config.nodes_decide
+        self.engines_join = config.engines_join
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
         self.dispatcher = Dispatcher(queue, self._engines, self.awaiting, place, self._session_moved)
@@ -230,7 +230,7 @@ class Pool:
     def add(self, launcher: EngineLauncher | None = None) -> Engine:
         """Start a further engine, by `launcher` or in the way of the first ones. Raise TooManyEngines, or
         NodesDecide where no engine is started without a launcher of its own."""
-        if launcher is None and self.nodes_decide:
+        if launcher is None and self.engines_join:
             raise NodesDecide("there is an engine for each machine that has joined: let another one join")
         if len(self._engines) >= MOST_ENGINES:
             raise TooManyEngines(f"there are {len(self._engines)} engines, as many as there may be")
@@ -257,7 +257,7 @@ class Pool:
         """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine;
         LastEngine if no other one is left; NodesDecide."""
         engine = self[name]
-        if self.nodes_decide:
+        if self.engines_join:
             raise NodesDecide("there is an engine for each machine that has joined: let its machine leave")
         if not any(one is not engine and not one.draining and not one.failed for one in self):
             raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")

@@ -233,7 +233,7 @@ class Model(ModelLoader):
 
     def _why_failed(self) -> str | None:
         """Return why its engines do not start, or None if they still may."""
-        if self.scheduler.pool.nodes_decide:
+        if self.scheduler.pool.engines_join:
             # A machine that can may join at any time.
             return None
         if (failure := self.scheduler.pool.failure) is not None:

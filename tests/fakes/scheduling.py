@@ -55,7 +55,7 @@ def make_scheduler(
     engines: int = 1,
     load_at_start: bool = True,
     must_start: bool = True,
-    nodes_decide: bool = False,
+    engines_join: bool = False,
     memory_limit: float = 0.0,
     share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare(),
     metrics: ModelMetrics | None = None,
@@ -81,7 +81,7 @@ def make_scheduler(
         engines=engines,
         load_at_start=load_at_start,
         must_start=must_start,
-        nodes_decide=nodes_decide,
+        engines_join=engines_join,
     )
     preparation = preparation or Preparation(ByteTokenizer(answer_format), folder)
     launchers = launcher if callable(launcher) else lambda number: launcher
