@@ -34,9 +34,8 @@ from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import Unheld
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
-from scheduler.engines.boundary import Launchers
+from scheduler.engines.boundary import Launchers, MemoryShare
 from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of, sharers_of
-from scheduler.engines.memory_share import MemoryShare
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget

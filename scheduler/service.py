@@ -17,8 +17,7 @@ import trio
 
 from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import source_of
-from scheduler.engines.boundary import EngineTraits, Launchers
-from scheduler.engines.memory_share import MemoryShare
+from scheduler.engines.boundary import EngineTraits, Launchers, MemoryShare
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady

@@ -20,13 +20,12 @@ import trio
 from scheduler.config import load_message
 from scheduler.engine_bounds import EngineBounds
 from scheduler.engines.adapters import Adapters
-from scheduler.engines.boundary import EngineTraits
+from scheduler.engines.boundary import EngineTraits, MemoryShare
 from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.condition import EngineState
 from scheduler.engines.deadlines import StepDeadlines
 from scheduler.engines.death import CrashLoopBreaker, Death
 from scheduler.engines.life import Life
-from scheduler.engines.memory_share import MemoryShare
 from scheduler.engines.placement import Candidate
 from scheduler.engines.poison import count_death, culprit_of, judge, poison, takes_suspect
 from scheduler.engines.speeds import Speeds

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from scheduler.engines.memory_share import MemoryShare
+from scheduler.engines.boundary import MemoryShare
 from scheduler.engines.pool import Pool
 from scheduler.fleet.fleet import FleetMemory
 from scheduler.fleet.memory_budget import MemoryBudget

@@ -11,8 +11,7 @@ import trio
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SchedulerConfig, SupervisionConfig
-from scheduler.engines.boundary import Launchers
-from scheduler.engines.memory_share import MemoryShare
+from scheduler.engines.boundary import Launchers, MemoryShare
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.model_folder import ModelFolder

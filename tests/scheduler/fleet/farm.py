@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from scheduler.engines.memory_share import MemoryShare
+from scheduler.engines.boundary import MemoryShare
 from scheduler.events import Finished
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model, ModelTraits
