@@ -121,7 +121,7 @@ class Turns:
         except Exception as error:
             self._failed(record, error)
         else:
-            self._read(record, part)
+            self._done(record, part)
 
     async def _elsewhere(self, record: StreamRecord, reading: Reading) -> None:
         """Read the rest of a part in a worker thread. Its request may be over when that is done."""
@@ -138,11 +138,11 @@ class Turns:
             record.put(piece)
         part = record.unread.popleft()
         if error is None:
-            self._read(record, part)
+            self._done(record, part)
         else:
             self._failed(record, error)
 
-    def _read(self, record: StreamRecord, part: Part) -> None:
+    def _done(self, record: StreamRecord, part: Part) -> None:
         """A part is read."""
         if isinstance(part, End):
             record.finish(part)
