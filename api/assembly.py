@@ -34,9 +34,8 @@ from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import Unheld
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
-from scheduler.engines.boundary import Launchers
+from scheduler.engines.boundary import Launchers, MemoryShare
 from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of, sharers_of
-from scheduler.engines.memory_share import WholeMemory
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
@@ -85,13 +84,13 @@ class Assembly:
     metrics: Metrics
     tracers: Sequence[RequestSpans]
     """Spans of each model that is traced."""
-    cluster: RemoteEngines | None = None
+    remote_engines: RemoteEngines | None = None
     """Set where engines are on other machines."""
 
     @property
     def reports(self) -> dict[str, Callable[[], dict[str, Any]]]:
         """Return the reports on what all models share."""
-        return {} if self.cluster is None else {"cluster": self.cluster.report}
+        return {} if self.remote_engines is None else {"cluster": self.remote_engines.report}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +116,9 @@ class _Made:
 def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     """Find every model, and print what the operator should know of it. Raise StartupError."""
     several = models_of(settings)
-    if any(one.settings.engine == "mlx" and not one.settings.on_cluster for one in several):
+    if any(one.settings.engine == "mlx" and not one.settings.engines_join for one in several):
         check_back_end()
-    if len(several) > 1 and any(options.settings.on_cluster for options in several):
+    if len(several) > 1 and any(options.settings.engines_join for options in several):
         raise OptionError(
             "--engines join or ray: there may be one model, which all machines have, not several"
         )
@@ -139,12 +138,12 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
         ServedModels(fleet, {one.model.name: one.served for one in made}),
         metrics,
         [one.tracer for one in made if one.tracer is not None],
-        _cluster(several[0].settings, fleet, metrics),
+        _remote_engines(several[0].settings, fleet, metrics),
     )
 
 
-def _cluster(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RemoteEngines | None:
-    if not settings.on_cluster:
+def _remote_engines(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> RemoteEngines | None:
+    if not settings.engines_join:
         return None
     # Imported here: a server whose engines are all on this machine loads nothing of it.
     from api.remote_engines import RemoteEngines
@@ -178,9 +177,9 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         shared.threads,
         on_loading=loading.show,
         metrics=shared.metrics.of_model(name),
-        tracer=tracer,
+        tracer=None if tracer is None else tracer.trace,
         continuous=continuous_seconds,
-        share_of=(lambda engine: WholeMemory()) if memory is None else partial(memory.share_of, name),
+        share_of=(lambda engine: MemoryShare()) if memory is None else partial(memory.share_of, name),
     )
     if memory is not None:
         memory.follow(name, scheduler.pool)
@@ -217,9 +216,9 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
         shared.models,
     )
     # One model that cannot be loaded does not end the others.
-    must_start = shared.models == 1 and not config.nodes_decide
+    must_start = shared.models == 1 and not config.engines_join
     config = replace(config, load_at_start=number == 0, must_start=must_start)
-    if config.nodes_decide and config.engine.backend == "mlx":
+    if config.engines_join and config.engine.backend == "mlx":
         config = replace(config, engine=msgspec.structs.replace(config.engine, model=found.name))
     if not config.engine.kv_disk or not number:
         return config

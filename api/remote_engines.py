@@ -55,7 +55,7 @@ class RemoteEngines:
         """`environment`: of the agent, without options. Raise OptionError."""
         self._engines = JoinedEngines(pool, settings.rank_hosts)
         agent = agent_process(environment, settings.ray_address)
-        self._ray = RayCluster(agent, metrics) if settings.ray else None
+        self._ray = RayCluster(agent.run, metrics) if settings.ray else None
         self._token, self._token_file = join_token(settings, environment)
         self._listener = Listener(self._token, self._engines.arrived)
         self._addresses = settings.engine_addresses()

@@ -25,10 +25,9 @@ from api.app import AppOptions, make_app
 from api.assembly import assemble
 from api.bodies import freed_memory
 from api.dialects.responses.store import ResponseStore
-from api.http.inherited_sockets import inherited_listeners
 from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.http.server import Server
-from api.http.service_notice import ServiceNotice
+from api.http.service_manager import ServiceNotice, inherited_listeners
 from api.options.settings import ServeSettings
 from api.sleep_prevention import stay_awake
 from api.version import own_version
@@ -144,8 +143,8 @@ async def _serve(settings: ServeSettings) -> None:
             notice.send(READY="1", STATUS=f"version {own_version()}, serving on {url}")
 
         nursery.start_soon(fleet.run)
-        if assembled.cluster is not None:
-            nursery.start_soon(assembled.cluster.run)
+        if assembled.remote_engines is not None:
+            nursery.start_soon(assembled.remote_engines.run)
         nursery.start_soon(start)
         nursery.start_soon(_follow_manager, notice)
         if settings.prevent_sleep == "auto" and sys.platform == "darwin":

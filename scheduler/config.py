@@ -127,8 +127,8 @@ class SchedulerConfig:
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     engines: int = 1
     """How many engines to start."""
-    nodes_decide: bool = False
-    """Whether the engines follow the machines of a cluster: there may be none."""
+    engines_join: bool = False
+    """Whether they join from other machines: there may be none."""
     load_at_start: bool = True
     """Whether they start at once, or when the model is loaded."""
     must_start: bool = True

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from scheduler.errors import SchedulerError
 
@@ -136,11 +136,9 @@ class PromptToken:
     logprobs: TokenLogprobs | None
 
 
-class PromptScores(Protocol):
-    """The log-probabilities of one prompt's tokens. A prompt has thousands: they are spelled one by one, as
-    they are written."""
-
-    def spelled(self) -> Iterator[PromptToken]: ...
+PromptScores: TypeAlias = Callable[[], Iterator[PromptToken]]
+"""The log-probabilities of one prompt's tokens. A prompt has thousands: they are spelled one by one, as they
+are written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 import trio
 
 from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import source_of
-from scheduler.engines.boundary import EngineTraits, Launchers
-from scheduler.engines.engine import Engine
-from scheduler.engines.memory_share import MemoryShare, WholeMemory
+from scheduler.engines.boundary import EngineTraits, Launchers, MemoryShare
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady
@@ -49,29 +46,19 @@ from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
 
 
-class ModelLoader(Protocol):
-    """Decides whether the engines of a scheduler's model are loaded."""
+class ModelLoader:
+    """Decides whether the engines of a scheduler's model are loaded: these always are."""
 
     def check(self) -> None:
         """Raise Unavailable if they cannot be."""
-        ...
 
     def changed(self) -> None:
         """A request has come or left, or an engine has."""
-        ...
 
     @property
     def waits_for(self) -> str:
         """Return what queued requests wait for before an engine can take any of them, or an empty string."""
-        ...
-
-
-class _AlwaysLoaded:
-    waits_for = ""
-
-    def check(self) -> None: ...
-
-    def changed(self) -> None: ...
+        return ""
 
 
 class Scheduler:
@@ -89,13 +76,13 @@ class Scheduler:
         tracer: Tracer | None = None,
         continuous: Callable[[], float] = trio.current_time,
         place: Place = least_seconds,
-        share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
+        share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare(),
     ) -> None:
         """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
         runs while the machine sleeps. `model_name`: of the metrics, if none are given. `share_of`: an
         engine's part of the memory of all models."""
         self.metrics = metrics or Metrics().of_model(model_name)
-        self.model_loader: ModelLoader = _AlwaysLoaded()
+        self.model_loader = ModelLoader()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
         self._preparation = preparation
@@ -112,10 +99,9 @@ class Scheduler:
         self.history = self._history_watch.history
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
-        traits = EngineTraits(observation.RequestSamples(self.metrics), on_loading, share_of)
-        self.pool = Pool(
-            config, launchers, self._queue, self._admission, self, self.metrics, traits, offload, place
-        )
+        observer = observation.RequestSamples(self.metrics)
+        traits = EngineTraits(config, self.metrics, observer, on_loading, share_of)
+        self.pool = Pool(traits, launchers, self._queue, self._admission, self, offload, place)
         self.operations = Operations(
             self._queue,
             self._admission,
@@ -317,13 +303,7 @@ class Scheduler:
 
     # --- as the pool's observer
 
-    def engine_ready(self, engine: Engine) -> None:
-        self.pump()
-
-    def engine_lost(self, engine: Engine) -> None:
-        self.pump()
-
-    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
+    def progressed(self, moved: Sequence[StreamRecord], now: float) -> None:
         for record in moved:
             if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
                 record.started_at = now
@@ -342,7 +322,7 @@ class Scheduler:
         self.pump()
 
     def pump(self) -> None:
-        """Something may be sent now."""
+        """Send what may be sent now."""
         now = trio.current_time()
         for record in self.pool.dispatcher.pump(now):
             if record.listening:

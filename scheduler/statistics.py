@@ -50,7 +50,7 @@ class EngineCondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """A snapshot of the supervisor's engine."""
+    """All engines of a pool as one."""
 
     condition: EngineCondition
     restarts: int

@@ -6,7 +6,7 @@ in the engine; no other code here cancels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -70,8 +70,10 @@ class EventStream(Response):
         request: GenerationRequest | Sequence[GenerationRequest],
         encoder: Encoder,
         keep_alive_seconds: float,
+        meter: Callable[[Usage], None] | None = None,
     ) -> None:
-        """Take several requests, if the body has several prompts; all have the same number of choices."""
+        """Take several requests, if the body has several prompts; all have the same number of choices.
+        `meter` gets before each event the usage of its choice alone, for the encoder to report."""
         super().__init__(headers=sse.HEADERS)
         # The body's length is unknown.
         del self.headers["content-length"]
@@ -79,6 +81,7 @@ class EventStream(Response):
         self._requests = (request,) if isinstance(request, GenerationRequest) else tuple(request)
         self._encoder = encoder
         self._keep_alive_seconds = keep_alive_seconds
+        self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._scheduler.stream(*self._requests) as stream:
@@ -91,6 +94,8 @@ class EventStream(Response):
             more = True
             while more:
                 choice, event = await self._next(stream)
+                if self._meter is not None:
+                    self._meter(stream.usage_so_far(choice))
                 frame = self._encode(choice, event)
                 if isinstance(event, Finished):
                     usages[choice] = event.usage

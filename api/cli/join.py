@@ -25,7 +25,7 @@ from scheduler.shared.own_path import with_own_path
     f"  [env var: {TOKEN_VARIABLE}]",
 )
 @click.option("--device", default="0", show_default=True, help="Which of this machine's devices.")
-@click.option("--name", default="", help="The engine's name at the server.  [default: this machine's]")
+@click.option("--name", default="", help="This machine's name at the server.  [default: its host name]")
 @click.option("--blas", default="auto", show_default=True, help="The fast BLAS on a plain Linux CPU, or off.")
 @click.option(
     "--prevent-sleep",

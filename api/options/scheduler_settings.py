@@ -36,8 +36,8 @@ def scheduler_config(
     an adapter whose folder cannot be read, and for what engines of several ranks cannot do."""
     _check_ranks(settings, pooler, models)
     return SchedulerConfig(
-        engines=0 if settings.on_cluster else settings.local_engines,
-        nodes_decide=settings.on_cluster,
+        engines=0 if settings.engines_join else settings.local_engines,
+        engines_join=settings.engines_join,
         cache_sharing=_cache_sharing(settings, keys),
         engine=EngineConfig(
             backend=settings.engine,
@@ -53,7 +53,7 @@ def scheduler_config(
             load_check=settings.load_check,
             cache_folder=str(cache_folder),
             memory_limit=settings.memory_limit,
-            sharers=1 if settings.on_cluster else sharers_of(settings.local_engines, gpus_of(os.environ)),
+            sharers=1 if settings.engines_join else sharers_of(settings.local_engines, gpus_of(os.environ)),
             adapters=_adapters(settings),
             pooler=pooler,
             ranks=_ranks(settings),

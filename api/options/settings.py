@@ -313,7 +313,7 @@ class ServeSettings(ModelSettings):
         return 1 if isinstance(self.engines, str) else self.engines
 
     @property
-    def on_cluster(self) -> bool:
+    def engines_join(self) -> bool:
         """Return whether other machines have the engines."""
         return isinstance(self.engines, str)
 

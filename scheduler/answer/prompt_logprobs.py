@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 from scheduler.errors import LinkError
-from scheduler.events import PromptScores, PromptToken, TokenLogprobs
+from scheduler.events import PromptToken, TokenLogprobs
 from scheduler.shared.messages import LogprobsOut
 
 _utf8 = getincrementaldecoder("utf-8")
 
 
-class PromptLogprobs(PromptScores):
+class PromptLogprobs:
     """The log-probabilities of one prompt. `token_bytes` returns the bytes of one token."""
 
     def __init__(self, prompt: Sequence[int], token_bytes: Callable[[int], bytes]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 
 import structlog
@@ -26,7 +26,7 @@ from scheduler.cluster.agent_messages import (
 from scheduler.errors import LinkError
 from scheduler.processes.backoff import Backoff
 from scheduler.processes.channel import EngineGone, FrameChannel
-from scheduler.processes.child_process import Child, ChildProcess, LaunchFailed
+from scheduler.processes.child_process import ChildProcess, Exit, LaunchFailed, Talk
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import Metrics
 
@@ -66,8 +66,9 @@ def agent_process(environment: Mapping[str, str], ray_address: str) -> ChildProc
 class RayCluster:
     """`run` must be running."""
 
-    def __init__(self, agent: Child, metrics: Metrics) -> None:
-        self._agent = agent
+    def __init__(self, run_agent: Callable[[Talk], Awaitable[Exit]], metrics: Metrics) -> None:
+        """`run_agent`: as `ChildProcess.run`."""
+        self._run_agent = run_agent
         self._metrics = metrics
         self._telemetry = Containment(metrics)
         self.state = ClusterState.CONNECTING
@@ -88,7 +89,7 @@ class RayCluster:
         backoff = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_LIMIT_SECONDS)
         while True:
             try:
-                last_words = (await self._agent.run(self._talk)).last_words
+                last_words = (await self._run_agent(self._talk)).last_words
             except LaunchFailed as error:
                 last_words = str(error)
             if self.state is ClusterState.CONNECTED:

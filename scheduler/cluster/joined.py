@@ -6,19 +6,19 @@ and it returns when the machine dials again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 import trio
 
 from scheduler.cluster.rank_hosts import RankHosts
+from scheduler.engines.engine import Engine
+from scheduler.engines.pool import Pool
 from scheduler.errors import TooManyEngines
 from scheduler.processes.channel import Channel, EngineGone
 from scheduler.processes.listener import Dialed
-from scheduler.processes.process import EngineLauncher, Exit, Session
+from scheduler.processes.process import Exit, Session
 from scheduler.shared.messages import Follow, RankGroup
 
 _log = structlog.get_logger("cluster")
@@ -32,33 +32,6 @@ RETRY_LIMIT_SECONDS = 3600.0
 _TICK_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0
 """Bound on closing a connection, which nothing waits for."""
-
-
-class PoolEngine(Protocol):
-    """What is needed of a pool's member."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def linked(self) -> bool:
-        """Return whether a process of it runs."""
-        ...
-
-    @property
-    def ready(self) -> bool: ...
-    @property
-    def failed(self) -> bool:
-        """Return whether it could not be started, and no start is tried any more."""
-        ...
-
-
-class EnginePool(Protocol):
-    """The pool. Iterating gives those that are there, also those that leave."""
-
-    def __iter__(self) -> Iterator[PoolEngine]: ...
-    def add(self, launcher: EngineLauncher) -> PoolEngine: ...
-    def remove(self, name: str) -> None: ...
-    def retry(self, name: str) -> None: ...
 
 
 class JoinedLauncher:
@@ -163,7 +136,7 @@ class JoinedMachine:
 class JoinedEngines:
     """The machines that have joined. `run` must be running."""
 
-    def __init__(self, engines: EnginePool, hosts: RankHosts | None = None) -> None:
+    def __init__(self, engines: Pool, hosts: RankHosts | None = None) -> None:
         """`hosts`: of the ranks of one engine, which is then the only one."""
         self._engines = engines
         self._hosts = hosts
@@ -242,7 +215,7 @@ class JoinedEngines:
             _log.info("machine_joined", machine=machine, address=address, engine=engine.name)
         self._members[name] = _Member(launcher, engine.name, machines)
 
-    def _retry(self, member: _Member, engine: PoolEngine, now: float) -> None:
+    def _retry(self, member: _Member, engine: Engine, now: float) -> None:
         if engine.ready:
             member.failures = 0
         if not engine.failed:
@@ -254,7 +227,7 @@ class JoinedEngines:
             member.retry_at = None
             self._engines.retry(member.engine)
 
-    def _refuse_second(self, name: str, member: _Member, engine: PoolEngine, now: float) -> None:
+    def _refuse_second(self, name: str, member: _Member, engine: Engine, now: float) -> None:
         """A machine that has dialed again waits until its old link is seen to have ended. Where that
         lives on, there are two machines of one name."""
         if not (engine.linked and member.launcher.waiting):

@@ -1,4 +1,5 @@
-"""What a pool is given: how its engines are started, and what they have in common."""
+"""What a pool is given: how its engines are started, what they have in common, and each one's part of the
+memory."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from dataclasses import dataclass
 
 import trio
 
-from scheduler.engines.memory_share import MemoryShare, WholeMemory
+from scheduler.config import SchedulerConfig
 from scheduler.processes.process import EngineLauncher
 from scheduler.requests.multiplexer import RequestObserver
+from scheduler.shared.messages import Counters, Ready, SetMemoryLimit
+from scheduler.telemetry.metrics import ModelMetrics
 
 MOST_ENGINES = 64
 """Each is a process with a model."""
@@ -17,13 +20,32 @@ Launchers = Callable[[int], EngineLauncher]
 """The launcher of the engine with this number."""
 
 
+class MemoryShare:
+    """One engine's part of the memory of all models, over all its processes: this one has no other model
+    beside it."""
+
+    def given(self) -> SetMemoryLimit | None:
+        """Return the limit that a new process is loaded with, or None if the options set it."""
+        return None
+
+    def ready(self, ready: Ready) -> None: ...
+    def observe(self, counters: Counters, now: float) -> None: ...
+    def ended(self) -> None:
+        """Its process has ended, and another takes its place."""
+
+    def gone(self) -> None:
+        """Its process has ended, and none takes its place."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineTraits:
-    """What all engines of a pool have in common."""
+    """What a scheduler gives to all engines of its pool."""
 
+    config: SchedulerConfig
+    metrics: ModelMetrics
     observer: RequestObserver
     on_loading: Callable[[str, str], None] = lambda engine, stage: None
     """Called with an engine's name and the stage that it loads."""
-    share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory()
+    share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare()
     """An engine's part of the memory of all models, by its name."""
     clock: Callable[[], float] = trio.current_time

@@ -17,15 +17,15 @@ import msgspec
 import structlog
 import trio
 
-from scheduler.config import SchedulerConfig, load_message
+from scheduler.config import load_message
 from scheduler.engine_bounds import EngineBounds
 from scheduler.engines.adapters import Adapters
+from scheduler.engines.boundary import EngineTraits, MemoryShare
 from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.condition import EngineState
 from scheduler.engines.deadlines import StepDeadlines
 from scheduler.engines.death import CrashLoopBreaker, Death
 from scheduler.engines.life import Life
-from scheduler.engines.memory_share import MemoryShare
 from scheduler.engines.placement import Candidate
 from scheduler.engines.poison import count_death, culprit_of, judge, poison, takes_suspect
 from scheduler.engines.speeds import Speeds
@@ -36,13 +36,12 @@ from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import State as RequestState
-from scheduler.requests.multiplexer import Multiplexer, RequestObserver
+from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.turns import Turns
 from scheduler.shared.messages import (
     AdapterLoaded,
     Counters,
-    FromEngine,
     Inspection,
     Load,
     Ready,
@@ -54,7 +53,6 @@ from scheduler.statistics import DeathCause, EngineCondition, MemberStatistics
 from scheduler.telemetry import observation
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.metrics import ModelMetrics
 
 _log = structlog.get_logger("scheduler")
 STARTS_UNTIL_BLOCKED = 2
@@ -73,38 +71,38 @@ class EngineObserver(Protocol):
         ...
 
     def engine_lost(self, engine: Engine) -> None:
-        """Take no more requests for now: its process has ended, it drains, or has left. Also called when the
-        cause of an end becomes known: what died with it may continue at another engine."""
+        """Its process has ended. Also called when the cause becomes known: what died with it may continue at
+        another engine."""
+        ...
+
+    def left(self, record: StreamRecord) -> None:
+        """Its engine has ended a request, whose answer is still read."""
         ...
 
     def retired(self, record: StreamRecord) -> None: ...
+    def replaceable(self, engine: Engine) -> bool:
+        """Return whether others could take its requests."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all engines of a pool have in common. `left`: an engine has ended a request, whose answer is still
-    read. `replaceable`: whether others could take the requests of the engine with this name."""
+    """What a pool gives to all its engines."""
 
-    config: SchedulerConfig
+    traits: EngineTraits
     observer: EngineObserver
     awaiting: Awaiting
     adapters: Adapters
     compatibility: Compatibility
-    requests: RequestObserver
     turns: Turns
-    left: Callable[[StreamRecord], None]
-    metrics: ModelMetrics
     telemetry: Containment
-    on_loading: Callable[[str, str], None]
-    replaceable: Callable[[str], bool]
-    clock: Callable[[], float]
 
 
 class Engine:
     """`run` must be running. Its supervisor starts its processes, and reports them here."""
 
     def __init__(self, name: str, launcher: EngineLauncher, share: MemoryShare, shared: Shared) -> None:
-        config = shared.config
+        traits, config = shared.traits, shared.traits.config
         self.name = name
         self.share = share
         self.slots = config.engine.max_slots
@@ -122,16 +120,16 @@ class Engine:
             name,
             self.send,
             shared.observer.retired,
-            shared.left,
-            shared.requests,
+            shared.observer.left,
+            traits.observer,
             shared.turns,
-            shared.clock,
+            traits.clock,
         )
         self.supervisor = Supervisor(launcher, self, config.supervision, shared.compatibility.refusal)
-        self.metrics = shared.metrics.of_engine(name)
+        self.metrics = traits.metrics.of_engine(name)
         self._shared = shared
         self._config = config
-        self._clock = shared.clock
+        self._clock = traits.clock
         self._telemetry = shared.telemetry
         self._deadlines = StepDeadlines(config.stall_seconds)
         self._breaker = CrashLoopBreaker(config.recovery)
@@ -176,12 +174,12 @@ class Engine:
     @property
     def hopeless(self) -> bool:
         """Return whether it will not take a request again, as far as is known."""
-        failed_starts = self.supervisor.statistics().failed_starts
+        failed_starts = self.supervisor.failed_starts
         return self.draining or self.failed or failed_starts >= self._config.recovery.max_failed_starts
 
     @property
     def condition(self) -> EngineCondition:
-        return self.supervisor.statistics().condition
+        return self.supervisor.condition
 
     def blocked(self, now: float) -> tuple[float, str] | None:
         """Return until when it is not available, and why: a crash loop, or failed starts."""
@@ -192,7 +190,7 @@ class Engine:
             return None if reason is None or now >= until else (until, reason)
         if self.cause is None:
             return None
-        if self.supervisor.statistics().failed_starts >= STARTS_UNTIL_BLOCKED:
+        if self.supervisor.failed_starts >= STARTS_UNTIL_BLOCKED:
             return math.inf, f"the engine does not start: {self.cause}"
         reason = self._breaker.reason(self.lost_at)
         return None if reason is None else (math.inf, reason)
@@ -275,11 +273,16 @@ class Engine:
         self._likely.computed(prepared.prefix_blocks)
 
     def left(self, record: StreamRecord) -> None:
-        """A request has left it for good."""
+        """A request has left it for good. Its session waits from now on, if its answer is over."""
         # What it was expected to find is not its own: other requests have computed it.
         computed = max(record.prefilled_tokens, record.expected_cached_tokens)
         if record.prefilled_tokens < len(record.prepared.prompt):
             self._likely.forget(record.prepared.prefix_blocks, computed)
+        try:
+            if (ended := record.turn_ended_message()) is not None:
+                self.send(ended)
+        except Exception:  # Such as a name that cannot be encoded. Eviction knows less, and no stream ends.
+            _log.exception("turn_end_failed", request=record.prepared.request.public_id)
 
     def send(self, message: ToEngine) -> None:
         """Dropped while it is not ready."""
@@ -336,9 +339,9 @@ class Engine:
         return identified
 
     def loading(self, stage: str) -> None:
-        self._shared.on_loading(self.name, stage)
+        self._shared.traits.on_loading(self.name, stage)
 
-    def live(self, ready: Ready, send: Callable[[ToEngine], None]) -> Callable[[FromEngine], None]:
+    def begin_life(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
         now = self._clock()
         self.speeds.engine_started()
         if not self._config.engine.kv_disk:
@@ -349,7 +352,7 @@ class Engine:
             send,
             self.supervisor.declare_hung,
             now,
-            lambda: self._shared.replaceable(self.name),
+            lambda: self._shared.observer.replaceable(self),
         )
         life = self.life = Life(ready, now, send, stall, EngineTotals(self.metrics), self._likely)
         if self._nursery is not None:
@@ -363,24 +366,24 @@ class Engine:
         )
         self._shared.adapters.joined(life, self._loaded_adapters, self.name)
         self._shared.observer.engine_ready(self)
-        return lambda message: self._receive(life, message)
 
-    def _receive(self, life: Life, message: FromEngine) -> None:
-        match message:
-            case StepOutput():
-                self._step(life, message)
+    def replied(self, reply: Inspection | AdapterLoaded) -> None:
+        life = self.life
+        assert life is not None, "a message of a process that is not ready"
+        answered = life.calls.answered(reply.query, reply)
+        match reply:
             case Inspection():
-                self._telemetry.sample(observation.observe_inspection, self.metrics, message)
-                life.stall.answered(message, self._clock())
-                life.calls.answered(message.query, message)
+                self._telemetry.sample(observation.observe_inspection, self.metrics, reply)
+                life.stall.answered(reply, self._clock())
+            case AdapterLoaded(refusal=refusal) if refusal and not answered:
+                # Nobody waits: the process became ready after the others had loaded it.
+                _log.error("adapter_refused", engine=self.name, reason=refusal)
             case AdapterLoaded():
-                if not life.calls.answered(message.query, message) and message.refusal:
-                    # Nobody waits: the process became ready after the others had loaded it.
-                    _log.error("adapter_refused", engine=self.name, reason=message.refusal)
-            case _:
-                raise AssertionError(f"{type(message).__name__} is the supervisor's")
+                pass
 
-    def _step(self, life: Life, output: StepOutput) -> None:
+    def step(self, output: StepOutput) -> None:
+        life = self.life
+        assert life is not None, "a message of a process that is not ready"
         now = self._clock()
         life.stall.stepped(output, now)
         self._telemetry.run("engine_totals", life.totals.take, output.counters)
@@ -407,7 +410,7 @@ class Engine:
     def lost(self, cause: str) -> None:
         self.lost_at, self.cause = self._clock(), cause
         life, self.life = self.life, None
-        stopped = self.supervisor.statistics().death_cause is DeathCause.STOPPED
+        stopped = self.supervisor.death_cause is DeathCause.STOPPED
         self._telemetry.sample(observation.observe_loss, self.metrics, stopped=stopped)
         if life is not None:
             life.end()
@@ -445,11 +448,11 @@ class Engine:
         suspects, self._suspects = self._suspects, []
         judge(suspects, death.cause, smallest_chunk=self.bounds.smallest_chunk)
         # A load that fails has used none of its bounds.
-        if not self.supervisor.statistics().failed_starts:
+        if not self.supervisor.failed_starts:
             self._lower_bounds(death)
         culprit = culprit_of(suspects, self._config.recovery.max_request_deaths)
         if culprit is not None and culprit in self._shared.awaiting:
-            self._telemetry.sample(self._shared.metrics.poisonous.inc)
+            self._telemetry.sample(self._shared.traits.metrics.poisonous.inc)
             # Without the line of stderr, which is the operator's.
             error = poison(culprit, f"{death.cause.value}: {self.cause}")
             self._shared.awaiting.give_up(culprit, error)
@@ -475,16 +478,15 @@ class Engine:
         return None if self.life is None else self.life.stall.last_step_seconds(now)
 
     def statistics(self, now: float) -> MemberStatistics:
-        life = self.supervisor.statistics()
         return MemberStatistics(
             engine=self.name,
-            condition=life.condition,
+            condition=self.condition,
             draining=self.draining,
             quarantined=self.quarantined,
-            restarts=life.restarts,
-            failed_starts=life.failed_starts,
-            last_death=life.last_death,
-            last_death_cause=life.death_cause,
+            restarts=self.supervisor.restarts,
+            failed_starts=self.supervisor.failed_starts,
+            last_death=self.supervisor.last_death,
+            last_death_cause=self.supervisor.death_cause,
             requests=self.requests,
             bound_requests=self.credits,
             kv_cache_share=self.bounds.kv_cache_share,

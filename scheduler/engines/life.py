@@ -7,8 +7,7 @@ from collections.abc import Callable
 import trio
 
 from scheduler.engines.stall_watch import StallWatch
-from scheduler.processes.calls import Calls
-from scheduler.processes.pending_inspections import Inspections
+from scheduler.processes.calls import Calls, Inspections
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.shared.messages import Ready, ToEngine
 from scheduler.telemetry.engine_totals import EngineTotals

@@ -20,9 +20,8 @@ back, and its prompt may be what no chunk gets through; and a system may kill fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from scheduler.engines.stall_watch import OnBoard
 from scheduler.errors import PoisonousRequest
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause
@@ -85,7 +84,7 @@ def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
     )
 
 
-def takes_suspect(on_board: OnBoard, slots: int) -> bool:
+def takes_suspect(on_board: Collection[StreamRecord], slots: int) -> bool:
     """Return whether an engine with these requests may resume a suspect now: its death would have no other
     culprit. Without a free slot the suspect would be blamed for a death while it only waited."""
     return len(on_board) < slots and all(record.trusted for record in on_board)

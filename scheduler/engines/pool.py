@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from typing import Protocol
 
 import structlog
 import trio
 
-from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import Adapters
 from scheduler.engines.boundary import MOST_ENGINES, EngineTraits, Launchers
 from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.dispatcher import Dispatcher
-from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, EngineObserver, Shared
+from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, Shared
 from scheduler.engines.life import Life
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.supervisor import EngineNeverReady
@@ -39,9 +39,22 @@ from scheduler.requests.turns import Turns
 from scheduler.shared.messages import Ready
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
-from scheduler.telemetry.metrics import ModelMetrics
 
 _log = structlog.get_logger("scheduler")
+
+
+class PoolObserver(Protocol):
+    """Called in the task that reads a link: nothing here may wait."""
+
+    def pump(self) -> None:
+        """A request may be sent now that could not before, or the state of the engines has changed."""
+        ...
+
+    def progressed(self, moved: Sequence[StreamRecord], now: float) -> None:
+        """A step computed something for these requests."""
+        ...
+
+    def retired(self, record: StreamRecord) -> None: ...
 
 
 class Pool:
@@ -49,47 +62,33 @@ class Pool:
 
     def __init__(
         self,
-        config: SchedulerConfig,
+        traits: EngineTraits,
         launchers: Launchers,
         queue: IntakeQueue,
         admission: Admission,
-        observer: EngineObserver,
-        metrics: ModelMetrics,
-        traits: EngineTraits,
+        observer: PoolObserver,
         offload: Offload,
         place: Place = least_seconds,
     ) -> None:
-        self.turns = Turns(offload, self.cancel)
+        self.turns = Turns(offload, self.cancel, self._over)
         self.awaiting = Awaiting(observer.retired)
-        self._config = config
+        config = self._config = traits.config
         self._launchers = launchers
         self._queue = queue
         self._admission = admission
         self._observer = observer
-        self.metrics = metrics
+        self.metrics = traits.metrics
         self._clock = traits.clock
         self._share_of = traits.share_of
-        self._telemetry = Containment(metrics.server)
+        self._telemetry = Containment(self.metrics.server)
         self._engines: dict[str, Engine] = {}
         self.adapters = Adapters(config.engine.adapters, self._lives)
         self._shared = Shared(
-            config=config,
-            observer=self,
-            awaiting=self.awaiting,
-            adapters=self.adapters,
-            compatibility=Compatibility(),
-            requests=traits.observer,
-            turns=self.turns,
-            left=self._left,
-            metrics=metrics,
-            telemetry=self._telemetry,
-            on_loading=traits.on_loading,
-            replaceable=lambda name: any(one.name != name and one.ready and not one.draining for one in self),
-            clock=traits.clock,
+            traits, self, self.awaiting, self.adapters, Compatibility(), self.turns, self._telemetry
         )
         self._numbers = count()
         self.loaded = config.load_at_start
-        self.nodes_decide = config.nodes_decide
+        self.engines_join = config.engines_join
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
         self.dispatcher = Dispatcher(queue, self._engines, self.awaiting, place, self._session_moved)
@@ -213,10 +212,10 @@ class Pool:
             self._cannot_start(engine, error)
         else:
             if self.loaded or engine.draining:
-                self._leave(engine)
+                self._forget(engine)
         finally:
-            engine.share.left()
-        self._observer.engine_lost(engine)
+            engine.share.gone()
+        self._observer.pump()
 
     def _cannot_start(self, engine: Engine, error: EngineNeverReady) -> None:
         assert self._nursery is not None
@@ -231,7 +230,7 @@ class Pool:
     def add(self, launcher: EngineLauncher | None = None) -> Engine:
         """Start a further engine, by `launcher` or in the way of the first ones. Raise TooManyEngines, or
         NodesDecide where no engine is started without a launcher of its own."""
-        if launcher is None and self.nodes_decide:
+        if launcher is None and self.engines_join:
             raise NodesDecide("there is an engine for each machine that has joined: let another one join")
         if len(self._engines) >= MOST_ENGINES:
             raise TooManyEngines(f"there are {len(self._engines)} engines, as many as there may be")
@@ -258,7 +257,7 @@ class Pool:
         """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine;
         LastEngine if no other one is left; NodesDecide."""
         engine = self[name]
-        if self.nodes_decide:
+        if self.engines_join:
             raise NodesDecide("there is an engine for each machine that has joined: let its machine leave")
         if not any(one is not engine and not one.draining and not one.failed for one in self):
             raise LastEngine(f"engine {name!r} is the only one that is left: add another one first")
@@ -272,7 +271,7 @@ class Pool:
         _log.info("engine_draining", engine=engine.name, requests=engine.requests)
         self._follow_blocks()
         self._stop_if_drained(engine)
-        self._observer.engine_lost(engine)
+        self._observer.pump()
 
     def _new(self, launcher: EngineLauncher | None = None) -> Engine:
         number = next(self._numbers)
@@ -290,15 +289,15 @@ class Pool:
         if engine.running and self._nursery is not None:
             engine.stop()
         else:
-            self._leave(engine)
+            self._forget(engine)
 
-    def _leave(self, engine: Engine) -> None:
+    def _forget(self, engine: Engine) -> None:
         """It has been stopped."""
         if self._engines.pop(engine.name, None) is not None:
             self.metrics.forget_engine(engine.name)
             _log.info("engine_removed", engine=engine.name)
             self._follow_blocks()
-            self._observer.engine_lost(engine)
+            self._observer.pump()
 
     # --- requests
 
@@ -355,20 +354,19 @@ class Pool:
         # The time without an engine is no gap between two departures.
         self._admission.rate.pause()
         self._follow_blocks()
-        self._observer.engine_ready(engine)
+        self._observer.pump()
 
     def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
-        self._observer.progressed(engine, moved, now)
+        self._observer.progressed(moved, now)
         if len(self.awaiting) or engine.quarantined:
             # A suspect, or the queue, may be waiting for another request to become trusted.
-            self._observer.engine_ready(engine)
+            self._observer.pump()
 
     def engine_lost(self, engine: Engine) -> None:
         self._follow_blocks()
         serving = self._serving()
-        lives = [one.supervisor.statistics() for one in serving]
         # Where there is none, requests wait for one that joins.
-        if serving and all(life.failed_starts >= STARTS_UNTIL_BLOCKED for life in lives):
+        if serving and all(one.supervisor.failed_starts >= STARTS_UNTIL_BLOCKED for one in serving):
             reason = f"the engine does not start: {engine.cause}"
             self.fail_queued(Unavailable(reason, retry_after_seconds=10.0))
         if serving and all(one.hopeless for one in serving):
@@ -379,22 +377,28 @@ class Pool:
         if engine.draining:
             # It is not replaced: the others have its requests.
             engine.stop()
-        self._observer.engine_lost(engine)
+        self._observer.pump()
+
+    def left(self, record: StreamRecord) -> None:
+        self._leave(record)
+        self._observer.pump()
 
     def retired(self, record: StreamRecord) -> None:
-        self._leave_engine(record)
+        self._leave(record)
         self._observer.retired(record)
 
-    def _left(self, record: StreamRecord) -> None:
-        """A request has left its engine, and its answer is still read."""
-        if (engine := self._leave_engine(record)) is not None:
-            self._observer.engine_ready(engine)
+    def replaceable(self, engine: Engine) -> bool:
+        return any(one is not engine and one.ready and not one.draining for one in self)
 
-    def _leave_engine(self, record: StreamRecord) -> Engine | None:
+    def _leave(self, record: StreamRecord) -> None:
         if (engine := self._of(record)) is not None:
             engine.left(record)
             self._stop_if_drained(engine)
-        return engine
+
+    def _over(self, record: StreamRecord) -> None:
+        """No engine has it any more, and its answer is read."""
+        record.move(Event.RETIRE)
+        self.retired(record)
 
     def _serving(self) -> list[Engine]:
         return [engine for engine in self if not engine.draining]

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Collection
 
 import trio
 
@@ -20,13 +19,6 @@ _QUERY = 0
 """Query number of an inspection that no caller waits for."""
 
 
-class OnBoard(Protocol):
-    """The requests that an engine has."""
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[StreamRecord]: ...
-
-
 class StallWatch:
     """Decides whether one process hangs; the process is ready `now`. `deadlines`: its engine's; `on_board`:
     its requests; `send` reaches it, and `kill` ends it. `replaceable`: whether others could take its
@@ -35,7 +27,7 @@ class StallWatch:
     def __init__(
         self,
         deadlines: StepDeadlines,
-        on_board: OnBoard,
+        on_board: Collection[StreamRecord],
         send: Callable[[ToEngine], None],
         kill: Callable[[str], None],
         now: float,

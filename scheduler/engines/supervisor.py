@@ -35,7 +35,7 @@ from scheduler.shared.messages import (
     StepOutput,
     ToEngine,
 )
-from scheduler.statistics import DeathCause, EngineStatistics
+from scheduler.statistics import DeathCause, EngineCondition
 
 _log = structlog.get_logger("supervisor")
 _T = TypeVar("_T")
@@ -49,10 +49,12 @@ class Supervised(Protocol):
         ...
 
     def loading(self, stage: str) -> None: ...
-    def live(self, ready: Ready, send: Callable[[ToEngine], None]) -> Callable[[FromEngine], None]:
-        """A process is ready, and reached by `send`. Return who gets its messages."""
+    def begin_life(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
+        """A process is ready, and reached by `send`."""
         ...
 
+    def step(self, output: StepOutput) -> None: ...
+    def replied(self, reply: Inspection | AdapterLoaded) -> None: ...
     def lost(self, cause: str) -> None:
         """The process's link has ended, or it could not be started."""
         ...
@@ -84,15 +86,13 @@ _LOGGED_LINES = 64
 
 
 @dataclass(slots=True)
-class Attempt:
-    """One engine process, from start to end. Times are trio's clock."""
+class Ending:
+    """How one engine process ends, or could not be started. Times are trio's clock."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     """Around the exchange of messages, once the process runs."""
-    ready: Ready | None = None
     became_ready_at: float | None = None
     cause: str = "the engine process ended"
-    """Why its life ended."""
     death: DeathCause = DeathCause.EXIT
     reported_fault: bool = False
     refused: bool = False
@@ -101,7 +101,7 @@ class Attempt:
     """The traceback of a load that failed."""
 
     def lasted(self, seconds: float) -> bool:
-        """Return whether it has been ready for at least `seconds`."""
+        """Return whether the process has been ready for at least `seconds`."""
         return self.became_ready_at is not None and trio.current_time() - self.became_ready_at >= seconds
 
 
@@ -124,29 +124,30 @@ class Supervisor:
         self.state = EngineState.ABSENT
         self.failure: str | None = None
         """Why no start is tried any more."""
-        self._attempt: Attempt | None = None
-        """The process that is loading or ready; None before it runs and after its end."""
+        self.restarts = 0
+        self.failed_starts = 0
+        """Processes in a row that ended before they were ready, or could not be started."""
+        self.death_cause: DeathCause | None = None
+        """The cause of the last death. Preliminary (how the link ended) until the process has exited and its
+        stderr is read."""
+        self._ending: Ending | None = None
+        """The coming end of the process that is loading or ready; None before it runs and after its end."""
         self._scope = trio.CancelScope()
-        self._restarts = 0
-        self._failed_starts = 0
         self._slowest_load_seconds: float | None = None
         self._last_death: str | None = None
-        self._death_cause: DeathCause | None = None
 
-    def statistics(self) -> EngineStatistics:
-        return EngineStatistics(
-            condition_of(self.state, died=self._death_cause is not None),
-            self._restarts,
-            self._failed_starts,
-            self._last_death if self.failure is None else self.failure,
-            None if self._attempt is None else self._attempt.ready,
-            self._death_cause,
-        )
+    @property
+    def condition(self) -> EngineCondition:
+        return condition_of(self.state, died=self.death_cause is not None)
+
+    @property
+    def last_death(self) -> str | None:
+        return self._last_death if self.failure is None else self.failure
 
     @property
     def linked(self) -> bool:
         """Return whether an engine's process runs: it loads, or is ready."""
-        return self._attempt is not None
+        return self._ending is not None
 
     @property
     def running(self) -> bool:
@@ -164,9 +165,9 @@ class Supervisor:
         self._scope = trio.CancelScope()
         self.failure = None
         # A load that was stopped did not fail.
-        self._failed_starts = 0
-        if self._death_cause is DeathCause.STOPPED:
-            self._death_cause = None
+        self.failed_starts = 0
+        if self.death_cause is DeathCause.STOPPED:
+            self.death_cause = None
 
     def forgo(self) -> None:
         """`run` does not follow."""
@@ -187,15 +188,15 @@ class Supervisor:
 
     def declare_hung(self, cause: str) -> None:
         """End a running engine that makes no progress, and start the next one."""
-        if self._attempt is not None and self._attempt.ready is not None:
-            self._attempt.cause = cause
-            self._attempt.scope.cancel()
+        if self._ending is not None and self._ending.became_ready_at is not None:
+            self._ending.cause = cause
+            self._ending.scope.cancel()
 
     async def run(self) -> None:
         """Return when it has been stopped.
 
         Raise EngineNeverReady if the first engine reports that it cannot start, or the first three all fail;
-        and if any engine, or the machine that it should run on, is refused.
+        and if any engine is refused.
         """
         if not self.running:
             self.begin()
@@ -208,37 +209,37 @@ class Supervisor:
     async def _keep_alive(self) -> None:
         backoff = Backoff(self._config.backoff_first_seconds, self._config.backoff_limit_seconds)
         while True:
-            attempt = Attempt()
+            ending = Ending()
             try:
-                exit_ = await self._launcher.run(partial(self._session, attempt))
+                exit_ = await self._launcher.run(partial(self._session, ending))
             except LaunchFailed as error:
-                exit_ = self._not_launched(attempt, str(error))
+                exit_ = self._not_launched(ending, str(error))
             # Its Fault counts as the last line of stderr: the same text, and never cut off.
-            last_words = (*exit_.last_stderr, *attempt.stack.splitlines(), attempt.cause)
-            death = conclude(attempt.death, last_words, exit_)
-            self._death_cause = death.cause
-            detail = "" if death.detail is None or death.detail in attempt.cause else f": {death.detail}"
-            self._last_death = f"{attempt.cause}; the engine {exit_}{detail}"
+            last_words = (*exit_.last_stderr, *ending.stack.splitlines(), ending.cause)
+            death = conclude(ending.death, last_words, exit_)
+            self.death_cause = death.cause
+            detail = "" if death.detail is None or death.detail in ending.cause else f": {death.detail}"
+            self._last_death = f"{ending.cause}; the engine {exit_}{detail}"
             self._report(self._engine.died, death)
-            if attempt.refused:
-                raise self._never_ready(attempt.cause)
+            if ending.refused:
+                raise self._never_ready(ending.cause)
             if self._slowest_load_seconds is None and (
-                attempt.reported_fault or self._failed_starts >= _FIRST_STARTS
+                ending.reported_fault or self.failed_starts >= _FIRST_STARTS
             ):
                 # A reported fault is a whole sentence for the operator.
                 raise self._never_ready(
-                    attempt.cause if attempt.reported_fault else self._last_death + _hint(exit_)
+                    ending.cause if ending.reported_fault else self._last_death + _hint(exit_)
                 )
-            if attempt.lasted(self._config.stable_seconds):
+            if ending.lasted(self._config.stable_seconds):
                 backoff.lasted()
-            self._restarts += 1
+            self.restarts += 1
             _log.error(
                 "engine_died",
                 cause=death.cause.value,
-                reason=attempt.cause,
+                reason=ending.cause,
                 detail=death.detail,
                 exit=str(exit_),
-                restarts=self._restarts,
+                restarts=self.restarts,
                 restart_in_seconds=backoff.seconds,
                 last_stderr=exit_.last_stderr[-_LOGGED_LINES:],
             )
@@ -254,10 +255,10 @@ class Supervisor:
         self.failure = reason
         return EngineNeverReady(reason)
 
-    def _not_launched(self, attempt: Attempt, cause: str) -> Exit:
+    def _not_launched(self, ending: Ending, cause: str) -> Exit:
         """A failed start like any other: reported, and retried with backoff."""
-        attempt.cause, attempt.death = cause, DeathCause.START
-        self._failed_starts += 1
+        ending.cause, ending.death = cause, DeathCause.START
+        self.failed_starts += 1
         self._move(EngineEvent.END)
         self._report(self._engine.lost, cause)
         return Exit(None)
@@ -270,43 +271,43 @@ class Supervisor:
         except Exception:
             _log.exception("engine_report_failed")
 
-    async def _session(self, attempt: Attempt, channel: Channel) -> None:
-        """Run from Load to the engine's end. Afterwards `attempt` has the cause."""
-        self._attempt = attempt
+    async def _session(self, ending: Ending, channel: Channel) -> None:
+        """Run from Load to the engine's end. Afterwards `ending` has the cause."""
+        self._ending = ending
         try:
-            with attempt.scope:
-                await self._exchange(attempt, channel)
+            with ending.scope:
+                await self._exchange(ending, channel)
             # Only `declare_hung` cancels the scope; `_exchange` does not return by itself.
-            attempt.death = DeathCause.HUNG
+            ending.death = DeathCause.HUNG
             channel.unresponsive = True
         except EngineGone:
             pass
         except (EngineFault, LinkError) as fault:
-            attempt.cause, attempt.death, attempt.reported_fault = str(fault), DeathCause.FAULT, True
+            ending.cause, ending.death, ending.reported_fault = str(fault), DeathCause.FAULT, True
             if isinstance(fault, EngineFault) and fault.stack:
-                attempt.stack = fault.stack
-                _log.debug("engine_load_failed", stack=attempt.stack)
+                ending.stack = fault.stack
+                _log.debug("engine_load_failed", stack=ending.stack)
         except trio.Cancelled:
-            attempt.death = DeathCause.STOPPED
+            ending.death = DeathCause.STOPPED
             raise
         except Exception as error:
             # A bug in the server. The step may be half delivered, which resuming allows for.
             _log.exception("engine_message_failed")
-            attempt.cause = f"a message of the engine could not be handled: {type(error).__name__}: {error}"
-            attempt.death, attempt.reported_fault = DeathCause.FAULT, True
+            ending.cause = f"a message of the engine could not be handled: {type(error).__name__}: {error}"
+            ending.death, ending.reported_fault = DeathCause.FAULT, True
         finally:
             # Also after cancellation: requests on board must not wait for this engine any longer.
-            self._attempt = None
-            if attempt.became_ready_at is None:
+            self._ending = None
+            if ending.became_ready_at is None:
                 # Before the report: the engine reads this number.
-                self._failed_starts += 1
-                if attempt.death is not DeathCause.STOPPED:
-                    attempt.death = DeathCause.START
-            self._death_cause = attempt.death
+                self.failed_starts += 1
+                if ending.death is not DeathCause.STOPPED:
+                    ending.death = DeathCause.START
+            self.death_cause = ending.death
             self._move(EngineEvent.END)
-            self._report(self._engine.lost, attempt.cause)
+            self._report(self._engine.lost, ending.cause)
 
-    async def _exchange(self, attempt: Attempt, channel: Channel) -> None:
+    async def _exchange(self, ending: Ending, channel: Channel) -> None:
         try:
             channel.send_nowait(await self._engine.load())
         except OSError as unread:
@@ -317,30 +318,35 @@ class Supervisor:
         with trio.move_on_after(limit):
             ready = await self._wait_ready(channel)
         if ready is None:
-            # The launcher then sends SIGABRT: its stacks show where the load hangs.
+            # A child of this process then gets SIGABRT: its stacks show where the load hangs.
             channel.unresponsive = True
             raise EngineFault(f"the engine was not ready within {limit:.3g} seconds")
         if ready.refused_adapters and not self.was_ready:
             # An operator who starts a server with an adapter wants to know, not to find it missing.
             raise EngineFault(ready.refused_adapters[0][1])
         if refusal := self._refusal(ready):
-            attempt.refused = True
+            ending.refused = True
             raise EngineFault(refusal)
-        attempt.ready, attempt.became_ready_at = ready, trio.current_time()
+        ending.became_ready_at = trio.current_time()
         self._slowest_load_seconds = max(
-            attempt.became_ready_at - started_at, self._slowest_load_seconds or 0.0
+            ending.became_ready_at - started_at, self._slowest_load_seconds or 0.0
         )
-        self._failed_starts = 0
+        self.failed_starts = 0
         self._move(EngineEvent.READY)
-        receive = self._engine.live(ready, channel.send_nowait)
+        self._engine.begin_life(ready, channel.send_nowait)
         while True:
-            match await channel.receive():
+            message: FromEngine = await channel.receive()
+            match message:
+                case StepOutput():
+                    self._engine.step(message)
+                case Inspection() | AdapterLoaded():
+                    self._engine.replied(message)
                 case Fault(error=error):
                     raise EngineFault(error)
-                case Loading() | Ready() as message:
+                case Loading() | Ready():
                     raise LinkError(f"the engine sent {type(message).__name__} after it was ready")
-                case message:
-                    receive(message)
+                case _:
+                    assert_never(message)
 
     async def _wait_ready(self, channel: Channel) -> Ready:
         while True:

@@ -30,14 +30,13 @@ def life_of_all(engines: Iterable[Engine]) -> EngineStatistics:
     engines = list(engines)
     if not engines:
         return EngineStatistics(EngineCondition.STARTING, 0, 0, None, None)
-    lives = [engine.supervisor.statistics() for engine in engines]
-    died = max(engines, key=lambda engine: engine.lost_at).supervisor.statistics()
+    died = max(engines, key=lambda engine: engine.lost_at).supervisor
     return EngineStatistics(
-        condition=min((life.condition for life in lives), key=_BEST_FIRST.index),
-        restarts=sum(life.restarts for life in lives),
-        failed_starts=min(life.failed_starts for life in lives),
+        condition=min((engine.condition for engine in engines), key=_BEST_FIRST.index),
+        restarts=sum(engine.supervisor.restarts for engine in engines),
+        failed_starts=min(engine.supervisor.failed_starts for engine in engines),
         last_death=died.last_death,
-        ready=next((life.ready for life in lives if life.ready is not None), None),
+        ready=next((engine.life.ready for engine in engines if engine.life is not None), None),
         death_cause=died.death_cause,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import structlog
 import trio
@@ -21,53 +20,30 @@ _TICK_SECONDS = 1.0
 """Idle models and those whose turn is over are noticed this late."""
 
 
-class FleetMemory(Protocol):
-    """What models take of the one device."""
+class FleetMemory:
+    """What models take of the one device, whose memory is of unknown size."""
 
     @property
     def budget_bytes(self) -> int | None:
         """Return the budget of all models together, or None if it is unknown or unbounded."""
-        ...
-
-    def need_bytes(self, model: str) -> int:
-        """Return what a model holds and cannot give back, or would need at least."""
-        ...
-
-    def reserve(self, model: str) -> None:
-        """It is to be loaded: the others give back what it needs."""
-        ...
-
-    def may_load(self, model: str) -> bool:
-        """Return whether they have."""
-        ...
-
-    def release(self, model: str) -> None:
-        """It is not loaded after all."""
-        ...
-
-    def rebalance(self, now: float) -> None:
-        """Let shares follow use."""
-        ...
-
-
-class Unbounded:
-    """Memory of unknown size."""
-
-    @property
-    def budget_bytes(self) -> int | None:
         return None
 
     def need_bytes(self, model: str) -> int:
+        """Return what a model holds and cannot give back, or would need at least."""
         return 0
 
-    def reserve(self, model: str) -> None: ...
+    def reserve(self, model: str) -> None:
+        """It is to be loaded: the others give back what it needs."""
 
     def may_load(self, model: str) -> bool:
+        """Return whether they have."""
         return True
 
-    def release(self, model: str) -> None: ...
+    def release(self, model: str) -> None:
+        """It is not loaded after all."""
 
-    def rebalance(self, now: float) -> None: ...
+    def rebalance(self, now: float) -> None:
+        """Let shares follow use."""
 
 
 class Fleet:
@@ -77,7 +53,7 @@ class Fleet:
         self, models: Sequence[Model], memory: FleetMemory | None = None, patience: Patience | None = None
     ) -> None:
         self._models = {model.name: model for model in models}
-        self._memory = memory or Unbounded()
+        self._memory = memory or FleetMemory()
         self._patience = patience or Patience()
         self._change = trio.Event()
         self.retiring = False

@@ -1,6 +1,6 @@
 """One model of the fleet: its scheduler, and whether its engines are loaded.
 
-It is its scheduler's `ModelLoader`: it refuses requests for a model that cannot be loaded, and reports what a
+It refuses requests for a model that cannot be loaded, and reports what a
 request waits for.
 """
 
@@ -15,7 +15,7 @@ import trio
 
 from scheduler.errors import Unavailable
 from scheduler.fleet.residency import ModelState, Standing
-from scheduler.service import Scheduler
+from scheduler.service import ModelLoader, Scheduler
 from scheduler.statistics import EngineCondition
 from scheduler.telemetry.readings import value_of
 
@@ -36,7 +36,7 @@ class ModelTraits:
     """Unload the model after this time without a request; with None only to make room for another model."""
 
 
-class Model:
+class Model(ModelLoader):
     """The fleet calls `follow`, `load`, `hold`, `unload` and `give_up`; nothing else changes its state."""
 
     def __init__(
@@ -233,7 +233,7 @@ class Model:
 
     def _why_failed(self) -> str | None:
         """Return why its engines do not start, or None if they still may."""
-        if self.scheduler.pool.nodes_decide:
+        if self.scheduler.pool.engines_join:
             # A machine that can may join at any time.
             return None
         if (failure := self.scheduler.pool.failure) is not None:

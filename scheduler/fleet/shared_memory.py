@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from scheduler.engines.boundary import MemoryShare
 from scheduler.engines.pool import Pool
+from scheduler.fleet.fleet import FleetMemory
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.shared.messages import Counters, Ready, SetMemoryLimit
 
@@ -18,8 +20,8 @@ _log = structlog.get_logger("fleet")
 
 
 @dataclass(frozen=True, slots=True)
-class EngineShare:
-    """Implements `engines.memory_share.MemoryShare`."""
+class EngineShare(MemoryShare):
+    """An engine's part of one budget."""
 
     budget: MemoryBudget
     engine: str
@@ -43,12 +45,12 @@ class EngineShare:
     def ended(self) -> None:
         self.budget.ended(self.engine)
 
-    def left(self) -> None:
+    def gone(self) -> None:
         self.budget.forget(self.engine)
 
 
-class SharedMemory:
-    """Implements `fleet.FleetMemory`. `needs` returns the least that an engine of each model takes on a
+class SharedMemory(FleetMemory):
+    """One budget of all models. `needs` returns the least that an engine of each model takes on a
     device, as its files tell; the device is None before it is known."""
 
     def __init__(self, budget: MemoryBudget, needs: Mapping[str, Callable[[str | None], int]]) -> None:

@@ -8,11 +8,11 @@ constrained from its first token, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Event
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.answer.dialects.catalog import dialect_of
@@ -35,25 +35,19 @@ HoldCalls: TypeAlias = Literal["auto", "strict", "off"]
 strict tool, or none."""
 
 
-class GrammarTokenizer(Protocol):
-    """The part of the tokenizer that grammars need."""
-
-    @property
-    def answer_format(self) -> AnswerFormat: ...
-    def to_json(self) -> str: ...
-
-
 class AnswerGrammars:
     """Builds and checks the grammars of requests for one model. Thread-safe."""
 
     def __init__(
         self,
-        tokenizer: GrammarTokenizer,
+        answer_format: AnswerFormat,
+        tokenizer_json: Callable[[], str],
         vocabulary: int,
         eos_token_ids: Sequence[int],
         hold_calls: HoldCalls = "strict",
     ) -> None:
-        self._tokenizer = tokenizer
+        self._answer_format = answer_format
+        self._tokenizer_json = tokenizer_json
         self._hold_calls = hold_calls
         self._texts = GrammarTexts()
         self._size = vocabulary
@@ -65,7 +59,7 @@ class AnswerGrammars:
     def _vocabulary(self) -> GrammarVocabulary | None:
         """Built for the first request with a grammar; None if the library cannot use the tokenizer."""
         try:
-            return GrammarVocabulary(self._tokenizer.to_json(), self._size, self._eos_token_ids)
+            return GrammarVocabulary(self._tokenizer_json(), self._size, self._eos_token_ids)
         except Exception:  # The library raises various exceptions for an unsupported tokenizer.
             return None
 
@@ -108,7 +102,7 @@ class AnswerGrammars:
     ) -> str:
         assert self._vocabulary is not None
         parts = Parts(self._verdicts.known if known_only else self._verdicts.of)
-        form = PLAIN if prompt is None else self._tokenizer.answer_format
+        form = PLAIN if prompt is None else self._answer_format
         draft = _Draft(form, self._vocabulary, parts, RuleBook(self._vocabulary))
         if not draft.write(request, prompt, place, in_reasoning):
             return ""
@@ -136,8 +130,8 @@ class AnswerGrammars:
             return UnsupportedParameter(
                 f"{place}: not supported when continuing a given message", param=place
             )
-        if self._tokenizer.answer_format.layout is Layout.MUSE_SPARK:
-            return _unheld(place, dialect_of(self._tokenizer.answer_format, self._vocabulary.has_special))
+        if self._answer_format.layout is Layout.MUSE_SPARK:
+            return _unheld(place, dialect_of(self._answer_format, self._vocabulary.has_special))
         return None
 
 

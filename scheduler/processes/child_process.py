@@ -16,7 +16,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import trio
 
@@ -66,14 +65,6 @@ class Exit:
         if self.returncode is None or self.returncode >= 0:
             return last_line
         return f"it {self}{f'; before that: {last_line}' if last_line else ''}"
-
-
-class Child(Protocol):
-    """Runs a process and speaks with it, or in tests something over memory."""
-
-    async def run(self, talk: Talk) -> Exit:
-        """Implements `ChildProcess.run`."""
-        ...
 
 
 class ChildProcess:

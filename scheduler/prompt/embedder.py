@@ -1,4 +1,5 @@
-"""Whether a model's folder holds an embedder or a reranker, and how its vectors are made.
+"""Whether a model's folder holds an embedder or a reranker, how its vectors are made, and what a reranker
+reads.
 
 sentence-transformers' files decide: `modules.json` names what follows the model, each module with a
 `config.json` in a folder of its own (`1_Pooling`, `2_Dense`, `3_Normalize`, `1_LogitScore`), and
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from scheduler.errors import StartupError
+from scheduler.request import ChatPrompt, Prompt, TextPrompt
 from scheduler.shared.pooling import ModelKind, PooledTokens, Pooler
 
 Task: TypeAlias = Literal["auto", "chat", "embedding", "rerank"]
@@ -36,6 +38,14 @@ _ROLE = re.compile(r"""['"](query|document)['"]""")
 _TWO_WAY_TYPES = ("gemma3_text",)
 """Models that the engine can let attend both ways."""
 _ACTIVATIONS = ("Identity", "Tanh")
+
+_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+_HEAD = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the"
+    ' Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+_TAIL = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+"""After an empty reasoning section the next token is the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,23 @@ class Embedder:
     @property
     def kind(self) -> ModelKind:
         return self.pooler.kind
+
+    def pair(self, query: str, document: str, instruction: str | None = None) -> Prompt:
+        """Return the prompt in which a reranker reads a query and a document.
+
+        It is by the model's chat template where that has the roles query and document (as
+        sentence-transformers 5.4 writes them), with its default instruction as the system's message; else as
+        Qwen3-Reranker's model card has it. Without `instruction`, the model's own is used.
+        """
+        instruction = self.default_prompt if instruction is None else instruction
+        if not self.has_roles:
+            instruction = instruction or _INSTRUCTION
+            pair = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+            return TextPrompt(_HEAD + pair + _TAIL)
+        messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
+        if instruction:
+            messages.insert(0, {"role": "system", "content": instruction})
+        return ChatPrompt(tuple(messages))
 
 
 def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka: bool) -> Embedder | None:

@@ -112,13 +112,15 @@ class Preparation:
         """Without `thinking`, only requests that name a budget have one. `pieces_bytes` bounds the token ids
         that are kept of parts of prompts; 0 keeps none."""
         self.tokenizer = tokenizer
-        self.pieces = TokenPieces(tokenizer, pieces_bytes)
+        self.pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, pieces_bytes)
         self.context_tokens = folder.context_tokens
         self._folder = folder
         self._vocabulary = folder.vocabulary or tokenizer.vocabulary
         self._special_token_ids = tokenizer.special_token_ids
         self._eos_token_ids = tuple(sorted(folder.eos_token_ids | tokenizer.eos_token_ids))
-        self._grammars = AnswerGrammars(tokenizer, self._vocabulary, self._eos_token_ids, hold_calls)
+        self._grammars = AnswerGrammars(
+            tokenizer.answer_format, tokenizer.to_json, self._vocabulary, self._eos_token_ids, hold_calls
+        )
         self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from scheduler.answer.answer_format import AnswerFormat, Layout
 from scheduler.config import ThinkingConfig
+from scheduler.prompt.tokenizer import Tokenizer
 from scheduler.request import UNLIMITED_THINKING, ChatPrompt, GenerationRequest, Prompt, Reasoning
 from scheduler.shared.messages import ThinkingBudget
 
@@ -32,17 +33,6 @@ _CONTEXTS = (
 _BLANKS = ("\n", "\n\n", "\n\n\n", " ", "  ", " \n", "\t", "\r\n")
 
 
-class MarkTokenizer(Protocol):
-    """The part of the tokenizer that marks need."""
-
-    @property
-    def answer_format(self) -> AnswerFormat: ...
-    @property
-    def special_token_ids(self) -> frozenset[int]: ...
-    def encode(self, text: str) -> list[int]: ...
-    def token_bytes(self, token_id: int) -> bytes: ...
-
-
 class _Marks(NamedTuple):
     """The marks as text."""
 
@@ -56,7 +46,7 @@ class _Marks(NamedTuple):
 class ThinkingBudgets:
     """The thinking budgets of one model. Thread-safe."""
 
-    def __init__(self, tokenizer: MarkTokenizer, vocabulary: int, config: ThinkingConfig) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocabulary: int, config: ThinkingConfig) -> None:
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._config = config

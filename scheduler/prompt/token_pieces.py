@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import chain, product
 from threading import Lock
-from typing import Protocol
 
 from scheduler.shared.token_ids import KEY_BYTES, TokenIds, compact
 from scheduler.statistics import PieceStatistics
@@ -45,33 +44,24 @@ _TRIED_TEXTS = (
 )
 
 
-class PieceTokenizer(Protocol):
-    """The part of the tokenizer that pieces need."""
-
-    @property
-    def cuts(self) -> Mapping[str, int]:
-        """Added tokens with their ids, where the tokenizer cuts a text before it does anything else. Empty
-        if it is not known to."""
-        ...
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of several texts; faster than one after another."""
-        ...
-
-
 class TokenPieces:
     """Thread-safe. Forgets the pieces that were used the longest time ago."""
 
     def __init__(
-        self, tokenizer: PieceTokenizer, limit_bytes: int, run_characters: int = RUN_CHARACTERS
+        self,
+        encode_all: Callable[[Sequence[str]], list[list[int]]],
+        cuts: Mapping[str, int],
+        limit_bytes: int,
+        run_characters: int = RUN_CHARACTERS,
     ) -> None:
-        """`limit_bytes`: of what is kept, all salts together; 0: nothing."""
-        self._encode_all = tokenizer.encode_all
+        """`encode_all` and `cuts` are the tokenizer's. `limit_bytes`: of what is kept, all salts together; 0:
+        nothing."""
+        self._encode_all = encode_all
         self._limit_bytes = limit_bytes
         self._kept: OrderedDict[bytes, TokenIds] = OrderedDict()
         self._held_bytes = self._tokens = self._kept_tokens = 0
         self._lock = Lock()
-        cuts = dict(tokenizer.cuts) if limit_bytes else {}
+        cuts = dict(cuts) if limit_bytes else {}
         self._ids = cuts
         self._pattern = _pattern(cuts)
         self._longest = max(map(len, cuts), default=0)

@@ -1,7 +1,7 @@
 """A request's states, and the legal moves between them.
 
 `TRANSITIONS` alone decides whether a move is legal. An illegal move raises and leaves the state as it was. An
-id leaves the server's tables when its state becomes RETIRED.
+id leaves the last of the server's tables when its state becomes RETIRED.
 """
 
 from __future__ import annotations

@@ -84,6 +84,9 @@ class Multiplexer:
     def __len__(self) -> int:
         return len(self._records)
 
+    def __contains__(self, record: object) -> bool:
+        return record in self._records.values()
+
     def __iter__(self) -> Iterator[StreamRecord]:
         return iter(self._records.values())
 
@@ -186,28 +189,16 @@ class Multiplexer:
 
     def _route_retired(self, retired: Retired) -> None:
         record = self._held(retired.request_id)
-        del self._records[retired.request_id]
         if record.cancel_sent_at is not None:
             self._observer.cancelled(self._clock() - record.cancel_sent_at)
         if not record.listening:
-            self._ended(record)
+            self._drop(record, Event.RETIRE)
             return
+        del self._records[retired.request_id]
         record.move(Event.END)
         self._finish(record, retired)
         if record.state is State.ENDING:
             self._on_left(record)
-
-    def _ended(self, record: StreamRecord) -> None:
-        self._end_turn(record)
-        record.move(Event.RETIRE)
-        self._on_retired(record)
-
-    def _end_turn(self, record: StreamRecord) -> None:
-        try:
-            if (ended := record.turn_ended_message()) is not None:
-                self._send(ended)
-        except Exception:  # Such as a name that cannot be encoded. Eviction knows less, and no stream ends.
-            _log.exception("turn_end_failed", request=record.prepared.request.public_id)
 
     def _finish(self, record: StreamRecord, retired: Retired) -> None:
         reason = FinishReason.STOP
@@ -225,8 +216,7 @@ class Multiplexer:
                 error = RequestFailed("the engine cancelled a request without a Cancel")
             case _:
                 assert_never(retired.reason)
-        end = End(reason, self._ended, retired.vector, retired.hold_refusal, error)
-        self._turns.read(record, end)
+        self._turns.read(record, End(reason, retired.vector, retired.hold_refusal, error))
 
     def lose_all(self) -> list[StreamRecord]:
         """The engine died. Return the requests without a final event, which await another engine now;
@@ -239,22 +229,14 @@ class Multiplexer:
                 continue
             record.move(Event.LOSE, now)
             record.lost_at = now if record.lost_at is None else record.lost_at
+            del self._records[record.request_id]
             if (ending := record.ending) is not None:
-                self._finish_without_retired(record, ending)
+                record.move(Event.END)
+                refusal = _ENGINE_LOST if record.prepared.holds else ""
+                self._turns.read(record, End(ending, hold_refusal=refusal))
             else:
-                del self._records[record.request_id]
                 lost.append(record)
         return lost
-
-    def _finish_without_retired(self, record: StreamRecord, ending: FinishReason) -> None:
-        del self._records[record.request_id]
-        record.move(Event.END)
-        refusal = _ENGINE_LOST if record.prepared.holds else ""
-        self._turns.read(record, End(ending, self._over, hold_refusal=refusal))
-
-    def _over(self, record: StreamRecord) -> None:
-        record.move(Event.RETIRE)
-        self._on_retired(record)
 
     def end_all(self, error: SchedulerError) -> None:
         """Fail every request with `error`, and cancel it in the engine."""

@@ -56,11 +56,9 @@ class EndToken:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of the answer. `reason`: why the row ended; the pipeline may have ended it earlier. `then` is
-    called with the record when its final event is out."""
+    """The end of the answer. `reason`: why the row ended; the pipeline may have ended it earlier."""
 
     reason: FinishReason
-    then: Callable[[StreamRecord], None]
     vector: bytes = b""
     hold_refusal: str = ""
     error: SchedulerError | None = None
@@ -255,12 +253,10 @@ class StreamRecord:
         """Return whether nothing more of it counts, though not all of it may be read."""
         return bool(self.unread) and isinstance(self.unread[-1], End)
 
-    def forget_unread(self) -> End | None:
-        """Drop what is unread: it is no part of the answer. Return its end, if it has come."""
-        end = self.unread[-1] if self.unread else None
+    def forget_unread(self) -> None:
+        """Drop what is unread: it is no part of the answer."""
         self.output_tokens -= sum(not isinstance(part, End) for part in self.unread)
         self.unread.clear()
-        return end if isinstance(end, End) else None
 
     def count_token(self, token: int, now: float) -> None:
         self.move(Event.TOKEN, now)
@@ -285,7 +281,7 @@ class StreamRecord:
             self.pipeline.stop_string,
             malformed,
             self.end_token,
-            self.pipeline.prompt,
+            None if self.pipeline.prompt is None else self.pipeline.prompt.spelled,
             end.vector,
             end.hold_refusal,
         )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -32,17 +31,19 @@ Reading = Iterator[AnswerPiece | Heavy]
 
 
 class Turns:
-    """`run` must be running, else everything is read at once. `cancel` takes a request whose answer is over
-    from the engine that has it."""
+    """`run` must be running, else everything is read at once. When an answer is over, `cancel` takes its
+    request from the engine that has it, and `retire` ends one that no engine has any more."""
 
     def __init__(
         self,
         offload: Offload,
         cancel: Callable[[StreamRecord], None],
+        retire: Callable[[StreamRecord], None],
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._offload = offload
         self._cancel = cancel
+        self._retire = retire
         self._clock = clock
         self._until = 0.0
         self._waiting: OrderedDict[str, deque[StreamRecord]] = OrderedDict()
@@ -58,16 +59,15 @@ class Turns:
 
     def read(self, record: StreamRecord, part: Part) -> None:
         """Read the next part of an answer, now or when it is its turn. Its end may come a second time, when
-        the engine has ended what the answer's own text ended before."""
+        the engine has ended what the answer's own text ended before: the first one counts."""
         if not record.unread:
             if self._nursery is None or self._clock() <= self._until:
                 self._begin(record, part)
             else:
                 record.unread.append(part)
                 self._queue(record)
-        elif isinstance(end := record.unread[-1], End):
+        elif record.over:
             assert isinstance(part, End), "a token behind the end"
-            record.unread[-1] = replace(end, then=part.then)
         else:
             record.unread.append(part)
         if record.state is State.ENDING:
@@ -75,8 +75,8 @@ class Turns:
 
     def drop(self, record: StreamRecord) -> None:
         """Nobody wants the rest of an answer that is `ending`."""
-        if (end := record.forget_unread()) is not None:
-            self._ended(record, end)
+        record.forget_unread()
+        self._ended(record)
 
     async def run(self) -> None:
         """Never returns by itself."""
@@ -119,9 +119,9 @@ class Turns:
                     self._nursery.start_soon(self._elsewhere, record, reading)
                     return
         except Exception as error:
-            self._failed(record, part, error)
+            self._failed(record, error)
         else:
-            self._read(record, part)
+            self._done(record, part)
 
     async def _elsewhere(self, record: StreamRecord, reading: Reading) -> None:
         """Read the rest of a part in a worker thread. Its request may be over when that is done."""
@@ -138,36 +138,38 @@ class Turns:
             record.put(piece)
         part = record.unread.popleft()
         if error is None:
-            self._read(record, part)
+            self._done(record, part)
         else:
-            self._failed(record, part, error)
+            self._failed(record, error)
 
-    def _read(self, record: StreamRecord, part: Part) -> None:
+    def _done(self, record: StreamRecord, part: Part) -> None:
         """A part is read."""
         if isinstance(part, End):
             record.finish(part)
-            self._ended(record, part)
+            self._ended(record)
         elif record.pipeline.stopped:
-            # What has come behind is none of the answer, but the engine may have ended it since.
-            end = record.forget_unread()
-            self._begin(record, End(FinishReason.STOP, self._cancel if end is None else end.then))
+            # What has come behind is none of the answer.
+            record.forget_unread()
+            self._begin(record, End(FinishReason.STOP))
         elif record.unread:
             self._queue(record)
 
-    def _failed(self, record: StreamRecord, part: Part, error: Exception) -> None:
-        behind = record.forget_unread()
-        end = part if isinstance(part, End) else behind
+    def _failed(self, record: StreamRecord, error: Exception) -> None:
+        record.forget_unread()
         if isinstance(error, SchedulerError):
             # An error for the client, and no bug of the server.
             record.fail(error)
         else:
             _log.error("answer_failed", request=record.prepared.request.public_id, exc_info=error)
             record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
-        self._ended(record, end or End(FinishReason.STOP, self._cancel))
+        self._ended(record)
 
-    def _ended(self, record: StreamRecord, end: End) -> None:
+    def _ended(self, record: StreamRecord) -> None:
         self.ending.pop(record.request_id, None)
-        end.then(record)
+        if record.state is State.ENDING:
+            self._retire(record)
+        else:
+            self._cancel(record)
 
 
 def _rest(reading: Reading) -> tuple[list[AnswerPiece], Exception | None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import structlog
 
@@ -17,11 +18,8 @@ from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance
 
-
-class Tracer(Protocol):
-    """Makes the spans of a finished request. Called in the task that reads the link: it must not wait."""
-
-    def end(self, record: StreamRecord, now: float) -> None: ...
+Tracer: TypeAlias = Callable[[StreamRecord, float], None]
+"""Makes the spans of a finished request, now. Called in the task that reads the link: it must not wait."""
 
 
 class RequestRecorder:
@@ -46,7 +44,7 @@ class RequestRecorder:
         self._containment.run("log", log_request, self._metrics.model, record, now)
         self._containment.run("time_line", record.time_line.check)
         if self._tracer is not None:
-            self._containment.run("tracer", self._tracer.end, record, now)
+            self._containment.run("tracer", self._tracer, record, now)
 
 
 _log = structlog.get_logger("request")

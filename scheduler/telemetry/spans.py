@@ -41,7 +41,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class RequestSpans:
-    """A `request_recorder.Tracer`. `wall_ns`: nanoseconds since 1970; records have trio's clock."""
+    """Makes the spans of finished requests. `wall_ns`: nanoseconds since 1970; records have trio's clock."""
 
     def __init__(
         self, processor: SpanProcessor, model_name: str, wall_ns: Callable[[], int] = time.time_ns
@@ -55,7 +55,7 @@ class RequestSpans:
         self._model_name = model_name
         self._wall_ns = wall_ns
 
-    def end(self, record: StreamRecord, now: float) -> None:
+    def trace(self, record: StreamRecord, now: float) -> None:
         offset_ns = self._wall_ns() - int(now * 1e9)
 
         def at(moment: float) -> int:

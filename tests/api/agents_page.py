@@ -9,7 +9,7 @@ from pathlib import Path
 
 from api.cli.launch import shell
 from api.cli.launch.agent import NO_KEY, Agent, Target
-from api.cli.launch.agents import AGENTS
+from api.cli.launch.command import AGENTS
 from api.cli.running_server import DEFAULT_URL, ListedModel
 
 PAGE = Path(__file__).parents[2] / "api" / "AGENTS.md"

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import httpx
+import trio
 from fastapi import FastAPI
 
 from api.app import AppOptions, make_app
@@ -16,6 +17,8 @@ from api.served_models import ServedModel, ServedModels
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
 from scheduler.service import Scheduler
+from tests.fakes.loopback_engine import LoopbackLauncher
+from tests.fakes.scheduling import make_scheduler, running
 
 MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
 
@@ -42,6 +45,24 @@ async def client_of(
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         yield client
+
+
+def refused(path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the error, in OpenAI's shape, of a body for which the answer is 400 and the engine gets
+    nothing."""
+
+    async def post() -> httpx.Response:
+        scheduler = make_scheduler(LoopbackLauncher())
+        async with running(scheduler), client_of(scheduler) as client:
+            response = await client.post(path, json=body)
+            assert scheduler.operations.statistics().in_engine == 0
+            return response
+
+    response = trio.run(post)
+    assert response.status_code == 400
+    error: dict[str, Any] = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
 
 
 def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from api.cli.launch.agents import AGENTS
+from api.cli.launch.command import AGENTS
 from tests.api import test_agents
 from tests.api.agents_page import PAGE, page
 

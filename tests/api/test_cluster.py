@@ -40,8 +40,8 @@ def test_engines_are_a_number_or_elsewhere(given: str) -> None:
 def test_where_engines_are_elsewhere_none_is_started_here(elsewhere: str) -> None:
     """One on each device elsewhere has all of that, and none is needed for a start."""
     config = scheduler_config(load({"engines": elsewhere}), Path("none"), ApiKeys(), Path("cache"))
-    assert (config.engines, config.nodes_decide, config.engine.sharers) == (0, True, 1)
-    assert not scheduler_config(load({"engines": "2"}), Path("none"), ApiKeys(), Path("cache")).nodes_decide
+    assert (config.engines, config.engines_join, config.engine.sharers) == (0, True, 1)
+    assert not scheduler_config(load({"engines": "2"}), Path("none"), ApiKeys(), Path("cache")).engines_join
 
 
 def test_several_models_are_refused_by_name(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_several_models_are_refused_by_name(tmp_path: Path) -> None:
 @trio_test
 async def test_without_a_machine_every_page_is_there(autojump_clock: MockClock) -> None:
     """`/ready` says 503 until the first engine is; the others answer, without an engine to name."""
-    scheduler = make_scheduler(none_here, ScriptedPlan(), engines=0, nodes_decide=True, must_start=False)
+    scheduler = make_scheduler(none_here, ScriptedPlan(), engines=0, engines_join=True, must_start=False)
     async with (
         trio.open_nursery() as nursery,
         client_of(scheduler, reports={"cluster": lambda: dict(SHOWN)}) as client,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from api.cli.launch.agent import Agent
-from api.cli.launch.agents import AGENTS
+from api.cli.launch.command import AGENTS
 from tests.api import client
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.played_server import PlayedServer, playing

@@ -318,9 +318,9 @@ async def test_all_at_once(autojump_clock: MockClock) -> None:
 
 
 @trio_test
-async def test_where_nodes_decide_there_may_be_no_engine(autojump_clock: MockClock) -> None:
+async def test_where_engines_join_there_may_be_no_engine(autojump_clock: MockClock) -> None:
     """Requests wait, operators add and drain none, and reports are empty."""
-    engines = Engines(0, nodes_decide=True, must_start=False)
+    engines = Engines(0, engines_join=True, must_start=False)
     pool = engines.scheduler.pool
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engines.scheduler.run)

@@ -69,7 +69,7 @@ async def _started(nursery: trio.Nursery, folder: Path, delay_seconds: float, st
         _none_here,
         PLAN,
         engines=0,
-        nodes_decide=True,
+        engines_join=True,
         must_start=False,
         max_slots=STREAMS // 2,
         lookahead=0,

@@ -303,7 +303,7 @@ def test_whenever_engines_die_every_answer_is_the_undisturbed_one(
 def scores(client: Client) -> list[PromptToken]:
     (end,) = [event for event in client.events if isinstance(event, Finished)]
     assert end.prompt is not None
-    return list(end.prompt.spelled())
+    return list(end.prompt())
 
 
 @pytest.mark.parametrize("place", PLACES)

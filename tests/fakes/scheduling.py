@@ -11,8 +11,7 @@ import trio
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SchedulerConfig, SupervisionConfig
-from scheduler.engines.boundary import Launchers
-from scheduler.engines.memory_share import MemoryShare, WholeMemory
+from scheduler.engines.boundary import Launchers, MemoryShare
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.model_folder import ModelFolder
@@ -55,9 +54,9 @@ def make_scheduler(
     engines: int = 1,
     load_at_start: bool = True,
     must_start: bool = True,
-    nodes_decide: bool = False,
+    engines_join: bool = False,
     memory_limit: float = 0.0,
-    share_of: Callable[[str], MemoryShare] = lambda engine: WholeMemory(),
+    share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare(),
     metrics: ModelMetrics | None = None,
     **intake: Any,
 ) -> Scheduler:
@@ -81,7 +80,7 @@ def make_scheduler(
         engines=engines,
         load_at_start=load_at_start,
         must_start=must_start,
-        nodes_decide=nodes_decide,
+        engines_join=engines_join,
     )
     preparation = preparation or Preparation(ByteTokenizer(answer_format), folder)
     launchers = launcher if callable(launcher) else lambda number: launcher

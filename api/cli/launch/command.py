@@ -13,12 +13,15 @@ import httpx
 from rich.console import Console
 
 from api.cli.errors import OperatorError
-from api.cli.launch import foreground, shell
+from api.cli.launch import aider, claude, codex, foreground, opencode, qwen, shell
 from api.cli.launch.agent import Agent, Setup, target_of
-from api.cli.launch.agents import AGENTS
 from api.cli.running_server import ListedModel, NoServer, RunningServer, address, find, server_options
 from api.cli.started_server import found_or_started
 
+AGENTS: dict[str, Agent] = {
+    agent.name: agent for agent in (claude.AGENT, codex.AGENT, opencode.AGENT, qwen.AGENT, aider.AGENT)
+}
+"""Name -> agent."""
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
 

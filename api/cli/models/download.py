@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx
@@ -35,26 +35,13 @@ _SPARE_BYTES = 256 << 20
 """Left free on the disk beside the files."""
 
 
-class Progress(Protocol):
-    """The state of a download, reported while it runs."""
+class DownloadProgress:
+    """Gets the state of a download while it runs, and shows nothing."""
 
     def begin(self, file: HubFile, have_bytes: int) -> None: ...
 
     def advance(self, file: HubFile, nbytes: int) -> None:
         """`nbytes` is negative where what was there is thrown away."""
-        ...
-
-    def done(self, file: HubFile) -> None: ...
-
-    def note(self, text: str) -> None: ...
-
-
-class Silent:
-    """Says nothing."""
-
-    def begin(self, file: HubFile, have_bytes: int) -> None: ...
-
-    def advance(self, file: HubFile, nbytes: int) -> None: ...
 
     def done(self, file: HubFile) -> None: ...
 
@@ -83,7 +70,7 @@ class Download:
     cache: Path
     endpoint: str
     token: str | None
-    progress: Progress = field(default_factory=Silent)
+    progress: DownloadProgress = field(default_factory=DownloadProgress)
     free_bytes: Callable[[Path], int] = field(default=lambda path: shutil.disk_usage(path).free)
     pause: Callable[[float], Any] = trio.sleep
     fetched_bytes: int = 0

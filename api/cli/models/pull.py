@@ -22,7 +22,7 @@ from rich.progress import (
 
 from api.cli.errors import OperatorError
 from api.cli.models import disk_models
-from api.cli.models.download import Download, Result, gigabytes
+from api.cli.models.download import Download, DownloadProgress, Result, gigabytes
 from api.cli.models.hub import HubFile, HubListing, list_files
 from api.cli.terminal import is_interrupt
 from scheduler.errors import StartupError
@@ -32,7 +32,7 @@ _LINE_SECONDS = 10.0
 _NAME_COLUMNS = 28
 
 
-class _Lines:
+class _Lines(DownloadProgress):
     """Progress without a terminal: a line a large file and every ten seconds, with the rate since the
     last."""
 
@@ -63,7 +63,7 @@ class _Lines:
         self._say(text)
 
 
-class _Bars:
+class _Bars(DownloadProgress):
     """Progress on a terminal: a bar for each file that comes, and one for all of them."""
 
     def __init__(self, progress: Progress, total_bytes: int) -> None:

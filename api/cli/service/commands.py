@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
+from api.cli import join
 from api.cli.errors import OperatorError
 from api.cli.service import environment_file, installation
 from api.cli.service.managers import Manager, manager_of
-from api.cli.service.run import join, open_log, print_into
-from api.cli.service.run import run as serve
+from api.cli.service.rotating_log import open_log, print_into
 from api.cli.service.serve_arguments import (
     addresses_of,
     check_engine,
@@ -301,10 +301,15 @@ def run(
     """Serve, or be an engine, with the variables of the environment file: what the service manager starts."""
     if log_file is not None:
         print_into(open_log(log_file, _size("--log-bytes", log_bytes), log_files))
-    environment = _here(name, system).places.environment
+    os.environ.update(environment_file.read(_here(name, system).places.environment))
     if engine:
-        join(environment, arguments)
-    serve(environment, arguments)
+        join.engine.main(list(arguments), prog_name="penstock engine", standalone_mode=False)
+        raise AssertionError("the engine took this process's place")
+    settings = checked(arguments, dict(os.environ))
+    # Imported here, because a refused option does not need it and it takes seconds.
+    from api import serving
+
+    serving.serve(settings)
 
 
 def _own_program(argv0: str) -> tuple[str, ...]:

@@ -13,9 +13,8 @@ import msgspec
 
 from api.cli.errors import OperatorError
 from api.cli.service import environment_file
-from api.cli.service.launchd_plist import plist
 from api.cli.service.service_options import Places, Platform, ServiceOptions
-from api.cli.service.systemd_unit import socket_text, unit_text
+from api.cli.service.units import plist, socket_text, unit_text
 
 
 @dataclass(frozen=True, slots=True)

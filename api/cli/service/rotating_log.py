@@ -5,10 +5,14 @@ The service writes every line itself, so it can begin a new file between two, an
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
-from io import FileIO
+import threading
+from io import FileIO, TextIOWrapper
 from pathlib import Path
+
+from api.cli.errors import OperatorError
 
 _MODE = 0o600
 
@@ -57,3 +61,55 @@ class RotatingLog:
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
+
+
+_MOST_LINE_BYTES = 64 * 1024
+_LAST_OUTPUT_SECONDS = 5.0
+"""An engine that outlives the server for a moment holds the pipe open."""
+
+
+def print_into(log: RotatingLog) -> None:
+    """Write all that this process and its children print to the log, until the process has ended."""
+    read, write = os.pipe()
+    _print_to(write)
+    os.close(write)
+    pump = threading.Thread(target=_pump, args=(read, log), daemon=True)
+    pump.start()
+
+    def end() -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        _print_to(nowhere)
+        os.close(nowhere)
+        pump.join(_LAST_OUTPUT_SECONDS)
+
+    atexit.register(end)
+
+
+def open_log(path: Path, most_bytes: int, files: int) -> RotatingLog:
+    """Raise OperatorError."""
+    try:
+        return RotatingLog(path, most_bytes, files)
+    except OSError as error:
+        raise OperatorError(f"cannot write {path}: {error}") from error
+
+
+def _print_to(descriptor: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+        stream.flush()
+        os.dup2(descriptor, stream.fileno())
+
+
+def _pump(read: int, log: RotatingLog) -> None:
+    """Write whole lines, so that a new file begins with one."""
+    left = b""
+    with open(read, "rb", buffering=0) as printed:
+        while data := printed.read(_MOST_LINE_BYTES):
+            whole, newline, left = (left + data).rpartition(b"\n")
+            if len(left) > _MOST_LINE_BYTES:
+                whole, newline, left = whole + newline + left, b"\n", b""
+            if newline:
+                log.write(whole + newline)
+    if left:
+        log.write(left + b"\n")

@@ -41,7 +41,7 @@ def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str, top: i
     answer = [*choice.logprobs, *([] if choice.end.end_token is None else [choice.end.end_token])]
 
     def tokens() -> Iterator[PromptToken]:
-        yield from prompt.spelled()
+        yield from prompt()
         for entry in answer:
             yield PromptToken(b"", len(echo) + entry.offset, entry)
 

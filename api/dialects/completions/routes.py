@@ -15,7 +15,6 @@ from api.dialects.completions.decode import generation_requests
 from api.dialects.completions.encode import CompletionEncoder, completion_object
 from api.dialects.completions.schema import CompletionRequest
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
-from api.dialects.openai.metered_stream import MeteredStream
 from api.dialects.openai.schema import StreamOptions
 from api.dialects.thinking_budget import name_unkept_budget
 from api.served_models import ServedModels
@@ -60,8 +59,8 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
         encoder = CompletionEncoder(public_id, created, served.name, echoes, include_usage=include_usage)
-        kind = MeteredStream if include_usage and options.continuous_usage_stats else EventStream
-        return kind(served.scheduler, requests, encoder, keep_alive_seconds)
+        meter = encoder.meter if include_usage and options.continuous_usage_stats else None
+        return EventStream(served.scheduler, requests, encoder, keep_alive_seconds, meter)
 
     return router
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from api.dialects.openai.messages import ChatMessage
@@ -12,7 +13,7 @@ from api.dialects.openai.structured import structure
 from api.dialects.openai.tools import neutral_choice
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.prompt.volatile_headers import stable
-from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, Sampling
+from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, Sampling, TextPrompt
 
 _UNSIGNED_64 = (1 << 64) - 1
 
@@ -20,7 +21,8 @@ _UNSIGNED_64 = (1 << 64) - 1
 def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL) -> GenerationRequest:
     """`defaults`: of the model's name, for what the body omits. As many tokens as the context allows."""
     choice, only_tool = neutral_choice(body.tool_choice)
-    return GenerationRequest(
+    return replace(
+        decoding(body, defaults),
         public_id=f"chatcmpl-{secrets.token_hex(12)}",
         prompt=ChatPrompt(
             messages=tuple(_messages(body.messages)),
@@ -32,21 +34,11 @@ def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL
             reasoning=defaults.reasoning_for(reasoning(body.reasoning_effort), body.chat_template_kwargs),
             continue_final=body.continue_final_message,
         ),
-        sampling=sampling(body, defaults),
         max_tokens=body.max_completion_tokens or body.max_tokens,
-        stop=tuple(body.stop or ()),
-        stop_token_ids=tuple(body.stop_token_ids or ()),
-        includes_stop=body.include_stop_str_in_output,
-        ignore_eos=body.ignore_eos,
         structure=structure(body),
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
-        min_tokens=body.min_tokens,
-        thinking_tokens=body.thinking_token_budget,
-        priority=body.priority,
-        timeout_seconds=body.timeout,
-        cache_salt=body.cache_salt or "",
     )
 
 
@@ -60,7 +52,26 @@ def reasoning(effort: str | None) -> Reasoning:
             return Reasoning(enabled=True, effort=effort)
 
 
-def sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
+def decoding(body: DecodingFields, defaults: Defaults) -> GenerationRequest:
+    """Return a request without a prompt, which has what all of OpenAI's ways of asking say in the same
+    way."""
+    return GenerationRequest(
+        public_id="",
+        prompt=TextPrompt(""),
+        sampling=_sampling(body, defaults),
+        stop=tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        includes_stop=body.include_stop_str_in_output,
+        ignore_eos=body.ignore_eos,
+        min_tokens=body.min_tokens,
+        thinking_tokens=body.thinking_token_budget,
+        priority=body.priority,
+        timeout_seconds=body.timeout,
+        cache_salt=body.cache_salt or "",
+    )
+
+
+def _sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
     return defaults.sampling_for(
         # A request without a seed gets one: its tokens can then be computed again after an engine's death.
         seed=secrets.randbits(63) if body.seed is None else body.seed & _UNSIGNED_64,

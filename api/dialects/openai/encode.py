@@ -85,7 +85,7 @@ def prompt_logprobs_list(scores: PromptScores, top: int) -> JsonList:
     likeliest. A token's rank is known if it is among those."""
 
     def entries() -> Iterator[bytes]:
-        for token in scores.spelled():
+        for token in scores():
             yield _json.encode(None if token.logprobs is None else _ranked(token.logprobs, top))
 
     return JsonList(entries)

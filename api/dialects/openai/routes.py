@@ -16,7 +16,6 @@ from api.answers.whole_answer import whole_answer
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.decode import generation_request
 from api.dialects.openai.encode import ChunkEncoder, completion_object
-from api.dialects.openai.metered_stream import MeteredStream
 from api.dialects.openai.schema import ChatCompletionRequest, StreamOptions
 from api.dialects.thinking_budget import name_unkept_budget
 from api.served_models import ServedModels
@@ -50,8 +49,8 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
         encoder = ChunkEncoder(request.public_id, created, served.name, include_usage)
-        kind = MeteredStream if include_usage and options.continuous_usage_stats else EventStream
-        return kind(served.scheduler, request, encoder, keep_alive_seconds)
+        meter = encoder.meter if include_usage and options.continuous_usage_stats else None
+        return EventStream(served.scheduler, request, encoder, keep_alive_seconds, meter)
 
     @router.get("/v1/models")
     async def all_models() -> dict[str, Any]:

@@ -18,7 +18,6 @@ from api.dialects.rerank.schema import RerankRequest
 from api.served_models import ServedModels
 from scheduler.events import Finished
 from scheduler.prompt.embedder import Embedder
-from scheduler.prompt.rerank_pair import rerank_pair
 from scheduler.request import GenerationRequest, TextPrompt
 
 
@@ -54,7 +53,7 @@ def rerank_requests(
             prompt=(
                 TextPrompt(document.text)
                 if embedder is None
-                else rerank_pair(embedder, body.query, document.text, body.instruction)
+                else embedder.pair(body.query, document.text, body.instruction)
             ),
             kind="rerank",
             max_tokens=0,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from api.dialects.openai.decode import reasoning, sampling
+from api.dialects.openai.decode import decoding, reasoning
 from api.dialects.openai.structured import flat_structure
 from api.dialects.openai.tools import neutral_choice
 from api.dialects.responses.conversation import with_instructions
@@ -23,7 +24,8 @@ def generation_request(
 ) -> GenerationRequest:
     """`messages`: the whole conversation. `defaults`: of the model's name, for what the body omits."""
     choice, only_tool = neutral_choice(body.tool_choice)
-    return GenerationRequest(
+    return replace(
+        decoding(body, defaults),
         public_id=ids.new(),
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
@@ -35,18 +37,8 @@ def generation_request(
                 reasoning(None if body.reasoning is None else body.reasoning.effort)
             ),
         ),
-        sampling=sampling(body, defaults),
         max_tokens=body.max_output_tokens,
-        stop=tuple(body.stop or ()),
-        stop_token_ids=tuple(body.stop_token_ids or ()),
-        includes_stop=body.include_stop_str_in_output,
-        ignore_eos=body.ignore_eos,
         structure=flat_structure(None if body.text is None else body.text.format),
         top_logprobs=body.wanted_logprobs,
-        min_tokens=body.min_tokens,
-        thinking_tokens=body.thinking_token_budget,
-        priority=body.priority,
-        timeout_seconds=body.timeout,
-        cache_salt=body.cache_salt or "",
         tenant=tenant,
     )

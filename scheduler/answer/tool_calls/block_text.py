@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -66,6 +66,22 @@ class BlockText:
         if arguments.keys() != {key}:
             raise NotAsWritten(f"the value of {key!r} cannot be read")
         return arguments[key]
+
+    def listed(self, one_call: Callable[[], Pieces]) -> Pieces:
+        """Read the rest of a list whose bracket is open, each call with `one_call`. Raise NotAsWritten."""
+        mark = ","
+        while mark == ",":
+            yield from self.stream.space()
+            self.begun_at = self.stream.position
+            if self.calls.enough:
+                yield from self.skip()
+                return
+            yield from one_call()
+            self.ended()
+            yield from self.stream.space()
+            mark = yield from self.stream.one_of([",", "]"])
+        if not (yield from self.stream.ends()):
+            raise NotAsWritten("text behind the calls")
 
     def skip(self) -> Pieces:
         """Reads what is left of the block: the client asked for one call at a time."""

@@ -25,7 +25,7 @@ class JsonCalls:
         """Yield all calls of the block."""
         yield from self._stream.space()
         if self._is_mistral and (yield from self._stream.optional("[")):
-            yield from self._list()
+            yield from self._block.listed(self._listed_call)
             return
         while not (yield from self._stream.ends()):
             self._block.begun_at = self._stream.position
@@ -51,32 +51,20 @@ class JsonCalls:
         end = "" if self._is_mistral else _KIMI_END
         return self._block.one_call(f"{mark}{name}{arguments}{{}}{end}")
 
-    def _list(self) -> Pieces:
-        """`[{"name": "f", "arguments": {...}}, ...]`"""
-        while True:
+    def _listed_call(self) -> Pieces:
+        """`{"name": "f", "arguments": {...}}`"""
+        for mark in ("{", '"name"', ":", '"'):
+            yield from self._stream.one_of([mark])
             yield from self._stream.space()
-            self._block.begun_at = self._stream.position
-            if self._block.calls.enough:
-                yield from self._block.skip()
-                return
-            for mark in ("{", '"name"', ":", '"'):
-                yield from self._stream.one_of([mark])
-                yield from self._stream.space()
-            name, _ = yield from self._stream.name(['"'])
-            for mark in (",", '"arguments"', ":"):
-                yield from self._stream.space()
-                yield from self._stream.one_of([mark])
-            call = self._block.begin(_read_name(name))
-            yield call.started
-            yield from self._arguments(call)
+        name, _ = yield from self._stream.name(['"'])
+        for mark in (",", '"arguments"', ":"):
             yield from self._stream.space()
-            yield from self._stream.one_of(["}"])
-            self._block.ended()
-            yield from self._stream.space()
-            if (yield from self._stream.one_of([",", "]"])) == "]":
-                break
-        if not (yield from self._stream.ends()):
-            raise NotAsWritten("text behind the calls")
+            yield from self._stream.one_of([mark])
+        call = self._block.begin(_read_name(name))
+        yield call.started
+        yield from self._arguments(call)
+        yield from self._stream.space()
+        yield from self._stream.one_of(["}"])
 
     def _arguments(self, call: WrittenCall) -> Pieces:
         arguments = JsonArguments(call.schema, call.budget)

@@ -32,25 +32,16 @@ class KeywordCalls:
         """Yield all calls of the block."""
         yield from self._stream.space()
         yield from self._stream.one_of(["["])
-        while True:
-            yield from self._stream.space()
-            self._block.begun_at = self._stream.position
-            if self._block.calls.enough:
-                yield from self._block.skip()
-                return
-            name, _ = yield from self._stream.name(["("])
-            if _NAME.fullmatch(name) is None:
-                raise NotAsWritten("it names no tool")
-            call = self._block.begin(name)
-            yield call.started
-            yield from self._members(call)
-            yield call.end()
-            self._block.ended()
-            yield from self._stream.space()
-            if (yield from self._stream.one_of([",", "]"])) == "]":
-                break
-        if not (yield from self._stream.ends()):
-            raise NotAsWritten("text behind the calls")
+        yield from self._block.listed(self._call)
+
+    def _call(self) -> Pieces:
+        name, _ = yield from self._stream.name(["("])
+        if _NAME.fullmatch(name) is None:
+            raise NotAsWritten("it names no tool")
+        call = self._block.begin(name)
+        yield call.started
+        yield from self._members(call)
+        yield call.end()
 
     def _members(self, call: WrittenCall) -> Pieces:
         yield from self._stream.space()

@@ -87,7 +87,7 @@ class Longest(trio.abc.Instrument):
 def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
     """Of all tasks, in seconds; and what the choices' readers got."""
     board, doorbell = Board(), Doorbell()
-    board.turns = board.multiplexer._turns = Turns(WorkerThreads(2), board._cancel)
+    board.turns = board.multiplexer._turns = Turns(WorkerThreads(2), board._cancel, board._retire)
     pieces = [hostile.text[at : at + hostile.piece] for at in range(0, len(hostile.text), hostile.piece)]
     offered, stops = OfferedTools(hostile.tools), WantedStrings(hostile.stop)
     records = []

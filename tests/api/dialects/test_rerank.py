@@ -17,7 +17,6 @@ from api.served_models import ServedModel
 from scheduler.engine.scripted_answers import digest, scripted_vector
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
-from scheduler.prompt.rerank_pair import rerank_pair
 from scheduler.request import ChatPrompt, TextPrompt
 from scheduler.shared.pooling import Pooler
 from tests.api.client import client_of
@@ -41,7 +40,7 @@ async def post(body: dict[str, Any], path: str = "/v1/rerank") -> httpx.Response
 
 def score(document: str, instruction: str | None = None) -> float:
     """What the scripted engine makes of the pair."""
-    prompt = rerank_pair(RERANKER, "a fruit", document, instruction)
+    prompt = RERANKER.pair("a fruit", document, instruction)
     assert isinstance(prompt, ChatPrompt)
     tokenizer = ByteTokenizer()
     return numbers(scripted_vector(digest(tokenizer.encode(tokenizer.render(prompt))), 0))[0]
@@ -127,7 +126,7 @@ async def test_what_cannot_be_ranked_is_refused_by_name(
 def test_a_template_without_roles_gets_the_model_cards_prompt() -> None:
     """Qwen3-Reranker's, with its own instruction where nobody gives one."""
     plain = replace(RERANKER, has_roles=False, default_prompt="")
-    prompt = rerank_pair(plain, "Q", "D")
+    prompt = plain.pair("Q", "D")
     assert isinstance(prompt, TextPrompt)
     assert prompt.text.startswith("<|im_start|>system\nJudge whether the Document")
     assert "<Instruct>: Given a web search query" in prompt.text
@@ -137,7 +136,7 @@ def test_a_template_without_roles_gets_the_model_cards_prompt() -> None:
 
 
 def test_a_template_with_roles_gets_messages_of_them() -> None:
-    prompt = rerank_pair(RERANKER, "Q", "D")
+    prompt = RERANKER.pair("Q", "D")
     assert isinstance(prompt, ChatPrompt)
     assert [(message["role"], message["content"]) for message in prompt.messages] == [
         ("system", "be strict"),

@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 from trio.testing import trio_test
 
-from api.http.inherited_sockets import InheritedListeners, inherited_listeners
+from api.http.service_manager import InheritedListeners, inherited_listeners
 from scheduler.errors import StartupError
 
 FIRST = 200

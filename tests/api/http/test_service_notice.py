@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.http.service_notice import ServiceNotice
+from api.http.service_manager import ServiceNotice
 
 
 @pytest.fixture

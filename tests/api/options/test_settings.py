@@ -239,7 +239,7 @@ def test_ranks_over_machines_are_those_of_the_file(tmp_path: Path) -> None:
     file.write_text('[{"ssh": "mac-1", "ips": ["10.1.0.1"]}, {"ssh": "mac-2", "ips": ["10.1.0.2"]}]')
     settings = load({"engines": f"ray:{file}"})
     config = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
-    assert (config.engines, config.nodes_decide) == (0, True)
+    assert (config.engines, config.engines_join) == (0, True)
     assert settings.rank_hosts is not None
     assert load_message(config.engine).ranks == settings.rank_hosts.group
     with pytest.raises(StartupError, match=r"^--engines ray:.*pair\.json does not go with --ranks 3$"):

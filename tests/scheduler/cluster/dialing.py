@@ -54,7 +54,7 @@ class Farm:
     def __init__(self, *machines: Machine, hosts: RankHosts | None = None) -> None:
         self.machines = list(machines)
         self.scheduler = make_scheduler(
-            self._none_here, PLAN, engines=0, nodes_decide=True, must_start=False, max_slots=4, lookahead=0
+            self._none_here, PLAN, engines=0, engines_join=True, must_start=False, max_slots=4, lookahead=0
         )
         self.engines = JoinedEngines(self.scheduler.pool, hosts)
         self._nursery: trio.Nursery | None = None

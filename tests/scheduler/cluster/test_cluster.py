@@ -23,7 +23,7 @@ class Watched:
 
     def __init__(self, ray: FakeRay) -> None:
         self.metrics = Metrics()
-        self.cluster = RayCluster(ray, self.metrics)
+        self.cluster = RayCluster(ray.run, self.metrics)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import Exit, Session
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
+from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     Counters,
-    FromEngine,
     Ready,
     Retired,
     StepOutput,
@@ -69,18 +70,8 @@ class PoolBench:
         self.submitted: list[StreamRecord] = []
         self.sent: dict[str, list[ToEngine]] = {}
         self._ids = count(1)
-        self._receive: dict[str, Callable[[FromEngine], None]] = {}
-        traits = EngineTraits(RequestSamples(self.metrics), clock=lambda: self.now)
-        self.pool = Pool(
-            config,
-            lambda number: NoLauncher(),
-            self.queue,
-            self.admission,
-            self,
-            self.metrics,
-            traits,
-            in_place,
-        )
+        traits = EngineTraits(config, self.metrics, RequestSamples(self.metrics), clock=lambda: self.now)
+        self.pool = Pool(traits, lambda number: NoLauncher(), self.queue, self.admission, self, in_place)
 
     # --- what clients do
 
@@ -106,15 +97,19 @@ class PoolBench:
 
     def ready(self, *names: str | int) -> None:
         for name in names:
-            sent = self.sent.setdefault(str(name), [])
-            self._receive[str(name)] = self.engine(name).live(READY, sent.append)
+            self.sent.setdefault(str(name), [])
+            self.engine(name).begin_life(READY, partial(self._send, str(name)))
+
+    def _send(self, name: str, message: ToEngine) -> None:
+        encode(message)  # As the link does, with all that it raises.
+        self.sent[name].append(message)
 
     def step(self, name: str | int, retired: Sequence[StreamRecord] = ()) -> None:
         """A token for each request that is not being cancelled."""
         rows = [record for record in self.engine(name).multiplexer if record not in retired]
         tokens = [TokenOut(record.request_id, 65) for record in rows]
         ended = [Retired(record.request_id, "length") for record in retired]
-        self._receive[str(name)](StepOutput(tokens, [], ended, Counters()))
+        self.engine(name).step(StepOutput(tokens, [], ended, Counters()))
 
     def trust(self, name: str | int) -> None:
         for _ in range(TRUSTED_TOKENS):
@@ -138,13 +133,7 @@ class PoolBench:
     def pump(self) -> None:
         self.submitted += self.pool.dispatcher.pump(self.now)
 
-    def engine_ready(self, engine: Engine) -> None:
-        self.pump()
-
-    def engine_lost(self, engine: Engine) -> None:
-        self.pump()
-
-    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
+    def progressed(self, moved: Sequence[StreamRecord], now: float) -> None:
         for record in moved:
             self.queue.observe(record, now)
 

@@ -16,10 +16,13 @@ from scheduler.processes.process import EngineLauncher, Exit, Session
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
+    AdapterLoaded,
     FromEngine,
+    Inspection,
     Load,
     Ready,
     ScriptedPlan,
+    StepOutput,
     ToEngine,
 )
 
@@ -86,6 +89,7 @@ class Heard:
     calls: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
+    ready: Ready | None = None
     send: Callable[[ToEngine], None] | None = None
 
     async def load(self) -> Load:
@@ -94,10 +98,15 @@ class Heard:
     def loading(self, stage: str) -> None:
         self.stages.append(stage)
 
-    def live(self, ready: Ready, send: Callable[[ToEngine], None]) -> Callable[[FromEngine], None]:
+    def begin_life(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
         self.calls.append("ready")
-        self.send = send
-        return self.messages.append
+        self.ready, self.send = ready, send
+
+    def step(self, output: StepOutput) -> None:
+        self.messages.append(output)
+
+    def replied(self, reply: Inspection | AdapterLoaded) -> None:
+        self.messages.append(reply)
 
     def lost(self, cause: str) -> None:
         self.calls.append("lost")

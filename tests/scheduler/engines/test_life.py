@@ -60,7 +60,7 @@ def test_nothing_of_a_process_is_in_the_next_one() -> None:
     assert first is not None
     assert first.likely.tokens > 0
     bench.step(0)
-    bench._receive["0"](StepOutput([], [], [], Counters(steps=9, generated_tokens=90)))
+    bench.engine(0).step(StepOutput([], [], [], Counters(steps=9, generated_tokens=90)))
     assert bench.engine(0).last_step_seconds(bench.now) is not None
     bench.engine(0).multiplexer.end_all(Unavailable("gone", retry_after_seconds=1.0))
     bench.die(0)
@@ -72,7 +72,7 @@ def test_nothing_of_a_process_is_in_the_next_one() -> None:
     assert second is not first
     assert second.likely.tokens == 0
     assert bench.engine(0).last_step_seconds(bench.now) is None
-    bench._receive["0"](StepOutput([], [], [], Counters(steps=1, generated_tokens=10)))
+    bench.engine(0).step(StepOutput([], [], [], Counters(steps=1, generated_tokens=10)))
     assert not any(isinstance(one, LoadAdapter) for one in bench.sent["0"]), "it was not ready"
 
 

@@ -17,7 +17,7 @@ from scheduler.engines.engine import Engine
 from scheduler.errors import Draining, LastEngine, LinkError
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
-from scheduler.shared.messages import Counters, Retired, StepOutput, Submit, ToEngine
+from scheduler.shared.messages import Counters, Retired, StepOutput, Submit, ToEngine, TurnEnded
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause
 from tests.examples import examples
@@ -226,10 +226,34 @@ def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
             raise LinkError("the message is too long")
         sent.append(message)
 
-    bench.engine(0).live(READY, send)
+    bench.engine(0).begin_life(READY, send)
     assert bench.retired_records == records[:1]
     assert [one.request_id for one in sent if isinstance(one, Submit)] == [2, 3]
     assert bench.on_board(0) == records[1:]
+
+
+def test_the_engine_learns_what_a_session_waits_for() -> None:
+    """When its answer is over: the tools that it called, else why it ended. Nothing without a session."""
+    bench = PoolBench(1, slots=3)
+    bench.ready(0)
+    records = [bench.arrive("agent"), bench.arrive("agent"), bench.arrive()]
+    records[1].called |= {"write", "read" * 50}
+    bench.step(0, retired=records)
+    assert [one for one in bench.sent["0"] if isinstance(one, TurnEnded)] == [
+        TurnEnded("", "", "agent", "length"),
+        TurnEnded("", "", "agent", ("read" * 50)[:128]),
+    ]
+
+
+def test_what_cannot_be_said_of_a_turn_ends_no_stream() -> None:
+    """A tool's name with half a surrogate pair: only the prefix cache does not learn of it."""
+    bench = PoolBench(1)
+    bench.ready(0)
+    calling, other = bench.arrive("agent"), bench.arrive()
+    calling.called.add("\ud83d")
+    bench.step(0, retired=[calling, other])
+    assert (calling.state, other.state) == (State.RETIRED, State.RETIRED)
+    assert not [one for one in bench.sent["0"] if isinstance(one, TurnEnded)]
 
 
 @pytest.mark.parametrize("engines", [1, 2, 3, 4])
@@ -250,10 +274,10 @@ def test_a_poison_is_found_at_its_second_death_and_kills_one_healthy_engine_at_m
             if poison in bench.on_board(engine.name):
                 died.append(engine.name)
                 bench.die(engine.name)
-            elif not engine.ready and (engines < 3 or poison.engine == first):
-                bench.ready(engine.name)
-            else:
+            elif engine.ready:
                 bench.trust(engine.name)
+            elif engines < 3 or poison.engine == first:
+                bench.ready(engine.name)
     assert len(died) == 2
     assert died == [first, first] or engines > 2
     assert poison.outcome == "error"
@@ -268,7 +292,7 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.trust(1)
     bench.pool.drain("0")
     bench.die(0)
-    bench.pool._leave(bench.engine(0))
+    bench.pool._forget(bench.engine(0))
     assert [record.engine for record in suspects].count("1") == 1
     late = bench.arrive()
     assert late.state is State.QUEUED

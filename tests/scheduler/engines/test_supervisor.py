@@ -41,15 +41,15 @@ async def test_a_healthy_engine_is_started_once_and_heard(autojump_clock: MockCl
     step = StepOutput([], [], [], Counters(steps=1))
     launcher = LivesLauncher(says(Loading("weights"), READY, step, then_lives=FOREVER))
     supervisor, heard = supervise(launcher)
-    assert supervisor.statistics().condition is EngineCondition.UNLOADED
+    conditions = [supervisor.condition]
     supervisor.begin()
-    assert supervisor.statistics().condition is EngineCondition.STARTING
+    conditions.append(supervisor.condition)
+    assert conditions == [EngineCondition.UNLOADED, EngineCondition.STARTING]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_for, supervisor, 50)
         await trio.sleep(49)
-        statistics = supervisor.statistics()
-        assert (statistics.condition, statistics.ready) == (EngineCondition.READY, READY)
-        assert (statistics.restarts, statistics.failed_starts, statistics.last_death) == (0, 0, None)
+        assert (supervisor.condition, heard.ready) == (EngineCondition.READY, READY)
+        assert (supervisor.restarts, supervisor.failed_starts, supervisor.last_death) == (0, 0, None)
     assert heard.stages == ["weights"]
     assert heard.messages == [step]
     assert heard.calls == ["ready", "lost"]
@@ -102,15 +102,14 @@ async def test_the_listener_hears_once_of_each_death_and_why(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_for, supervisor, 20)
         await trio.sleep(1)
-        assert supervisor.statistics().condition is EngineCondition.RESTARTING
-        assert supervisor.statistics().ready is None
+        assert supervisor.condition is EngineCondition.RESTARTING
+        assert not supervisor.linked
         await trio.sleep(18)
         assert heard.calls == ["ready", "lost", "ready"]
         assert cause in heard.causes[0]
-        statistics = supervisor.statistics()
-        assert (statistics.condition, statistics.restarts) == (EngineCondition.READY, 1)
-        assert statistics.last_death is not None
-        assert cause in statistics.last_death
+        assert (supervisor.condition, supervisor.restarts) == (EngineCondition.READY, 1)
+        assert supervisor.last_death is not None
+        assert cause in supervisor.last_death
 
 
 @trio_test
@@ -124,9 +123,8 @@ async def test_what_a_dead_engine_wrote_says_what_it_died_of(autojump_clock: Moc
         await trio.sleep(1.5)
         assert heard.calls == ["ready", "lost"]
         assert heard.deaths == [Death(DeathCause.OUT_OF_MEMORY, told)]
-        statistics = supervisor.statistics()
-        assert statistics.death_cause is DeathCause.OUT_OF_MEMORY
-        assert statistics.last_death == f"the engine process ended; the engine was killed by SIGABRT: {told}"
+        assert supervisor.death_cause is DeathCause.OUT_OF_MEMORY
+        assert supervisor.last_death == f"the engine process ended; the engine was killed by SIGABRT: {told}"
         nursery.cancel_scope.cancel()
     assert len(heard.deaths) == 1, "an engine that was stopped has not died"
 
@@ -140,7 +138,7 @@ async def test_what_a_faulty_engine_said_over_the_link_is_read_as_well(autojump_
         nursery.start_soon(supervisor.run)
         await trio.sleep(5)
         assert heard.deaths == [Death(DeathCause.OUT_OF_MEMORY, told)]
-        assert supervisor.statistics().last_death == f"{told}; the engine exited with status 1"
+        assert supervisor.last_death == f"{told}; the engine exited with status 1"
         nursery.cancel_scope.cancel()
 
 
@@ -165,7 +163,7 @@ async def test_a_real_loop_is_restarted_after_its_death(autojump_clock: MockCloc
         launcher.kill()
         await trio.sleep(5)
         assert heard.calls == ["lost", "ready", "lost", "ready"]
-        assert supervisor.statistics().restarts == 2
+        assert supervisor.restarts == 2
         nursery.cancel_scope.cancel()
 
 
@@ -190,13 +188,14 @@ async def test_a_hung_engine_is_ended_immediately_and_replaced(autojump_clock: M
         supervisor.declare_hung("too early")
         await trio.sleep(10)
         assert heard.calls == ["lost", "ready"]
-        assert supervisor.statistics().death_cause is DeathCause.START
+        causes = [supervisor.death_cause]
         supervisor.declare_hung("no step")
         await trio.testing.wait_all_tasks_blocked()
         assert heard.causes[-1] == "no step"
-        assert supervisor.statistics().death_cause is DeathCause.HUNG
+        causes.append(supervisor.death_cause)
         assert [channel.unresponsive for channel in channels] == [False, True]
         await trio.sleep(5)
         assert heard.calls == ["lost", "ready", "lost", "ready"]
         nursery.cancel_scope.cancel()
-    assert supervisor.statistics().death_cause is DeathCause.STOPPED
+    causes.append(supervisor.death_cause)
+    assert causes == [DeathCause.START, DeathCause.HUNG, DeathCause.STOPPED]

@@ -194,14 +194,14 @@ async def test_failed_starts_in_a_row_are_counted_when_the_listener_hears_of_the
 
     class Counting(Heard):
         def lost(self, cause: str) -> None:
-            counts.append(supervisor.statistics().failed_starts)
+            counts.append(supervisor.failed_starts)
 
     supervisor = Supervisor(launcher, Counting(), CONFIG)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(supervisor.run)
         await trio.sleep(50)
         assert counts == [0, 1, 2]
-        assert supervisor.statistics().failed_starts == 0
+        assert supervisor.failed_starts == 0
         nursery.cancel_scope.cancel()
 
 
@@ -254,7 +254,7 @@ async def test_a_bug_in_the_listener_does_not_stop_the_restarts(autojump_clock: 
     await run_for(supervisor, 100)
     assert heard.calls == ["ready", "lost", "lost", "ready", "lost"]
     assert [death.cause for death in heard.deaths] == [DeathCause.EXIT, DeathCause.START]
-    assert supervisor.statistics().death_cause is DeathCause.STOPPED
+    assert supervisor.death_cause is DeathCause.STOPPED
 
 
 @trio_test
@@ -265,13 +265,11 @@ async def test_an_engine_that_cannot_be_launched_is_a_failed_start(autojump_cloc
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_for, supervisor, 100)
         await trio.sleep(14)
-        statistics = supervisor.statistics()
-        assert (statistics.condition, statistics.failed_starts) == (EngineCondition.RESTARTING, 2)
-        assert statistics.death_cause is DeathCause.START
-        assert "Too many open files" in (statistics.last_death or "")
+        assert (supervisor.condition, supervisor.failed_starts) == (EngineCondition.RESTARTING, 2)
+        assert supervisor.death_cause is DeathCause.START
+        assert "Too many open files" in (supervisor.last_death or "")
         await trio.sleep(80)
-        assert supervisor.statistics().condition is EngineCondition.READY
-        assert supervisor.statistics().failed_starts == 0
+        assert (supervisor.condition, supervisor.failed_starts) == (EngineCondition.READY, 0)
     assert launcher.attempts_at == [0, 11, 13, 17, 25, 33]
     assert heard.calls == ["ready", *["lost"] * 5, "ready", "lost"]
     assert len(heard.deaths) == 5

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from scheduler.engines.memory_share import WholeMemory
+from scheduler.engines.boundary import MemoryShare
 from scheduler.events import Finished
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model, ModelTraits
@@ -69,7 +69,7 @@ class Farm:
             load_at_start=first,
             must_start=False,
             memory_limit=self._memory_limit,
-            share_of=partial(memory.share_of, traits.name) if shared else lambda engine: WholeMemory(),
+            share_of=partial(memory.share_of, traits.name) if shared else lambda engine: MemoryShare(),
         )
         if shared:
             memory.follow(traits.name, scheduler.pool)

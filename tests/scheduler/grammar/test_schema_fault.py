@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scheduler.grammar.schema_fault import LOCATED_BYTES, SEARCH_SECONDS, schema_fault
+from scheduler.grammar.part import LOCATED_BYTES, SEARCH_SECONDS, schema_fault
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -33,7 +33,10 @@ def test_pieces_have_the_ids_of_the_whole_text(name: str) -> None:
     """Marks that overlap or are cut, white space beside them, characters of several bytes; kept or not, and
     in runs of pieces or without."""
     tokenizer = kind(name)
-    pieces = [TokenPieces(tokenizer, _MEBIBYTE), TokenPieces(tokenizer, _MEBIBYTE, run_characters=4)]
+    pieces = [
+        TokenPieces(tokenizer.encode_all, tokenizer.cuts, _MEBIBYTE),
+        TokenPieces(tokenizer.encode_all, tokenizer.cuts, _MEBIBYTE, run_characters=4),
+    ]
     assert all(one.works for one in pieces)
 
     @settings(deadline=None, derandomize=True, max_examples=examples(200))
@@ -49,7 +52,7 @@ def test_pieces_have_the_ids_of_the_whole_text(name: str) -> None:
 def test_the_embedded_model_is_tokenized_in_pieces() -> None:
     """With its template's marks: the second time nothing is tokenized."""
     hub = HubTokenizer(TOKENIZER_FOLDER)
-    pieces = TokenPieces(hub, _MEBIBYTE)
+    pieces = TokenPieces(hub.encode_all, hub.cuts, _MEBIBYTE)
     text = "".join(f"<|im_start|>user\n{line}<|im_end|>\n" for line in TEXT)
     assert pieces.encode(text, "").tolist() == hub.encode(text)
     once = pieces.statistics()
@@ -74,7 +77,7 @@ def counted(
     limit_bytes: int = _MEBIBYTE, run_characters: int = RUN_CHARACTERS
 ) -> tuple[TokenPieces, list[str]]:
     tokenizer = Counted()
-    pieces = TokenPieces(tokenizer, limit_bytes, run_characters)
+    pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, limit_bytes, run_characters)
     tokenizer.encoded.clear()
     return pieces, tokenizer.encoded
 
@@ -107,7 +110,7 @@ def test_a_mark_that_another_one_overlaps_ends_no_run() -> None:
     """In `ababa` the tokenizer cuts before the first `aba`, so not at the second."""
     tokenizer = Counted()
     tokenizer.cuts = {"aba": 1}
-    pieces = TokenPieces(tokenizer, _MEBIBYTE, run_characters=3)
+    pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, _MEBIBYTE, run_characters=3)
     tokenizer.encoded.clear()
     pieces.encode("xxababa", "")
     assert tokenizer.encoded == ["xx", "ababa"]
@@ -162,7 +165,7 @@ class Merging(Counted):
 
 
 def test_a_tokenizer_that_merges_across_its_marks_is_found_out() -> None:
-    pieces = TokenPieces(Merging(), _MEBIBYTE)
+    pieces = TokenPieces(Merging().encode_all, Merging().cuts, _MEBIBYTE)
     assert not pieces.works
     assert bytes(pieces.encode("word\nword", "").tolist()) == b"wor*ord"
 
@@ -179,4 +182,4 @@ def test_stripping_marks_are_found_out_by_trying() -> None:
     """Also where a tokenizer names them as cuts."""
     library = Kind(type(kind("gpt-2").library).from_str(kind("gpt-2").library.to_str()))
     library.library.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
-    assert not TokenPieces(library, _MEBIBYTE).works
+    assert not TokenPieces(library.encode_all, library.cuts, _MEBIBYTE).works

@@ -23,7 +23,7 @@ _LLAMA_3 = Regex(
 
 
 class Kind:
-    """A tokenizer as `PieceTokenizer`."""
+    """The part of a tokenizer that pieces need."""
 
     def __init__(self, library: Tokenizer) -> None:
         self.library = library

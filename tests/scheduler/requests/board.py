@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.requests.awaiting import Awaiting
-from scheduler.requests.lifecycle import State
+from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
 from scheduler.requests.turns import Turns
@@ -40,7 +40,7 @@ class Board:
 
     def __post_init__(self) -> None:
         self.awaiting = Awaiting(self.left.append)
-        self.turns = Turns(in_place, self._cancel)
+        self.turns = Turns(in_place, self._cancel, self._retire)
         self.multiplexer = Multiplexer(
             "0",
             self._send,
@@ -63,6 +63,11 @@ class Board:
             self.awaiting.cancel(record)
         else:
             self.multiplexer.cancel(record)
+
+    def _retire(self, record: StreamRecord) -> None:
+        """As the pool does."""
+        record.move(Event.RETIRE)
+        self.left.append(record)
 
     def submit(self, record: StreamRecord) -> StreamRecord:
         self.multiplexer.submit(record)

@@ -21,7 +21,6 @@ from scheduler.shared.messages import (
     StepOutput,
     Submit,
     TokenOut,
-    TurnEnded,
     WaitOut,
 )
 from tests.examples import examples
@@ -283,32 +282,6 @@ def test_whatever_happens_each_request_leaves_once_with_one_outcome(
         assert record.outcome is not None
         assert len(finals_of(events)) == (0 if record.outcome == "cancelled" else 1)
         assert "!" not in text_of(events)
-
-
-def test_the_engine_learns_what_a_session_waits_for() -> None:
-    """When its answer is over: the tools that it called, else why it ended. Nothing without a session."""
-    board = Board()
-    board.submit(make_record(1, session="agent"))
-    calling = board.submit(make_record(2, session="agent"))
-    calling.called |= {"write", "read" * 50}
-    board.submit(make_record(3))
-    board.multiplexer.route(step(tokens=[(1, EOS)], retired=[(1, "stop"), (2, "stop"), (3, "stop")]))
-    ended = [message for message in board.sent if isinstance(message, TurnEnded)]
-    assert ended == [
-        TurnEnded("", "", "agent", "stop"),
-        TurnEnded("", "", "agent", ("read" * 50)[:128]),
-    ]
-
-
-def test_what_cannot_be_said_of_a_turn_ends_no_stream() -> None:
-    """A tool's name with half a surrogate pair: only the prefix cache does not learn of it."""
-    board = Board()
-    calling = board.submit(make_record(1, session="agent"))
-    calling.called.add("\ud83d")
-    other = board.submit(make_record(2))
-    board.multiplexer.route(step(retired=[(1, "stop"), (2, "stop")]))
-    assert (calling.state, other.state) == (State.RETIRED, State.RETIRED)
-    assert not [message for message in board.sent if isinstance(message, TurnEnded)]
 
 
 @pytest.mark.parametrize(("part", "tokens"), [("end", [*b"END"]), ("end_token", [EOS])])

@@ -47,7 +47,7 @@ class Desk(Board):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.turns = Turns(self._offload, self._cancel, lambda: self.cpu)
+        self.turns = Turns(self._offload, self._cancel, self._retire, lambda: self.cpu)
         self.multiplexer._turns = self.turns
 
     async def _offload(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:

@@ -29,9 +29,8 @@ class BugError(Exception):
     """An unexpected exception."""
 
 
-class BrokenTracer:
-    def end(self, record: StreamRecord, now: float) -> None:
-        raise BugError("no such span")
+def broken_tracer(record: StreamRecord, now: float) -> None:
+    raise BugError("no such span")
 
 
 class BrokenInstrument:
@@ -114,7 +113,7 @@ async def test_broken_telemetry_costs_no_token(name: str, autojump_clock: MockCl
 @trio_test
 async def test_a_broken_tracer_is_counted_and_logged_once(autojump_clock: MockClock) -> None:
     """Six requests: six failures, one log line."""
-    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01), tracer=BrokenTracer())
+    scheduler = make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=0.01), tracer=broken_tracer)
     with structlog.testing.capture_logs() as lines:
         assert await texts_of(scheduler) == await undisturbed()
     assert [line["part"] for line in lines if line["event"] == "telemetry_failed"] == ["tracer"]

@@ -50,7 +50,7 @@ def seconds(span: ReadableSpan) -> tuple[float, float]:
 
 async def traced(request: GenerationRequest, plan: ScriptedPlan | None = None) -> dict[str, ReadableSpan]:
     collected = Collected()
-    scheduler = make_scheduler(LoopbackLauncher(), plan, tracer=collected.tracer)
+    scheduler = make_scheduler(LoopbackLauncher(), plan, tracer=collected.tracer.trace)
     async with running(scheduler):
         await answer(scheduler, request)
     return collected.spans
@@ -138,7 +138,7 @@ async def test_a_client_that_records_nothing_is_not_recorded(autojump_clock: Moc
 async def test_what_fails_is_an_error_and_what_never_began_has_no_span(autojump_clock: MockClock) -> None:
     """Here a deadline that passes in the queue behind another request."""
     collected = Collected()
-    scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0, tracer=collected.tracer)
+    scheduler = make_scheduler(LoopbackLauncher(), max_slots=1, lookahead=0, tracer=collected.tracer.trace)
     async with running(scheduler), scheduler.stream(ask("first", max_tokens=1000)):
         await trio.sleep(0.1)
         await answer(scheduler, replace(ask("late", timeout_seconds=1.0), prompt=TextPrompt("late")))
@@ -155,7 +155,7 @@ async def test_what_fails_is_an_error_and_what_never_began_has_no_span(autojump_
 async def test_a_client_that_leaves_is_no_error_of_ours(autojump_clock: MockClock) -> None:
     """Its span says that it was cancelled."""
     collected = Collected()
-    scheduler = make_scheduler(LoopbackLauncher(), tracer=collected.tracer)
+    scheduler = make_scheduler(LoopbackLauncher(), tracer=collected.tracer.trace)
     async with running(scheduler):
         async with scheduler.stream(ask(max_tokens=1000)):
             await trio.sleep(0.1)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from api.cli.errors import OperatorError
 from api.cli.launch import shell
 from api.cli.launch.agent import FOLDER, Setup, Target, output_tokens, target_of
-from api.cli.launch.agents import AGENTS
-from api.cli.launch.command import setup_of, warning
+from api.cli.launch.command import AGENTS, setup_of, warning
 from api.cli.launch.foreground import environment_of
 from api.cli.running_server import ListedModel, RunningServer
 

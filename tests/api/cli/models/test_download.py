@@ -11,7 +11,7 @@ import trio
 
 from api.cli.errors import OperatorError
 from api.cli.models.disk_models import find
-from api.cli.models.download import Download, Result
+from api.cli.models.download import Download, DownloadProgress, Result
 from api.cli.models.hub import HubFile, list_files
 from tests.fakes.fake_hub import FakeHub, running
 from tests.fakes.model_files import COMMIT, model_files, weights, write_files
@@ -20,7 +20,7 @@ GB = 10**9
 WEIGHTS = "model.safetensors"
 
 
-class Notes:
+class Notes(DownloadProgress):
     """Keeps what is said of a download."""
 
     def __init__(self) -> None:

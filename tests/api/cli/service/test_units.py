@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from api.cli.errors import OperatorError
 from api.cli.service.installation import plan
-from api.cli.service.launchd_plist import plist
 from api.cli.service.serve_arguments import addresses_of, check_engine
 from api.cli.service.service_options import (
     Places,
@@ -26,7 +25,7 @@ from api.cli.service.service_options import (
     ServiceOptions,
     places_of,
 )
-from api.cli.service.systemd_unit import quoted, socket_text, unit_text
+from api.cli.service.units import plist, quoted, socket_text, unit_text
 from api.options.options import load
 from scheduler.engine.joining import TOKEN_VARIABLE
 

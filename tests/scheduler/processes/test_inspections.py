@@ -8,8 +8,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from scheduler.errors import Unavailable
-from scheduler.processes.calls import Calls
-from scheduler.processes.pending_inspections import Inspections
+from scheduler.processes.calls import Calls, Inspections
 from scheduler.shared.messages import Inspect, Inspection, ToEngine
 from scheduler.shared.reports import CacheReport, PrefixReport
 

@@ -1,12 +1,15 @@
-"""The texts of systemd's units, the service's and its sockets', as functions of its options alone."""
+"""The texts of systemd's units, the service's and its sockets', and launchd's property list, as functions of
+the service's options alone."""
 
 from __future__ import annotations
 
+import plistlib
 from collections.abc import Sequence
+from typing import Any
 
-from api.cli.service.service_options import Places, ServiceOptions, run_command
+from api.cli.service.service_options import Places, Restart, ServiceOptions, label, run_command
 
-_STOP_MARGIN_SECONDS = 15
+_SYSTEMD_MARGIN_SECONDS = 15
 """Beyond the drain, until systemd kills what is left."""
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$", "\t": "\\t"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,+@")
@@ -37,7 +40,7 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
         "RestartPreventExitStatus=2",
         # Loading a model, or fetching it first, has its own limit: --ready-seconds.
         "TimeoutStartSec=infinity",
-        f"TimeoutStopSec={int(options.drain_seconds) + _STOP_MARGIN_SECONDS}",
+        f"TimeoutStopSec={int(options.drain_seconds) + _SYSTEMD_MARGIN_SECONDS}",
         *([] if options.engine else ["WatchdogSec=120"]),
         # The drain's signal goes to the main process, SIGKILL in the end to every one.
         "KillMode=mixed",
@@ -90,3 +93,38 @@ def quoted(word: str) -> str:
     if word and _PLAIN.issuperset(word):
         return word
     return '"' + "".join(_ESCAPES.get(letter, letter) for letter in word) + '"'
+
+
+_LAUNCHD_MARGIN_SECONDS = 15
+"""Beyond the drain, until launchd kills what is left."""
+
+
+def plist(options: ServiceOptions, places: Places) -> bytes:
+    """Return the file. It has no key: the process reads them from the environment file."""
+    entries: dict[str, Any] = {
+        "Label": label(options.name),
+        "ProgramArguments": run_command(options, places),
+        "RunAtLoad": True,
+        "ThrottleInterval": options.restart_seconds,
+        "ExitTimeOut": int(options.drain_seconds) + _LAUNCHD_MARGIN_SECONDS,
+        # No background throttling of I/O or CPU.
+        "ProcessType": "Interactive",
+        "Umask": 0o077,
+        "SoftResourceLimits": {"NumberOfFiles": 10240},
+    }
+    match options.restart:
+        case Restart.ALWAYS:
+            entries["KeepAlive"] = True
+        case Restart.ON_FAILURE:
+            entries["KeepAlive"] = {"SuccessfulExit": False}
+        case Restart.NO:
+            pass
+    if not options.system:
+        # Also in the domain of a user who is logged in by ssh alone: a machine without a screen has no other.
+        entries["LimitLoadToSessionType"] = ["Aqua", "Background"]
+    if options.run_as is not None:
+        entries["UserName"] = options.run_as
+    if places.log is not None:
+        # Only for what comes before the service opens its log, or instead of it.
+        entries["StandardErrorPath"] = str(places.log.with_suffix(".crash.log"))
+    return plistlib.dumps(entries, sort_keys=False)

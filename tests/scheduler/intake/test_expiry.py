@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler.config import IntakeConfig
-from scheduler.intake.deadlines import Deadlines, Limit
+from scheduler.intake.expiry import Deadlines, Limit
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
 from tests.examples import examples

@@ -1,0 +1,127 @@
+"""What a service manager hands to this process, and hears of it.
+
+It opens listening sockets before it starts the process: systemd's sd_listen_fds(3). They stay open while one
+process replaces another, so connections wait in their backlog, and none is refused. It hears by systemd's
+sd_notify, one datagram a message.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from scheduler.errors import StartupError
+
+_FIRST = 3
+_PID, _COUNT, _NAMES = "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedListeners:
+    """Each empty if none was opened for it."""
+
+    clients: tuple[trio.SocketListener, ...] = ()
+    metrics: tuple[trio.SocketListener, ...] = ()
+
+
+def inherited_listeners(
+    environment: MutableMapping[str, str], port: int, metrics_port: int | None, first: int = _FIRST
+) -> InheritedListeners:
+    """Take the sockets, and the variables out of `environment`: no process started from here inherits either.
+    Port 0 takes any. Raise StartupError for what is no TCP socket that listens on one of these ports."""
+    clients: list[trio.SocketListener] = []
+    metrics: list[trio.SocketListener] = []
+    for taken in _sockets(environment, first):
+        found = int(taken.getsockname()[1])
+        if found != metrics_port and port not in (0, found):
+            taken.close()
+            raise StartupError(f"the service manager's socket listens on port {found}, not on {port}")
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(taken))
+        (metrics if found == metrics_port else clients).append(listener)
+    return InheritedListeners(tuple(clients), tuple(metrics))
+
+
+def _sockets(environment: MutableMapping[str, str], first: int) -> Iterator[socket.socket]:
+    pid, count = environment.pop(_PID, ""), environment.pop(_COUNT, "")
+    environment.pop(_NAMES, None)
+    # A shell between the manager and this process would inherit them with another's id.
+    if pid != str(os.getpid()) or not count.isdigit():
+        return
+    for descriptor in range(first, first + int(count)):
+        try:
+            os.set_inheritable(descriptor, False)
+            taken = socket.socket(fileno=descriptor)
+        except OSError as error:
+            raise StartupError(
+                f"LISTEN_FDS: descriptor {descriptor} is no socket: {error.strerror}"
+            ) from error
+        if not _listens(taken):
+            taken.close()
+            raise StartupError(f"LISTEN_FDS: descriptor {descriptor} is no listening TCP socket")
+        yield taken
+
+
+def _listens(taken: socket.socket) -> bool:
+    if taken.family not in (socket.AF_INET, socket.AF_INET6) or taken.type is not socket.SOCK_STREAM:
+        return False
+    # macOS has the constant and refuses the question (ENOPROTOOPT): there, accept will tell.
+    with suppress(OSError):
+        return bool(taken.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+    return True
+
+
+_SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
+
+
+class ServiceNotice:
+    """Tells a service manager what happens; without one it sends nothing. No message waits for the receiver
+    or raises."""
+
+    def __init__(self, address: str | None = None, watchdog_seconds: float | None = None) -> None:
+        """`address`: of a Unix datagram socket; one that begins with @ is abstract. `watchdog_seconds`: the
+        longest silence that the manager takes for life."""
+        self._address = address if not (address or "").startswith("@") else f"\0{(address or '')[1:]}"
+        self.watchdog_seconds = watchdog_seconds
+
+    @classmethod
+    def of(cls, environment: MutableMapping[str, str]) -> ServiceNotice:
+        """Take the variables out of `environment`: processes started from here have nothing to report."""
+        address = environment.pop(_SOCKET, None)
+        microseconds, pid = environment.pop(_WATCHDOG, ""), environment.pop(_WATCHDOG_PID, "")
+        is_ours = pid in ("", str(os.getpid()))
+        watched = address and microseconds.isdigit() and int(microseconds) > 0 and is_ours
+        return cls(address, int(microseconds) / 1e6 if watched else None)
+
+    def send(self, **fields: str) -> bool:
+        """Send `READY="1"` and the like, each value on one line. Return whether a service manager receives
+        it."""
+        if not self._address:
+            return False
+        data = "\n".join(f"{name}={' '.join(value.split())}" for name, value in fields.items()).encode()
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                sender.sendto(data, self._address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            # A full buffer is not an absent reader.
+            return True
+        return True
+
+    async def keep_alive(self) -> bool:
+        """Report life twice in the time after which the manager would kill the process: an event loop that
+        hangs reports nothing. Return False where none watches, and True when the manager is gone."""
+        missed = 0
+        while self.watchdog_seconds is not None:
+            missed = 0 if self.send(WATCHDOG="1") else missed + 1
+            # A single failed send may be the manager restarting.
+            if missed > 1:
+                return True
+            await trio.sleep(self.watchdog_seconds / 2)
+        return False
