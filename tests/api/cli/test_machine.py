@@ -28,7 +28,7 @@ def test_a_child_measures_models_without_reading_weights(tmp_path: Path) -> None
 
 
 def test_lines_become_answers() -> None:
-    """Of a child that died there may be fewer than folders; a reason is one line."""
+    """A child that died may leave fewer answers than folders; a reason is one line."""
     row = {"token_bytes": 5, "state_bytes": 6, "windows": [{"tokens": 7, "token_bytes": 8}]}
     lines = [DEVICE, json.dumps({"folder": "a", "weights_bytes": 9, "row": row})]
     lines.append(json.dumps({"folder": "b", "error": "Missing\n" + "tensor " * 99}))

@@ -26,7 +26,7 @@ _CUT = Sampling(
     frequency_penalty=0.3,
     min_p=0.01,
 )
-"""Of a seed with which no token stands within 5e-4 of another, or of the cut-off. With seed 6, without the
+"""With this seed no token stands within 5e-4 of another, or of the cut-off. With seed 6, without the
 frequency penalty, the two best of one token are one unit in the last place apart, and either may win."""
 
 

@@ -18,7 +18,7 @@ from tests.scheduler.engine.mlx.reuse import words
 def two_adapters(
     family: str, folder: Path, make: Callable[[str], Any] = random_model, **fields: Any
 ) -> AdaptedEngine:
-    """Of different ranks and scales. `fields`: of the adapters."""
+    """Return an engine with adapters of different ranks and scales; `fields` are the adapters'."""
     red = write_adapter(make(family), folder / "red", seed=1, rank=4, scale=2.0, **fields)
     blue = write_adapter(make(family), folder / "blue", seed=2, rank=7, scale=3.0, **fields)
     return AdaptedEngine(family, red, blue, make=make)

@@ -52,7 +52,8 @@ def _run_staggered(engine: ReuseEngine, submits: list[Submit], seed: int) -> set
 
 
 def _kept(engine: ReuseEngine) -> Iterator[tuple[list[int], int, list[tuple[mx.array, mx.array]]]]:
-    """Of each edge: the tokens from the root to its end, where it starts, keys and values of its layers."""
+    """Yield for each edge the tokens from the root to its end, where it starts, and keys and values of
+    its layers."""
     prefixes = engine.backend.prefixes
     assert prefixes is not None
     for node in prefixes._tree.walk():
