@@ -27,7 +27,7 @@ PARTS = {
         "tests/scheduler/shared",
         "tests/scheduler/engine/test_dial.py",
         "tests/scheduler/engine/test_inbox.py",
-        "tests/scheduler/engine/test_system_memory.py",
+        "tests/scheduler/engine/budget/test_system_memory.py",
         "tests/scheduler/intake/test_system_sleep.py",
         "tests/loadtests/test_processes.py",
         "tests/loadtests/test_launch.py",

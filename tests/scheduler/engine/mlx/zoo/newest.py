@@ -27,7 +27,7 @@ from tests.scheduler.engine.mlx.zoo.census import NO_MODELS, NOT_BUILT, modules
 
 CONTRACTS = (
     "tests/scheduler/engine/mlx/upstream/test_upstream.py",
-    "tests/scheduler/engine/mlx/test_dialect_parts.py",
+    "tests/scheduler/answer/test_mlx_lm_parts.py",
 )
 THE_PIN = "test_the_version_is_the_one_we_wrote_against"
 """Fails for every release but the pinned one, so it is left out."""
