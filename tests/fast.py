@@ -1,6 +1,7 @@
 """Which files `make test-fast` runs: those that start no process and compute nothing with MLX.
 
 Nobody keeps a list: a file's imports say it, and those of the files in tests/ and loadtests/ that it imports.
+A single test that starts a process by product code, or takes seconds, is marked `slow` and left out, too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def no_processes() -> Iterator[None]:
 
     def hook(event: str, _: tuple[Any, ...]) -> None:
         if event in _STARTS and not is_over:
-            raise AssertionError("a test of `make test-fast` started a process: see tests/fast.py")
+            raise AssertionError("a test of `make test-fast` started a process: mark it `slow`")
 
     sys.addaudithook(hook)  # which nothing can remove
     try:
