@@ -48,7 +48,13 @@ def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[in
 
 
 @pytest.mark.parametrize(
-    "sampling", [GREEDY, _SAMPLED, _PENALISED, _CUT], ids=["greedy", "sampled", "penalised", "cut"]
+    "sampling",
+    [
+        pytest.param(GREEDY, id="greedy"),
+        pytest.param(_SAMPLED, id="sampled", marks=pytest.mark.long),
+        pytest.param(_PENALISED, id="penalised", marks=pytest.mark.long),
+        pytest.param(_CUT, id="cut"),
+    ],
 )
 def test_room_for_six_of_sixteen(tiny: Tiny, sampling: Sampling) -> None:
     """Sixteen long requests in the bytes of six: all finish, with the tokens of an unconstrained run."""

@@ -97,7 +97,10 @@ def test_a_stop_token_in_the_mark_ends_the_row(tiny: Tiny) -> None:
     assert course.tokens[7:] == [*END]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, _SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling",
+    [pytest.param(GREEDY, id="greedy", marks=pytest.mark.long), pytest.param(_SAMPLED, id="sampled")],
+)
 def test_preemption_changes_nothing(tiny: Tiny, sampling: Sampling) -> None:
     """Sixteen with budgets that end anywhere in their answers, in the bytes of six."""
     generator = random.Random(4)
