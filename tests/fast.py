@@ -32,7 +32,7 @@ def is_fast(file: Path) -> bool:
     """Whether the test file, or any test file of the folder, needs neither a process nor MLX."""
     if file.is_dir():
         return any(is_fast(one) for one in file.rglob("test_*.py"))
-    return not any(_is_slow(name) for reached in _reached(file) for name in _imports(reached))
+    return not any(_is_slow(name) for reached in _reached(file) for name in imports(reached, members=True))
 
 
 @contextmanager
@@ -58,13 +58,8 @@ def _reached(file: Path) -> set[Path]:
     while todo:
         if (one := todo.pop()) not in reached:
             reached.add(one)
-            todo += [found for name in _imports(one) if (found := _our_file(name)) is not None]
+            todo += [found for name in imports(one, members=True) if (found := _our_file(name)) is not None]
     return reached
-
-
-@cache
-def _imports(file: Path) -> frozenset[str]:
-    return frozenset(imports(file, members=True))
 
 
 def _is_slow(name: str) -> bool:

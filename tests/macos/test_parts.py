@@ -37,6 +37,7 @@ PARTS = {
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_runs_on_a_mac(part: str) -> None:
+def test_a_part_runs_on_a_mac(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAMPLES", "0.2")  # Rules hold here as elsewhere; what touches the system is no rule.
     done = run(PARTS[part], subprocess.PIPE)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-1000:]
