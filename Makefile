@@ -14,7 +14,8 @@ VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm packages real-model chaos fuzz soak monitor check constraints clean
+.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm packages real-model chaos fuzz soak monitor check style types types-darwin \
+  constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
 	@exec $(VENV)/bin/penstock serve $(ARGS)
@@ -80,10 +81,17 @@ test-long: $(VENV)/test $(VENV)/clients/made $(VENV)/gateways/made $(VENV)/real-
 	  || test $$? = 5 # none there
 	$(if $(ARGS),,$(VENV)/bin/python -m tests.macos --timeout 600 -n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
-check: $(VENV)/test
+# On each platform a minute of one core with an empty cache: `make test` runs both at once.
+check: style types types-darwin
+
+style: $(VENV)/test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
+
+types: $(VENV)/test
 	$(VENV)/bin/mypy
+
+types-darwin: $(VENV)/test
 	$(VENV)/bin/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 $(VENV)/serve-$(BACKEND): $(INPUTS) | $(VENV)/bin/pip

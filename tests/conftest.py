@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -30,9 +31,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="only files that need neither a process nor MLX")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("fast"):
+        given = config.option.markexpr
+        config.option.markexpr = f"({given}) and not slow" if given else "not slow"
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     is_ours = collection_path.is_dir() or collection_path.match("test_*.py")
     return True if is_ours and config.getoption("fast") and not is_fast(collection_path) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what stays for the whole run: each look at it takes half a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

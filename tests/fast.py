@@ -1,6 +1,7 @@
 """Which files `make test-fast` runs: those that start no process and compute nothing with MLX.
 
 Nobody keeps a list: a file's imports say it, and those of the files in tests/ and loadtests/ that it imports.
+A single test that starts a process by product code, or takes seconds, is marked `slow` and left out, too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def is_fast(file: Path) -> bool:
     """Whether the test file, or any test file of the folder, needs neither a process nor MLX."""
     if file.is_dir():
         return any(is_fast(one) for one in file.rglob("test_*.py"))
-    return not any(_is_slow(name) for reached in _reached(file) for name in _imports(reached))
+    return not any(_is_slow(name) for reached in _reached(file) for name in imports(reached, members=True))
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def no_processes() -> Iterator[None]:
 
     def hook(event: str, _: tuple[Any, ...]) -> None:
         if event in _STARTS and not is_over:
-            raise AssertionError("a test of `make test-fast` started a process: see tests/fast.py")
+            raise AssertionError("a test of `make test-fast` started a process: mark it `slow`")
 
     sys.addaudithook(hook)  # which nothing can remove
     try:
@@ -57,13 +58,8 @@ def _reached(file: Path) -> set[Path]:
     while todo:
         if (one := todo.pop()) not in reached:
             reached.add(one)
-            todo += [found for name in _imports(one) if (found := _our_file(name)) is not None]
+            todo += [found for name in imports(one, members=True) if (found := _our_file(name)) is not None]
     return reached
-
-
-@cache
-def _imports(file: Path) -> frozenset[str]:
-    return frozenset(imports(file, members=True))
 
 
 def _is_slow(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import trio
 from fastapi import FastAPI
+from fastapi.dependencies import models as dependencies
 
 from api.app import AppOptions, make_app
 from api.served_models import ServedModel, ServedModels
@@ -33,6 +34,10 @@ def app_of(models: ServedModels, **options: Any) -> FastAPI:
     """`options`: the fields of `AppOptions`, and what else `make_app` takes."""
     options.setdefault("stall_seconds", 60.0)
     chosen = {each.name: options.pop(each.name) for each in fields(AppOptions) if each.name in options}
+    for cached in vars(dependencies).values():
+        # FastAPI keeps the handlers of a hundred applications, each with 6,000 objects for the collector.
+        if hasattr(cached, "cache_clear"):
+            cached.cache_clear()
     return make_app(models, AppOptions(**chosen), **options)
 
 

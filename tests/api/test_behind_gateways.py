@@ -17,7 +17,7 @@ MESSAGES = [{"role": "user", "content": "x"}]
 FILLED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "/v1/responses",
-        {"input": "x"},
+        {"input": "x", "max_output_tokens": 3},
         {
             **{"store": True, "temperature": 1.0, "priority": 0},
             **{"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0},

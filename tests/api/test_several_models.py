@@ -117,7 +117,7 @@ async def test_an_unknown_name_is_refused_with_all_names(autojump_clock: MockClo
 async def test_a_stream_says_what_it_waits_for(autojump_clock: MockClock, path: str) -> None:
     async with farm() as client:
         body: dict[str, Any] = {"model": "titles", "stream": True}
-        body |= {"input": "hello"} if path.endswith("responses") else chat()
+        body |= {"input": "hello", "max_output_tokens": 8} if path.endswith("responses") else chat()
         answer = await client.post(path, json=body)
         assert "queued 0, waits for: titles to be loaded" in comments(answer.text)
         assert answer.text.count("data: ") > 2

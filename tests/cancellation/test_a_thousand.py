@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import trio
 import trio.testing
 from trio.testing import trio_test
@@ -22,6 +23,7 @@ from tests.fakes.scheduling import make_scheduler, running
 CLIENTS = 1000
 
 
+@pytest.mark.slow
 @trio_test
 async def test_a_thousand_hang_ups_leave_no_task_behind(autojump_clock: trio.testing.MockClock) -> None:
     """Queued, prefilling, decoding, streamed and not: each leaves at its own moment, some stay."""

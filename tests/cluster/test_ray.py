@@ -22,7 +22,7 @@ from tests.end_to_end.raw_client import Answer
 from tests.end_to_end.serving import Served, eventually, start
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'cluster'"),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: 'make cluster'"),
     pytest.mark.timeout(300),
 ]
 _SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.02", "--max-slots", "8")

@@ -16,7 +16,7 @@ from tests.cluster.streams import ask_all, check_whole
 from tests.end_to_end.serving import Served, eventually, start, stop
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'cluster'"),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: 'make cluster'"),
     pytest.mark.timeout(300),
 ]
 

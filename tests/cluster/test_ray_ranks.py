@@ -19,7 +19,7 @@ from tests.end_to_end.serving import Served, eventually, start
 from tests.end_to_end.test_ranks import ask_all
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'cluster'"),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: 'make cluster'"),
     pytest.mark.timeout(240),
 ]
 _HOSTS = [{"ssh": "mac-2", "ips": ["127.0.0.1"]}, {"ssh": "mac-3", "ips": ["127.0.0.1"]}]

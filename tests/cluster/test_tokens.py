@@ -15,7 +15,7 @@ from scheduler.shared.framing import encode
 from tests.cluster.machines import Machines, machines
 
 pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'cluster'"),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: 'make cluster'"),
     pytest.mark.timeout(300),
 ]
 _SECONDS = 90

@@ -38,7 +38,7 @@ def alone(backend: Backend, submit: Submit) -> list[float]:
 
 
 def check_every_text_ends_with_its_vector_once(make: MakeBackend) -> None:
-    """Of every length around a chunk, all together; nothing is held afterwards."""
+    """Texts of every length around a chunk are read together; nothing is held afterwards."""
     submits = [wanting(number, length) for number, length in enumerate(LENGTHS, 1)]
     vectors = {}
     for number, course in answers(make(), submits).items():

@@ -29,9 +29,10 @@ def _ask(served: Served, topic: str) -> tuple[str, int, int]:
     return body["choices"][0]["message"]["content"], usage["prompt_tokens"], cached
 
 
-def _written(served: Served) -> bool:
+def _files(served: Served) -> int:
+    """Return the number of files once none is being written; 0 before."""
     disk = served.get("/v1/cache")[1]["disk"]
-    return bool(disk["pending_bytes"] == 0 and disk["files"] > 0)
+    return int(disk["files"]) if disk["pending_bytes"] == 0 else 0
 
 
 def _copy(source: Path, target: Path) -> list[Path]:
@@ -57,7 +58,7 @@ def test_a_copied_folder_is_a_warm_cache_while_both_servers_run(tmp_path: Path) 
     first, second = tmp_path / "first", tmp_path / "second"
     with serving("--kv-disk", str(first)) as a, serving("--kv-disk", str(second)) as b:
         expected = [_ask(a, topic)[0] for topic in _TOPICS]
-        eventually(lambda: _written(a), 60)
+        eventually(lambda: _files(a) > 0, 60)
         saved = [_ask(a, topic)[1] // _BLOCK_TOKENS * _BLOCK_TOKENS for topic in _TOPICS]
         assert min(saved) >= 4 * _BLOCK_TOKENS
         assert _ask(b, "something else, to find out that there is nothing " * 60)[2] == 0
@@ -69,8 +70,9 @@ def test_a_copied_folder_is_a_warm_cache_while_both_servers_run(tmp_path: Path) 
 
         damaged: list[str] = []
         for topic in _MORE:
+            before = _files(a)
             expected.append(_ask(a, topic)[0])
-            eventually(lambda: _written(a), 60)
+            eventually(lambda before=before: _files(a) > before, 60)  # type: ignore[misc]
             (second_block,) = (file for file in _copy(first, second) if "-b512." in file.name)
             whole = bytearray(second_block.read_bytes())
             whole[-1] ^= 1

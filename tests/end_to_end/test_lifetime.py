@@ -233,18 +233,6 @@ def test_sigkill_of_the_server_leaves_no_engine() -> None:
         eventually(lambda: is_gone(engine))
 
 
-def test_a_port_in_use_is_said_in_one_line() -> None:
-    """Exit 1, before anything is loaded."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = run("serve", "--port", str(port))
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"penstock: cannot listen on 127.0.0.1:{port}")
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "environment", "code", "words"),
     [
@@ -269,21 +257,6 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(
     assert done.returncode == code
     assert words in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path: Path) -> None:
-    """The engine's own message, exit 1, and no process left."""
-    import shutil
-
-    from scheduler.models.embedded_model import EMBEDDED_FOLDER
-
-    folder = tmp_path / "broken"
-    shutil.copytree(EMBEDDED_FOLDER, folder)
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    done = run("serve", "--port", "0", "--model", str(folder))
-    assert done.returncode == 1
-    assert "penstock: " in done.stderr.splitlines()[-1]
 
 
 def test_options_come_from_the_environment_too() -> None:

@@ -76,14 +76,17 @@ def changed(**values: object) -> Callable[[Path], None]:
     ("spoil", "words"),
     [
         (cut_short, "model.safetensors is cut short: it has"),
-        (without_weights, "holds no model*.safetensors"),
         (without_tokenizer, "holds no tokenizer.json: download it again"),
         (damaged_tokenizer, "the tokenizer in"),
-        (without_config, "holds no config.json"),
-        (damaged_config, "config.json cannot be read"),
-        (unreadable_config, "config.json cannot be read"),
-        (changed(vocab_size="many"), "config.json has a value of a wrong type"),
         (changed(model_type="martian"), "has no model of type 'martian': upgrade mlx-lm"),
+        # `scheduler/prompt/test_model_folder.py` has the words of these.
+        pytest.param(without_weights, "holds no model*.safetensors", marks=pytest.mark.long),
+        pytest.param(without_config, "holds no config.json", marks=pytest.mark.long),
+        pytest.param(damaged_config, "config.json cannot be read", marks=pytest.mark.long),
+        pytest.param(unreadable_config, "config.json cannot be read", marks=pytest.mark.long),
+        pytest.param(
+            changed(vocab_size="many"), "config.json has a value of a wrong type", marks=pytest.mark.long
+        ),
         # What only the engine finds out.
         (changed(hidden_size=8), "the weights are not those that config.json describes"),
     ],

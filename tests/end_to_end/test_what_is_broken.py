@@ -1,5 +1,5 @@
-"""Broken models, folders and disks: each ends the start with one clear line, or the server runs without
-it."""
+"""Broken folders and disks: each ends the start with one clear line, or the server runs without it. Broken
+models are in `test_start_errors.py`."""
 
 from __future__ import annotations
 
@@ -36,35 +36,6 @@ def _rewrite(path: Path, change: Callable[[dict[str, object]], object]) -> None:
     content = json.loads(path.read_text("utf-8"))
     change(content)
     path.write_text(json.dumps(content), "utf-8")
-
-
-BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no configuration": (lambda folder: (folder / "config.json").unlink(), "holds no config.json"),
-    "half a configuration": (lambda folder: (folder / "config.json").write_text("{"), "cannot be read"),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "holds no model*.safetensors"),
-    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer"),
-    "half a tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer"),
-    "an unknown kind": (
-        lambda folder: _rewrite(folder / "config.json", lambda config: config.update(model_type="abacus")),
-        "abacus",
-    ),
-    "weights of another shape": (
-        lambda folder: _rewrite(folder / "config.json", lambda config: config.update(hidden_size=48)),
-        "shape",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_model_ends_the_start(what: str, folder: Path) -> None:
-    """Exit 1, and the last line of stderr names the cause; no traceback of our own process."""
-    spoil, words = BROKEN[what]
-    spoil(folder)
-    done = run("serve", "--port", "0", "--model", str(folder))
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("penstock: ")
-    assert words in last
 
 
 def test_a_host_that_is_not_ours_is_said_in_one_line() -> None:

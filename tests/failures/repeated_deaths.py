@@ -17,7 +17,7 @@ STEP_SECONDS = 0.01
 async def follow_through_deaths(
     client: Client, scheduler: Scheduler, launcher: LoopbackLauncher, lives_tokens: int | None
 ) -> None:
-    """Run `client` to its end; kill the engine after every `lives_tokens` tokens (None: never)."""
+    """Run `client` to its end; kill the engine after every `lives_tokens` tokens, or never."""
     async with running(scheduler) as nursery:
         nursery.start_soon(client.follow, scheduler)
         await trio.testing.wait_all_tasks_blocked()

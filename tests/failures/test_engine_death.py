@@ -73,6 +73,7 @@ async def test_while_it_is_idle_nobody_notices(autojump_clock: MockClock) -> Non
     assert bench.outcomes() == {"length": 2}
 
 
+@pytest.mark.slow
 @trio_test
 async def test_with_32_streams_on_board(autojump_clock: MockClock) -> None:
     """All finish as in an undisturbed run, 8 queued ones after them, and counters never go back."""

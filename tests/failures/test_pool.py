@@ -65,7 +65,7 @@ class Engines:
         return self.launchers[number]
 
     def engine_of(self, client: Client) -> str:
-        """Of a request that some engine has."""
+        """Return the engine's name of a request that some engine has."""
         names = {record.prepared.request.public_id: record.engine for record in self.scheduler.pool.records}
         name = names[client.request.public_id]
         assert name is not None

@@ -72,6 +72,7 @@ async def test_wherever_it_is_it_goes_on(place: str, autojump_clock: MockClock) 
     assert bench.launcher.starts == 2
 
 
+@pytest.mark.slow
 @trio_test
 async def test_an_answer_outlives_many_engines(autojump_clock: MockClock) -> None:
     """An engine dies after every few tokens; the answer is one, and no request is blamed."""

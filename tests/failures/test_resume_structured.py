@@ -56,7 +56,7 @@ class Outcome:
 async def outcome_of(
     model: GrammarModel, request: GenerationRequest, lives_tokens: int | None = None
 ) -> Outcome:
-    """Of engines with a real model, each of which dies after `lives_tokens` tokens."""
+    """Return the outcome on engines with a real model, each of which dies after `lives_tokens` tokens."""
     launcher = LoopbackLauncher(model.backend)
     scheduler = make_scheduler(
         launcher,

@@ -19,13 +19,13 @@ class FakeDevice:
     """Held by other programs."""
     pressure: Pressure = Pressure.NORMAL
     chunk_bytes: int = 0
-    """Of the chunk that ran last."""
+    """Activations of the chunk that ran last."""
     pool_bytes: int = 0
     held_bytes: Callable[[], int] = lambda: 0
     traits: Traits = field(default_factory=lambda: Traits("metal"))
     cleared: int = 0
     most_pool_bytes: int | None = None
-    """As limited; None: not limited yet."""
+    """The pool's limit; it has none before it is limited."""
 
     @property
     def active_bytes(self) -> int:

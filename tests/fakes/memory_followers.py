@@ -17,7 +17,7 @@ MakeRank = Callable[[PlanClock], Backend]
 
 
 class MemoryFollowers:
-    """`sent`: all messages. `change`: what a test makes of one for the other ranks; None: it is lost."""
+    """`sent` has all messages. `change` makes of one what the other ranks get, or loses it by None."""
 
     def __init__(self, make: MakeRank, count: int) -> None:
         self.sent: list[Sent] = []

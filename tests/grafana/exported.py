@@ -11,7 +11,7 @@ from scheduler.telemetry.metrics import Metrics
 
 
 def registry(*engines: str) -> CollectorRegistry:
-    """Of a server whose only model has these engines."""
+    """Return the registry of a server whose only model has these engines."""
     return registry_of({"tiny": engines})
 
 

@@ -50,7 +50,7 @@ def unloaded(model: str, engines: str) -> dict[str, str]:
 
 
 def cache(evicted: int, stored: int, found: int) -> dict[str, str]:
-    """Of two engines, of which the second has no work."""
+    """Return the series of two engines, of which the second has no work."""
     return {
         **engines("penstock_prefix_evicted_tokens_total", f"0+{evicted}x120", "0x120", reason="budget"),
         **engines("penstock_prefix_stored_tokens_total", f"0+{stored}x120", "0x120"),
@@ -159,7 +159,7 @@ def fires(name: str, series: dict[str, str], minute: int, folder: Path) -> bool:
 
 
 def with_instance(series: str) -> str:
-    """Of a server's only model, if the series does not say of which."""
+    """Name the server, and its only model if the series does not say which."""
     name, _, labels = series.partition("{")
     model = "" if name == "up" or "model=" in labels else 'model="tiny",'
     return f'{name}{{instance="mac-1",{model}{labels or "}"}'

@@ -19,7 +19,7 @@ class Script:
     first_seconds: float = 0.5
     gap_seconds: float = 0.1
     deltas: int | None = None
-    """None: as many as max_tokens."""
+    """The default is as many as max_tokens."""
     status: int = 200
     cut_after: int | None = None
     """After this number of deltas the connection ends without an end mark."""

@@ -71,7 +71,7 @@ def test_a_pair_of_steps_is_reported_as_a_ratio() -> None:
 
 def test_curves_stand_on_a_page_of_their_own() -> None:
     """With or without runs below them, and equal for equal figures."""
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="needs the extra 'bench'")
     found = points([run(request(0, 0.0, 3.0), target="20")], Axis("ttft_p50"), Axis("e2e_p50"))
     curves = [plot_steps(_PAIRS), plot(found, "--itl-target-ms", "TTFT", "E2E")]
     page = render([], "a machine", curves)

@@ -339,6 +339,7 @@ async def test_an_open_loop_does_not_wait_for_a_slow_target(autojump_clock: trio
     assert [request.scheduled_at for request in run.requests] == pytest.approx([0, 1, 2, 3])
 
 
+@pytest.mark.slow
 @trio_test
 async def test_overload_is_a_multiple_of_what_was_measured(autojump_clock: trio.testing.MockClock) -> None:
     """A closed loop of four clients finishes about four requests a second here; the run sends five times

@@ -149,7 +149,8 @@ def test_a_window_without_length_has_no_rates() -> None:
 
 
 def test_goodput_counts_what_was_sent() -> None:
-    """Of six: good; late; slow; failed; wrong; hung up. The last is left out of the denominator alone."""
+    """The six are good, late, slow, failed, wrong and hung up. The last is left out of the denominator
+    alone."""
     record = run(
         request(0, 0.0, 0.5, 0.6),
         request(1, 0.0, 1.5, 1.6),

@@ -23,7 +23,7 @@ OTHERS = ('penstock_requests_total{model="tiny",outcome="length"} 100',)
 @pytest.mark.parametrize("name", COUNTS)
 @trio_test
 async def test_a_disconnect_is_matched_with_the_servers_count(name: str, autojump_clock: MockClock) -> None:
-    """Of whichever model it was; other outcomes do not count."""
+    """The model does not matter; other outcomes do not count."""
     cancelled = 3
 
     def answer(_: httpx.Request) -> httpx.Response:

@@ -112,7 +112,7 @@ _getrusage = resource.getrusage
 
 
 class LibSystem:
-    """Of the C library what our code calls, on Linux's own."""
+    """Does what our code calls of the C library, on Linux's own."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)

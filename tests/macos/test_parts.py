@@ -27,7 +27,7 @@ PARTS = {
         "tests/scheduler/shared",
         "tests/scheduler/engine/test_dial.py",
         "tests/scheduler/engine/test_inbox.py",
-        "tests/scheduler/engine/test_system_memory.py",
+        "tests/scheduler/engine/budget/test_system_memory.py",
         "tests/scheduler/intake/test_system_sleep.py",
         "tests/loadtests/test_processes.py",
         "tests/loadtests/test_launch.py",
@@ -37,6 +37,7 @@ PARTS = {
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_runs_on_a_mac(part: str) -> None:
+def test_a_part_runs_on_a_mac(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXAMPLES", "0.2")  # Rules hold here as elsewhere; what touches the system is no rule.
     done = run(PARTS[part], subprocess.PIPE)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-1000:]

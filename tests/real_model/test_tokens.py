@@ -33,6 +33,7 @@ from scheduler.shared.user_cache import user_cache_folder
 from tests.cancellation.bench import Client
 from tests.contracts.journal import GREEDY, request
 from tests.end_to_end.serving import Served
+from tests.examples import sampled
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
 from tests.real_model.alone import WINDOW, answers, scores
@@ -215,8 +216,7 @@ def test_each_has_the_tokens_that_mlx_lm_gives_it_alone(
         assert rounding(ours, theirs) <= LOGPROB, number
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("tokens", [400, 8000])
+@pytest.mark.parametrize("tokens", sampled([48, 400, 8000], [48]))
 def test_a_texts_perplexity_is_mlx_lms(served: Served, folder: Path, tokens: int) -> None:
     """The project's own pages, in windows."""
     text = page(_tokenizer(folder).encode, tokens)

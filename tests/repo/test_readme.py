@@ -77,7 +77,7 @@ def served(words: list[str]) -> None:
 
 
 def _text(value: str | tuple[str, ...]) -> str:
-    """Of an option that may be given several times: with commas."""
+    """Join the values of an option that may be given several times with commas."""
     return value if isinstance(value, str) else ",".join(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,18 +14,21 @@ def modules(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
-def imports(path: Path, members: bool = False) -> Iterator[str]:
+@cache
+def imports(path: Path, members: bool = False) -> tuple[str, ...]:
     """Return dotted names of the modules that a file imports; with `members` also of what it imports from
     them, which may be modules, too."""
+    names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            yield module
+            names.append(module)
             if members:
-                yield from (f"{module}.{alias.name}" for alias in node.names)
+                names += (f"{module}.{alias.name}" for alias in node.names)
+    return tuple(names)
 
 
 def name_of(path: Path) -> str:

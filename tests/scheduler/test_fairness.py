@@ -34,6 +34,7 @@ async def wait_of(bench: Bench | Scheduler, **fields: Any) -> float:
     return trio.current_time() - began
 
 
+@pytest.mark.slow
 @trio_test
 async def test_a_flood_of_a_hundred_leaves_another_tenants_waiting_bounded(autojump_clock: MockClock) -> None:
     """A hundred requests of one tenant, over fifty sessions, and another for each that ends; a quiet tenant's

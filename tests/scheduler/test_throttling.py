@@ -111,7 +111,7 @@ def test_under_a_target_in_seconds_a_device_that_cools_down_leaves_the_floor(
 @settings(deadline=None, derandomize=True, max_examples=examples(20))
 @given(st.floats(0.01, CEILING / 10), st.floats(3, 10))
 def test_steps_ten_times_as_long_are_no_stall(seconds: float, slower: float) -> None:
-    """Of any length that its tenfold is within the operator's ceiling."""
+    """The length does not matter if its tenfold is within the operator's ceiling."""
     watched = Watched()
     watched.board()
     now = 0.0

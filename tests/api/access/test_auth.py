@@ -78,7 +78,7 @@ async def test_either_header_opens_every_dialect(autojump_clock: trio.testing.Mo
     [
         ("/v1/chat/completions", chat()),
         ("/v1/completions", {"prompt": "x"}),
-        ("/v1/responses", {"input": "x"}),
+        ("/v1/responses", {"input": "x", "max_output_tokens": 8}),
         ("/v1/messages", MESSAGE),
     ],
 )

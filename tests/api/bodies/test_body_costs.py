@@ -179,7 +179,6 @@ MOST_BYTES_PER_BYTE = 100.0
 numbers in place of messages took 820."""
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="resource is POSIX's")
 @pytest.mark.parametrize(
     ("model", "item", "head", "tail", "verdict"),
     [

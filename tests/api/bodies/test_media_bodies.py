@@ -302,7 +302,7 @@ def test_an_agent_goes_on_after_a_screenshot(agent: str) -> None:
 async def test_nothing_holds_a_screenshot_while_its_answer_is_made(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Of a body of megabytes nothing is left when the engine gets the prompt."""
+    """Nothing of a body of megabytes is left when the engine gets the prompt."""
     size = 4 << 20
     held: list[int] = []
 

@@ -41,8 +41,8 @@ _MARKS = "marks of "
 _SAMPLE = ("glm47", "json_tools", "pythonic")
 """JSON, tags and Python; the other parsers' marks are tried by `make test-long`."""
 _MOST_SECONDS = 3 * STEP_SECONDS
-"""Of one task at once: a step's budget, what the last token in it takes more, and as much again for a machine
-with more to do than cores."""
+"""One task may take this at once: a step's budget, what the last token in it takes more, and as much
+again for a machine with more to do than cores."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Longest(trio.abc.Instrument):
 
 
 def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
-    """Of all tasks, in seconds; and what the choices' readers got."""
+    """Return the longest turn of any task, in seconds, and what the choices' readers got."""
     board, doorbell = Board(), Doorbell()
     board.turns = board.multiplexer._turns = Turns(WorkerThreads(2), board._cancel, board._retire)
     pieces = [hostile.text[at : at + hostile.piece] for at in range(0, len(hostile.text), hostile.piece)]

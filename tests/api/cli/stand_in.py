@@ -18,7 +18,7 @@ _PIECE_SECONDS = 0.02
 class StandIn:
     url: str = ""
     bodies: list[Any] = field(default_factory=list)
-    """Of the chat completions that were asked for."""
+    """Bodies of the chat completions that were asked for."""
     hung_up: threading.Event = field(default_factory=threading.Event)
     """A client has left before its answer's end."""
 

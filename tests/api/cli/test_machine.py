@@ -17,6 +17,7 @@ from tests.fakes.model_files import model_files, write_files
 DEVICE = json.dumps({"device": "cpu", "kind": "cpu", "wide_weights": True, "machine_bytes": 8, "info": {}})
 
 
+@pytest.mark.slow
 def test_a_child_measures_models_without_reading_weights(tmp_path: Path) -> None:
     """As the engine measures them after loading; a folder that is none has mlx-lm's words."""
     code = write_files(tmp_path / "code", model_files(model_file="evil.py") | {"evil.py": b"evil"})
@@ -28,7 +29,7 @@ def test_a_child_measures_models_without_reading_weights(tmp_path: Path) -> None
 
 
 def test_lines_become_answers() -> None:
-    """Of a child that died there may be fewer than folders; a reason is one line."""
+    """A child that died may leave fewer answers than folders; a reason is one line."""
     row = {"token_bytes": 5, "state_bytes": 6, "windows": [{"tokens": 7, "token_bytes": 8}]}
     lines = [DEVICE, json.dumps({"folder": "a", "weights_bytes": 9, "row": row})]
     lines.append(json.dumps({"folder": "b", "error": "Missing\n" + "tensor " * 99}))
@@ -40,6 +41,7 @@ def test_lines_become_answers() -> None:
     assert answers.machine.wide_weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["no_such_module_of_ours", "this"])
 def test_a_machine_without_mlx_is_an_error_with_the_childs_last_words(
     module: str, monkeypatch: pytest.MonkeyPatch

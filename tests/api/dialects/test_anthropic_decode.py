@@ -94,8 +94,8 @@ def test_sampling_is_the_bodys() -> None:
 
 
 def test_a_time_to_live_is_a_hold_up_to_its_message() -> None:
-    """Of each time the last place. A mark in the system prompt or on a tool counts to the first message, one
-    on the body for all of it, and one without a ttl for nothing."""
+    """Each time counts up to its last place. A mark in the system prompt or on a tool counts to the first
+    message, one on the body for all of it, and one without a ttl for nothing."""
 
     def text(said: str, ttl: str | None = None) -> dict[str, Any]:
         control = {"type": "ephemeral"} if ttl is None else {"type": "ephemeral", "ttl": ttl}

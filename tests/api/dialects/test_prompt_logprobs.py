@@ -96,7 +96,7 @@ async def test_a_prompt_is_scored_without_an_answer(
 
 @trio_test
 async def test_nothing_but_the_echo_is_streamed(autojump_clock: trio.testing.MockClock) -> None:
-    """Of each choice one chunk, and the usage counts no token of an answer."""
+    """Each choice is one chunk, and the usage counts no token of an answer."""
     fields = {"prompt": ["ab", "c"], "n": 2, "max_tokens": 0, "echo": True, "stream": True}
     _, response = await post("/v1/completions", "x", stream_options={"include_usage": True}, **fields)
     *chunks, last, _ = events(response.text)

@@ -145,7 +145,8 @@ AGENTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 @SOME
 @pytest.mark.parametrize("agent", AGENTS)
 def test_agents_get_the_calls_of_their_own_tools(agent: str, name: str) -> None:
-    """Of their recorded requests, with code in the arguments, streamed and whole, one call and two."""
+    """Their recorded requests are answered with code in the arguments, streamed and whole, with one call
+    and two."""
 
     async def check(clock: trio.testing.MockClock) -> None:
         sent = captured(agent)

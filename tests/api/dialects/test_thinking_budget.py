@@ -150,7 +150,8 @@ async def test_anthropic_s_budget_is_kept(
 async def test_a_budget_that_cannot_be_kept_is_named(
     path: str, body: dict[str, Any], name: str, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Of a model without marks around reasoning: among the unknown fields in the header, and in the log."""
+    """If the model has no marks around reasoning, the header names the budget among the unknown fields,
+    and so does the log."""
     with capture_logs() as logs:
         response = await post(path, "words", PLAIN, **body, zebra=1)
     assert response.status_code == 200, response.text

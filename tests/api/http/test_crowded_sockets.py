@@ -92,7 +92,7 @@ async def _answers(port: int, requests: list[bytes]) -> Counter[int | str]:
 
 @trio_test
 async def test_300_beyond_a_limit_of_16_all_read_503() -> None:
-    """Of clients with a request, with an upload, and some that only connect."""
+    """Some clients send a request, some an upload, and some only connect."""
     async with listening(Sleeper(), Limits(connections=16, refusals=32)) as port:
         for _ in range(16):
             await (await port.connect()).send(GET)

@@ -22,7 +22,7 @@ OURS = re.compile(r"req_[0-9a-f]{24}")
     ["a", "7f3c0e1a-8d2b-4f6e-9a57-0c1d2e3f4a5b", "svc/job:7+x=1@eu~2.3_4-5", "x" * MAX_CHARACTERS],
 )
 def test_a_clients_own_id_is_taken_as_it_is(given_id: str) -> None:
-    """Of several, the first."""
+    """The first of several counts."""
     headers = [(b"host", b"x"), (b"x-request-id", given_id.encode()), (b"x-request-id", b"second")]
     assert request_id_of(headers) == given_id
 

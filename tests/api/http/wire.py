@@ -204,7 +204,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Ticker:
-    """Sends an event every second, `count` of them (None: forever), and records how it ended."""
+    """Sends an event every second, `count` of them or without end, and records how it ended."""
 
     def __init__(self, count: int | None = None, event: bytes = b"data: x\n\n") -> None:
         self.count = count

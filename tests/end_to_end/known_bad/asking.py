@@ -25,7 +25,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request. `body` is JSON, or bytes that are sent unchanged; None: a GET."""
+    """A request. `body` is JSON, or bytes that are sent unchanged; without one it is a GET."""
 
     path: str
     body: dict[str, Any] | bytes | None = None

@@ -432,7 +432,7 @@ def _strict_ladder() -> list[Ask]:
 
 
 def _stops(number: int) -> list[str]:
-    """Of 256 characters, which the answer follows for long."""
+    """Return stop strings of 256 characters, which the answer follows for long."""
     return [("ab" * 128)[: 250 - one] + f"c{one:05}" for one in range(number)]
 
 

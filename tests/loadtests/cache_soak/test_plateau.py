@@ -62,5 +62,5 @@ def test_a_cache_without_a_bound_leaves_nothing_to_judge() -> None:
 @given(full_at=st.integers(1, 40), leak=st.floats(1.2e6, 1e7))
 @settings(derandomize=True, deadline=None)
 def test_no_leak_is_missed_however_early_caches_are_full(full_at: int, leak: float) -> None:
-    """Of 1.2 MB a sample, in a run of which a third or more is judged."""
+    """A leak of 1.2 MB a sample is found in a run of which a third or more is judged."""
     assert said(*samples(60, full_at, resident=leak)) != []

@@ -50,7 +50,7 @@ def test_every_branch_is_right_on_this_machine(quick_run: tuple[Path, str]) -> N
 
 
 def test_steps_and_memory_have_figures(quick_run: tuple[Path, str]) -> None:
-    """Of which no test can say what they should be; those that the guard relies on are held to bounds."""
+    """No test can say what the figures should be; those that the guard relies on are held to bounds."""
     data = json.loads((quick_run[0] / "device.json").read_text())
     steps = _findings(data, "Steps")
     for rows in (1, 8):

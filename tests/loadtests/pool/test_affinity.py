@@ -35,7 +35,7 @@ def test_the_pools_own_placement_is_held_to_one_engine() -> None:
 
 
 def test_least_loaded_looks_at_requests_only() -> None:
-    """Of equal ones the first."""
+    """The first of equal ones is chosen."""
     some = [candidate("2", 3), candidate("10", 1), candidate("1", 1)]
     assert least_loaded(some, 100.0, "2").engine == "1"
 

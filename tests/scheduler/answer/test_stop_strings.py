@@ -130,7 +130,7 @@ def test_a_partial_match_waits_for_its_end() -> None:
 @thoroughly
 @given(text=texts, stops=stop_lists, sizes=cuts, safe=st.integers(0, 12))
 def test_none_is_complete_before_it_may_be(text: str, stops: list[str], sizes: list[int], safe: int) -> None:
-    """Of the first `safe` characters none ends one; one that begins there may end behind them."""
+    """No stop string ends in the first `safe` characters; one that begins there may end behind them."""
     expected: tuple[str, str | None] = (text, None)
     for end in range(safe + 1, len(text) + 1):
         if found := [stop for stop in stops if text[:end].endswith(stop)]:

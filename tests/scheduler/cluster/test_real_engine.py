@@ -75,7 +75,7 @@ def ask(launcher: EngineLauncher, command: Load) -> tuple[Ready, list[int]]:
 
 
 def test_a_remote_engine_gives_the_tokens_of_a_child_process(tmp_path: Path) -> None:
-    """Of the model that it has found for itself, where the server's folder does not exist."""
+    """It runs the model that it has found for itself, where the server's folder does not exist."""
     fingerprint = fingerprint_of(EMBEDDED_FOLDER)
     here, expected = ask(ProcessLauncher(os.environ, 10.0), load(str(EMBEDDED_FOLDER)))
     there, tokens = ask(OverTcp(tmp_path), load("/the/servers/own", fingerprint))

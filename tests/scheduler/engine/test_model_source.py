@@ -62,7 +62,7 @@ def test_a_copy_in_the_same_place_is_found(model: Path) -> None:
 
 
 def test_a_copy_in_the_hubs_cache_is_found_by_its_content(model: Path, hub: Path) -> None:
-    """Of several snapshots it is the one that the server has."""
+    """It is the one of several snapshots that the server has."""
     snapshots = hub / "models--owner--name" / "snapshots"
     for name, config in (("older", '{"old": 1}'), ("right", "{}"), ("z-newer", '{"new": 1}')):
         shutil.copytree(model, snapshots / name)

@@ -90,7 +90,7 @@ def test_admits_as_many_as_fit_in_order_of_arrival(ids: list[int], free: int, re
 
 
 def test_one_leads_and_the_others_follow() -> None:
-    """Of a burst behind one new prefix, the first computes it; no other joins before it is cached."""
+    """The first of a burst behind one new prefix computes it; no other joins before it is cached."""
     waiting = [_behind_prefix(number) for number in range(5)]
     assert _ids(_plan(waiting)) == [0]
     leader, followers = waiting[0], waiting[1:]

@@ -108,7 +108,8 @@ def test_a_small_budget_is_for_few() -> None:
 
 
 def test_a_chunk_ends_at_a_checkpoint() -> None:
-    """Of that row alone where shorter chunks are padded; of all rows where padding would change a state."""
+    """The chunk of that row alone ends where shorter chunks are padded, those of all rows where padding
+    would change a state."""
     prompts = [_sequence(1, 500, checkpoints=(20,)), _sequence(2, 500)]
     assert share(prompts, {1, 2}, 200, PrefillLimits(8, 2048)) == (Chunk(1, 20), Chunk(2, 100))
     assert share(prompts, {1, 2}, 200, PrefillLimits(8, 2048, padded=False)) == (Chunk(1, 20), Chunk(2, 20))

@@ -78,7 +78,7 @@ def test_the_latest_report_decides() -> None:
 
 
 def test_a_traceback_is_reported_by_its_last_line() -> None:
-    """Of the last traceback, where one exception led to another; text after it is not its end."""
+    """The last traceback counts where one exception led to another; text after it is not its end."""
     lines = [
         *TRACEBACK,
         "KeyError: 7",

@@ -15,7 +15,7 @@ CHUNK_TOKENS = 512
 
 
 def measured(step_seconds: float = 0.02, row_seconds: float = 0.0, token_seconds: float = 0.001) -> Speeds:
-    """Of an engine that has run for some time."""
+    """Return the speeds of an engine that has run for some time."""
     return Speeds(CHUNK_TOKENS, StepCosts(step=step_seconds, row=row_seconds, token=token_seconds))
 
 

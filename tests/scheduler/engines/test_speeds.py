@@ -75,7 +75,7 @@ def test_nothing_is_reported_that_was_not_measured() -> None:
 def test_a_token_of_service_takes_what_the_engine_took_for_all(
     seconds: float, prefilled: int, rows: int, weight: float
 ) -> None:
-    """Of the last hundred steps; an output token counts as several."""
+    """The last hundred steps count; an output token counts as several."""
     speeds = Speeds(512)
     for steps in range(1, 40):
         speeds.take(

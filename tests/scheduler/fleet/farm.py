@@ -49,10 +49,12 @@ class Farm:
         memory: Any = None,
         idle_seconds: float | None = None,
         memory_limit: float = 0.0,
+        plan: ScriptedPlan = PLAN,
     ) -> None:
         """`memory_limit`: of one budget that the first engine finds out, where `memory` is SharedMemory."""
         self._memory = memory
         self._memory_limit = memory_limit
+        self._plan = plan
         self.launchers = {name: LoopbackLauncher() for name in names}
         self.models = {
             name: self._model(ModelTraits(name, idle_seconds=idle_seconds), first=name == names[0])
@@ -65,7 +67,7 @@ class Farm:
         shared = isinstance(memory, SharedMemory)
         scheduler = make_scheduler(
             launcher,
-            PLAN,
+            self._plan,
             load_at_start=first,
             must_start=False,
             memory_limit=self._memory_limit,

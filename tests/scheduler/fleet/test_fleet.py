@@ -11,10 +11,13 @@ from scheduler.errors import ModelNotFound, StartupError, Unavailable
 from scheduler.events import Failed, Finished, Queued
 from scheduler.fleet.model import RETRY_SECONDS
 from scheduler.fleet.residency import ModelState
-from scheduler.shared.messages import Load
+from scheduler.shared.messages import Load, ScriptedPlan
 from tests.fakes.loopback_engine import scripted
 from tests.fakes.scheduling import answer, ask
 from tests.scheduler.fleet.farm import Farm, OneFits, running
+
+SLOW_STEPS = ScriptedPlan(step_seconds=0.1)
+"""Minutes of an engine in a tenth of the steps, each of which takes real time."""
 
 
 @trio_test
@@ -52,9 +55,9 @@ async def test_a_busy_model_is_not_idle(autojump_clock: MockClock) -> None:
 
 @trio_test
 async def test_a_waiting_request_says_what_it_waits_for(autojump_clock: MockClock) -> None:
-    farm = Farm("planner", "titles", memory=OneFits())
+    farm = Farm("planner", "titles", memory=OneFits(), plan=SLOW_STEPS)
     async with running(farm), trio.open_nursery() as nursery:
-        nursery.start_soon(farm.answer, "planner", "long", 12_000)
+        nursery.start_soon(farm.answer, "planner", "long", 1200)
         await trio.sleep(1.0)
         async with farm.models["titles"].scheduler.stream(ask("hi")) as stream:
             await trio.sleep(2.0)
@@ -68,13 +71,13 @@ async def test_a_waiting_request_says_what_it_waits_for(autojump_clock: MockCloc
 @trio_test
 async def test_models_that_do_not_fit_together_take_turns_and_lose_nothing(autojump_clock: MockClock) -> None:
     """Both are asked all the time; each request gets the tokens that it gets alone."""
-    farm = Farm("planner", "titles", memory=OneFits())
+    farm = Farm("planner", "titles", memory=OneFits(), plan=SLOW_STEPS)
     ends: list[str] = []
     async with running(farm):
-        expected = await farm.answer("planner", "same", 300)
+        expected = await farm.answer("planner", "same", 30)
 
         async def client(name: str) -> None:
-            ends.extend([await farm.answer(name, "same", 300) for _ in range(60)])
+            ends.extend([await farm.answer(name, "same", 30) for _ in range(60)])
 
         async with trio.open_nursery() as nursery:
             for name in ("planner", "titles") * 2:

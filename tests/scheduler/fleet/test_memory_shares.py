@@ -124,7 +124,7 @@ def test_one_that_has_no_use_for_its_part_leaves_it_to_those_that_fill_theirs() 
 
 
 def test_equal_activity_gives_equal_parts() -> None:
-    """Of what floors leave, whatever each has used of it until now."""
+    """They divide what floors leave, whatever each has used of it until now."""
     for activity in (0.0, 0.5):
         full = [engine(name, rows=1, prefixes=5, activity=activity) for name in "abc"]
         found = kv(18, *full)

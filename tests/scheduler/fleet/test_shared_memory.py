@@ -17,7 +17,7 @@ def sharing(need_bytes: int, names: tuple[str, ...] = ("planner", "titles")) -> 
 
 
 def limits(farm: Farm) -> dict[str, int]:
-    """Of every running engine, as its own counters say."""
+    """Return the limit of every running engine, as its own counters say."""
     found = {}
     for name, model in farm.models.items():
         if model.scheduler.pool.ready is not None:

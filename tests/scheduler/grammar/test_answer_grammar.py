@@ -120,7 +120,8 @@ def thoughts_of(pieces: list[AnswerPiece]) -> str:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_required_calls_are_read_back_as_calls(dialect: str) -> None:
-    """Of any tool, with arguments of its schema, and no words; reasoning before them is allowed."""
+    """They are calls of any tool, with arguments of its schema, and no words; reasoning before them is
+    allowed."""
     prepared_by = preparation(dialect)
     required = request(tools=(WEATHER, TIME), tool_choice=ToolChoice.REQUIRED)
     walked = [walk(prepared_by, required, seed) for seed in range(12)]

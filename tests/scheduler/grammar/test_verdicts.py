@@ -24,7 +24,7 @@ def asked_for(**bounds: int) -> tuple[Verdicts, list[str]]:
 
 
 def test_the_library_is_asked_once() -> None:
-    """Of good grammars and of bad ones."""
+    """The verdicts on good grammars are kept, and those on bad ones."""
     verdicts, asked = asked_for()
     assert [verdicts.of(text) for text in ("a", "!b", "a", "!b")] == [None, "bad", None, "bad"]
     assert asked == ["a", "!b"]
@@ -49,7 +49,7 @@ def test_bytes_are_bounded_too() -> None:
 
 
 def test_a_schema_that_comes_again_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two equal requests the second costs no work of the library's."""
+    """The second of two equal requests costs no work of the library's."""
     compiled: list[str] = []
     complaint = GrammarVocabulary.complaint
 

@@ -143,7 +143,8 @@ def test_spawning_sessions_buys_a_tenant_no_share(sessions: int, tokens: int, tu
 @settings(max_examples=examples(60), deadline=None)
 @given(requests=st.integers(2, 50), tokens=sizes, turns=st.integers(2, 80))
 def test_many_requests_at_once_buy_a_session_no_share(requests: int, tokens: int, turns: int) -> None:
-    """Of its tenant's service: a session with fifty parallel calls, and one with a call at a time."""
+    """A session with fifty parallel calls gets no more of its tenant's service than one with a call at a
+    time."""
     server = Server()
     for _ in range(requests):
         server.push(ticket("T", "parallel", tokens=tokens))

@@ -122,7 +122,7 @@ def test_a_larger_debt_remains() -> None:
 
 
 def test_the_books_are_bounded_and_what_runs_is_never_forgotten() -> None:
-    """Of 10,000 tenants with service, the bound's number is kept, and all with running requests."""
+    """The ledger keeps the bound's number of 10,000 tenants with service, and all with running requests."""
     ledger = ServiceLedger(HALF_LIFE, 2.0)
     running = []
     for number in range(10):

@@ -22,6 +22,8 @@ from tests.fakes.faulty_backend import Faults
 from tests.fakes.scheduling import ask, running
 
 PLAN = ScriptedPlan(step_seconds=0.01)
+SLOW_STEPS = ScriptedPlan(step_seconds=0.1)
+"""For minutes in which nothing depends on a step."""
 HOUR = 3600.0
 SOON = 1.1
 """The clocks are read once a second."""
@@ -82,7 +84,7 @@ async def test_on_wake_streams_go_on_and_those_past_their_deadline_end(autojump_
 async def test_a_running_limit_counts_the_sleep(autojump_clock: MockClock) -> None:
     """A slot was held all the while."""
     machine = Machine()
-    bench = Bench(PLAN, max_running_seconds=60, continuous=machine.continuous)
+    bench = Bench(SLOW_STEPS, max_running_seconds=60, continuous=machine.continuous)
     client = Client(ask(max_tokens=FOREVER))
     async with running(bench.scheduler) as nursery:
         await bench.come(nursery, client)
@@ -98,7 +100,7 @@ async def test_a_running_limit_counts_the_sleep(autojump_clock: MockClock) -> No
 async def test_a_request_that_arrives_at_the_wake_has_its_whole_time(autojump_clock: MockClock) -> None:
     """Also before the sleep was noticed."""
     machine = Machine()
-    bench = Bench(PLAN, continuous=machine.continuous)
+    bench = Bench(SLOW_STEPS, continuous=machine.continuous)
     client = Client(ask(max_tokens=FOREVER, timeout_seconds=60))
     async with running(bench.scheduler) as nursery:
         await trio.sleep(10.5)

@@ -62,6 +62,7 @@ def test_markup_survives_where_special_tokens_are_skipped(tokenizer: Any) -> Non
     assert tokenizer.decode(ids, skip_special_tokens=True) == "<think>x</think><tool_call></tool_call>"
 
 
+@pytest.mark.slow
 def test_training_again_gives_a_tokenizer_of_the_same_make() -> None:
     """The merges depend on the Python version's library; the size and the ids of added tokens do not."""
     made, committed = train(), Tokenizer.from_file(str(TOKENIZER_FILE))

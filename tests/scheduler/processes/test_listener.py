@@ -56,7 +56,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 async def reply(stream: trio.abc.Stream) -> HelloReply | None:
-    """What the listener has answered; None: it has closed without a word."""
+    """Return what the listener has answered, or None if it has closed without a word."""
     data = await heard(stream)
     return msgspec.msgpack.decode(data[LENGTH_BYTES:], type=HelloReply) if data else None
 

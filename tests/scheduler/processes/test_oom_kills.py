@@ -30,7 +30,7 @@ V1 = {
 def test_the_count_of_the_group_goes_before_that_of_the_machine(
     files: dict[str, str], kills: int, tmp_path: Path
 ) -> None:
-    """Of either version of control groups; nothing that is missing or cut raises."""
+    """Either version of control groups counts; nothing that is missing or cut raises."""
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -26,7 +26,8 @@ def cached(estimate: PrefixEstimate, prompt: list[int], salt: str = "") -> int:
 @settings(deadline=None)
 @given(shared=st.integers(0, 2000), one=st.integers(0, 1000), other=st.integers(1, 1000))
 def test_it_is_the_shared_beginning_in_whole_blocks(shared: int, one: int, other: int) -> None:
-    """Of a prompt that was computed, and never all of the new one: at least one token is left to compute."""
+    """The beginning is of a prompt that was computed, and never all of the new one: at least one token is
+    left to compute."""
     beginning = list(range(shared))
     estimate = estimate_of([*beginning, *[70_000] * one])
     prompt = [*beginning, *[80_000] * other]

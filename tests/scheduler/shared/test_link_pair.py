@@ -22,7 +22,7 @@ REAL = socket.socketpair
 MACOS_BYTES = 8192
 ROWS = 32
 PAUSE_STEPS = 12
-"""Of 4 ms, in a pause of the server's loop of 50 ms."""
+"""There are this many steps of 4 ms in a pause of the server's loop of 50 ms."""
 
 
 @pytest.fixture(autouse=True)

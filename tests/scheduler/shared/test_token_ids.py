@@ -38,5 +38,5 @@ def test_an_id_that_needs_more_than_32_bits_is_refused(outside: int) -> None:
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, (1 << 32) - 1), min_size=1))
 def test_the_largest_id(tokens: list[int]) -> None:
-    """Of at least one."""
+    """There is at least one."""
     assert largest(compact(tokens)) == max(tokens)

@@ -70,7 +70,7 @@ def raises_from(
 
 
 async def texts_of(scheduler: Scheduler, broken: Callable[[Scheduler], None] | None = None) -> list[str]:
-    """Of six requests at once."""
+    """Return the texts of six requests at once."""
     clients = [Client(ask(f"{number}", max_tokens=12)) for number in range(6)]
     async with running(scheduler):
         if broken is not None:

@@ -103,7 +103,7 @@ def test_a_restart_resets_no_counter_and_every_gauge_of_the_process() -> None:
 
 @pytest.mark.parametrize(("name", "label"), FIRST_OF_EACH)
 def test_each_label_value_is_there_before_its_first_event(name: str, label: str) -> None:
-    """Of an engine that joins later, too: `rate()` would miss the first event."""
+    """An engine that joins later has them, too: `rate()` would miss the first event."""
     metrics = Metrics().of_model("tiny")
     metrics.of_engine("0")
     metrics.of_engine("4")

@@ -47,7 +47,7 @@ lives = st.lists(st.lists(steps, max_size=6), max_size=5)
 
 
 def read(metrics: ModelMetrics, name: str, **labels: str) -> float:
-    """Of engine 0."""
+    """Return the value of engine 0."""
     value = metrics.registry.get_sample_value(name, {"model": "tiny", "engine": "0", **labels})
     assert value is not None, f"no sample {name} {labels}"
     return value

@@ -56,7 +56,7 @@ def test_a_second_model_adds_as_many_series_as_the_first_and_the_server_none() -
 
 @pytest.mark.parametrize(("name", "label"), FROM_THE_START)
 def test_each_label_value_is_there_before_its_first_event(name: str, label: str) -> None:
-    """Of a model that joins later, too: `rate()` would miss the first event."""
+    """A model that joins later has them, too: `rate()` would miss the first event."""
     metrics = Metrics(["acme"])
     metrics.of_model("tiny")
     metrics.of_model("large")

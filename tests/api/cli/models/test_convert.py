@@ -108,6 +108,7 @@ def test_a_source_of_which_nothing_can_be_made_is_refused(
         refuse_source(model, target)
 
 
+@pytest.mark.slow
 def test_a_conversion_is_listed_and_a_folder_that_exists_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_conversion_is_listed_and_a_folder_that_exists_is_refused(
         CliRunner().invoke(penstock, arguments, catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_a_conversion_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And says the converter's last words, which may be many."""
     program = "import os, sys; os.mkdir(sys.argv[4]); print(*range(90), sep='\\n'); sys.exit('no such layer')"

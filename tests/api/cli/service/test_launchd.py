@@ -17,6 +17,8 @@ from api.cli.service.managers import Launchd
 from api.cli.service.service_options import Places
 from scheduler.engine.budget.readings import MacMemory
 
+pytestmark = pytest.mark.slow
+
 GUI, USER = f"gui/{os.getuid()}", f"user/{os.getuid()}"
 DRAIN = 3
 """How often launchd still knows a job that drains."""

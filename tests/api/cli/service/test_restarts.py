@@ -60,6 +60,7 @@ def unit(home: Path, kind: str) -> str:
     return (home / "systemd" / "user" / f"penstock.{kind}").read_text()
 
 
+@pytest.mark.slow
 def test_a_service_is_installed_restarted_changed_and_removed(home: Path) -> None:
     """Another process answers after each; other addresses are listened on only after a stop."""
     manager = FakeManager([None, 1])
@@ -88,6 +89,7 @@ def test_a_service_is_installed_restarted_changed_and_removed(home: Path) -> Non
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.slow
 def test_a_restart_that_fails_says_what_the_log_does(home: Path) -> None:
     """Nothing is written where an option is refused."""
     manager = FakeManager([None, 1])
@@ -101,6 +103,7 @@ def test_a_restart_that_fails_says_what_the_log_does(home: Path) -> None:
     assert "failed (failed) (penstock: the model has no weights)" in str(failed.exception)
 
 
+@pytest.mark.slow
 def test_systemd_opens_the_sockets_first_and_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +127,7 @@ def test_systemd_opens_the_sockets_first_and_keeps_them(
     ]
 
 
+@pytest.mark.slow
 def test_systemd_starts_an_engine_without_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "systemctl"
     program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')

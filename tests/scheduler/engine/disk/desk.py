@@ -78,4 +78,4 @@ def block(letters: str) -> Place:
 
 
 SIZE = sum(len(part) for part in encode(content_of(block("a")), block("a"), MODEL))
-"""Of every file that these tests write, up to three blocks."""
+"""Every file that these tests write has this size, up to three blocks."""

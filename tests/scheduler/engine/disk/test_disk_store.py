@@ -164,6 +164,7 @@ def test_another_models_files_stay_until_room_is_needed(desk: Desk) -> None:
     assert desk.held() == {"a", "ab"}
 
 
+@pytest.mark.slow
 def test_ten_thousand_files_are_found_again(tmp_path: Path) -> None:
     """By name alone: these are empty."""
     chain = Chain(MODEL, "", list(range(100 * 256)))

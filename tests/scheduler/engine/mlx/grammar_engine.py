@@ -82,7 +82,7 @@ class GrammarModel:
     """The model and both sides' knowledge of it, for a session of tests."""
 
     def __init__(self, folder: Path) -> None:
-        """Of random weights, which are written to `folder` if it is empty."""
+        """Make a model of random weights, which are written to `folder` if it is empty."""
         if not (folder / "config.json").exists():
             write_model(SHAPE, folder)
         self.preparation = Preparation(HubTokenizer(folder), inspect(folder))

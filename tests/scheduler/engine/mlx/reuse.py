@@ -147,7 +147,7 @@ class ReuseEngine:
         assert self.heard[submit.request_id].tokens == self.alone(submit)
 
     def check_beginning(self, submit: Submit) -> None:
-        """Of a request that was cancelled."""
+        """Check the tokens of a request that was cancelled."""
         tokens = self.heard[submit.request_id].tokens
         assert tokens == self.alone(submit)[: len(tokens)]
 

@@ -202,7 +202,7 @@ def test_no_adapter_is_refused_for_it(number: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_no_vector_is_of_a_failed_evaluation(late: bool, tmp_path: Path) -> None:
-    """Of any of a step's, up to the last."""
+    """Any evaluation of a step may fail, up to the last."""
     with forced(METAL):
         engine = EmbeddingEngine(write_embedder(tmp_path / "embedder"))
         prompts = [words(9, 1), words(100, 2)]

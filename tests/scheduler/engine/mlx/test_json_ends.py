@@ -27,7 +27,7 @@ def test_most_answers_end_soon(model: GrammarModel) -> None:
 
 
 def test_no_gap_is_longer_than_its_indentation(model: GrammarModel) -> None:
-    """Of greedy answers, which are right and whole."""
+    """The greedy answers are right and whole."""
     answers = greedy_answers(model, SCHEMAS, times=20)
     assert sum(stopped(answer) for answer, _ in answers) > len(SCHEMAS) // 2
     for schema, (answer, text) in zip(SCHEMAS, answers, strict=True):

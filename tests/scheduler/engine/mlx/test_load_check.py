@@ -131,9 +131,9 @@ def test_padding_is_found_in_16_bits() -> None:
     ),
 )
 def test_rounding_of_few_bits_is_no_fault(name: str) -> None:
-    """Of models that fell back while one set of prompts decided: one logit of some thousand was far, or a
-    token of a prompt went to another expert; falcon_h1 differs as much with one row at a time. The zoo finds
-    them right."""
+    """These models fell back while one set of prompts decided: one logit of some thousand was far, or a
+    token of a prompt went to another expert; falcon_h1 differs as much with one row at a time. The zoo
+    finds them right."""
     model, model_type = build(name)
     assert checked(model, model_type) == Verdict(Batching())
 

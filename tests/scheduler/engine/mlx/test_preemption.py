@@ -26,7 +26,7 @@ _CUT = Sampling(
     frequency_penalty=0.3,
     min_p=0.01,
 )
-"""Of a seed with which no token stands within 5e-4 of another, or of the cut-off. With seed 6, without the
+"""With this seed no token stands within 5e-4 of another, or of the cut-off. With seed 6, without the
 frequency penalty, the two best of one token are one unit in the last place apart, and either may win."""
 
 
@@ -48,7 +48,13 @@ def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[in
 
 
 @pytest.mark.parametrize(
-    "sampling", [GREEDY, _SAMPLED, _PENALISED, _CUT], ids=["greedy", "sampled", "penalised", "cut"]
+    "sampling",
+    [
+        pytest.param(GREEDY, id="greedy"),
+        pytest.param(_SAMPLED, id="sampled", marks=pytest.mark.long),
+        pytest.param(_PENALISED, id="penalised", marks=pytest.mark.long),
+        pytest.param(_CUT, id="cut"),
+    ],
 )
 def test_room_for_six_of_sixteen(tiny: Tiny, sampling: Sampling) -> None:
     """Sixteen long requests in the bytes of six: all finish, with the tokens of an unconstrained run."""

@@ -79,7 +79,7 @@ def test_the_model_may_open_reasoning_itself(tiny: Tiny) -> None:
 
 
 def test_log_probabilities_are_the_models_own(tiny: Tiny) -> None:
-    """Of forced tokens too: what the model would have given them, which is not much and not nothing."""
+    """Forced tokens have what the model would have given them, too, which is not much and not nothing."""
     submit = _replace(budgeted(1, _SAMPLED), top_logprobs=5)
     course = answers(tiny.backend(), [submit])[1]
     free = answers(tiny.backend(), [_replace(submit, thinking=None)])[1]
@@ -97,7 +97,10 @@ def test_a_stop_token_in_the_mark_ends_the_row(tiny: Tiny) -> None:
     assert course.tokens[7:] == [*END]
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, _SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling",
+    [pytest.param(GREEDY, id="greedy", marks=pytest.mark.long), pytest.param(_SAMPLED, id="sampled")],
+)
 def test_preemption_changes_nothing(tiny: Tiny, sampling: Sampling) -> None:
     """Sixteen with budgets that end anywhere in their answers, in the bytes of six."""
     generator = random.Random(4)

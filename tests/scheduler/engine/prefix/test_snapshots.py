@@ -40,8 +40,8 @@ def test_a_snapshot_is_kept_once_and_only_where_it_helps() -> None:
 
 
 def test_snapshots_of_a_path_are_bounded_and_spread() -> None:
-    """Of a long conversation stay the place that others came back to and the newest; what goes is where they
-    lie dense."""
+    """A long conversation keeps the place that others came back to and the newest; what goes is where
+    they lie dense."""
     cache = cache_of(needs_snapshot=True, retention=Retention(snapshots_per_path=4))
     tokens = words(0, 5000)
     keep(cache, tokens)

@@ -258,8 +258,9 @@ def test_prefixes_age_by_rank_0s_clock() -> None:
 
 
 def test_sessions_wait_on_every_rank() -> None:
-    """Of two sessions that have just ended a turn the one that returns after an hour goes before the one that
-    returns after five seconds. A rank that is not told would keep both alike, and evict the older one."""
+    """Two sessions have just ended a turn: the one that returns after an hour goes before the one that
+    returns after five seconds. A rank that does not learn it would keep both alike, and evict the older
+    one."""
     ranks, journal = _used(budget_tokens=2000)
     seeds, lengths = {"slow": 7, "quick": 8}, {"slow": 40, "quick": 40}
     turns = [*[("slow", 3600.0)] * 8, *[("quick", 5.0)] * 8, ("quick", 1.0), ("slow", 1.0)]

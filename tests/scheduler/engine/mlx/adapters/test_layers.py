@@ -30,7 +30,7 @@ def model_in(dtype: Any) -> Any:
 
 @pytest.fixture
 def sources(tmp_path: Path) -> list[AdapterSource]:
-    """Of several ranks; the last one has no part in some layers."""
+    """Write adapters of several ranks; the last one has no part in some layers."""
     made = [
         write_adapter(random_model("qwen3"), tmp_path / str(seed), seed=seed, rank=2 + seed, scale=1.0 + seed)
         for seed in range(3)

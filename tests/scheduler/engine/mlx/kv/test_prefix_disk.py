@@ -11,11 +11,12 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout
 from scheduler.shared.messages import Cancel, Inspect
 from tests.contracts.journal import prompt_of
-from tests.scheduler.engine.mlx.families import FAMILIES
+from tests.examples import sampled
+from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words
 
 _SHARED_PREFIX = [token % 300 for token in prompt_of(600, 5)]
-_ALL = sorted(FAMILIES)
+_ALL = sampled(sorted(FAMILIES), ONE_OF_EACH_KIND)
 SOON = 20.0
 
 
@@ -55,7 +56,7 @@ def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
         second.submit([*_SHARED_PREFIX, *words(9, 4)], boundaries=(600,)),
         second.submit(words(50, 6)),
     )
-    state = family in {*_ALL} - {"deepseek_v3", "gemma2", "llama", "qwen3"}
+    state = family in FAMILIES.keys() - {"deepseek_v3", "gemma2", "llama", "qwen3"}
     # Except the answer's last token, which is computed when a request continues it.
     assert again.cached >= (len(prompt) + len(cold.tokens) - 1 if state else 512)
     assert branch.cached >= (600 if state else 512)
@@ -122,8 +123,8 @@ def test_who_waits_for_the_disk_may_leave(tmp_path: Path) -> None:
 
 def test_the_folder_stays_within_its_bytes(tmp_path: Path) -> None:
     """For any amount of computation."""
-    engine = _engine("qwen3", tmp_path, budget_bytes=1 << 20)
-    for number in range(12):
+    engine = _engine("qwen3", tmp_path, budget_bytes=1 << 19)
+    for number in range(6):
         engine.ask(engine.submit([token % 300 for token in prompt_of(600, 100 + number)]))
     _stopped(engine)
-    assert 0 < sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors")) <= 1 << 20
+    assert 0 < sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors")) <= 1 << 19

@@ -35,7 +35,7 @@ class NumpyQwen3:
         return self._norm("norm", states)
 
     def logits(self, tokens: list[int]) -> Array:
-        """Of the last token, the embeddings being tied."""
+        """Return the last token's logits, the embeddings being tied."""
         last: Array = self._weights["embed_tokens.weight"] @ self.hidden(tokens)[-1]
         return last
 
@@ -83,6 +83,6 @@ def _rotated(states: Array) -> Array:
 
 
 def unit(vector: Array) -> Array:
-    """Of length 1."""
+    """Return the vector scaled to length 1."""
     scaled: Array = vector / np.sqrt(np.square(vector).sum())
     return scaled

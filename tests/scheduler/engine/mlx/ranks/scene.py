@@ -70,8 +70,9 @@ class Seen:
 
 
 def submits(count: int, most: int, end: int) -> list[Submit]:
-    """Of all kinds: greedy, seeded, penalised, cut off; some with log-probabilities, some in a grammar; every
-    third one behind a common prefix. `end`: the token that ends a text in a grammar."""
+    """Return requests of all kinds: greedy, seeded, penalised, cut off; some with log-probabilities, some
+    in a grammar; every third one behind a common prefix. `end` is the token that ends a text in a
+    grammar."""
     found = []
     for number in range(count):
         prompt = prompt_of(20 + 7 * (number % 9), number)

@@ -23,7 +23,7 @@ class RowSampler:
     """Samples one row. Called once a position with (1, vocabulary) log-probabilities, in order."""
 
     def __init__(self, params: Sampling, position: int = 0, noise: Noise | None = None) -> None:
-        """`noise` None: as the engine makes it here."""
+        """The default `noise` is made as the engine makes it here."""
         self._params = params
         self._position = position
         self._noise = noise or (host_gumbel if device().traits.exp_is_slow else gumbel)

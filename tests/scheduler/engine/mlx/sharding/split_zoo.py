@@ -56,9 +56,9 @@ def wide() -> Iterator[None]:
 
 
 def run(rank: Rank, name: str, scenes: str = "", forced: str = "") -> dict[str, Any]:
-    """Of one rank: what the scenes show (all of them, or those named, with commas), how far the logits of one
-    prompt are from the unsplit model's, as a fraction of the largest, and its bytes of a token. `forced`: a
-    way to split, whatever would be chosen."""
+    """Return what one rank finds: what the scenes show (all of them, or those named, with commas), how
+    far the logits of one prompt are from the unsplit model's, as a fraction of the largest, and its bytes
+    of a token. `forced` is a way to split, whatever would be chosen."""
     with wide():
         model, model_type = build(name)
         part = mend(copy.deepcopy(model))
@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _row(ranks: Ranks, name: str, way: str, seconds: float) -> str:
-    """Of the table, behind the name."""
+    """Return the row of the table, behind the name."""
     try:
         first, second = ranks.play(_HERE, name, "", way, seconds=seconds)
     except AssertionError as error:

@@ -103,7 +103,7 @@ def test_what_is_no_address_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("backend", ["nccl", "jaccl"])
 def test_a_back_end_that_mlx_lacks_is_refused(backend: Any) -> None:
-    """Of the CPU build on Linux: both want other hardware."""
+    """MLX's CPU build on Linux has neither: both want other hardware."""
     with pytest.raises(RanksUnusable, match=f"no back end {backend}"):
         join(msgspec.structs.replace(ring(), backend=backend), 0, 0.3)
 

@@ -20,7 +20,7 @@ _FACTS = {"device": "cpu", "model": "qwen3 12ab"}
 
 
 def _rank(number: int, others: Sequence[bytes | None]) -> Rank:
-    """One that hears these of the others; None: what it says itself."""
+    """Return a rank that receives these of the others; in place of None, what it sends itself."""
     return Rank(number, _GROUP, lambda mine: [mine if other is None else other for other in others])
 
 

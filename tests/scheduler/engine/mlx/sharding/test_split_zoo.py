@@ -20,7 +20,7 @@ SAMPLE = {
 }
 """One of each kind of cache, and of each way to split."""
 _LOGITS = 1e-4
-"""Of the largest: the effect of another order of summation, in float32."""
+"""The bound is a fraction of the largest logit: the effect of another order of summation, in float32."""
 
 
 @pytest.mark.timeout(300)

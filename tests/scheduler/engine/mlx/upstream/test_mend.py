@@ -35,7 +35,7 @@ MENDED = {
 }
 """Modules that are mended, and what mlx-lm 0.32.2 does with rows of different lengths: for a report."""
 _LENGTHS = (70, 1, 3)
-"""Of rows that begin together: more blocks and chunks than a query may attend to, and less than an n-gram."""
+"""These rows begin together: more blocks and chunks than a query may attend to, and less than an n-gram."""
 _JOINING = (2, 45, 1)
 _ROUNDING = 1e-4
 
@@ -107,7 +107,7 @@ def _together(model: Any, batches: Sequence[Sequence[Sequence[int]]]) -> tuple[m
 
 
 def _alone(model: Any, prompt: Sequence[int], piece: int | None = None) -> list[Any]:
-    """`piece`: tokens that are read at once; None: all."""
+    """Read `piece` tokens of the prompt at once, or all."""
     caches: list[Any] = make_prompt_cache(model)
     step = piece or len(prompt)
     for begin in range(0, len(prompt) - 1, step):
@@ -116,7 +116,7 @@ def _alone(model: Any, prompt: Sequence[int], piece: int | None = None) -> list[
 
 
 def _difference(found: mx.array, expected: mx.array) -> float:
-    """Of the largest finite logit; not a number is infinite."""
+    """Return the difference as a fraction of the largest finite logit; not a number is infinite."""
     apart = mx.where(found == expected, 0.0, mx.abs(found - expected))
     largest = mx.abs(mx.where(mx.isinf(expected), 0.0, expected)).max()
     difference = float(apart.max() / largest)

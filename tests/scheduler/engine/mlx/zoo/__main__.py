@@ -47,7 +47,7 @@ def _in_a_process(name: str, limit_seconds: float) -> Verdict:
 
 
 def kept_verdicts(results: Path) -> dict[str, Verdict]:
-    """Of earlier runs, by name."""
+    """Return the verdicts of earlier runs, by name."""
     if not results.exists():
         return {}
     lines = [json.loads(line) for line in results.read_text().splitlines()]

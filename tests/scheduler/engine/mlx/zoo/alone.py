@@ -21,9 +21,11 @@ from scheduler.shared.messages import Sampling, Submit
 from tests.scheduler.engine.mlx.sampling.row_sampler import RowSampler, greedy
 
 TIE = 1e-3
-"""Of logarithms of probabilities; where there is a seed, over the temperature and with the draw's noise."""
+"""The bound is on logarithms of probabilities; where there is a seed, over the temperature and with the
+draw's noise."""
 ROUNDING = 1e-3
-"""Of the natural logarithm of a chosen token's probability: a hundred times what right models differ by."""
+"""The bound is on the natural logarithm of a chosen token's probability: a hundred times what right
+models differ by."""
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class Alone:
         self._known: dict[tuple[Any, ...], Answer] = {}
 
     def answer(self, submit: Submit, most_tokens: int | None = None) -> Answer:
-        """`most_tokens`: the largest piece of this prompt; None: as of others."""
+        """Read this prompt in pieces of at most `most_tokens`, by default as others."""
         prefill_tokens = most_tokens or self._prefill_tokens
         key = (tuple(submit.prompt), submit.max_tokens, submit.sampling, prefill_tokens)
         if key not in self._known:
@@ -99,8 +101,8 @@ def rounding(found: Answer, expected: Answer) -> float:
 
 
 def difference(found: Answer, expected: Answer, begin: int = 0) -> str | None:
-    """Where an answer leaves the expected one beyond a tie, in words; None: nowhere. `found` begins with
-    token `begin` of the answer."""
+    """Return where an answer leaves the expected one beyond a tie, in words, if it does. `found` begins
+    with token `begin` of the answer."""
     for at in range(begin, len(expected.tokens)):
         if at - begin >= len(found.tokens):
             return f"wrong tokens: only {at} of {len(expected.tokens)}"

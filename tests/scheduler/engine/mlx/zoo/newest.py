@@ -27,7 +27,7 @@ from tests.scheduler.engine.mlx.zoo.census import NO_MODELS, NOT_BUILT, modules
 
 CONTRACTS = (
     "tests/scheduler/engine/mlx/upstream/test_upstream.py",
-    "tests/scheduler/engine/mlx/test_dialect_parts.py",
+    "tests/scheduler/answer/test_mlx_lm_parts.py",
 )
 THE_PIN = "test_the_version_is_the_one_we_wrote_against"
 """Fails for every release but the pinned one, so it is left out."""
@@ -68,7 +68,7 @@ class Requirements:
 
 
 def requirements(project: str, constraints: str) -> Requirements:
-    """Of the texts of pyproject.toml and constraints.txt."""
+    """Read the texts of pyproject.toml and constraints.txt."""
     table = tomllib.loads(project)["project"]
     extras = table["optional-dependencies"]
     tests = [one for one in extras["test"] if _named(one) in _TEST_PACKAGES]
@@ -111,7 +111,7 @@ def newest(python: Path, package: str) -> str:
 
 
 def make(folder: Path, wanted: Requirements, mlx_lm: str, mlx: str | None) -> Path:
-    """An environment's python. `mlx` None: what this mlx-lm takes. Raises NoEnvironment."""
+    """Return an environment's python; without `mlx` it has what this mlx-lm takes. Raises NoEnvironment."""
     venv.create(folder / "venv", with_pip=True, clear=True)
     python = folder / "venv" / "bin" / "python"
     (folder / "constraints.txt").write_text("\n".join(wanted.constraints) + "\n")
@@ -132,7 +132,7 @@ def make(folder: Path, wanted: Requirements, mlx_lm: str, mlx: str | None) -> Pa
 
 
 def last_line(text: str) -> str:
-    """Of what a program wrote: usually the error."""
+    """Return the last line that a program wrote: usually the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
     return (errors or lines or ["nothing was written"])[-1][:300]
@@ -155,7 +155,7 @@ def lines_of_modules(there: dict[str, str | None], here: Sequence[str]) -> Itera
 
 
 def lines_of_report(report: str) -> Iterator[str]:
-    """Of pytest's JUnit report: each test that failed, with the first line of why."""
+    """Yield each test that failed in pytest's JUnit report, with the first line of why."""
     for case in ElementTree.fromstring(report).iter("testcase"):
         for outcome in (*case.findall("failure"), *case.findall("error")):
             told = outcome.get("message") or ""

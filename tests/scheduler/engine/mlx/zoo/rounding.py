@@ -86,7 +86,7 @@ class Rule:
         """The largest difference of a logarithm of probability so far."""
 
     def difference(self, found: Answer, submit: Submit) -> str | None:
-        """Where an answer is further from the model alone than rounding, in words; None: nowhere."""
+        """Return where an answer is further from the model alone than rounding, in words, if it is."""
         if len(found.tokens) != submit.max_tokens:
             return f"wrong tokens: {len(found.tokens)} of {submit.max_tokens}"
         alone = logprobs_alone(self.model, submit.prompt.tolist(), found.tokens)

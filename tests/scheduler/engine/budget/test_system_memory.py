@@ -101,6 +101,7 @@ class _LibSystem:
         return 0
 
 
+@pytest.mark.slow
 def test_macos_says_the_footprint_of_any_process_of_this_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which `ps` does not: Metal's buffers are in no resident set."""
     memory = MacMemory()

@@ -15,7 +15,7 @@ from scheduler.events import FinishReason
 from tests.examples import examples
 from tests.scheduler.answer.dialects import Message, form, message_of, pipeline
 from tests.scheduler.answer.templates import TEMPLATES
-from tests.scheduler.answer.test_streamed_calls import EVERY, OTHER, name_in, tools_for
+from tests.scheduler.answer.tool_calls.test_streamed_calls import EVERY, OTHER, name_in, tools_for
 
 PATH: dict[str, Any] = {"text": "/srv/data"}
 BOTH: dict[str, Any] = {"text": "/srv/data", "whole": 3}

@@ -30,7 +30,7 @@ from tests.fakes.fake_device import FakeDevice
 _TOKEN_BYTES = KV_BYTES_PER_TOKEN + 4
 _CHUNK_TOKENS = 64
 _ACTIVATION_BYTES = 200
-"""Of each token of a chunk, while it runs."""
+"""Each token of a chunk takes these while it runs."""
 _WEIGHTS_BYTES = 10_000
 _MB = 1 << 20
 _PLAN = ScriptedPlan(prefill_tokens_per_step=_CHUNK_TOKENS)

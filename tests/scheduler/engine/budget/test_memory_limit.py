@@ -81,7 +81,7 @@ def test_the_option_is_a_share_of_the_device_or_bytes(option: float, limit: int)
 
 
 def test_engines_that_share_a_device_have_equal_parts() -> None:
-    """Of the default and of the operator's limit; a part that is too small says how many there are."""
+    """They divide the default and the operator's limit; a part that is too small says how many there are."""
     for option, whole in ((0.0, int(12 * _GB * 0.95)), (0.5, 6 * _GB), (8e9, 8_000_000_000)):
         assert memory_limit(option, _METAL, 0, _GB, None, 1.0, sharers=4).limit_bytes == whole // 4
     with pytest.raises(MemoryTooSmall, match=r"3\.00 GB of 12\.00 GB for each of 4 engines"):
