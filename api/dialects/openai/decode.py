@@ -12,7 +12,14 @@ from api.dialects.openai.structured import structure
 from api.dialects.openai.tools import neutral_choice
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.prompt.volatile_headers import stable
-from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, Sampling
+from scheduler.request import (
+    MAX_PREDICTION_CHARACTERS,
+    ChatPrompt,
+    GenerationRequest,
+    Message,
+    Reasoning,
+    Sampling,
+)
 
 _UNSIGNED_64 = (1 << 64) - 1
 
@@ -47,6 +54,7 @@ def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL
         priority=body.priority,
         timeout_seconds=body.timeout,
         cache_salt=body.cache_salt or "",
+        prediction=None if body.prediction is None else body.prediction.text[:MAX_PREDICTION_CHARACTERS],
     )
 
 
