@@ -339,6 +339,7 @@ def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> Se
         tool_calls,
         defaults,
         embedder=folder.embedder,
+        speculation=settings.speculation,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from api.options.model_defaults import NEUTRAL, Defaults
 from api.version import own_version
@@ -55,6 +55,8 @@ class ServedModel:
     """Their names now: operators load and unload them."""
     embedder: Embedder | None = None
     """Set if the model is an embedder or a reranker; None if it writes tokens."""
+    speculation: Literal["auto", "none"] = "auto"
+    """The operator's choice."""
 
     @property
     def kind(self) -> ModelKind:
@@ -81,6 +83,20 @@ class ServedModel:
         """Return its own, and one for each adapter, of all by which requests may ask for it."""
         return [*self.names, *(f"{self.name}:{adapter}" for adapter in self.adapters())]
 
+    def _drafts(self, ready: Ready) -> dict[str, Any]:
+        """Return whether steps verify drafts, and why not."""
+        reason = None
+        if not ready.verifies:
+            if self.embedder is not None:
+                reason = "it writes no text"
+            elif self.speculation == "none":
+                reason = "--speculation none"
+            elif {"no_drafts", "one_row"}.intersection(ready.fallbacks):
+                reason = "the check at load found it wrong for this model: see fallbacks"
+            else:
+                reason = "its layers, recurrent or of a window, cannot take tokens back"
+        return {"verified": ready.verifies, "reason": reason}
+
     def listing(self, served: ServedName, ready: Ready | None = None) -> dict[str, Any]:
         """Return one list for OpenAI's and Anthropic's clients, which read different fields. `ready`: of
         an engine that has loaded it."""
@@ -98,6 +114,7 @@ class ServedModel:
             **({} if self.embedder is None else {"dimensions": self.embedder.dimensions}),
             "fallbacks": [] if ready is None else list(ready.fallbacks),
             "float32": None if ready is None else ready.float32,
+            "drafts": None if ready is None else self._drafts(ready),
             **parent,
             **served.defaults.described(),
             "type": "model",

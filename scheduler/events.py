@@ -34,6 +34,9 @@ class Usage:
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int = 0
+    predicted: tuple[int, int] | None = None
+    """Tokens drafted from the client's prediction: accepted, and rejected. None without a prediction, and
+    where no engine has reported them."""
 
 
 def total_usage(choices: Sequence[Usage]) -> Usage:
@@ -43,6 +46,7 @@ def total_usage(choices: Sequence[Usage]) -> Usage:
         cached_tokens=choices[0].cached_tokens,
         output_tokens=sum(usage.output_tokens for usage in choices),
         reasoning_tokens=sum(usage.reasoning_tokens for usage in choices),
+        predicted=_total_predicted(choices),
     )
 
 
@@ -53,7 +57,16 @@ def usage_of_all(prompts: Sequence[Usage]) -> Usage:
         cached_tokens=sum(usage.cached_tokens for usage in prompts),
         output_tokens=sum(usage.output_tokens for usage in prompts),
         reasoning_tokens=sum(usage.reasoning_tokens for usage in prompts),
+        predicted=_total_predicted(prompts),
     )
+
+
+def _total_predicted(usages: Sequence[Usage]) -> tuple[int, int] | None:
+    """Return the sum, or None if a part of it is not known."""
+    known = [usage.predicted for usage in usages if usage.predicted is not None]
+    if len(known) < len(usages):
+        return None
+    return sum(accepted for accepted, _ in known), sum(rejected for _, rejected in known)
 
 
 @dataclass(frozen=True, slots=True)

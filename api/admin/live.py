@@ -257,6 +257,14 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
         "generated_tokens": sum(value_of(engine.generated_tokens) for engine in metrics.engines),
         "prefilled_tokens": sum(value_of(engine.prefilled_tokens) for engine in metrics.engines),
         "cached_tokens": sum(value_of(engine.prefix_hit_tokens) for engine in metrics.engines),
+        "accepted_draft_tokens": sum(
+            value_of(accepted)
+            for engine in metrics.engines
+            for accepted in engine.accepted_draft_tokens.values()
+        ),
+        "draft_tokens": sum(
+            value_of(proposed) for engine in metrics.engines for proposed in engine.draft_tokens.values()
+        ),
         "memory": {name: sum(line[name] for line in engines) for name in _MEMORY},
     }
     histograms = {

@@ -58,6 +58,7 @@ def scheduler_config(
             pooler=pooler,
             ranks=_ranks(settings),
             wired=settings.wired,
+            speculation=settings.speculation,
         ),
         supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
         intake=IntakeConfig(

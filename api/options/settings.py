@@ -226,6 +226,13 @@ class ServeSettings(ModelSettings):
         " has been seen to restart Macs; off: nothing.",
         "weights",
     )
+    speculation: Literal["auto", "none"] = option(
+        "Engine",
+        "auto: a step verifies several tokens of a sequence, drafted from its own text, its grammar or the"
+        " request's prediction, where that is expected to save time; the tokens are the same. none: one token"
+        " a step.",
+        "auto",
+    )
     scripted: Annotated[ScriptedPlan, BeforeValidator(scripted_plan)] = option(
         "Engine",
         f"The scripted engine's behaviour as key=value,...: {', '.join(ScriptedPlan.__struct_fields__)}.",

@@ -219,6 +219,42 @@ ENGINE = Dashboard(
             bad=0.2,
         ),
         Panel(
+            "Tokens of a row in a step",
+            "1: nothing was drafted, or nothing accepted. Above it: answers repeat their prompts, grammars "
+            "force tokens, or clients predict.",
+            "short",
+            [
+                Query(
+                    f"sum by ({BY_ENGINE}) (rate(penstock_generated_tokens_total{{@}}[{RANGE}])) / "
+                    f"(sum by ({BY_ENGINE}) (rate(penstock_generated_tokens_total{{@}}[{RANGE}])) - "
+                    f"sum by ({BY_ENGINE}) (rate(penstock_accepted_draft_tokens_total{{@}}[{RANGE}])))",
+                    ENGINE_LEGEND,
+                )
+            ],
+        ),
+        Panel(
+            "Drafted tokens accepted",
+            "Share, by where they were drafted from. A source that is seldom right is asked less by itself.",
+            "percentunit",
+            [
+                Query(
+                    f"sum by (source) (rate(penstock_accepted_draft_tokens_total{{@}}[{RANGE}])) / "
+                    f"sum by (source) (rate(penstock_draft_tokens_total{{@}}[{RANGE}]))",
+                    "{{source}}",
+                )
+            ],
+        ),
+        Panel(
+            "Time that drafts saved",
+            "Seconds a second, and how many steps verified drafts. lost above saved for long: start with "
+            "--speculation none, and tell us.",
+            "short",
+            [
+                rate("penstock_draft_seconds_total", "{{outcome}}", "outcome"),
+                rate("penstock_draft_steps_total", "steps"),
+            ],
+        ),
+        Panel(
             "Rows decoding in a step",
             "Near the slots under load. Low with a queue: prefill or memory holds rows back.",
             "short",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
 
@@ -34,6 +34,7 @@ from scheduler.prompt.vector_request import (
     truncated_length,
 )
 from scheduler.request import (
+    MAX_PREDICTION_TOKENS,
     ChatPrompt,
     GenerationRequest,
     Hold,
@@ -68,6 +69,7 @@ class PreparedRequest:
     """None where no reasoning can be found by its token ids."""
     holds: tuple[tuple[int, float], ...] = ()
     """Lengths of what to keep of the prompt, and for how many seconds."""
+    prediction: TokenIds = field(default_factory=lambda: compact(()))
     prefix_blocks: tuple[int, ...] = ()
     """`block_hashes` of the prompt with its salt and its adapter."""
 
@@ -178,6 +180,7 @@ class Preparation:
             system_tokens=system_tokens,
             holds=tuple(self._held(hold, request, prompt, system_tokens) for hold in request.holds),
             thinking=self._thinking.of(request, opens=opens_reasoning),
+            prediction=self.pieces.encode_plain(request.prediction or "")[:MAX_PREDICTION_TOKENS],
             prefix_blocks=block_hashes(prompt, salted(request.adapter_key, request.cache_salt)),
         )
 

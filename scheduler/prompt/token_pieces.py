@@ -11,7 +11,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import chain, product
+from itertools import chain, pairwise, product
 from threading import Lock
 
 from scheduler.shared.token_ids import KEY_BYTES, TokenIds, compact
@@ -86,6 +86,14 @@ class TokenPieces:
             self._tokens += len(ids)
             self._kept_tokens += len(ids) - made_tokens - made_last
         return ids
+
+    def encode_plain(self, text: str) -> TokenIds:
+        """Return the ids of a text of which nothing is kept, and whose marks are text: it is cut within each,
+        behind the first character."""
+        starts = _anywhere(self._pattern).finditer(text) if self._ids else ()
+        cuts = [0, *(found.start() + 1 for found in starts), len(text)]
+        pieces = [text[start:end] for start, end in pairwise(cuts) if start < end]
+        return compact(list(chain.from_iterable(self._encode_all(pieces))))
 
     def _runs(self, text: str) -> Iterator[str]:
         """Yield runs of whole pieces, and last the rest. Texts that begin alike have the same runs there."""
@@ -198,6 +206,11 @@ def _joined(parts: Iterable[TokenIds]) -> TokenIds:
 def _pattern(cuts: Mapping[str, int]) -> re.Pattern[str]:
     """The longest mark first, as tokenizers look for the longest at the leftmost place."""
     return re.compile("(" + "|".join(re.escape(mark) for mark in sorted(cuts, key=len, reverse=True)) + ")")
+
+
+def _anywhere(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """Return the pattern of every place where `pattern` matches, also within another match."""
+    return re.compile(f"(?={pattern.pattern})")
 
 
 def _secret(salt: str, mark: str) -> bytes:

@@ -6,7 +6,7 @@ when the engine dies: requests without a final event are then the pool's to resu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, assert_never
 
 import structlog
@@ -41,8 +41,8 @@ class RequestObserver(Protocol):
 
     def submitted(self, record: StreamRecord, now: float) -> None: ...
     def resumed(self) -> None: ...
-    def token(self, record: StreamRecord, now: float) -> None:
-        """Called before `record` counts it."""
+    def tokens(self, record: StreamRecord, now: float) -> None:
+        """A step gave tokens. Called once, before `record` counts the first of them."""
         ...
 
     def late_token(self) -> None:
@@ -138,12 +138,15 @@ class Multiplexer:
             self._route_prefill(prefill, now)
         for scores in output.prompt_logprobs:
             self._route_prompt_logprobs(scores)
+        written: dict[int, list[TokenOut]] = {}
         for token in output.tokens:
-            end = ends.get(token.request_id)
-            self._route_token(token, end is not None and end.reason == "stop", now)
+            written.setdefault(token.request_id, []).append(token)
+        for request_id, tokens in written.items():
+            end = ends.get(request_id)
+            self._route_tokens(request_id, tokens, end is not None and end.reason == "stop", now)
         for retired in output.retired:
             self._route_retired(retired)
-        moved = {one.request_id for one in output.tokens}
+        moved = set(written)
         moved.update(one.request_id for one in output.prefills)
         moved.update(one.request_id for one in output.waits)
         return [
@@ -178,14 +181,22 @@ class Multiplexer:
         if record.listening and record.pipeline.prompt is not None:
             record.pipeline.prompt.add(out.start, out.entries)
 
-    def _route_token(self, out: TokenOut, is_stop_token: bool, now: float) -> None:
-        record = self._held(out.request_id)
-        if not record.listening or record.over:
-            self._observer.late_token()
-            return
-        self._observer.token(record, now)
-        record.count_token(out.token, now)
-        self._turns.read(record, EndToken(out) if is_stop_token else out)
+    def _route_tokens(
+        self, request_id: int, tokens: Sequence[TokenOut], ends_with_stop_token: bool, now: float
+    ) -> None:
+        """Deliver what one step wrote of a request. It is in the mailbox, which makes one piece of it, before
+        its reader runs (unless the step's budget is spent); yet each token is counted by itself, as a stop
+        string may end the answer at any."""
+        record = self._held(request_id)
+        for place, out in enumerate(tokens):
+            if not record.listening or record.over:
+                self._observer.late_token()
+                continue
+            if place == 0:
+                self._observer.tokens(record, now)
+            record.count_token(out.token, now, begins_step=place == 0)
+            is_stop_token = ends_with_stop_token and place == len(tokens) - 1
+            self._turns.read(record, EndToken(out) if is_stop_token else out)
 
     def _route_retired(self, retired: Retired) -> None:
         record = self._held(retired.request_id)
@@ -196,6 +207,7 @@ class Multiplexer:
             return
         del self._records[retired.request_id]
         record.move(Event.END)
+        record.judged = retired.predicted
         self._finish(record, retired)
         if record.state is State.ENDING:
             self._on_left(record)

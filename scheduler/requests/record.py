@@ -38,8 +38,8 @@ from scheduler.shared.messages import (
 )
 from scheduler.statistics import RunningStatistics
 
-_TRUSTED_TOKENS = 4
-"""More tokens than one step yields, and more than can have been in flight when an engine died."""
+_TRUSTED_STEPS = 4
+"""More steps than can have been in flight when an engine died. Not tokens: one step may yield sixteen."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """2^64 over the golden ratio: seeds of different requests' choices do not collide."""
 
@@ -100,6 +100,8 @@ class StreamRecord:
     """How often it was resumed on another engine."""
     resumed_tokens: int = 0
     """`output_tokens` when it was last resumed."""
+    steps: int = 0
+    """Steps of its current engine that gave it tokens."""
     lost_at: float | None = None
     """When its engine died; None once the next one has sent a token."""
     deaths: int = 0
@@ -120,6 +122,9 @@ class StreamRecord:
     end_token: TokenLogprobs | None = None
     called: set[str] = field(default_factory=set)
     """The names of the tools that the answer calls."""
+    judged: tuple[int, int] | None = None
+    """Tokens drafted from its prediction, accepted and rejected, which its last engine reports with its end;
+    None before that, and if the answer's own text ended it."""
     outcome: str | None = None
     """The one terminal outcome, as the metrics name it; set with the final event."""
     time_line: TimeLine = field(init=False)
@@ -153,6 +158,7 @@ class StreamRecord:
             cached_tokens=self.cached_tokens,
             output_tokens=0 if self.prepared.request.only_prompt else self.output_tokens,
             reasoning_tokens=self.pipeline.reasoning_tokens,
+            predicted=None if self.prepared.request.prediction is None else self.judged,
         )
 
     @property
@@ -162,9 +168,9 @@ class StreamRecord:
 
     @property
     def trusted(self) -> bool:
-        """Return whether it has received enough tokens from its current engine not to be suspected of
+        """Return whether it has received tokens in enough steps of its current engine not to be suspected of
         crashing it."""
-        return self.output_tokens - self.resumed_tokens >= _TRUSTED_TOKENS
+        return self.steps >= _TRUSTED_STEPS
 
     @property
     def ending(self) -> FinishReason | None:
@@ -176,7 +182,7 @@ class StreamRecord:
     def resubmit_message(self) -> Submit:
         """Return the message that resumes it on another engine, after the tokens that it has."""
         self.resumed += 1
-        self.resumed_tokens = self.output_tokens
+        self.resumed_tokens, self.steps = self.output_tokens, 0
         if self.pipeline.prompt is not None:
             self.pipeline.prompt.lose()
         return self.submit_message()
@@ -204,6 +210,7 @@ class StreamRecord:
             adapter=self.prepared.request.adapter_key,
             holds=self.prepared.holds,
             dimensions=(None if self.prepared.request.kind == "chat" else self.prepared.request.dimensions),
+            prediction=tuple(self.prepared.prediction),
         )
 
     def _sampling(self) -> Sampling:
@@ -258,8 +265,10 @@ class StreamRecord:
         self.output_tokens -= sum(not isinstance(part, End) for part in self.unread)
         self.unread.clear()
 
-    def count_token(self, token: int, now: float) -> None:
+    def count_token(self, token: int, now: float, *, begins_step: bool = True) -> None:
+        """`begins_step`: it is the first of those that its step gave."""
         self.move(Event.TOKEN, now)
+        self.steps += begins_step
         self.emitted.append(token)
         self.output_tokens += 1
         if self.first_token_at is None:

@@ -84,6 +84,22 @@ class EngineMetrics:
             STEP_SECONDS,
             kind=label_values.STEPS,
         )
+        self.draft_tokens = declare.counters(
+            "penstock_draft_tokens",
+            "Tokens that steps verified beyond one a row, by where they were drafted from.",
+            source=label_values.DRAFT_SOURCES,
+        )
+        self.accepted_draft_tokens = declare.counters(
+            "penstock_accepted_draft_tokens",
+            "Those of them that are in the answers.",
+            source=label_values.DRAFT_SOURCES,
+        )
+        self.draft_steps = declare.counter("penstock_draft_steps", "Steps that verified drafted tokens.")
+        self.draft_seconds = declare.counters(
+            "penstock_draft_seconds",
+            "Time that those steps saved against steps of one token a row, or lost where they took longer.",
+            outcome=label_values.DRAFT_SECONDS,
+        )
         self.step_rows = declare.histogram(
             "penstock_engine_step_decode_rows", "Rows that got a token in a step.", STEP_ROWS
         )

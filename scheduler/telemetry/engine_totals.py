@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import structlog
 
+from scheduler.shared.counters import DraftCounters
 from scheduler.shared.messages import CacheCounters, Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.engine_metrics import EngineMetrics
-from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
+from scheduler.telemetry.labels import (
+    DIRECTIONS,
+    DRAFT_SECONDS,
+    DRAFT_SOURCES,
+    ENGINE_PARTS,
+    MEMORY_PARTS,
+    RELIEF_LEVELS,
+    STEPS,
+)
 
 _log = structlog.get_logger("engine")
 
@@ -33,6 +42,8 @@ class EngineTotals:
         metrics.row_tokens.set(now.row_tokens)
         metrics.shared_row_tokens.set(now.shared_row_tokens)
         # Most steps do not change these fourteen instruments: skipping them halves the cost of this method.
+        if now.drafts != last.drafts:
+            self._take_drafts(now.drafts, last.drafts)
         if now.cache != last.cache:
             self._take_cache(now.cache, last.cache)
         if now.memory != last.memory:
@@ -45,7 +56,7 @@ class EngineTotals:
         steps and the next one are counted as equal."""
         metrics, steps = self._metrics, now.steps - last.steps
         busy = now.busy_seconds - last.busy_seconds
-        rows = now.generated_tokens - last.generated_tokens
+        rows = now.generated_tokens - last.generated_tokens - (_accepted(now) - _accepted(last))
         prefilled = now.prefilled_tokens - last.prefilled_tokens
         kind = STEPS[0 if not prefilled else 1 if rows else 2]
         for _ in range(steps):
@@ -57,6 +68,17 @@ class EngineTotals:
         for part, seconds in zip(ENGINE_PARTS, parts, strict=True):
             # Rounding may make a difference slightly negative, which a counter rejects.
             metrics.seconds[part].inc(max(0.0, seconds))
+
+    def _take_drafts(self, now: DraftCounters, last: DraftCounters) -> None:
+        metrics = self._metrics
+        metrics.draft_steps.inc(now.steps - last.steps)
+        saved = now.saved_seconds - last.saved_seconds
+        metrics.draft_seconds[DRAFT_SECONDS[saved < 0]].inc(abs(saved))
+        for source, (proposed, accepted) in now.sources.items():
+            label = source if source in DRAFT_SOURCES else DRAFT_SOURCES[-1]
+            before = last.sources.get(source, (0, 0))
+            metrics.draft_tokens[label].inc(proposed - before[0])
+            metrics.accepted_draft_tokens[label].inc(accepted - before[1])
 
     def _take_memory(self, now: DeviceMemory) -> None:
         self._metrics.device_active.set(now.active)
@@ -114,3 +136,8 @@ class EngineTotals:
             gauge.set(0)
         self._take_memory(DeviceMemory())
         metrics.memory_relief.set(0)
+
+
+def _accepted(counters: Counters) -> int:
+    """Return the tokens that rows have got beyond one a step."""
+    return sum(accepted for _, accepted in counters.drafts.sources.values())

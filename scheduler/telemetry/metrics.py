@@ -168,7 +168,9 @@ class ModelMetrics:
             start=label_values.STARTS,
         )
         self.itl = declare.histogram(
-            "penstock_inter_token_seconds", "Time between two tokens of one request (ITL).", ITL_SECONDS
+            "penstock_inter_token_seconds",
+            "Time between two steps that gave a request tokens, one or several (ITL).",
+            ITL_SECONDS,
         )
         self.tpot = declare.histogram(
             "penstock_time_per_output_token_seconds",

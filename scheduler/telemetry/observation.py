@@ -46,8 +46,9 @@ def band_of(priority: int) -> str:
     return BANDS[1 if priority == 0 else 0 if priority < 0 else 2]
 
 
-def observe_token(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
-    """A token arrived; `record` does not count it yet."""
+def observe_tokens(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
+    """A step's tokens arrived; `record` counts none of them yet. However many they are, they are one piece of
+    the stream and one inter-token gap, as in vLLM: what comes at once comes without a gap."""
     if record.lost_at is not None:
         metrics.resume_seconds.observe(now - record.lost_at)
         record.lost_at = None
@@ -73,8 +74,8 @@ class RequestSamples:
     def resumed(self) -> None:
         self._containment.sample(self._metrics.resumed.inc)
 
-    def token(self, record: StreamRecord, now: float) -> None:
-        self._containment.sample(observe_token, self._metrics, record, now)
+    def tokens(self, record: StreamRecord, now: float) -> None:
+        self._containment.sample(observe_tokens, self._metrics, record, now)
 
     def late_token(self) -> None:
         self._containment.sample(self._metrics.late_tokens.inc)

@@ -12,6 +12,7 @@ import trio.testing
 
 from scheduler.engine.backend import Backend, started
 from scheduler.engine.chunk_ceiling import ChunkCeiling
+from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.processes.channel import Channel
@@ -117,6 +118,7 @@ class LoopbackLauncher:
             PrefillPace(load.prefill_chunk_tokens),
             clock=trio.current_time,
             ceiling=ChunkCeiling.of(load),
+            speculation=None if load.speculation == "none" else Speculation(),
         )
         await shell.link.send_all(encode(started(self.backend, load)))
         while True:

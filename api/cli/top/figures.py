@@ -29,6 +29,8 @@ class Figures:
     itl_seconds: tuple[float, float] | None
     output_rates: tuple[float, ...]
     """Rates between each two snapshots, the oldest first."""
+    drafts: tuple[float, float] | None = None
+    """Tokens that a row got in a step on average, and the accepted share of the drafted ones."""
 
 
 class Window:
@@ -74,7 +76,17 @@ class Window:
             ttft_seconds=_median_and_95th(then.ttft, now.ttft),
             itl_seconds=_median_and_95th(then.itl, now.itl),
             output_rates=tuple(self._rates),
+            drafts=_drafts(then, now),
         )
+
+
+def _drafts(then: Snapshot, now: Snapshot) -> tuple[float, float] | None:
+    drafted = now.draft_tokens - then.draft_tokens
+    accepted = now.accepted_draft_tokens - then.accepted_draft_tokens
+    written = now.generated_tokens - then.generated_tokens
+    return (
+        (written / (written - accepted), accepted / drafted) if drafted > 0 and written > accepted else None
+    )
 
 
 def _median_and_95th(then: Buckets, now: Buckets) -> tuple[float, float] | None:

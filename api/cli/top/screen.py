@@ -109,11 +109,16 @@ def _rates(figures: Figures, width: int) -> list[Text]:
     spark = sparkline(figures.output_rates, width - len(output) - 2)
     prefill = f"prefill {count(figures.prefill_rate)}/s   cached {count(figures.cached_rate)}/s"
     times = f"TTFT    {_pair(figures.ttft_seconds)}   ITL {_pair(figures.itl_seconds)}  (p50 / p95)"
-    return [
+    found = [
         Text.assemble(output, "  ", (spark, "cyan"), no_wrap=True, overflow="ellipsis"),
         Text(f"{prefill}, {share} of prompts", no_wrap=True, overflow="ellipsis"),
         Text(times, no_wrap=True, overflow="ellipsis"),
     ]
+    if figures.drafts is not None:
+        each, accepted = figures.drafts
+        text = f"drafts  {each:.1f} tokens a row and step, {100 * accepted:.0f}% of the drafted accepted"
+        found.append(Text(text, no_wrap=True, overflow="ellipsis"))
+    return found
 
 
 def _pair(values: tuple[float, float] | None) -> str:

@@ -102,6 +102,8 @@ class Snapshot(Struct, frozen=True):
     models: list[Model] = []
     ttft: Buckets = []
     itl: Buckets = []
+    draft_tokens: float = 0.0
+    accepted_draft_tokens: float = 0.0
 
 
 class Cache(Struct, frozen=True):

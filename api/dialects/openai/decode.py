@@ -13,7 +13,15 @@ from api.dialects.openai.structured import structure
 from api.dialects.openai.tools import neutral_choice
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.prompt.volatile_headers import stable
-from scheduler.request import ChatPrompt, GenerationRequest, Message, Reasoning, Sampling, TextPrompt
+from scheduler.request import (
+    MAX_PREDICTION_CHARACTERS,
+    ChatPrompt,
+    GenerationRequest,
+    Message,
+    Reasoning,
+    Sampling,
+    TextPrompt,
+)
 
 _UNSIGNED_64 = (1 << 64) - 1
 
@@ -39,6 +47,7 @@ def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
+        prediction=None if body.prediction is None else body.prediction.text[:MAX_PREDICTION_CHARACTERS],
     )
 
 

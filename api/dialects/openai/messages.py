@@ -199,6 +199,24 @@ class ToolCall(Body):
     index: Annotated[int | None, WithoutEffect("the place in the list is the index")] = None
 
 
+class PredictedPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Body):
+    """What the client expects of the answer: an edited file, most of which stays."""
+
+    bulk = ("content",)
+
+    type: Literal["content"]
+    content: Annotated[Listed[PredictedPart], BeforeValidator(_in_parts)]
+
+    @property
+    def text(self) -> str:
+        return "".join([part.text for part in self.content])
+
+
 class ChatMessage(Body):
     """A message as chat templates take it. `developer` is OpenAI's newer name for `system`."""
 

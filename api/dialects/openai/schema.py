@@ -19,10 +19,15 @@ from api.bodies.sampling_values import (
     TopK,
     TopP,
 )
-from api.dialects.openai.messages import ChatMessage
+from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
-from scheduler.request import MAX_TOP_LOGPROBS, PRIORITIES
+from scheduler.request import (
+    MAX_PREDICTION_CHARACTERS,
+    MAX_PREDICTION_TOKENS,
+    MAX_TOP_LOGPROBS,
+    PRIORITIES,
+)
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
@@ -36,6 +41,10 @@ _BOOKKEEPING = "used only for the provider's own accounting"
 _RETENTION = "the prefix cache keeps every prefix until it needs the memory"
 _WHOLE_CONTEXT = "the penalty always counts the whole context"
 _CONTEXT_SIZE = Partly(f"refused beside its penalty: {_WHOLE_CONTEXT}")
+_PREDICTION = Partly(
+    "it saves time and changes no token; it is cut"
+    f" after {MAX_PREDICTION_TOKENS:,} tokens or {MAX_PREDICTION_CHARACTERS:,} characters"
+)
 MAX_SALT_CHARACTERS = 256
 
 
@@ -188,6 +197,7 @@ class ChatCompletionRequest(SamplingFields):
     chat_template_kwargs: JsonObject | None = None
     continue_final_message: StrictBool = False
     add_generation_prompt: StrictBool | None = None
+    prediction: Annotated[Prediction | None, _PREDICTION] = None
 
     store: Annotated[
         StrictBool | None, Refused("the server does not store chat completions", neutral=(False,))
@@ -217,7 +227,6 @@ class ChatCompletionRequest(SamplingFields):
     ] = None
     prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
     prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION)] = None
-    prediction: Annotated[Any, WithoutEffect("a prediction does not change the answer")] = None
     moderation: Annotated[Any, Refused("the server does not moderate content")] = None
     verbosity: Annotated[str | None, Refused("the model has no verbosity setting", neutral=("medium",))] = (
         None
@@ -226,6 +235,11 @@ class ChatCompletionRequest(SamplingFields):
     audio: Annotated[Any, Refused("the model writes text only")] = None
     functions: Annotated[Any, Refused("deprecated: use tools")] = None
     function_call: Annotated[Any, Refused("deprecated: use tool_choice")] = None
+
+    def release(self) -> None:
+        super().release()
+        if self.prediction is not None:
+            self.prediction.release()
 
     @field_validator("chat_template_kwargs")
     @classmethod

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -18,7 +19,7 @@ from scheduler.prompt import model_folder
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Ready, ScriptedPlan
-from tests.api.client import client_of
+from tests.api.client import MODEL, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -249,6 +250,45 @@ async def test_the_listing_names_the_fallbacks_of_the_model(autojump_clock: trio
             after = (await client.get("/v1/models/tiny")).json()
     assert [each["fallbacks"] for each in before] == [[], []]
     assert after["fallbacks"] == ["one_row"]
+
+
+@pytest.mark.parametrize(
+    ("described", "speculation", "reason"),
+    [
+        ({"verifies": True}, "auto", None),
+        ({}, "none", "--speculation none"),
+        (
+            {"fallbacks": ("no_drafts",)},
+            "auto",
+            "the check at load found it wrong for this model: see fallbacks",
+        ),
+        (
+            {"fallbacks": ("one_row",)},
+            "auto",
+            "the check at load found it wrong for this model: see fallbacks",
+        ),
+        ({}, "auto", "its layers, recurrent or of a window, cannot take tokens back"),
+    ],
+)
+@trio_test
+async def test_the_listing_says_whether_drafts_are_verified_and_why_not(
+    described: dict[str, Any],
+    speculation: Literal["auto", "none"],
+    reason: str | None,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Described(ScriptedBackend):
+        def describe(self) -> Ready:
+            return msgspec.structs.replace(super().describe(), **{"verifies": False, **described})
+
+    scheduler = make_scheduler(LoopbackLauncher(lambda load: Described(load.scripted)))
+    model = replace(MODEL, speculation=speculation)
+    async with client_of(scheduler, model=model) as client:
+        before = (await client.get("/v1/models/tiny")).json()
+        async with running(scheduler):
+            after = (await client.get("/v1/models/tiny")).json()
+    assert before["drafts"] is None
+    assert after["drafts"] == {"verified": reason is None, "reason": reason}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

@@ -257,6 +257,14 @@ def test_an_engine_is_one_process_if_nothing_else_is_asked() -> None:
     assert load_message(two).ranks == RankGroup(2, "ring", ())
 
 
+def test_rows_verify_drafts_unless_the_operator_says_not() -> None:
+    for given, expected in (({}, "auto"), ({"speculation": "none"}, "none")):
+        config = scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).engine
+        assert load_message(config).speculation == expected
+    with pytest.raises(OptionError, match="--speculation"):
+        load({"speculation": "ngram"})
+
+
 def test_more_adapters_than_there_may_be_are_refused() -> None:
     settings = load({"adapter": ",".join(f"a{number}=/none" for number in range(65))})
     with pytest.raises(StartupError, match="there may be 64 adapters, not 65"):

@@ -26,9 +26,16 @@ def make_record(
     priority: int = 0,
     timeout_seconds: float | None = None,
     max_tokens: int = 8,
+    prediction: str | None = None,
 ) -> StreamRecord:
     request = ask(
-        text, stop=stop, tenant=tenant, session=session, priority=priority, timeout_seconds=timeout_seconds
+        text,
+        stop=stop,
+        tenant=tenant,
+        session=session,
+        priority=priority,
+        timeout_seconds=timeout_seconds,
+        prediction=prediction,
     )
     tokens = compact(prompt or [1, 2, 3])
     blocks = block_hashes(tokens, request.cache_salt)

@@ -92,6 +92,78 @@ def test_a_stop_token_is_counted_but_is_no_text() -> None:
     assert board.sent[1:] == []
 
 
+def test_only_the_last_of_a_steps_tokens_is_the_stop_token() -> None:
+    """The accepted ones before it are text, whatever stands between them in the step."""
+    board = Board()
+    one, two = board.submit(make_record(1)), board.submit(make_record(2))
+    tokens = [(1, ord("a")), (2, ord("x")), (1, ord("b")), (2, EOS), (1, ord("c"))]
+    board.multiplexer.route(step(tokens=tokens, retired=[(2, "stop")]))
+    assert events_of(one) == [TextDelta("abc")]
+    assert events_of(two) == [TextDelta("x"), Finished(FinishReason.STOP, Usage(3, 0, 2))]
+
+
+def test_a_stop_string_within_a_step_ends_the_answer_where_it_stands() -> None:
+    """Tokens behind it are none of the answer, though the engine has written them, and retired the row."""
+    board = Board()
+    record = board.submit(make_record(1, stop=("END",)))
+    tokens = [(1, byte) for byte in b"an END and on"]
+    board.multiplexer.route(step(tokens=tokens, retired=[(1, "length")]))
+    assert events_of(record) == [TextDelta("an "), Finished(FinishReason.STOP, Usage(3, 0, 6), "END")]
+    assert record.emitted.tolist() == list(b"an END")
+    assert board.sample("penstock_late_tokens_total") == len(" and on")
+
+
+def test_a_steps_tokens_come_without_gaps() -> None:
+    """Of sixteen tokens there is one inter-token gap, that since the step before."""
+    board = Board()
+    record = board.submit(make_record(1))
+    for board.now in (1.0, 3.0, 3.5):
+        board.multiplexer.route(step(tokens=[(1, ord("a"))] * 16))
+    assert record.output_tokens == 48
+    assert board.sample("penstock_time_to_first_token_seconds_sum", start="cold") == 1.0
+    assert board.sample("penstock_inter_token_seconds_count") == 2
+    assert board.sample("penstock_inter_token_seconds_sum") == 2.5
+
+
+def test_one_step_makes_no_request_trusted() -> None:
+    """Whatever it wrote; nor do the steps of an engine that has died."""
+    board = Board()
+    record = board.submit(make_record(1, max_tokens=1000))
+    for _ in range(4):
+        assert not record.trusted
+        board.multiplexer.route(step(tokens=[(1, ord("a"))] * 16))
+    assert record.trusted
+    [lost] = board.multiplexer.lose_all()
+    board.multiplexer.resume(lost)
+    board.multiplexer.route(step(tokens=[(1, ord("a"))] * 16))
+    assert not record.trusted
+
+
+@pytest.mark.parametrize(("prediction", "predicted"), [("ab", (5, 2)), ("", (5, 2)), (None, None)])
+def test_the_usage_has_what_became_of_a_prediction(
+    prediction: str | None, predicted: tuple[int, int] | None
+) -> None:
+    """Where there was one."""
+    board = Board()
+    record = board.submit(make_record(1, prediction=prediction))
+    end = Retired(1, "length", predicted=(5, 2))
+    board.multiplexer.route(StepOutput([TokenOut(1, ord("a"))], [], [end], Counters()))
+    assert events_of(record)[-1] == Finished(FinishReason.LENGTH, Usage(3, 0, 1, predicted=predicted))
+
+
+def test_what_became_of_a_prediction_is_unknown_where_no_engine_said_it() -> None:
+    """The answer's own text ended it, or the engine died when it was complete: not 0, but nothing."""
+    board = Board()
+    stopped = board.submit(make_record(1, stop=("b",), prediction="ab"))
+    board.multiplexer.route(step(tokens=[(1, ord("a")), (1, ord("b"))]))
+    board.multiplexer.route(StepOutput([], [], [Retired(1, "cancelled", predicted=(1, 0))], Counters()))
+    assert events_of(stopped)[-1] == Finished(FinishReason.STOP, Usage(3, 0, 2), "b")
+    orphan = board.submit(make_record(2, max_tokens=1, prediction="ab"))
+    board.multiplexer.route(step(tokens=[(2, ord("a"))]))
+    board.lose_all()
+    assert events_of(orphan)[-1] == Finished(FinishReason.LENGTH, Usage(3, 0, 1))
+
+
 def test_the_last_token_before_the_length_limit_is_text() -> None:
     """Only a stop token's text is left out."""
     board = Board()

@@ -9,9 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.budget.policy import Relief
+from scheduler.engine.drafts.row_drafts import SOURCES
+from scheduler.shared.counters import DraftCounters
 from scheduler.shared.messages import Counters, DeviceMemory, MemoryState
 from scheduler.telemetry.engine_totals import EngineTotals
-from scheduler.telemetry.labels import DIRECTIONS, ENGINE_PARTS, MEMORY_PARTS, RELIEF_LEVELS, STEPS
+from scheduler.telemetry.labels import (
+    DIRECTIONS,
+    DRAFT_SECONDS,
+    DRAFT_SOURCES,
+    ENGINE_PARTS,
+    MEMORY_PARTS,
+    RELIEF_LEVELS,
+    STEPS,
+)
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from tests.examples import examples
 
@@ -71,6 +81,33 @@ def test_each_change_of_relief_is_counted_and_the_last_reading_shown() -> None:
     assert over(metrics, "penstock_memory_guard_bytes", "part", MEMORY_PARTS) == [8, 9, -1, 0]
     totals.forget()
     assert read(metrics, "penstock_memory_relief") == 0
+
+
+def test_the_labels_of_drafts_are_the_engines_sources() -> None:
+    assert (*SOURCES, "other") == DRAFT_SOURCES
+
+
+def test_drafts_are_counted_by_source_over_restarts() -> None:
+    """Time that is saved and time that is lost are two counters, as a counter only grows; a source of an
+    unknown name is another one. Rows in a step are those that got tokens, not the tokens."""
+    metrics = Metrics().of_model("tiny")
+    totals = EngineTotals(metrics.of_engine("0"))
+    first = {"prediction": (7, 5)}
+    second = first | {"grammar": (3, 3), "oracle": (4, 1)}
+    for life in range(2):
+        totals.take(Counters(steps=1, generated_tokens=2 + 5, drafts=DraftCounters(1, 0.5, first)))
+        totals.take(Counters(steps=2, generated_tokens=9 + 4, drafts=DraftCounters(2, 0.25, second)))
+        totals.take(Counters(steps=3, generated_tokens=9 + 6, drafts=DraftCounters(2, 0.25, second)))
+        totals.forget()
+        lives = life + 1
+        drafted = over(metrics, "penstock_draft_tokens_total", "source", DRAFT_SOURCES)
+        assert drafted == [3 * lives, 7 * lives, 0, 0, 4 * lives]
+        accepted = over(metrics, "penstock_accepted_draft_tokens_total", "source", DRAFT_SOURCES)
+        assert accepted == [3 * lives, 5 * lives, 0, 0, lives]
+        assert read(metrics, "penstock_draft_steps_total") == 2 * lives
+        seconds = over(metrics, "penstock_draft_seconds_total", "outcome", DRAFT_SECONDS)
+        assert seconds == [0.5 * lives, 0.25 * lives]
+        assert read(metrics, "penstock_engine_step_decode_rows_sum") == (2 + 2 + 2) * lives
 
 
 @settings(max_examples=examples(15), deadline=None)

@@ -50,6 +50,18 @@ def at(time: float, tokens: float, *, prefilled: float = 0, cached: float = 0, m
     return Snapshot(time, tokens, prefilled, cached, model)
 
 
+def test_drafts_are_those_of_the_window() -> None:
+    """Tokens of a row in a step, and the share that was accepted; nothing where nothing was drafted."""
+
+    def drafted(time: float, tokens: float, proposed: float, accepted: float) -> Snapshot:
+        return Snapshot(time, tokens, draft_tokens=proposed, accepted_draft_tokens=accepted)
+
+    before = drafted(0, 1000, 900, 0)
+    assert window(before, drafted(5, 1100, 980, 60)).figures().drafts == (2.5, 0.75)
+    assert window(before, drafted(5, 1100, 900, 0)).figures().drafts is None
+    assert window(before).figures().drafts is None
+
+
 def test_rates_are_over_the_last_ten_seconds() -> None:
     figures = window(
         at(0, 0), at(10, 1000), at(15, 1500, prefilled=30, cached=70), at(20, 1500, prefilled=50, cached=150)

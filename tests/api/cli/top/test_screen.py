@@ -97,6 +97,12 @@ def test_a_frame_shows_rates_cache_slots_queue_and_who_runs_and_waits() -> None:
     assert text(VIEW) == FRAME
 
 
+def test_drafts_have_a_line_where_there_are_any() -> None:
+    drafting = replace(VIEW, figures=replace(FIGURES, drafts=(1.84, 0.625)))
+    line = "drafts  1.8 tokens a row and step, 62% of the drafted accepted"
+    assert [one for one in lines(drafting) if one not in lines(VIEW)] == [line]
+
+
 @given(st.integers(1, 130), st.one_of(st.none(), st.integers(1, 60)))
 @settings(derandomize=True)
 def test_a_frame_fits_every_terminal(width: int, height: int | None) -> None:
