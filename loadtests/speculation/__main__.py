@@ -1,5 +1,5 @@
-"""`python -m loadtests.speculation MODEL_FOLDER ROWS WORKLOADS TOKENS TURNS CLOCK`, in a process that was started with
-the engine's BLAS. ROWS and WORKLOADS are lists with commas between."""
+"""`python -m loadtests.speculation MODEL_FOLDER ROWS WORKLOADS TOKENS TURNS CLOCK`, in a process that was
+started with the engine's BLAS. ROWS and WORKLOADS are lists with commas between."""
 
 from __future__ import annotations
 

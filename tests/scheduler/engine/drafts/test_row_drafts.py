@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Tokens
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -73,7 +74,7 @@ def test_a_rest_doubles_up_to_64_tokens() -> None:
             proposed_at.append(position)
             drafts.judge("short_match", 7, 0)
         row.tokens.append(1 + position % 4)
-    gaps = [second - first for first, second in zip(proposed_at, proposed_at[1:], strict=False)]
+    gaps = [second - first for first, second in pairwise(proposed_at)]
     assert gaps == [2, 4, 8, 16, 32, *[64] * 5]
 
 
