@@ -1,9 +1,9 @@
 """Rows with and without speculation, in turn, in one process: `python -m loadtests.speculation`.
 
 Each turn is a closed loop: a row that ends is asked again, so that as many rows as were asked for decode all
-the time, and their prompts are in the prefix cache. One `Speculation` is used throughout, as in an engine that
-lives: what it has learnt of one workload it brings to the next. Tokens with and without are compared; in
-float32 a tie may fall the other way, because a wider product is summed in another order.
+the time, and their prompts are in the prefix cache. One `Speculation` is used throughout, as in an engine
+that lives: what it has learnt of one workload it brings to the next. Tokens with and without are compared;
+in float32 a tie may fall the other way, because a wider product is summed in another order.
 
 With the clock "processor" the engine learns costs in processor time: on a busy machine the other clock
 measures the neighbours, and one step that waited for them turns drafts off for hundreds.
