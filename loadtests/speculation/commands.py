@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from loadtests.pool.commands import numbers
+from loadtests.speculation import simulation
 from loadtests.speculation.workloads import WORKLOADS
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
@@ -30,10 +31,21 @@ from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_fo
     show_default=True,
     help="By which the engine learns costs: on a busy machine its processor time says more.",
 )
+@click.option("--simulated", is_flag=True, help="Simulate a device on which extra tokens cost nothing.")
 def speculation(
-    model: Path | None, rows: tuple[int, ...], workloads: str, tokens: int, turns: int, clock: str
+    model: Path | None,
+    rows: tuple[int, ...],
+    workloads: str,
+    tokens: int,
+    turns: int,
+    clock: str,
+    simulated: bool,
 ) -> None:
     """Compare tokens/s with and without speculation, in turn, by rows and by what they write."""
+    if simulated:
+        for line in simulation.described(rows):
+            click.echo(line)
+        return
     if unknown := set(workloads.split(",")) - WORKLOADS.keys():
         raise click.BadParameter(f"no workload {', '.join(sorted(unknown))}: {', '.join(WORKLOADS)}")
     cache = user_cache_folder(os.environ)
