@@ -88,7 +88,7 @@ class _Run:
 
     loop: EngineLoop
     submit: Callable[[int, int], Submit]
-    """Of a row, and of how often it was asked before."""
+    """Makes the request of a row that was asked so often before."""
     answers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     tokens: int = 0
     counters: Counters = field(default_factory=Counters)

@@ -26,7 +26,7 @@ from scheduler.shared.token_ids import compact
 _PROMPT_TOKENS, _ANSWER_TOKENS = 600, 400
 _VOCABULARY = 8192
 _FREE_VOCABULARY = 12
-"""Of free text: so few that three tokens often come back, and what followed them seldom does."""
+"""Free text has few different tokens: three of them often come back, and what followed them seldom does."""
 TEXTS: dict[str, int] = {"repeat": 0, "edit 1 in 50": 50, "edit 1 in 12": 12, "free text": 1}
 """By name, the distance of two tokens of an answer that are not copied from the prompt."""
 

@@ -1,7 +1,7 @@
 """What rows write: answers that copy from their prompts, as agents' do, and free text.
 
 The files are those of `loadtests/`, another one for each row, so that rows share no prefix. Where a small
-model might not do what it is told, its answer is begun for it: what is measured is the engine, not the
+model might not follow its prompt, its answer is begun for it: what is measured is the engine, not the
 model's obedience.
 """
 
@@ -116,7 +116,7 @@ def _tools(row: int) -> Task:
 def _free(row: int) -> Task:
     words = random.Random(row)
     message = (
-        f"Tell a long story of a {words.choice(_WORDS)}, a {words.choice(_WORDS)} and a city by the sea."
+        f"Write a long report on a {words.choice(_WORDS)}, a {words.choice(_WORDS)} and a city by the sea."
     )
     return Task(message, sampling=Sampling(temperature=0.8, seed=row))
 

@@ -134,7 +134,7 @@ def test_arrays_are_never_larger_than_counted_before_rows_join(data: st.DataObje
 )
 @example(rows_like=[(300, 1), (1, 16)], drafted=16)
 def test_drafts_make_arrays_no_larger_than_counted(rows_like: list[tuple[int, int]], drafted: int) -> None:
-    """Rows of any lengths, each of which accepts so many of what it writes in a step: there is room for the
+    """Rows of any lengths, each of which accepts its own number of tokens in a step: there is room for the
     longest with its drafts. A short one that accepts more than others is soon beyond their columns, and where
     it would need room for that, those that lag are moved to it."""
     lengths = [length for length, _ in rows_like]
