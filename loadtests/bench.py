@@ -92,6 +92,10 @@ _COMMANDS = {
     "scenarios": Entry(
         "loadtests.command_line:list_scenarios", "List the scenarios and the servers that can be started."
     ),
+    "speculation": Entry(
+        "loadtests.speculation.commands:speculation",
+        "Compare tokens/s with and without speculation, by rows and by what they write.",
+    ),
     "steps": Entry(
         "loadtests.command_line:steps",
         "Measure a decode step by rows and shared prefix: the engine against a bare BatchGenerator.",

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import Backend, StepResult
@@ -24,16 +24,26 @@ from scheduler.engine.prefill import Chunk
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.ranks.messages import Prepare
 from scheduler.engine.ranks.other_rank import PlanClock, RanksDisagree
+from scheduler.engine.scripted_answers import digest, scripted_token
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
-from scheduler.shared.messages import AdapterSource, Cancel, Inspect, ScriptedPlan, ToEngine, TurnEnded
+from scheduler.shared.messages import (
+    AdapterSource,
+    Cancel,
+    Inspect,
+    ScriptedPlan,
+    StepOutput,
+    ToEngine,
+    TurnEnded,
+)
 from scheduler.shared.pins import pin_name
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.journal import Journal, prompt_of, request
 from tests.examples import examples
 from tests.fakes.memory_followers import Ranks
+from tests.scheduler.engine.guesses import eager, spoilt
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=CHUNK)
 
@@ -80,6 +90,22 @@ def test_a_plan_is_sent_before_it_is_carried_out() -> None:
     journal.admit(request(1, [1], 2))
     journal.step()
     assert order == ["rank 1", "rank 0"]
+
+
+def test_drafts_are_sent_to_every_rank() -> None:
+    """One that had none would compute other columns."""
+    ranks = Ranks(_scripted, compared_steps=1)
+    journal = Journal(ranks.together, lambda row: _answer(row.prompt(), 9)[row.generated_tokens :])
+    course = journal.admit(request(1, [1, 2], 9))
+    journal.step()
+    journal.step()
+    assert course.tokens == _answer([1, 2], 9)
+    journal.admit(request(2, [1, 3], 9))
+    ranks.followers.change = lambda sent: (
+        with_changes(sent, drafts=()) if isinstance(sent, StepPlan) else sent
+    )
+    with pytest.raises(RanksDisagree):
+        journal.finish()
 
 
 def test_what_is_refused_at_admission_is_refused_everywhere() -> None:
@@ -305,33 +331,54 @@ _EVENT = st.one_of(
 )
 
 
+def _hear(frames: abc.Sequence[object], heard: dict[int, list[int]]) -> None:
+    for frame in frames:
+        if isinstance(frame, StepOutput):
+            for token in frame.tokens:
+                heard.setdefault(token.request_id, []).append(token.token)
+
+
+def _answer(prompt: abc.Sequence[int], tokens: int) -> list[int]:
+    return [scripted_token(digest(prompt), position, _PLAN.vocabulary) for position in range(tokens)]
+
+
 @given(st.lists(_EVENT, max_size=40), st.integers(200, 900))
 @settings(deadline=None, derandomize=True, max_examples=examples(60))
+@example([("submit", prompt_of(60, 1), 60), ("submit", prompt_of(50, 1), 60), ("turns", 6)], 900)
 def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget_tokens: int) -> None:
-    """Whatever the engine loop does over several ranks (cancels, preemptions, evictions, a cleared cache,
-    prefixes that age): all ranks give equal tokens, and hold equal bytes and prefixes."""
+    """Whatever the engine loop does over several ranks (drafts, cancels, preemptions, evictions, a cleared
+    cache, prefixes that age): all ranks give equal tokens, and hold equal bytes and prefixes. Every answer is
+    predicted, with a few wrong tokens."""
     budget = budget_tokens * (KV_BYTES_PER_TOKEN + 4)
     ranks = Ranks(lambda clock: _scripted(clock, budget), compared_steps=1)
-    loop = EngineLoop(ranks.together, 4, PrefillPace(64), clock=lambda: ranks.now)
-    submitted = 0
+    speculation = eager()
+    loop = EngineLoop(ranks.together, 4, PrefillPace(64), clock=lambda: ranks.now, speculation=speculation)
+    answers: list[list[int]] = []
+    heard: dict[int, list[int]] = {}
     for event in events:
         commands: list[ToEngine] = []
         match event:
             case ("submit", list() as prompt, int() as most):
-                commands = [request(submitted, prompt, most)]
-                submitted += 1
+                answers.append(_answer(prompt, most))
+                predicted = spoilt(answers[-1], len(answers))
+                asked = request(len(answers) - 1, prompt, most)
+                commands = [msgspec.structs.replace(asked, prediction=predicted)]
             case ("cancel", int() as request_id):
                 commands = [Cancel(request_id)]
             case ("clear",):
                 commands = [Inspect(1, clear=True)]
             case ("turns", int() as count):
                 for _ in range(count):
-                    loop.turn([])
+                    _hear(loop.turn([]), heard)
             case ("wait", float() as seconds):
                 ranks.now += seconds
-        loop.turn(commands)
+        _hear(loop.turn(commands), heard)
     while not loop.idle:
-        loop.turn([])
+        _hear(loop.turn([]), heard)
+    for number, tokens in heard.items():
+        assert tokens == answers[number][: len(tokens)]
+    if any(len(answer) > 50 for answer in answers) and not any(event[0] == "cancel" for event in events):
+        assert speculation.counters.steps > 0
     for backend in ranks.followers.backends:
         assert _prefixes(backend).statistics() == _prefixes(ranks.own).statistics()
         assert not _prefixes(backend).check_integrity()

@@ -7,7 +7,7 @@ from itertools import count
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
@@ -125,6 +125,31 @@ def test_arrays_are_never_larger_than_counted_before_rows_join(data: st.DataObje
     for _ in range(coming):
         rows.append(*_block([[3]] * len(own)))
         assert rows.nbytes <= RowBytes(_TOKEN_BYTES).batch(own, coming)
+
+
+@settings(derandomize=True, deadline=None, max_examples=examples(40))
+@given(
+    rows_like=st.lists(st.tuples(st.integers(1, 300), st.sampled_from([1, 3, 16])), min_size=2, max_size=5),
+    drafted=st.sampled_from([2, 8, 16]),
+)
+@example(rows_like=[(300, 1), (1, 16)], drafted=16)
+def test_drafts_make_arrays_no_larger_than_counted(rows_like: list[tuple[int, int]], drafted: int) -> None:
+    """Rows of any lengths, each of which accepts its own number of tokens in a step: there is room for the
+    longest with its drafts. A short one that accepts more than others is soon beyond their columns, and where
+    it would need room for that, those that lag are moved to it."""
+    lengths = [length for length, _ in rows_like]
+    rows, own = PaddedRows([0] * len(lengths)), list(lengths)
+    rows.append(*_block([[1] * max(lengths)] * len(lengths)))
+    rows.trim([max(lengths) - own for own in lengths])
+    rows.justify()
+    for _ in range(30):
+        _append(rows, [[3] * drafted] * len(own))
+        assert rows.nbytes <= RowBytes(_TOKEN_BYTES).batch([own_tokens + drafted for own_tokens in own])
+        kept = [min(drafted, accepted) for _, accepted in rows_like]
+        rows.trim([drafted - tokens for tokens in kept])
+        own = [before + tokens for before, tokens in zip(own, kept, strict=True)]
+    expected = [[1] * first + [3] * (now - first) for first, now in zip(lengths, own, strict=True)]
+    assert _contents(rows) == expected
 
 
 def _address(rows: PaddedRows) -> int:

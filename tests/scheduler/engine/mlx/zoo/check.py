@@ -13,6 +13,7 @@ import mlx.core as mx
 import msgspec
 from mlx_lm.models.cache import make_prompt_cache
 
+from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
@@ -24,6 +25,7 @@ from scheduler.engine.pace import PrefillBudget, PrefillPace
 from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit
 from scheduler.shared.token_ids import compact
 from tests.contracts.journal import GREEDY, prompt_of, request
+from tests.scheduler.engine.guesses import Guesses
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference, rounding
@@ -56,7 +58,14 @@ class _RandomPace(PrefillPace):
 class Engine:
     """A loop over one model, whose rows share whatever they can."""
 
-    def __init__(self, model: Any, model_type: str, batching: Batching, seed: int = 4) -> None:
+    def __init__(
+        self,
+        model: Any,
+        model_type: str,
+        batching: Batching,
+        seed: int = 4,
+        speculation: Speculation | None = None,
+    ) -> None:
         """`seed`: of the prefill budgets."""
         used = make_prompt_cache(model)
         logits = model(mx.array([[0]]), cache=used)
@@ -66,9 +75,10 @@ class Engine:
         load = load_of(Path(), kv_cache_bytes=1 << 30, **changes)
         self._backend = MlxBackend(model, load, ready, held, group_cost_tokens=0, batching=batching)
         pace = _RandomPace(CHUNK, generator=random.Random(seed))
-        self._loop = EngineLoop(self._backend, _SLOTS, pace)
+        self._loop = EngineLoop(self._backend, _SLOTS, pace, speculation=speculation)
         self.heard: dict[int, Answer] = {}
         self.running: set[int] = set()
+        self.verifies = self._backend.facts.verifies
         self.most_rows = 0
         self.cached_tokens = 0
 
@@ -265,6 +275,26 @@ class Trial:
         self._warm.run({0: submits})
         yield from self._compared(self._warm, submits)
 
+    def drafts(self) -> Iterator[str | None]:
+        """Eight that join while others are answered, and verify in most steps what they said in a run
+        without drafts, with some other tokens in it."""
+        lengths = (1, 17, 60, 97, 130, 9)
+        submits = [self._ask(words(length, 80 + at), 16) for at, length in enumerate(lengths)]
+        submits += [self._ask(_PREFIX + words(length, 90), 16) for length in (2, 11)]
+        arrivals = {turn: [one] for turn, one in zip((0, 1, 2, 3, 6, 8, 9, 11), submits, strict=True)}
+        plain = self._engine()
+        if not plain.verifies:
+            return
+        plain.run(arrivals)
+        guesses = Guesses({number: answer.tokens for number, answer in plain.heard.items()})
+        engine = Engine(self._model, self._type, self._batching, speculation=guesses)
+        engine.run(arrivals)
+        (sources,) = guesses.counters.sources.values()
+        yield (
+            None if sources[0] > sources[1] > 20 else f"refused: {sources[1]} of {sources[0]} drafts accepted"
+        )
+        yield from self._compared(engine, submits)
+
     def killed(self) -> Iterator[str | None]:
         """An engine ends in mid-stream; another one continues each answer after the tokens that are out."""
         first, second = self._engine(), self._engine()
@@ -299,5 +329,6 @@ _SCENES: dict[str, Callable[[Trial], Iterator[str | None]]] = {
     "cold": Trial.cold,
     "warm": Trial.warm,
     "turns": Trial.turns,
+    "drafts": Trial.drafts,
     "killed": Trial.killed,
 }
