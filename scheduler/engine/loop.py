@@ -346,7 +346,7 @@ class EngineLoop:
         self._memory_watch.measured(computed, todo.context_tokens)
         if self._speculation is not None and result.tokens:
             written = Counter(token.request_id for token in result.tokens)
-            self._speculation.judge(todo.drafts, written)
+            self._speculation.count(todo.drafts, written)
             if not todo.chunks:
                 seconds = self._meter.period_seconds
                 self._speculation.learn(todo.drafts, written, result.decoded_rows, seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from scheduler.engine import sequence as engine
@@ -16,50 +16,72 @@ of the text's last 8, or last 3, tokens. The text of a turn has the session's ea
 SOURCES: tuple[Source, ...] = ("grammar", "prediction", "long_match", "short_match")
 _LONG, _SHORT = 8, 3
 _FORGETTING = 0.8
-"""Factor of what is known of a row's acceptance, for each drafted token that was judged."""
-_MOST_REST_TOKENS = 63
+"""Factor of what is known of a row's acceptance, for each expected token that was written."""
+_SLOWNESS = 8
+"""The chances with which a row begins follow those of all rows this many times as slowly."""
+FIRST_CHANCE = 0.5
+
+Chances: TypeAlias = dict[Source, float]
+"""Of a token to be the one that its source expects, if those before it were."""
 
 
 @dataclass(slots=True)
 class RowDrafts:
-    """`chances`: of its drafts to be chosen, by source. After drafts of which none was chosen the row rests
-    for some tokens, each time for twice as many."""
+    """What a source expects is held against what the row writes, verified or not. So a row whose text does
+    not repeat costs nothing, and one that begins to copy is found without a try."""
 
     long: NgramTable
     short: NgramTable
     prediction: array[int]
     predicted: NgramTable
-    chances: dict[Source, float]
+    everyone: Chances
+    """Those of all rows."""
+    chances: Chances
     accepted_prediction: int = 0
     rejected_prediction: int = 0
-    _rest_tokens: int = 0
-    _proposed_at: int = 0
-    _next_at: int = 0
+    _expected: list[tuple[Source, tuple[int, ...]]] = field(default_factory=list)
+    _expected_at: int = 0
+    """Where in the row's text it is expected."""
 
     @classmethod
-    def of(cls, row: engine.Sequence, chances: dict[Source, float]) -> RowDrafts:
-        """`chances`: those of all rows so far."""
+    def of(cls, row: engine.Sequence, everyone: Chances) -> RowDrafts:
         size, prediction = len(row.tokens) + row.submit.max_tokens, array("I", row.submit.prediction)
         predicted = NgramTable(_SHORT, len(prediction) + 1)
         predicted.extend(prediction)
-        return cls(NgramTable(_LONG, size), NgramTable(_SHORT, size), prediction, predicted, dict(chances))
+        long, short = NgramTable(_LONG, size), NgramTable(_SHORT, size)
+        return cls(long, short, prediction, predicted, everyone, dict(everyone))
 
     def candidates(
         self, row: engine.Sequence, forced: Sequence[int], count: int
-    ) -> Iterator[tuple[Source, tuple[int, ...]]]:
+    ) -> Sequence[tuple[Source, tuple[int, ...]]]:
         """Return up to `count` tokens that may follow the row's, by each source that knows some."""
-        if forced:
-            yield "grammar", tuple(forced[:count])
-        if row.generated_tokens < self._next_at:
-            return
-        self._proposed_at = row.generated_tokens
-        if self.prediction and (tokens := self.prediction[self._predicted_from(row) :][:count]):
-            yield "prediction", tuple(tokens)
+        self._look_back(row)
+        self._expected = [(source, tokens) for source, tokens in self._sources(row, forced, count) if tokens]
+        self._expected_at = len(row.tokens)
+        return self._expected
+
+    def _sources(
+        self, row: engine.Sequence, forced: Sequence[int], count: int
+    ) -> Iterator[tuple[Source, tuple[int, ...]]]:
+        yield "grammar", tuple(forced[:count])
+        if self.prediction:
+            yield "prediction", tuple(self.prediction[self._predicted_from(row) :][:count])
         own: tuple[tuple[Source, NgramTable], ...] = (("long_match", self.long), ("short_match", self.short))
         for source, table in own:
             table.extend(row.tokens)
             if (start := table.find(row.tokens, row.tokens)) is not None:
                 yield source, _continued(row.tokens, start, count)
+
+    def _look_back(self, row: engine.Sequence) -> None:
+        for source, expected in self._expected:
+            written = row.tokens[self._expected_at : self._expected_at + len(expected)]
+            right = 0
+            while right < len(written) and written[right] == expected[right]:
+                right += 1
+            if judged := min(len(written), right + 1):
+                weight, share = 1.0 - _FORGETTING**judged, right / judged
+                self.chances[source] += weight * (share - self.chances[source])
+                self.everyone[source] += weight / _SLOWNESS * (share - self.everyone[source])
 
     def _predicted_from(self, row: engine.Sequence) -> int:
         """Return where the answer is in the prediction, or its end if it is not in it."""
@@ -69,22 +91,6 @@ class RowDrafts:
             return written if begins else len(self.prediction)
         found = self.predicted.find(self.prediction, row.tokens)
         return len(self.prediction) if found is None else found
-
-    def judge(self, source: Source, proposed: int, accepted: int) -> None:
-        judged = min(accepted + 1, proposed)
-        self.chances[source] = moved(self.chances[source], accepted, judged)
-        if source == "prediction":
-            self.accepted_prediction += accepted
-            self.rejected_prediction += proposed - accepted
-        if source != "grammar":
-            self._rest_tokens = 0 if accepted else min(_MOST_REST_TOKENS, 2 * self._rest_tokens + 1)
-            self._next_at = self._proposed_at + accepted + 1 + self._rest_tokens
-
-
-def moved(chance: float, accepted: int, judged: int, slowness: int = 1) -> float:
-    """Return the chance after `accepted` of `judged` tokens were chosen."""
-    weight = (1.0 - _FORGETTING**judged) / slowness
-    return chance + weight * (accepted / judged - chance)
 
 
 def _continued(text: array[int], start: int, count: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from scheduler.engine import sequence as engine
-from scheduler.engine.drafts.row_drafts import SOURCES, RowDrafts, Source, moved
+from scheduler.engine.drafts.row_drafts import FIRST_CHANCE, SOURCES, Chances, RowDrafts, Source
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
 from scheduler.shared.counters import DraftCounters
 from scheduler.shared.wire_struct import WireStruct
@@ -24,9 +24,6 @@ LEAST_GAIN = 1.05
 """A step with drafts must be expected to give this many times the tokens a second."""
 MOST_DELAY = 1.5
 """A row without drafts waits at most this many times a plain step for its token."""
-_FIRST_CHANCE = 0.5
-_SLOWNESS = 8
-"""The chances with which a row begins follow those of all rows this many times as slowly."""
 
 DraftTokens: TypeAlias = Mapping[int, Sequence[int]]
 """Drafted tokens by request id."""
@@ -83,7 +80,7 @@ class Speculation:
 
     costs: VerifyCosts = field(default_factory=VerifyCosts)
     _rows: dict[int, RowDrafts] = field(default_factory=dict)
-    _chances: dict[Source, float] = field(default_factory=lambda: dict.fromkeys(SOURCES, _FIRST_CHANCE))
+    _chances: Chances = field(default_factory=lambda: dict.fromkeys(SOURCES, FIRST_CHANCE))
     _tallies: dict[str, tuple[int, int]] = field(default_factory=dict)
     _steps: int = 0
     _saved_seconds: float = 0.0
@@ -124,8 +121,8 @@ class Speculation:
         if drafts and (plain := self.costs.plain_seconds(rows)) and seconds:
             self._saved_seconds += plain * sum(written.values()) / rows - seconds
 
-    def judge(self, drafts: Sequence[Draft], written: Mapping[int, int]) -> None:
-        """Learn how many of these drafts were accepted."""
+    def count(self, drafts: Sequence[Draft], written: Mapping[int, int]) -> None:
+        """Count how many of these drafts were accepted."""
         self._steps += bool(drafts)
         for draft in drafts:
             if not (got := written.get(draft.request_id, 0)):
@@ -133,10 +130,10 @@ class Speculation:
             proposed, accepted = len(draft.tokens), got - 1
             before = self._tallies.get(draft.source, (0, 0))
             self._tallies[draft.source] = before[0] + proposed, before[1] + accepted
-            chance = self._chances[draft.source]
-            self._chances[draft.source] = moved(chance, accepted, min(got, proposed), _SLOWNESS)
-            if (known := self._rows.get(draft.request_id)) is not None:
-                known.judge(draft.source, proposed, accepted)
+            known = self._rows.get(draft.request_id)
+            if known is not None and draft.source == "prediction":
+                known.accepted_prediction += accepted
+                known.rejected_prediction += proposed - accepted
 
     def ended(self, request_id: int) -> tuple[int, int]:
         """Forget a row. Return the tokens of its prediction that were drafted: accepted, and rejected."""

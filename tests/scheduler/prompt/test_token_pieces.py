@@ -53,7 +53,7 @@ def test_pieces_have_the_ids_of_the_whole_text(name: str) -> None:
 def test_marks_of_a_plain_text_are_text(name: str) -> None:
     """It is cut behind the first character of each, one within another included."""
     tokenizer = kind(name)
-    pieces = TokenPieces(tokenizer, _MEBIBYTE)
+    pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, _MEBIBYTE)
     ids = {tokenizer.cuts[mark] for mark in MARKS}
     for mark in MARKS:
         text = f"a {mark}{mark} b<{mark}>"

@@ -1,17 +1,16 @@
-"""What one row may write next: its sources, its rest after wrong drafts, its place in the prediction."""
+"""What one row may write next: its sources, what they were worth so far, its place in the prediction."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence as Tokens
-from itertools import pairwise
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.drafts.row_drafts import SOURCES, RowDrafts, Source, moved
+from scheduler.engine.drafts.row_drafts import SOURCES, RowDrafts, Source
 from scheduler.engine.sequence import Sequence
 from tests.contracts.journal import request
 
@@ -55,82 +54,40 @@ def test_nothing_is_drafted_where_nothing_came_back() -> None:
     assert _candidates(_drafts(row), row) == {}
 
 
-def test_what_the_grammar_forces_comes_first_and_always() -> None:
-    """Also while the row rests."""
+def test_what_the_grammar_forces_comes_first() -> None:
     row = _row([1, 2, 3, 4] * 3)
     drafts = _drafts(row)
     assert list(_candidates(drafts, row, (7, 8))) == ["grammar", "long_match", "short_match"]
-    drafts.judge("short_match", 3, 0)
-    assert _candidates(drafts, row, (7, 8)) == {"grammar": (7, 8)}
-    assert _candidates(drafts, row, range(40)) == {"grammar": tuple(range(_COUNT))}
+    assert _candidates(drafts, row, range(40))["grammar"] == tuple(range(_COUNT))
 
 
-def test_a_rest_doubles_up_to_64_tokens() -> None:
-    """While no draft is ever chosen: the row is left in peace."""
-    row = _row([1, 2, 3, 4] * 3)
-    drafts, proposed_at = _drafts(row), []
-    for position in range(400):
-        if _candidates(drafts, row):
-            proposed_at.append(position)
-            drafts.judge("short_match", 7, 0)
-        row.tokens.append(1 + position % 4)
-    gaps = [second - first for first, second in pairwise(proposed_at)]
-    assert gaps == [2, 4, 8, 16, 32, *[64] * 5]
-
-
-def test_an_accepted_draft_ends_the_rests() -> None:
-    row = _row([1, 2, 3, 4] * 3)
+def test_a_source_is_held_against_what_the_row_writes() -> None:
+    """Whether or not it was verified, each source by itself; one that was not asked stays as it was."""
+    row = _row([*_REPEATED, 1, 2, 3, 9, *_REPEATED[:8], 1, 2, 3])
     drafts = _drafts(row)
-    for _ in range(4):
-        drafts.judge("short_match", 3, 0)
-    row.tokens.extend([1, 2, 3, 4] * 20)
-    assert _candidates(drafts, row)
-    drafts.judge("short_match", 3, 1)
-    row.tokens.extend([1, 2])
-    assert _candidates(drafts, row)
-    drafts.judge("short_match", 3, 0)
-    row.tokens.append(3)
-    assert not _candidates(drafts, row), "the first rest is of one token again"
-    row.tokens.append(4)
-    assert _candidates(drafts, row)
+    for position in range(30):
+        _candidates(drafts, row, (50, 51))
+        row.tokens.append(9 if position == 0 else _REPEATED[(position - 1) % 20])
+    assert drafts.chances["short_match"] > 0.9
+    assert drafts.chances["grammar"] < 0.02
+    assert drafts.chances["prediction"] == 0.5
 
 
-def test_a_grammar_s_drafts_cost_no_rest() -> None:
-    """They are judged by themselves: a forced token may be what a thinking budget replaces."""
-    row = _row([1, 2, 3, 4] * 3)
+@given(right=st.integers(0, _COUNT), more=st.integers(0, 3))
+def test_all_tokens_of_a_step_are_judged_once(right: int, more: int) -> None:
+    """As far as the first that was not expected: nothing is known of what would have come behind it."""
+    row = _row([1, 2, 3])
     drafts = _drafts(row)
-    drafts.judge("grammar", 5, 0)
-    assert _candidates(drafts, row)
-
-
-@given(
-    chance=st.floats(0, 1),
-    judged=st.integers(1, 16),
-    accepted=st.integers(0, 16),
-    slowness=st.integers(1, 8),
-)
-def test_a_chance_moves_towards_what_was_seen(
-    chance: float, judged: int, accepted: int, slowness: int
-) -> None:
-    """And never beyond it; a longer draft says more, a slower one follows less."""
-    accepted = min(accepted, judged)
-    seen = accepted / judged
-    found = moved(chance, accepted, judged, slowness)
-    assert 0 <= found <= 1
-    assert abs(found - seen) <= abs(chance - seen)
-    assert abs(found - chance) <= abs(moved(chance, accepted, judged, 1) - chance) + 1e-12
-    assert abs(found - chance) <= abs(moved(chance, 2 * accepted, 2 * judged, slowness) - chance) + 1e-12
-
-
-def test_chances_are_of_each_source() -> None:
-    row = _row([1, 2, 3, 4] * 3)
-    drafts = _drafts(row)
-    for _ in range(20):
-        drafts.judge("long_match", 7, 7)
-        drafts.judge("short_match", 7, 0)
-    assert drafts.chances["long_match"] > 0.99
-    assert drafts.chances["short_match"] < 0.02
-    assert drafts.chances["grammar"] == drafts.chances["prediction"] == 0.5
+    _candidates(drafts, row, range(20, 20 + _COUNT))
+    row.tokens.extend([*range(20, 20 + right), *[7] * more])
+    _candidates(drafts, row)
+    judged = min(right + min(more, 1), _COUNT)
+    weight = 1 - 0.8**judged
+    seen = right / judged if judged else 0.0
+    assert drafts.chances["grammar"] == pytest.approx(0.5 + weight * (seen - 0.5))
+    assert drafts.everyone["grammar"] == pytest.approx(0.5 + weight / 8 * (seen - 0.5))
+    _candidates(drafts, row)
+    assert drafts.chances["grammar"] == pytest.approx(0.5 + weight * (seen - 0.5)), "once"
 
 
 _PREDICTION = [*range(200, 240)]
@@ -160,17 +117,6 @@ def test_an_answer_that_begins_otherwise_is_not_taken_for_the_prediction() -> No
     for answer in ([201], [200, 202], [9, 8, 7, 6]):
         row = _row([1, 2, 3], answer, _PREDICTION)
         assert "prediction" not in _candidates(_drafts(row), row)
-
-
-def test_what_became_of_the_prediction_is_counted() -> None:
-    """OpenAI's two counts; other sources count nothing there."""
-    row = _row([1, 2, 3], (), _PREDICTION)
-    drafts = _drafts(row)
-    drafts.judge("prediction", 7, 5)
-    drafts.judge("prediction", 3, 0)
-    drafts.judge("short_match", 7, 7)
-    drafts.judge("grammar", 7, 7)
-    assert (drafts.accepted_prediction, drafts.rejected_prediction) == (5, 5)
 
 
 def test_a_resumed_answer_goes_on_in_its_prediction() -> None:
