@@ -34,7 +34,8 @@ from scheduler.shared.messages import PROTOCOL_VERSION, Fault, Follow, Load, Loa
 
 
 def main() -> NoReturn:
-    inbox = Inbox(_link(), engine_inbound())
+    link, joined = _link()
+    inbox = Inbox(link, engine_inbound())
     inbox.start()
     try:
         first = inbox.wait()
@@ -51,7 +52,9 @@ def main() -> NoReturn:
             )
         except Exception as error:
             # Without the stack on stderr: the operator reads one line, and the server logs the stack for whom
-            # it helps.
+            # it helps. Who started this process by hand on a machine of its own reads that line here.
+            if joined:
+                print(in_one_line(error), flush=True)
             _exit_with(inbox, Fault(in_one_line(error), traceback.format_exc()))
         # A generation-2 collection of the heap that the imports leave took 61-299 ms in the middle of a step.
         # Here and not in `load`: only the owner of the process may decide it for the whole process.
@@ -75,20 +78,21 @@ def main() -> NoReturn:
         _exit_with(inbox, Fault(f"{type(error).__name__}: {error}"))
 
 
-def _link() -> socket.socket:
+def _link() -> tuple[socket.socket, bool]:
+    """Return the link, and whether this process has joined a server elsewhere."""
     parser = argparse.ArgumentParser(prog="python -m scheduler.engine")
     parser.add_argument("--fd", type=int, help="A socket to the server that started this process.")
     add_arguments(parser)
     options = parser.parse_args()
     if options.fd is not None:
-        return inherited_link(options.fd)
+        return inherited_link(options.fd), False
     link = join(options)
     # Ctrl-C on a terminal ends it at once, also in the middle of a step.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # What started this process sees by it when it ends.
     os.dup(sys.stdout.fileno())
     keep_standard_output_clean()
-    return link
+    return link, True
 
 
 def _exit_with(inbox: Inbox[ToEngine], fault: Fault) -> NoReturn:

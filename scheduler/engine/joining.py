@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--join", metavar="HOST:PORT", help="The server's port for engines.")
     parser.add_argument("--device", default="0", help="Which of this machine's devices, for the lock on it.")
     parser.add_argument(
-        "--name", default="", help="The engine's name at the server; by default the machine's."
+        "--name", default="", help="This machine's name at the server; by default its host name."
     )
     parser.add_argument("--blas", default="auto", help="The fast BLAS on a plain Linux CPU, or off.")
     parser.add_argument("--give-up-seconds", type=float, default=math.inf, help="For reaching the server.")

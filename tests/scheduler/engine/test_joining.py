@@ -25,9 +25,9 @@ from scheduler.processes.channel import Channel
 from scheduler.processes.listener import Dialed, Listener
 from scheduler.shared.framing import encode
 from scheduler.shared.hello import HelloReply, new_token
-from scheduler.shared.messages import PROTOCOL_VERSION, ScriptedPlan
+from scheduler.shared.messages import PROTOCOL_VERSION, Fault, FromEngine, Load, ScriptedPlan
 from tests.contracts.journal import request
-from tests.scheduler.processes.real_engine import started
+from tests.scheduler.processes.real_engine import started, until_gone
 
 _SECONDS = 60
 TOKEN = new_token()
@@ -191,6 +191,41 @@ def test_the_commands_interrupt_ends_it_at_once(tmp_path: Path) -> None:
 
     trio.run(main)
     assert "Traceback" not in seen[0]
+
+
+def test_a_model_that_cannot_be_loaded_is_named_on_its_own_machine(tmp_path: Path) -> None:
+    """As the server reads it: whoever installs an engine on a machine looks at that one's terminal."""
+    launcher = JoinedLauncher()
+    printed: list[str] = []
+    faults: list[FromEngine] = []
+
+    def take(dialed: Dialed) -> None:
+        launcher.offer(dialed)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            port: int = await nursery.start(Listener(TOKEN, take).serve, LOOPBACK, 0)
+            command, environment = joining(port, TOKEN, tmp_path, "0")
+            process = await trio.lowlevel.open_process(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+
+            async def session(channel: Channel) -> None:
+                channel.send_nowait(Load("mlx", str(tmp_path / "absent")))
+                faults.extend(await until_gone(channel))
+
+            with trio.fail_after(_SECONDS):
+                await launcher.run(session)
+                assert process.stdout is not None
+                printed.append(b"".join([piece async for piece in process.stdout]).decode())
+                assert await process.wait() == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    fault = faults[-1]
+    assert isinstance(fault, Fault)
+    assert "absent" in fault.error
+    assert fault.error in printed[0].splitlines()
 
 
 def test_what_started_it_sees_its_end_by_its_standard_output(tmp_path: Path) -> None:
