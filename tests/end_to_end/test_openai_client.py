@@ -207,8 +207,11 @@ def test_the_async_client_runs_many_at_once_on_trio(random_weights: Served) -> N
 
 def test_a_real_model_accepts_what_it_would_have_written() -> None:
     """The embedded model copies a fact: told so, it answers the same. A server of its own: the first drafts
-    are verified whatever they cost, later ones where this machine gains by them."""
+    are verified whatever they cost, later ones where this machine gains by them. The prediction goes on
+    behind the answer, as does the prompt, which is the other text to draft from: of two of a length the
+    prediction's go first."""
     fact = "The code of room 7 is 4821."
+    more = "Nobody has asked for the code of any other room, so this is all that there is to say about codes."
     question: Any = [{"role": "user", "content": f"{fact} What is the code of room 7?"}]
     with (
         serving(trained=True) as served,
@@ -218,7 +221,7 @@ def test_a_real_model_accepts_what_it_would_have_written() -> None:
             model="penstock-embedded",
             messages=question,
             temperature=0,
-            prediction={"type": "content", "content": fact},
+            prediction={"type": "content", "content": f"{fact} {more}"},
         )
         plain = client.chat.completions.create(model="penstock-embedded", messages=question, temperature=0)
     assert plain.choices[0].message.content == fact

@@ -114,7 +114,7 @@ def test_a_stop_string_within_a_step_ends_the_answer_where_it_stands() -> None:
 
 
 def test_a_steps_tokens_come_without_gaps() -> None:
-    """Of sixteen tokens there is one inter-token gap, that since the step before."""
+    """Sixteen tokens make one inter-token gap, that since the step before."""
     board = Board()
     record = board.submit(make_record(1))
     for board.now in (1.0, 3.0, 3.5):
