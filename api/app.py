@@ -51,7 +51,7 @@ from scheduler.errors import SchedulerError
 
 _NO_KEYS = ApiKeys()
 EVERYBODY = Identity()
-"""The only tenant, without keys and without a tenant header."""
+"""The tenant of all requests where there are neither keys nor a tenant header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class AppOptions:
     hosts: AllowedHosts = ANY_HOST
     identity: Identity = EVERYBODY
     metrics: bool = True
-    """Whether `/metrics` is here; else it has a port of its own."""
+    """Whether this application has `/metrics`; otherwise it is on a port of its own."""
     media: Policy = "note"
     refuse_unknown_fields: bool = False
-    """Else they are ignored and named."""
+    """Whether fields that no schema has are refused; otherwise they are ignored, and named in a header."""
     front_name: str = ""
     """The server's name in the ids of responses; empty without one."""
 
@@ -86,8 +86,8 @@ def make_app(
     server: ServerMetrics | None = None,
     reports: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType({}),
 ) -> FastAPI:
-    """`/docs` brings its scripts along: it works where there is no network. `reports`: of the whole server,
-    by their names in `/v1/scheduler`."""
+    """Make the application. `/docs` brings its own scripts, so it works without a network. `reports` has what
+    `/v1/scheduler` reports of the whole server, by name."""
     scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."

@@ -50,8 +50,9 @@ class PromptTooLong(InvalidRequest):
         counted: bool = True,
         answered: bool = True,
     ) -> None:
-        """Without `max_tokens` the prompt alone is too long. Not `counted`: `prompt_tokens` is a lower bound.
-        Not `answered`: nothing is written after it."""
+        """`max_tokens` is None if the prompt alone is too long. Unless the tokens were `counted`,
+        `prompt_tokens` is a lower bound. An embedder's text is not `answered`: it needs no room for an
+        answer."""
         tokens = f"{prompt_tokens} tokens" if counted else f"at least {prompt_tokens} tokens"
         if not answered:
             message = f"a text has {tokens} and the model's context is {context_tokens}: send a shorter one"
@@ -96,7 +97,7 @@ class ModelNotFound(InvalidRequest):
 
 
 class AdapterUnusable(InvalidRequest):
-    """A LoRA adapter that cannot be loaded; the message has its name and the reason."""
+    """The LoRA adapter cannot be loaded; the message has its name and the reason."""
 
     code = "adapter_unusable"
 
@@ -114,7 +115,7 @@ class UnknownEngine(InvalidRequest):
 
 
 class TooManyEngines(InvalidRequest):
-    """The pool has as many as it may have."""
+    """The pool has as many engines as it may have."""
 
     code = "too_many_engines"
 
@@ -126,7 +127,7 @@ class NodesDecide(InvalidRequest):
 
 
 class LastEngine(InvalidRequest):
-    """Without this engine there would be none to serve."""
+    """This engine is the last one, so it cannot be removed."""
 
     code = "last_engine"
 
@@ -193,13 +194,13 @@ class PoisonousRequest(EngineFailure):
 
 
 class RequestFailed(EngineFailure):
-    """Only this request failed in the engine: its own sampler, its own row."""
+    """The engine failed at this request's own sampler or row; the others go on."""
 
     code = "request_failed"
 
 
 class RequestRefused(Exception):
-    """Inside the engine: this request can never run here; the message is for the client."""
+    """Raised inside the engine: it can never run this request. The message is for the client."""
 
 
 class StartupError(Exception):
@@ -211,4 +212,4 @@ class OptionError(StartupError):
 
 
 class LinkError(Exception):
-    """Bytes or messages on the link that break the protocol: the other side is broken."""
+    """The other side is broken: its bytes or messages break the link's protocol."""

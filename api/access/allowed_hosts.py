@@ -23,7 +23,7 @@ class AllowedHosts:
     @classmethod
     def of(cls, given: Sequence[str], *, listen_host: str, is_loopback: bool) -> AllowedHosts:
         """Make the check from `given`, the value of --allowed-hosts. Without it only loopback listeners
-        check: the server does not know under which names clients reach the others."""
+        check names: the server does not know which names clients have for an address of the network."""
         if EVERY in given or not (given or is_loopback):
             return cls()
         names = {host_name(one) or one for one in (*given, listen_host)}

@@ -85,7 +85,7 @@ class ApiError:
 
     @property
     def anthropic_status(self) -> int:
-        """Return the status of https://platform.claude.com/docs/en/api/answers/errors: full or unavailable is
+        """Return the status of https://platform.claude.com/docs/en/api/errors: full or unavailable is
         "overloaded"."""
         return 529 if self.code == QueueFull.code or self.status == 503 else self.status
 

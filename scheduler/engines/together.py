@@ -1,5 +1,5 @@
-"""Several engines as one: their reports with numbers added and lists joined, and what their processes have
-reported."""
+"""Report several engines as one: add the numbers of their reports, join the lists, and choose a state for
+all."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _BEST_FIRST = (
 
 
 def life_of_all(engines: Iterable[Engine]) -> EngineStatistics:
-    """Ready if one is; the last death is that of the engine that died last. Where there is none, one is to
-    come."""
+    """Return one state for all engines: ready if one engine is, with the death of the one that died last.
+    Without engines it is starting, for a pool waits for its first one."""
     engines = list(engines)
     if not engines:
         return EngineStatistics(EngineCondition.STARTING, 0, 0, None, None)
@@ -42,19 +42,19 @@ def life_of_all(engines: Iterable[Engine]) -> EngineStatistics:
 
 
 def stalled_seconds(engines: Iterable[Engine], now: float) -> float:
-    """Return the least of all engines that have work: one that makes progress is enough to be alive."""
+    """Return the least time of all engines that have work: if one makes progress, the pool is alive."""
     return min((one.stalled_seconds(now) for one in engines if one.ready and one.requests), default=0.0)
 
 
 def last_step_seconds(engines: Iterable[Engine], now: float) -> float | None:
-    """Age of the last step of any engine; None before the first."""
+    """Return the age of the latest step of any engine, or None before the first step."""
     ages = [age for one in engines if (age := one.last_step_seconds(now)) is not None]
     return min(ages, default=None)
 
 
 def together(inspections: Iterable[Inspection], top: int) -> Inspection:
-    """Return the sum. Its `engine` is the first one's, and of all shared prefixes it has the `top` with the
-    most cached continuations."""
+    """Return the sum of the inspections. It has the first one's `engine`, and those `top` shared prefixes
+    that have the most cached continuations."""
     first, *others = inspections
     if not others:
         return first

@@ -24,15 +24,15 @@ class ChargedModel(Protocol):
         ...
 
     def on_charge(self, charged: Charge) -> None:
-        """Call this with every charge to a tenant: its priority, name, tokens of service (negative: a
-        refund), the time on whose scale they are, and now."""
+        """Call `charged` for every charge to a tenant, with the priority, the tenant's name, the tokens of
+        service (negative for a refund), the time from which they decay, and now."""
         ...
 
     def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None: ...
 
 
 class TenantCharges:
-    """Spreads the charges of these models."""
+    """Makes each charge on one of these models in the queues of the others, too."""
 
     def __init__(self, models: Sequence[ChargedModel]) -> None:
         self._models = tuple(models)

@@ -26,17 +26,17 @@ Task: TypeAlias = Literal["auto", "chat", "embedding", "rerank"]
 MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
 _MODES: dict[str, PooledTokens] = {"lasttoken": "last", "mean": "mean", "cls": "first"}
-"""Modes by sentence-transformers' names, of 5.4 and later."""
+"""The pooling modes that are supported, by their names in sentence-transformers 5.4 and later."""
 _SWITCHES: dict[str, str] = {
     "pooling_mode_lasttoken": "lasttoken",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
 }
-"""The same before: one switch each, and others that are not supported."""
+"""Before 5.4 each mode was a switch of its own; all other switches are not supported."""
 _ROLE = re.compile(r"""['"](query|document)['"]""")
 """A role as a string of a template; Qwen3's own has a variable `last_query_index`."""
 _TWO_WAY_TYPES = ("gemma3_text",)
-"""Models that the engine can let attend both ways."""
+"""The types of models in which the engine can let each token attend to those behind it, too."""
 _ACTIVATIONS = ("Identity", "Tanh")
 
 _INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
@@ -54,11 +54,11 @@ class Embedder:
 
     pooler: Pooler
     dimensions: int
-    """Numbers of a vector."""
+    """How many numbers a vector has."""
     matryoshka: tuple[int, ...] | bool = False
-    """Whether fewer of them are still a vector of the text: these numbers of them, or any."""
+    """Whether vectors can be cut: to any length (True), to these lengths, or not at all (False)."""
     most_tokens: int | None = None
-    """Bound on a text's tokens, if the files name one below the model's context."""
+    """The bound that the files set on a text's tokens, if they do."""
     prompts: Mapping[str, str] = field(default_factory=dict)
     """Texts to put before an input, by name."""
     default_prompt: str = ""
@@ -92,7 +92,7 @@ def read_embedder(path: Path, config: Mapping[str, Any], task: Task, matryoshka:
     """Return the embedder or reranker that the model in `path` is, or None if it writes tokens. `config` is
     the text part of its config.json; `matryoshka`: the operator allows vectors to be cut.
 
-    Raise StartupError.
+    Raise StartupError if a file is damaged, or asks for what is not supported.
     """
     if task == "chat":
         return None

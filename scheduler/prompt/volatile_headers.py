@@ -12,7 +12,7 @@ import string
 from collections.abc import Iterable
 
 MAX_HEADER_CHARACTERS = 512
-"""A longer line is not just a header. Claude Code's are below 150."""
+"""A longer line is more than a header, and is kept. Claude Code's headers are below 150."""
 _PREFIX = "x-anthropic-"
 _NAME = frozenset(string.ascii_letters + string.digits + "-")
 

@@ -6,7 +6,8 @@ it.
 
 A budget of N leaves at most N tokens between opening and end marks, over all reasoning of the answer. When
 they are spent the end mark is forced, token by token: what the model has begun of it is completed. From then
-on no reasoning begins: the opening mark is masked, and closed at once where a grammar demands it.
+on no reasoning begins: the opening mark is masked, and where a grammar demands it, the end mark follows at
+once.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ class _Phase(Enum):
     """Reasoning may begin."""
     INSIDE = auto()
     PASSED = auto()
-    """A text has begun, in which an opening mark is text as well."""
+    """The text has begun, in which an opening mark is text, too."""
 
 
 class Held(NamedTuple):
-    """A token that the next one may not be, as it would begin reasoning anew."""
+    """A token that may not come next, because it would begin reasoning again."""
 
     token: int
     after: int | None
-    """Applies only if the unknown token before it is this one; without it always."""
+    """If set, `token` is forbidden only where the unknown token before it is this one."""
 
 
 class ThinkingLimit:
     """One answer's state. Feed it every token in order."""
 
     def __init__(self, budget: ThinkingBudget, output: Iterable[int] = ()) -> None:
-        """`output`: the answer so far, which is not kept."""
+        """Read `output`, the answer so far, and do not keep it."""
         self._budget = budget
         self._longest = max(map(len, _marks(budget)))
         self._phase = _Phase.INSIDE if budget.opens else _Phase.BEFORE
@@ -70,13 +71,13 @@ class ThinkingLimit:
         return self._budget.end[_begun(self._tail, self._budget.end)]
 
     def may_act_after(self, tokens: int) -> bool:
-        """Return whether the token that follows `tokens` unknown ones may be forced: those must be known
-        first. What `held` masks needs none of them."""
+        """Return whether the token behind `tokens` unknown ones may be forced, so that those must be known
+        first. The mask of `held` does not need to know them."""
         free = self._free_tokens()
         return free is not None and free <= tokens
 
     def held(self, unknown: int) -> Held | None:
-        """Return what may not follow the next `unknown` tokens (0 or 1)."""
+        """Return the token that may not come behind the next `unknown` tokens (0 or 1), if there is one."""
         start, held = self._budget.start, self._budget.held
         if not self._closed:
             return None
@@ -86,13 +87,13 @@ class ThinkingLimit:
         return Held(start[held], start[held - 1] if unknown and held else None)
 
     def accept_at(self, position: int, token: int) -> None:
-        """The answer's token at `position` (from 0); nothing happens if it is known."""
+        """Take the answer's token at `position` (from 0), unless it is known."""
         assert position <= self.seen, "a token of the answer was left out"
         if position == self.seen:
             self.accept(token)
 
     def accept(self, token: int) -> None:
-        """The answer's next token."""
+        """Take the answer's next token."""
         self.seen += 1
         self._tail.append(token)
         if len(self._tail) > self._longest:
@@ -142,8 +143,8 @@ class ThinkingLimit:
         return None if tokens is None else max(0, tokens - self.reasoning_tokens)
 
     def _free_tokens(self) -> int | None:
-        """Return how many further tokens at least are not forced, whatever they are, or None if all to come
-        are free."""
+        """Return how many tokens come at least, whatever they are, before one is forced, or None if none will
+        be."""
         left = self._left()
         if left is None or self._phase is _Phase.PASSED or self._closed:
             return None

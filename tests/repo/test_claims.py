@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from api.access.auth import OPEN_PATHS, is_open
 from api.answers.blocks import BLOCK, FEEDERS
 from api.answers.whole_answer import MAX_HELD_BYTES
 from api.bodies.json_pieces import SLICE_BYTES
@@ -42,7 +46,7 @@ from scheduler.shared.waits import REASONS
 from scheduler.statistics import EngineCondition
 from scheduler.telemetry.history import KEPT_SAMPLES
 from scheduler.telemetry.request_recorder import KEPT
-from tests.repo.tree import ROOT
+from tests.repo.tree import PACKAGES, ROOT, modules, name_of
 
 MIB = 1 << 20
 FAIRNESS, RECOVERY, SUPERVISION = FairnessConfig(), RecoveryConfig(), SupervisionConfig()
@@ -210,3 +214,66 @@ def test_the_embedded_models_shares_are_its_evaluations() -> None:
         "sorting {} %": "sort",
     }.items():
         assert words.format(round(100 * metrics[metric]["right"])) in page
+
+
+@pytest.mark.parametrize("page", ["SECURITY.md", "api/OPERATION.md"])
+def test_the_pages_list_the_paths_that_need_no_key(page: str) -> None:
+    section = (ROOT / page).read_text().split("\n## Keys\n")[1].split("\n## ")[0]
+    for path in (*OPEN_PATHS, "/docs", "/redoc"):
+        assert is_open(path)
+        assert f"`{path}`" in section
+
+
+FOREIGN = {"SequenceGroup", "SchedulerOutput", "ScheduleBatch", "MambaRadixCache"}  # vLLM's and SGLang's
+FOREIGN |= {"InnocentVictim", "SubmissionsIgnored"}  # Metal's
+
+
+@cache
+def names_in(files: tuple[Path, ...]) -> frozenset[str]:
+    """Return all names in the files' code, and `Class.member` for what their classes define."""
+    return frozenset(name for file in files for name in _names(ast.parse(file.read_text())))
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name, body=body):
+                yield name
+                for member in body:
+                    match member:
+                        case (
+                            ast.FunctionDef(defined)
+                            | ast.AsyncFunctionDef(defined)
+                            | ast.AnnAssign(target=ast.Name(defined))
+                            | ast.Assign(targets=[ast.Name(defined)])
+                        ):
+                            yield f"{name}.{defined}"
+                        case _:
+                            pass
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.Name(name) | ast.arg(name):
+                yield name
+            case ast.Attribute(attr=name) | ast.alias(name):
+                yield name
+            case _:
+                pass
+
+
+@pytest.mark.parametrize(
+    "page", ["DESIGN.md", "CONTRIBUTING.md", *map(name_of, ROOT.glob("[a-z]*/**/README.md"))]
+)
+def test_classes_that_pages_name_exist(page: str) -> None:
+    """Who renames `Class`, `Class.member` or `_function` changes the page as well."""
+    named = re.findall(
+        r"`([A-Z][a-z]+[A-Z]\w*(?:\.\w+)?|[A-Z][a-z]\w+\.[a-z_]+|_[a-z_]{3,})`", (ROOT / page).read_text()
+    )
+    files = tuple(path for package in PACKAGES for path in modules(package))
+    assert set(named) - FOREIGN <= names_in(files)
+
+
+def test_the_guide_to_dialects_names_what_they_use() -> None:
+    guide = (ROOT / "api" / "README.md").read_text().split("\n## Adding a dialect\n")[1].split("\n## ")[0]
+    named = set(re.findall(r"`(?:\w+\.)*([A-Z]\w+)[`(]", guide))
+    rooms = [path for room in ("dialects", "answers", "bodies") for path in modules(f"api/{room}")]
+    files = (*rooms, ROOT / "api" / "app.py", ROOT / "tests" / "api" / "field_table.py")
+    assert len(named) > 8
+    assert named <= names_in(files)

@@ -83,8 +83,22 @@ QUESTIONS |= {
     "What happens after a watchdog of the device?": ("scheduler/engine/chunk_ceiling.py", "ChunkCeiling"),
     "What is the log line of a request?": ("scheduler/telemetry/request_recorder.py", "RequestRecorder"),
     "What stands in for an engine in tests?": ("tests/fakes/loopback_engine.py", "LoopbackLauncher"),
+    "Where are drafts verified?": ("scheduler/engine/mlx/batch.py", "verify"),
+    "Which class of error may a refusal have?": ("scheduler/errors.py", "SchedulerError"),
+    "Which metric counts a refusal?": ("scheduler/telemetry/observation.py", "rejection_reason"),
 }
 """The second thirty are a new maintainer's."""
+
+SECTIONS = {
+    "What are drafts?": "scheduler/engine/README.md#drafts",
+    "How do I add an API?": "api/README.md#adding-a-dialect",
+    "How do I add an error?": "CONTRIBUTING.md#add-an-error",
+    "Has my change made it slower?": "CONTRIBUTING.md#measure",
+    "May I give a tenant a quota?": "api/OPERATION.md#what-limits-a-request",
+    "What is written to disk?": "SECURITY.md#on-disk",
+    "Does the service come back after a reboot?": "api/cli/service/README.md#after-a-reboot",
+}
+"""What an operator or a contributor wants to read, and not a file of code."""
 
 
 def targets(page: Path) -> Iterator[Path]:
@@ -121,6 +135,14 @@ def test_a_reader_finds_the_file_in_two_links(question: str) -> None:
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
     }
     assert symbol in defined
+
+
+@pytest.mark.parametrize("question", SECTIONS)
+def test_a_reader_finds_the_section_in_two_links(question: str) -> None:
+    name, anchor = SECTIONS[question].split("#")
+    page = ROOT / name
+    assert page in links_from_readme(), f"README.md does not lead to {name}"
+    assert anchor in anchors(page), f"{name} has no section {anchor}"
 
 
 def test_each_file_is_in_a_map() -> None:

@@ -21,7 +21,7 @@ from api.cli.models.reading import find_one
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Files and folders to delete, and what is free then."""
+    """Files and folders to delete, and the bytes that this frees."""
 
     paths: tuple[Path, ...]
     freed_bytes: int
@@ -31,7 +31,7 @@ class Removal:
 @click.argument("model")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(model: str, yes: bool) -> None:
-    """Delete a model from this machine: of the Hugging Face hub's cache, or of `penstock convert`.
+    """Delete a model: one in the Hugging Face hub's cache, or one that `penstock convert` made.
 
     MODEL is a name that `penstock models` lists; ID is all revisions of it, ID@REVISION one of them.
     """
@@ -50,8 +50,8 @@ def _is_terminal() -> bool:
 
 
 def plan_removal(model: DiskModel, cache: Path, made: Path) -> Removal:
-    """Return what goes with this model. Blobs that other revisions have stay. Raise OperatorError for what is
-    not ours to delete."""
+    """Return what to delete for this model; a blob that another revision has stays. Raise OperatorError for
+    a model that is not ours to delete."""
     folder = Path(os.path.abspath(model.folder))
     if model.source == "embedded":
         raise OperatorError("the embedded model is a part of the program, and stays")
@@ -72,7 +72,7 @@ def plan_removal(model: DiskModel, cache: Path, made: Path) -> Removal:
 
 
 def remove(removal: Removal) -> None:
-    """Raise OperatorError where something cannot be deleted."""
+    """Delete it. Raise OperatorError at the first path that cannot be deleted."""
     for path in removal.paths:
         try:
             if path.is_dir() and not path.is_symlink():

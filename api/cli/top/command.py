@@ -28,8 +28,8 @@ _PIPE_COLUMNS = 80
 def top(url: str | None, api_key: str | None, model: str | None, once: bool, as_json: bool) -> None:
     """Show what a Penstock server does now: slots, queue, tenants, cache and rates.
 
-    It reads the stream of the live page, which takes an operator's key where the server has keys. A server
-    that goes away is awaited. Keys: q ends, m shows the next model.
+    It reads the stream of the live page, which takes an operator's key where the server has keys. It waits
+    for a server that goes away. Keys: q ends, m shows the next model.
     """
     if once and as_json:
         raise click.UsageError("--once and --json exclude each other")
@@ -54,7 +54,7 @@ def _print_once(following: Following) -> None:
 
 
 async def _show(following: Following) -> int | None:
-    """Draw until `q`: None; or until Ctrl-C or another signal: its number."""
+    """Draw until `q`, and return None, or until a signal as of Ctrl-C, and return its number."""
     console = Console()
     ended_by: int | None = None
     with (
