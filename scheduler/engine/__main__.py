@@ -52,7 +52,7 @@ def main() -> NoReturn:
             )
         except Exception as error:
             # Without the stack on stderr: the operator reads one line, and the server logs the stack for whom
-            # it helps. Who started this process by hand on a machine of its own reads that line here.
+            # it helps. An operator who started this process by hand reads that line here.
             if joined:
                 print(in_one_line(error), flush=True)
             _exit_with(inbox, Fault(in_one_line(error), traceback.format_exc()))
@@ -69,7 +69,7 @@ def main() -> NoReturn:
                 command.max_slots,
                 _pace(command),
                 ceiling=ChunkCeiling.of(command),
-                speculation=Speculation(),
+                speculation=Speculation() if ready.verifies else None,
             ),
             inbox,
         )

@@ -184,5 +184,6 @@ def started(backend: Backend, load: Load) -> Ready:
     refused: tuple[tuple[str, str], ...] = ()
     if load.adapters:
         refused = backend.execute(StepPlan(adapters=load.adapters)).refused_adapters
-    ready: Ready = msgspec.structs.replace(backend.describe(), refused_adapters=refused)
+    verifies = backend.facts.verifies and load.speculation != "none"
+    ready: Ready = msgspec.structs.replace(backend.describe(), refused_adapters=refused, verifies=verifies)
     return ready

@@ -22,7 +22,7 @@ _SLOWNESS = 8
 FIRST_CHANCE = 0.5
 
 Chances: TypeAlias = dict[Source, float]
-"""Of a token to be the one that its source expects, if those before it were."""
+"""How likely a token is the one that its source expects, if those before it were."""
 
 
 @dataclass(slots=True)

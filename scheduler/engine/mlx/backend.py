@@ -119,7 +119,7 @@ class MlxBackend:
             else SingleRows(model, self._adapters)
         )
         restorable: Restorable = "at_checkpoints" if self._needs_state else "anywhere"
-        verifies = batching.drafts and not layout.needs_state and load.speculation != "none"
+        verifies = batching.drafts and not layout.needs_state
         self._facts = BackendFacts(
             row_bytes,
             self._limits,
@@ -140,9 +140,7 @@ class MlxBackend:
 
     def describe(self) -> Ready:
         weights_bytes = self._description.weights_bytes + self._adapters.nbytes
-        described: Ready = msgspec.structs.replace(
-            self._description, weights_bytes=weights_bytes, verifies=self._facts.verifies
-        )
+        described: Ready = msgspec.structs.replace(self._description, weights_bytes=weights_bytes)
         return described
 
     @property

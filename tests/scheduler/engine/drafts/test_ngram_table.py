@@ -95,7 +95,7 @@ def test_memory_is_bounded(tokens: int, most_bytes: int) -> None:
 
 
 def test_a_text_beyond_the_bound_costs_matches_and_no_truth() -> None:
-    """Of runs that all differ the last ones are found, and none at a wrong place."""
+    """The last of runs that all differ are found, and none at a wrong place."""
     text = array("I", range(300_000))
     table = NgramTable(3, len(text))
     table.extend(text)

@@ -51,8 +51,8 @@ from tests.scheduler.engine.mlx.test_thinking_grammars import person
 _SLOTS = 8
 _MOST_TURNS = 5000
 _TOLERANCE = 2e-5
-"""Of log-probabilities. A call of several tokens a row sums in another order than one of a single token: most
-are within 7e-6, the least likely of a row's best within 1.3e-5, of logits of 20."""
+"""Tolerance of log-probabilities. A call of several tokens a row sums in another order than one of a single
+token: most are within 7e-6, the least likely of a row's best within 1.3e-5, of logits of 20."""
 CUT = ("deepseek_v3", "gemma2", "llama", "qwen3")
 """Families whose layers can all be cut: latent attention, bounded scores, and keys and values."""
 
@@ -167,7 +167,7 @@ _THINKING = ThinkingBudget(tokens=7, start=(503, 505), end=(509, 510), opens=Tru
 
 
 def _any_request(generator: random.Random, number: int, most_tokens: int) -> Submit:
-    """Of every mix of parameters, stop tokens, budgets and what is asked about its tokens."""
+    """Requests with every mix of parameters, stop tokens, budgets and what is asked about its tokens."""
     submit = request(
         number,
         prompt_of(generator.choice([1, 2, 9, 40]), generator.randrange(50)),
