@@ -17,8 +17,8 @@ all of it. Of the others one learns
 3. in the same scene again, with drafts that are right for some rows and wrong for others, whether tokens can
    be taken back (`no_drafts`).
 
-**Cost.** A model call reads all weights, so calls count, not tokens: 14 for the scene, 6 for its references,
-6 for `sharing_check.py`, 10 for the scene with drafts. A reference is one call on a prompt with its answer.
+**Cost.** A model call reads all weights, so calls count, not tokens: 17 for the scene, 6 for its references,
+6 for `sharing_check.py`, 16 for the scene with drafts. A reference is one call on a prompt with its answer.
 
 A model that raises with one row at a time as well cannot be served: `ModelUnusable`. One that only differs
 there is mlx-lm's own (plamo3 differs by where a prompt is cut), and is served.

@@ -194,7 +194,8 @@ def test_the_commands_interrupt_ends_it_at_once(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_loaded_is_named_on_its_own_machine(tmp_path: Path) -> None:
-    """As the server reads it: an operator who installs an engine on a machine looks at that one's terminal."""
+    """As the server reads it: an operator who installs an engine on a machine looks at that one's
+    terminal."""
     launcher = JoinedLauncher()
     printed: list[str] = []
     faults: list[FromEngine] = []

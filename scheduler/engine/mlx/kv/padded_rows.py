@@ -116,7 +116,8 @@ class PaddedRows:
             self._drop_columns(min(self.padding))
 
     def join(self, other: PaddedRows) -> None:
-        """Append all rows of the other batch, each to the common end: while rows lag, tokens are scattered."""
+        """Append all rows of the other batch, each to the common end: while rows lag, tokens are
+        scattered."""
         other.justify()
         rows, more = len(self.padding), len(other.padding)
         unused = min(other.padding)
