@@ -18,7 +18,7 @@ from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logp
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.cache_changes import changed
-from scheduler.engine.device import Device
+from scheduler.engine.device import Readings
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.grammars import Grammars
@@ -469,7 +469,7 @@ class MlxBackend:
         return self._batch.nbytes
 
     @property
-    def device(self) -> Device:
+    def device(self) -> Readings:
         return device()
 
 

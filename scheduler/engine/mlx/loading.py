@@ -26,6 +26,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
 from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.device import Readings, SystemMemory
 from scheduler.engine.disk.block_chain import states_fingerprint
 from scheduler.engine.disk.disk_folder import DiskTierUnavailable
 from scheduler.engine.disk.disk_tier import DiskTier
@@ -46,7 +47,7 @@ from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.shared.adapter_files import weights_bytes
-from scheduler.shared.messages import PROTOCOL_VERSION, Load, Ready
+from scheduler.shared.messages import PROTOCOL_VERSION, DeviceMemory, Load, Ready
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.shared.row_bytes import RowBytes
 
@@ -237,13 +238,42 @@ def _system_parts() -> tuple[str, ...]:
     return tuple(f"macOS {release}" for release in (platform.mac_ver()[0],) if release)
 
 
+_BOUNDLESS_BYTES = 1 << 50
+
+
+class _NoReadings:
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory()
+
+    def system(self) -> SystemMemory:
+        return SystemMemory()
+
+    def restart_peak(self, host: bool = False) -> None:
+        """Nothing is measured."""
+
+    def transient_bytes(self) -> int:
+        return 0
+
+
+class _Boundless(MlxBackend):
+    """The back end of the check. What it computes does not depend on the memory that is left: each rank reads
+    its own, and all of them must make the same model calls."""
+
+    @property
+    def device(self) -> Readings:
+        return _NoReadings()
+
+
 def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> Verdict:
     probe = msgspec.structs.replace(
         command, max_slots=CHECK_ROWS, prefill_rows=CHECK_ROWS, prefill_chunk_tokens=CHECK_CHUNK_TOKENS
     )
 
     def make(batching: Batching) -> MlxBackend:
-        return MlxBackend(model, probe, description, held, group_cost_tokens=0, batching=batching)
+        limit = MemoryLimit(0, kv_bytes=_BOUNDLESS_BYTES if probe.kv_cache_bytes else 0)
+        return _Boundless(
+            model, probe, description, held, group_cost_tokens=0, batching=batching, memory_limit=limit
+        )
 
     return check(model, description.vocabulary, make, prefixes=command.kv_cache_bytes != 0)
 
