@@ -262,8 +262,8 @@ def test_rows_behind_shared_prefixes_come_and_go(family: str) -> None:
         else:
             engine.check(submit)
     proposed, accepted = speculation.counters.sources["prediction"]
-    assert accepted > 100
-    assert proposed - accepted > 20
+    assert accepted > 20, "with this engine's chunks of 16 tokens a step has as many positions"
+    assert proposed - accepted > 10
     assert (grouped > 0) == (family != "deepseek_v3"), "rows that lag behind others and share a prefix"
 
 
@@ -299,7 +299,7 @@ def test_rows_with_adapters(tmp_path: Path) -> None:
     engine.finish()
     for submit in submits:
         engine.check(submit)
-    assert speculation.counters.sources["prediction"][1] > 50
+    assert speculation.counters.sources["prediction"][1] > 20
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "sampled"])
