@@ -205,7 +205,7 @@ class ServeSettings(ModelSettings):
     join_token_file: Path | None = option(
         "Cluster",
         "File with the token that engines on other machines need; made if it is not there. If not given: one"
-        " in the user's cache (join), or one for each run (ray).",
+        " in the user's data folder (join), or one for each run (ray).",
         None,
     )
     ray_address: str = option(
