@@ -102,6 +102,13 @@ class BatchRows:
         return self._geometry.offsets(self._private.end)
 
     @property
+    def first_positions(self) -> mx.array:
+        """Return (rows,): the position that each row's first column would have, were it not padding."""
+        geometry = self._geometry
+        own = zip(geometry.shared_tokens, geometry.padding, strict=True)
+        return mx.array([shared - padding for shared, padding in own])
+
+    @property
     def keys(self) -> mx.array | None:
         """Return the rows' own. A rank of a pipeline ties what it sends to them, for they are evaluated."""
         return self._private.keys

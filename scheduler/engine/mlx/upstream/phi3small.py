@@ -22,7 +22,7 @@ class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no 
         if self.block_sparse:
             # Upstream passes it on to the method below, which is not given the cache.
             begin = 0 if cache is None else cache.offset
-            answer: mx.array = super().__call__(x, (mask, begin), cache)
+            answer: mx.array = super().__call__(x, (mask, begin, getattr(cache, "first_positions", 0)), cache)
         else:
             answer = super().__call__(x, mask, cache)
         return answer
@@ -30,16 +30,16 @@ class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no 
     def _block_sparse_attention(
         self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Any
     ) -> mx.array:
-        """(rows, heads, tokens, head size) each; `mask`: the batch's, and each row's first position."""
-        of_batch, begin = mask
-        length, columns = queries.shape[2], keys.shape[2]
-        places = mx.arange(columns) + (mx.array(begin).reshape(-1, 1) - (columns - length))
-        blocks = places // self.blocksparse_block_size
-        asking = blocks[:, columns - length :, None]
+        """(rows, heads, tokens, head size) each; `mask`: the batch's, and each row's positions of the first
+        query and of the first column."""
+        of_batch, begin, first = mask
+        places = mx.arange(keys.shape[2]) + mx.array(first).reshape(-1, 1)
+        own = (mx.arange(queries.shape[2]) + mx.array(begin).reshape(-1, 1))[:, :, None]
+        blocks, asking = places // self.blocksparse_block_size, own // self.blocksparse_block_size
         near = asking - blocks[:, None] < self.blocksparse_num_local_blocks
         heads = mx.arange(1, self.n_heads + 1)[:, None]
         strided = (blocks[:, None] + heads) % self.blocksparse_vert_stride == 0
-        causal = places[:, columns - length :, None] >= places[:, None]
+        causal = own >= places[:, None]
         seen = causal[:, None] & (near[:, None] | strided[:, :, None])
         if of_batch is not None:
             seen = seen & of_batch
