@@ -13,6 +13,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import phi3small
 
+from scheduler.engine.mlx.kv.batch_rows import BatchRows
+
 
 class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no types
     def __call__(self, x: mx.array, mask: mx.array | None = None, cache: Any = None) -> mx.array:
@@ -22,7 +24,8 @@ class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no 
         if self.block_sparse:
             # Upstream passes it on to the method below, which is not given the cache.
             begin = 0 if cache is None else cache.offset
-            answer: mx.array = super().__call__(x, (mask, begin), cache)
+            lags = cache.geometry.lags if isinstance(cache, BatchRows) else ()
+            answer: mx.array = super().__call__(x, (mask, begin, lags), cache)
         else:
             answer = super().__call__(x, mask, cache)
         return answer
@@ -30,16 +33,20 @@ class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no 
     def _block_sparse_attention(
         self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Any
     ) -> mx.array:
-        """(rows, heads, tokens, head size) each; `mask`: the batch's, and each row's first position."""
-        of_batch, begin = mask
+        """(rows, heads, tokens, head size) each; `mask`: the batch's, each row's first position, and the
+        columns by which rows lag."""
+        of_batch, begin, lags = mask
         length, columns = queries.shape[2], keys.shape[2]
-        places = mx.arange(columns) + (mx.array(begin).reshape(-1, 1) - (columns - length))
+        first = mx.array(begin).reshape(-1, 1)
+        written = first + mx.arange(length)
+        ends = mx.array(lags or 0).reshape(-1, 1)
+        places = mx.arange(columns) + (first + ends - (columns - length))
         blocks = places // self.blocksparse_block_size
-        asking = blocks[:, columns - length :, None]
+        asking = (written // self.blocksparse_block_size)[:, :, None]
         near = asking - blocks[:, None] < self.blocksparse_num_local_blocks
         heads = mx.arange(1, self.n_heads + 1)[:, None]
         strided = (blocks[:, None] + heads) % self.blocksparse_vert_stride == 0
-        causal = places[:, columns - length :, None] >= places[:, None]
+        causal = written[:, :, None] >= places[:, None]
         seen = causal[:, None] & (near[:, None] | strided[:, :, None])
         if of_batch is not None:
             seen = seen & of_batch
