@@ -47,14 +47,19 @@ class VerifyCosts:
     def ratio(self, rows: int, drafted: int) -> float:
         """Return the cost of a step with `drafted` drafts a row; infinite before a plain step was measured. A
         width that was not measured is taken to be as far above the next smaller one as that is above a plain
-        step; two that were not are not tried at once."""
+        step, and one that was measured once or twice no dearer than that; two that were not measured at all
+        are not tried at once."""
         size = _size(rows)
         if (plain := self._typical(size, 0)) is None:
             return math.inf
         before, cost_before, slope = 0, 1.0, _FIRST_GUESS - 1.0
         for each in DRAFTED:
             known = self._typical(size, each)
-            cost = cost_before + (each - before) * slope if known is None else known / plain
+            cost = cost_before + (each - before) * slope
+            if known is not None:
+                # One or two may have waited for a compiler, or for the machine: they exclude nothing.
+                sure = len(self._seconds[size, each]) > 2
+                cost = known / plain if sure else min(cost, known / plain)
             if each == drafted:
                 return cost
             if known is None:
@@ -63,8 +68,7 @@ class VerifyCosts:
         return math.inf
 
     def _typical(self, size: int, drafted: int) -> float | None:
-        """Return the second smallest of several: the first of a new shape may have waited for a compiler, and
-        any for the machine."""
+        """Return the second smallest of several."""
         known = sorted(self._seconds.get((size, drafted), ()))
         return known[1 if len(known) > 2 else 0] if known else None
 

@@ -46,7 +46,7 @@ def test_a_width_that_was_skipped_keeps_wider_ones_untried() -> None:
 def test_rows_have_costs_of_their_own() -> None:
     """Batches that differ by a fifth share them. Others are plain until a plain step of theirs was measured:
     the ratio of two sizes says nothing."""
-    costs = _learnt(rows=16, drafted=[(1, 3.0)])
+    costs = _learnt(rows=16, drafted=[(1, 3.0)] * 3)
     assert costs.ratio(17, 1) == pytest.approx(3.0, rel=1e-3)
     assert costs.ratio(20, 1) == costs.ratio(8, 1) == math.inf
     costs.learn(0.02, 8, 0)
@@ -86,9 +86,11 @@ def _plain_steps_until_tried_again(costs: VerifyCosts, rows: int = 4) -> int:
     raise AssertionError("a width is excluded for ever")
 
 
-def test_an_outlier_does_not_exclude_for_ever() -> None:
-    """A first step that waited for a compiler is forgotten within some plain steps."""
-    assert 0 < _plain_steps_until_tried_again(_learnt(drafted=[(1, 100.0)])) <= 256
+@pytest.mark.parametrize("bad", [1, 2])
+def test_one_or_two_bad_measurements_exclude_nothing(bad: int) -> None:
+    """The first steps of a shape may have waited for a compiler: what was expected of them still holds."""
+    costs = _learnt(drafted=[(1, 100.0)] * bad)
+    assert costs.ratio(4, 1) == pytest.approx(1.1)
 
 
 def test_what_was_dear_whenever_it_was_tried_is_forgotten_more_slowly() -> None:
