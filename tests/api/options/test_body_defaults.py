@@ -14,11 +14,12 @@ from trio.testing import trio_test
 
 from api.options.model_defaults import DefaultSettings, from_file, resolve
 from api.served_models import ServedModel
+from scheduler.engine.backend import BackendFacts
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.prompt import model_folder
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
-from scheduler.shared.messages import Ready, ScriptedPlan
+from scheduler.shared.messages import EngineConfig, Ready, ScriptedPlan
 from tests.api.client import MODEL, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
@@ -253,35 +254,33 @@ async def test_the_listing_names_the_fallbacks_of_the_model(autojump_clock: trio
 
 
 @pytest.mark.parametrize(
-    ("described", "speculation", "reason"),
+    ("fallbacks", "verifies", "speculation", "reason"),
     [
-        ({"verifies": True}, "auto", None),
-        ({}, "none", "--speculation none"),
-        (
-            {"fallbacks": ("no_drafts",)},
-            "auto",
-            "the check at load found it wrong for this model: see fallbacks",
-        ),
-        (
-            {"fallbacks": ("one_row",)},
-            "auto",
-            "the check at load found it wrong for this model: see fallbacks",
-        ),
-        ({}, "auto", "its layers, recurrent or of a window, cannot take tokens back"),
+        ((), True, "auto", None),
+        ((), True, "none", "--speculation none"),
+        (("no_drafts",), False, "auto", "the check at load found it wrong for this model: see fallbacks"),
+        (("one_row",), False, "auto", "the check at load found it wrong for this model: see fallbacks"),
+        ((), False, "auto", "its layers, recurrent or of a window, cannot take tokens back"),
     ],
 )
 @trio_test
 async def test_the_listing_says_whether_drafts_are_verified_and_why_not(
-    described: dict[str, Any],
+    fallbacks: tuple[str, ...],
+    verifies: bool,
     speculation: Literal["auto", "none"],
     reason: str | None,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class Described(ScriptedBackend):
         def describe(self) -> Ready:
-            return msgspec.structs.replace(super().describe(), **{"verifies": False, **described})
+            return msgspec.structs.replace(super().describe(), fallbacks=fallbacks)
 
-    scheduler = make_scheduler(LoopbackLauncher(lambda load: Described(load.scripted)))
+        @property
+        def facts(self) -> BackendFacts:
+            return replace(super().facts, verified_tokens=100 if verifies else 0)
+
+    engine = EngineConfig("scripted", "none", speculation=speculation)
+    scheduler = make_scheduler(LoopbackLauncher(lambda load: Described(load.scripted)), engine=engine)
     model = replace(MODEL, speculation=speculation)
     async with client_of(scheduler, model=model) as client:
         before = (await client.get("/v1/models/tiny")).json()
