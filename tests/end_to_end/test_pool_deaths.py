@@ -15,7 +15,7 @@ from loadtests.chaos.strikes import Strike, strike
 from loadtests.processes import children
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import Served, eventually, serving
-from tests.fakes.faulty_backend import holding_in_engine_process
+from tests.fakes.faulty_backend import MOST_STEP_TOKENS, holding_in_engine_process
 
 STREAMS = 12
 ENGINES = ("0", "1")
@@ -27,7 +27,7 @@ _MIDDLE_TOKENS = 60
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file `hold` in it stops both engines in the middle of their streams."""
     made = tmp_path_factory.mktemp("pair")
-    source = holding_in_engine_process(1, _MIDDLE_TOKENS + STREAMS, made)
+    source = holding_in_engine_process(1, _MIDDLE_TOKENS + STREAMS * MOST_STEP_TOKENS, made)
     (made / "sitecustomize.py").write_text(f"from loadtests.chaos.saboteur import sitecustomize\n{source}")
     return made
 

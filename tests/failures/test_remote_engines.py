@@ -24,7 +24,7 @@ from scheduler.shared.messages import ScriptedPlan
 from scheduler.statistics import DeathCause, EngineCondition
 from tests.cancellation.bench import Client
 from tests.failures.undisturbed import check_undisturbed
-from tests.fakes.faulty_backend import holding_in_engine_process
+from tests.fakes.faulty_backend import MOST_STEP_TOKENS, holding_in_engine_process
 from tests.fakes.scheduling import ask, make_scheduler
 from tests.repo.tree import ROOT
 
@@ -79,20 +79,14 @@ async def _started(nursery: trio.Nursery, folder: Path, delay_seconds: float, st
     nursery.start_soon(scheduler.run)
     nursery.start_soon(joined.run)
     port: int = await nursery.start(Listener(token, joined.arrived).serve, LOOPBACK, 0)
-    source = holding_in_engine_process(STREAMS // 2, STREAMS // 2 * (_BEGUN_TOKENS + 1), folder)
-    (folder / "sitecustomize.py").write_text(source)
-    environment = {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    at = Farm(scheduler, [Relay(port, delay_seconds) for _ in range(2)], [], folder / "hold")
-    for number, relay in enumerate(at.relays):
-        via: int = await nursery.start(relay.serve)
-        at.machines.append(LocalMachine(folder, via, token, str(number), environment))
-        nursery.start_soon(at.machines[-1].run)
-        # In their order: the first one that dials is engine 0.
-        while len(scheduler.pool.names) <= number:  # noqa: ASYNC110 (other processes)
-            await trio.sleep(0.01)
-    while not at.ready():  # noqa: ASYNC110 (other processes)
-        await trio.sleep(0.01)
-    return at
+    source = holding_in_engine_process(STREAMS // 2, STREAMS // 2 * (_BEGUN_TOKENS + MOST_STEP_TOKENS),
+    folder) (folder / "sitecustomize.py").write_text(source) environment = {"PYTHONPATH":
+    os.pathsep.join([str(folder), str(ROOT)])} at = Farm(scheduler, [Relay(port, delay_seconds) for _ in
+    range(2)], [], folder / "hold") for number, relay in enumerate(at.relays): via: int = await
+    nursery.start(relay.serve) at.machines.append(LocalMachine(folder, via, token, str(number), environment))
+    nursery.start_soon(at.machines[-1].run) # In their order: the first one that dials is engine 0. while
+    len(scheduler.pool.names) <= number:  # noqa: ASYNC110 (other processes) await trio.sleep(0.01) while not
+    at.ready():  # noqa: ASYNC110 (other processes) await trio.sleep(0.01) return at
 
 
 def _none_here(number: int) -> EngineLauncher:

@@ -20,6 +20,7 @@ from scheduler.engine import scripted_backend
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import StepResult
 from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
+from scheduler.engine.drafts.verify_costs import DRAFTED
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
@@ -151,6 +152,10 @@ def install(faults: Faults) -> None:
         return FaultyBackend(plan, faults, die=_kill, hang=_sleep_forever, time_out=_abort, **options)
 
     setattr(scripted_backend, "ScriptedBackend", make)  # noqa: B010 (mypy: a class is replaced)
+
+
+MOST_STEP_TOKENS = 1 + DRAFTED[-1]
+"""Tokens of one row in one step: the step in which an engine holds is not reported before."""
 
 
 def holding_in_engine_process(streams: int, tokens: int, folder: Path) -> str:
