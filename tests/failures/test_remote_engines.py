@@ -79,14 +79,21 @@ async def _started(nursery: trio.Nursery, folder: Path, delay_seconds: float, st
     nursery.start_soon(scheduler.run)
     nursery.start_soon(joined.run)
     port: int = await nursery.start(Listener(token, joined.arrived).serve, LOOPBACK, 0)
-    source = holding_in_engine_process(STREAMS // 2, STREAMS // 2 * (_BEGUN_TOKENS + MOST_STEP_TOKENS),
-    folder) (folder / "sitecustomize.py").write_text(source) environment = {"PYTHONPATH":
-    os.pathsep.join([str(folder), str(ROOT)])} at = Farm(scheduler, [Relay(port, delay_seconds) for _ in
-    range(2)], [], folder / "hold") for number, relay in enumerate(at.relays): via: int = await
-    nursery.start(relay.serve) at.machines.append(LocalMachine(folder, via, token, str(number), environment))
-    nursery.start_soon(at.machines[-1].run) # In their order: the first one that dials is engine 0. while
-    len(scheduler.pool.names) <= number:  # noqa: ASYNC110 (other processes) await trio.sleep(0.01) while not
-    at.ready():  # noqa: ASYNC110 (other processes) await trio.sleep(0.01) return at
+    tokens = STREAMS // 2 * (_BEGUN_TOKENS + MOST_STEP_TOKENS)
+    source = holding_in_engine_process(STREAMS // 2, tokens, folder)
+    (folder / "sitecustomize.py").write_text(source)
+    environment = {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    at = Farm(scheduler, [Relay(port, delay_seconds) for _ in range(2)], [], folder / "hold")
+    for number, relay in enumerate(at.relays):
+        via: int = await nursery.start(relay.serve)
+        at.machines.append(LocalMachine(folder, via, token, str(number), environment))
+        nursery.start_soon(at.machines[-1].run)
+        # In their order: the first one that dials is engine 0.
+        while len(scheduler.pool.names) <= number:  # noqa: ASYNC110 (other processes)
+            await trio.sleep(0.01)
+    while not at.ready():  # noqa: ASYNC110 (other processes)
+        await trio.sleep(0.01)
+    return at
 
 
 def _none_here(number: int) -> EngineLauncher:
