@@ -47,7 +47,7 @@ class VerifyCosts:
     def ratio(self, rows: int, drafted: int) -> float:
         """Return the cost of a step with `drafted` drafts a row; infinite before a plain step was measured. A
         width that was not measured is taken to be as far above the next smaller one as that is above a plain
-        step, and one that was measured once or twice no dearer than that; two that were not measured at all
+        step, and one that was measured once no dearer than that; two that were not measured at all
         are not tried at once."""
         size = _size(rows)
         if (plain := self._typical(size, 0)) is None:
@@ -55,16 +55,15 @@ class VerifyCosts:
         before, cost_before, slope = 0, 1.0, _FIRST_GUESS - 1.0
         for each in DRAFTED:
             known = self._typical(size, each)
-            cost = cost_before + (each - before) * slope
-            if known is not None:
-                # One or two may have waited for a compiler, or for the machine: they exclude nothing.
-                sure = len(self._seconds[size, each]) > 2
-                cost = known / plain if sure else min(cost, known / plain)
+            guess = cost_before + (each - before) * slope
             if each == drafted:
-                return cost
+                # A single one may have waited for a compiler, or for the machine: it excludes nothing.
+                sure = len(self._seconds.get((size, each), ())) > 1
+                cost = guess if known is None else known / plain
+                return cost if sure else min(cost, guess)
             if known is None:
                 break
-            before, cost_before, slope = each, cost, max(0.0, cost - 1.0) / each
+            before, cost_before, slope = each, known / plain, max(0.0, known / plain - 1.0) / each
         return math.inf
 
     def _typical(self, size: int, drafted: int) -> float | None:

@@ -86,10 +86,9 @@ def _plain_steps_until_tried_again(costs: VerifyCosts, rows: int = 4) -> int:
     raise AssertionError("a width is excluded for ever")
 
 
-@pytest.mark.parametrize("bad", [1, 2])
-def test_one_or_two_bad_measurements_exclude_nothing(bad: int) -> None:
-    """The first steps of a shape may have waited for a compiler: what was expected of them still holds."""
-    costs = _learnt(drafted=[(1, 100.0)] * bad)
+def test_one_bad_measurement_excludes_nothing() -> None:
+    """The first step of a shape may have waited for a compiler: what was expected of it still holds."""
+    costs = _learnt(drafted=[(1, 100.0)])
     assert costs.ratio(4, 1) == pytest.approx(1.1)
 
 
