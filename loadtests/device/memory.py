@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from mlx.utils import tree_flatten
 
 from loadtests.device.finding import Figure, Finding, attempt
-from loadtests.device.rows import decoding, fitting_tokens, leave, words
+from loadtests.device.rows import DECODE, decoding, fitting_tokens, leave, words
 from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.sequence import Sequence as Row
 from scheduler.shared.messages import Sampling, Submit
@@ -54,7 +56,8 @@ def _peaks(backend: MlxBackend, context_tokens: int, sizes: Sequence[int]) -> It
     while done + max(sizes) <= context_tokens:
         size = sizes[number % len(sizes)]
         expected = peak.needed_bytes(size, done)
-        taken = _transient_bytes(lambda: backend.step([Chunk(1, size)], predicted_seconds=0.0))  # noqa: B023  # Called at once.
+        chunk = StepPlan(chunks=(Chunk(1, size),), predicted_seconds=0.0)
+        taken = _transient_bytes(partial(backend.step, chunk))
         peak.observe(size, done, taken)
         most_pool = max(most_pool, device().memory().cached)
         learned = number >= _LEARNING_CHUNKS
@@ -108,14 +111,14 @@ def _copies(backend: MlxBackend, rows: int) -> Finding:
     """G9: a write into keys and values that are still read copies all of them, in every step or where a row
     leaves. Wrong if the peak shows it."""
     ids = decoding(backend, [words(backend, 256, seed) for seed in range(rows)])
-    backend.step()
+    backend.step(DECODE)
     batch_bytes = backend.kv_bytes()
-    steps = _transient_bytes(lambda: [backend.step() for _ in range(_STEPS)])
+    steps = _transient_bytes(lambda: [backend.step(DECODE) for _ in range(_STEPS)])
 
     def cancel() -> None:
         backend.remove(ids[0])
-        backend.step()
-        backend.step()
+        backend.step(DECODE)
+        backend.step(DECODE)
 
     left = _transient_bytes(cancel)
     backend.emit_pending()

@@ -9,6 +9,7 @@ from pathlib import Path
 from scheduler.config import EngineConfig, load_message
 from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, share
 from scheduler.engine.sequence import Sequence as Row
 from scheduler.shared.messages import Sampling, Submit
@@ -16,6 +17,10 @@ from scheduler.shared.token_ids import compact
 
 MOST_ROWS = 32
 _CHUNK_TOKENS = 512
+
+
+DECODE = StepPlan()
+"""A step of the rows that decode."""
 
 
 def loaded(folder: Path) -> MlxBackend:
@@ -51,7 +56,7 @@ def decoding(backend: MlxBackend, prompts: Sequence[Sequence[int]]) -> list[int]
         chunks: tuple[Chunk, ...] = share(
             rows, backend.begun, _CHUNK_TOKENS * len(rows), backend.facts.limits
         )
-        backend.step(chunks)
+        backend.step(StepPlan(chunks=chunks))
     return [row.request_id for row in rows]
 
 

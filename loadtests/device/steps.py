@@ -10,11 +10,12 @@ from statistics import median
 import mlx.core as mx
 
 from loadtests.device.finding import Figure, Finding, attempt
-from loadtests.device.rows import decoding, fitting_tokens, leave, words
+from loadtests.device.rows import DECODE, decoding, fitting_tokens, leave, words
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device, forced
 from scheduler.engine.mlx.group_cost import ROWS, agreed_cost, cost_in_tokens, step_times
 from scheduler.engine.mlx.sampling.draw import Cuts
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import Sequence as Row
@@ -56,19 +57,19 @@ def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
     ids = decoding(backend, [words(backend, _PROMPT_TOKENS, seed) for seed in range(count)])
 
     def apart() -> None:
-        backend.step()
+        backend.step(DECODE)
         backend.emit_pending()
 
-    backend.step()
+    backend.step(DECODE)
     overlapped: list[float] = []
     waiting: list[float] = []
     host: list[float] = []
     for _ in range(turns):
-        backend.step()  # The first after `apart` returns nothing.
-        overlapped.append(median(_seconds(backend.step) for _ in range(_STEPS_A_TURN)))
+        backend.step(DECODE)  # The first after `apart` returns nothing.
+        overlapped.append(median(_seconds(lambda: backend.step(DECODE)) for _ in range(_STEPS_A_TURN)))
         for _ in range(2):
             time.sleep(2 * overlapped[-1])
-            host.append(_seconds(backend.step))
+            host.append(_seconds(lambda: backend.step(DECODE)))
         backend.emit_pending()
         waiting.append(median(_seconds(apart) for _ in range(_STEPS_A_TURN)))
     leave(backend, ids)
@@ -93,8 +94,10 @@ def _padded(backend: MlxBackend, count: int) -> Finding:
     for name, more in (("even", 0), ("ragged", 1)):
         lengths = [_PROMPT_TOKENS + more * (seed % 2) for seed in range(count)]
         ids = decoding(backend, [words(backend, length, seed) for seed, length in enumerate(lengths)])
-        backend.step()
-        figures[f"{name}_steps_ms"] = 1000 * median(_seconds(backend.step) for _ in range(2 * _STEPS_A_TURN))
+        backend.step(DECODE)
+        figures[f"{name}_steps_ms"] = 1000 * median(
+            _seconds(lambda: backend.step(DECODE)) for _ in range(2 * _STEPS_A_TURN)
+        )
         figures[f"{name}_wait_ms"] = 1000 * _seconds(device().wait)
         leave(backend, ids)
     return Finding("even and ragged rows", "measured", figures)
@@ -148,6 +151,6 @@ def _chunk_seconds(backend: MlxBackend, tokens: int, seed: int, evaluation_secon
     prompt = compact([*words(backend, tokens + 1, seed), 1])
     backend.admit(Row.of(Submit(1, prompt, 1, (), Sampling(temperature=0.0))))
     with forced(replace(device().traits, evaluation_seconds=evaluation_seconds)):
-        seconds = _seconds(lambda: backend.step([Chunk(1, tokens)]))
+        seconds = _seconds(lambda: backend.step(StepPlan(chunks=(Chunk(1, tokens),))))
     leave(backend, [1])
     return seconds

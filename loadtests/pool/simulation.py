@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -20,9 +20,9 @@ from trio.testing import MockClock, memory_stream_pair
 from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig
 from scheduler.engine.backend import StepResult
 from scheduler.engine.chunk_ceiling import ChunkCeiling
-from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engines.placement import Place, least_seconds
@@ -105,13 +105,8 @@ class _Backend(ScriptedBackend):
         self._timing = timing
         self._ahead = clock
 
-    def step(
-        self,
-        chunks: Sequence[Chunk] = (),
-        predicted_seconds: float | None = None,
-        drafts: DraftTokens = NO_DRAFTS,
-    ) -> StepResult:
-        result = super().step(chunks, predicted_seconds, drafts)
+    def step(self, plan: StepPlan) -> StepResult:
+        result = super().step(plan)
         timing = self._timing
         prefill_seconds = timing.token_seconds * result.computed_prefill_tokens
         seconds = timing.step_seconds + timing.row_seconds * result.decoded_rows + prefill_seconds

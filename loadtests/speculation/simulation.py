@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.engine.backend import StepResult
-from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens, Speculation
+from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.prefill import Chunk
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.shared.messages import Sampling, ScriptedPlan, StepOutput, Submit
 from scheduler.shared.token_ids import compact
@@ -71,14 +71,9 @@ class _Device(ScriptedBackend):
         super().__init__(plan, sleep=lambda seconds: None, clock=clock)
         self._model, self._edits, self._now = model, edits, clock
 
-    def step(
-        self,
-        chunks: Sequence[Chunk] = (),
-        predicted_seconds: float | None = None,
-        drafts: DraftTokens = NO_DRAFTS,
-    ) -> StepResult:
-        width = 1 + max((len(tokens) for tokens in drafts.values()), default=0)
-        result = super().step(chunks, predicted_seconds, drafts)
+    def step(self, plan: StepPlan) -> StepResult:
+        width = 1 + plan.drafted
+        result = super().step(plan)
         seconds = self._model.seconds(max(1, result.decoded_rows), width)
         self._now.now += seconds
         return replace(result, model_seconds=seconds)

@@ -53,9 +53,10 @@ def main() -> NoReturn:
         except Exception as error:
             # Without the stack on stderr: the operator reads one line, and the server logs the stack for whom
             # it helps. An operator who started this process by hand reads that line here.
+            why = in_one_line(error)
             if joined:
-                print(in_one_line(error), flush=True)
-            _exit_with(inbox, Fault(in_one_line(error), traceback.format_exc()))
+                print(why, flush=True)
+            _exit_with(inbox, Fault(why, traceback.format_exc()))
         # A generation-2 collection of the heap that the imports leave took 61-299 ms in the middle of a step.
         # Here and not in `load`: only the owner of the process may decide it for the whole process.
         gc.collect()

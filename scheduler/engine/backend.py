@@ -180,7 +180,8 @@ def refused_adapters(plan: StepPlan, why: str) -> tuple[tuple[str, str], ...]:
 
 
 def started(backend: Backend, load: Load) -> Ready:
-    """Load the adapters of `load`, and return what the back end describes then."""
+    """Load the adapters of `load`, and return what the back end describes then, and whether drafts are
+    verified."""
     refused: tuple[tuple[str, str], ...] = ()
     if load.adapters:
         refused = backend.execute(StepPlan(adapters=load.adapters)).refused_adapters

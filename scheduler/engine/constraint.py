@@ -53,6 +53,8 @@ class Constraint:
         self._clock = clock
         self._slow_masks = 0
         self._seen = len(output)
+        self._foresees = True
+        """Whether it may be asked what is forced: until the library fails at it, or is slow."""
         self.failure: str | None = None
         """Why the answer cannot continue; its masks are invalid after it."""
         try:
@@ -79,16 +81,20 @@ class Constraint:
     def forced_from(self, position: int) -> tuple[int, ...]:
         """Return the tokens that the grammar forces from `position` on, as the tokenizer would write them;
         none where the answer is known up to another one."""
-        if position != self._seen or self.failure is not None or self.timed_alone:
+        if position != self._seen or self.failure is not None or not self._foresees:
             return ()
         started = self._clock()
         try:
-            forced = tuple(self.matcher.compute_ff_tokens())
+            return tuple(self.matcher.compute_ff_tokens())
         except BaseException as error:
-            self.note(error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            # No draft is worth a request: if the matcher is broken, its next mask says so.
+            self._foresees = False
             return ()
-        self.timed_alone = self._clock() - started > SLOW_MASK_SECONDS
-        return forced
+        finally:
+            # All rows wait for it, and only to save time.
+            self._foresees &= self._clock() - started <= SLOW_MASK_SECONDS
 
     def _consume(self, tokens: list[int]) -> bool:
         if self._cut_by is None:

@@ -7,7 +7,6 @@ waits for commands and sends frames over a socket, the tests over memory streams
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, assert_never
@@ -26,7 +25,6 @@ from scheduler.engine.plan import EngineState, StepPlan, plan, with_changes
 from scheduler.engine.sequence import Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError, RequestRefused
-from scheduler.shared.counters import DraftCounters
 from scheduler.shared.messages import (
     AdapterLoaded,
     Cancel,
@@ -86,7 +84,7 @@ class EngineLoop:
         speculation: Speculation | None = None,
     ) -> None:
         """Without `ceiling`, no device timeout has lowered it. Without `speculation`, or where the back end
-        verifies no drafts, each step computes one token a row."""
+        verifies no drafts, each step computes one token of a row."""
         self._backend = backend
         self._pace = pace
         self._clock = clock
@@ -116,7 +114,8 @@ class EngineLoop:
         self._limit_set = False
         """Whether the next frame answers a SetMemoryLimit."""
         self._ceiling = ceiling or ChunkCeiling(pace.most_tokens)
-        self._speculation = speculation if backend.facts.verifies else None
+        self._speculation = speculation or Speculation()
+        self._verified_tokens = 0 if speculation is None else backend.facts.verified_tokens
         self._admissions = 0
         self._last_plan = StepPlan()
         self._waits = Waits()
@@ -177,18 +176,18 @@ class EngineLoop:
             self._waiting[sequence.request_id] = sequence
 
     def _refuse(self, sequence: Sequence, refusal: RequestRefused) -> None:
+        self._speculation.ended(sequence.request_id)  # It may have run before, and been preempted.
         self._waits.forget(sequence.request_id)
         self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
 
     def _cancel(self, request_id: int) -> None:
+        self._speculation.ended(request_id)
         if self._waiting.pop(request_id, None) is not None:
             self._changes.forget.append(request_id)
             self._waits.forget(request_id)
         else:
             if self._slots.release(request_id) is None:
                 return  # It ended by itself; its Retired is already sent.
-            if self._speculation is not None:
-                self._speculation.ended(request_id)
             self._changes.release.append(request_id)
         self._retired.append(Retired(request_id, "cancelled"))
 
@@ -225,14 +224,10 @@ class EngineLoop:
             admissions=self._admissions,
             allowance=allowance,
             chunk_ceiling=self._ceiling.tokens,
+            verified_tokens=self._verified_tokens,
+            proposals=self._proposals() if self._verified_tokens else (),
+            costs=self._speculation.costs,
         )
-        if self._speculation is not None:
-            state = replace(
-                state,
-                verified_tokens=self._facts.verified_tokens,
-                proposals=self._proposals(),
-                costs=self._speculation.costs,
-            )
         todo = plan(state, now)
         self._waits.look(self._reasons(todo), now)
         if todo.computes:
@@ -242,7 +237,6 @@ class EngineLoop:
         return todo
 
     def _proposals(self) -> list[Proposal]:
-        assert self._speculation is not None
         decoding = (row for row in self._slots if not row.prefilling)
         last = self._last_result
         return self._speculation.proposals(decoding, last.forced, last.has_pending)
@@ -303,7 +297,7 @@ class EngineLoop:
             result = self._computed(todo, result, prefilled)
         for retired in result.retired:
             self._slots.release(retired.request_id)
-        if self._speculation is not None and result.retired:
+        if result.retired:
             result = replace(result, retired=[self._predicted(retired) for retired in result.retired])
         if not self._slots:
             self._meter.idle()
@@ -312,7 +306,6 @@ class EngineLoop:
 
     def _predicted(self, retired: Retired) -> Retired:
         """Return it with what became of its request's prediction."""
-        assert self._speculation is not None
         predicted = self._speculation.ended(retired.request_id)
         whole: Retired = msgspec.structs.replace(retired, predicted=predicted) if any(predicted) else retired
         return whole
@@ -341,20 +334,30 @@ class EngineLoop:
 
     def _computed(self, todo: StepPlan, result: StepResult, prefilled: dict[int, int]) -> StepResult:
         """Learn from a step in which the model ran. Return what is reported of it."""
-        width = 1 + max(len(draft.tokens) for draft in todo.drafts) if todo.drafts else 0
-        computed = result.computed_prefill_tokens + width * result.decoded_rows
-        self._memory_watch.measured(computed, todo.context_tokens)
-        if self._speculation is not None and result.tokens:
-            written = Counter(token.request_id for token in result.tokens)
-            self._speculation.count(todo.drafts, written)
-            if not todo.chunks:
-                seconds = self._meter.period_seconds
-                self._speculation.learn(todo.drafts, written, result.decoded_rows, seconds)
+        computed, context = result.computed_prefill_tokens, todo.context_tokens
+        if todo.drafts:
+            computed += (1 + todo.drafted) * result.decoded_rows
+            context = max([context, *(row.computed_tokens for row in self._slots)])
+        self._memory_watch.measured(computed, context)
+        self._judge(todo, result)
         self._ceiling.computed(result.computed_prefill_tokens)
         self._meter.count(result, self._slots, prefilled)
         # A resumed sequence has already reported its prompt's progress.
         reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
         return replace(result, prefills=reported)
+
+    def _judge(self, todo: StepPlan, result: StepResult) -> None:
+        """Learn what drafts were worth, and what a step of this width took."""
+        if not (self._verified_tokens and result.tokens):
+            return
+        if todo.drafts:
+            written: dict[int, list[int]] = {}
+            for token in result.tokens:
+                written.setdefault(token.request_id, []).append(token.token)
+            self._speculation.count(todo.drafts, written)
+        if not todo.chunks:
+            tokens, seconds = len(result.tokens), self._meter.period_seconds
+            self._speculation.learn(todo.drafted, tokens, result.decoded_rows, seconds)
 
     def _answer(self, changes: _Changes, result: StepResult) -> None:
         """Answer the commands that the step has carried out."""
@@ -434,7 +437,7 @@ class EngineLoop:
             guard=self._memory_watch.state,
             chunk_ceiling=self._ceiling.tokens,
             costs=self._pace.costs(),
-            drafts=DraftCounters() if self._speculation is None else self._speculation.counters,
+            drafts=self._speculation.counters,
         )
 
 

@@ -153,6 +153,11 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
         """Return whether the model runs, if there are rows."""
         return bool(self.chunks or self.decode)
 
+    @property
+    def drafted(self) -> int:
+        """Return the most drafts of a row: each row is computed with as many, padding included."""
+        return max((len(draft.tokens) for draft in self.drafts), default=0)
+
 
 def with_changes(plan: StepPlan, **changes: object) -> StepPlan:
     """Return the plan with other values of these fields."""

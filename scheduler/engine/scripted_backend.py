@@ -19,7 +19,6 @@ from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.cache_changes import changed, take_holds
 from scheduler.engine.device import Device, Readings, SystemMemory, Traits
-from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
@@ -193,9 +192,7 @@ class ScriptedBackend:
                 self._limited.clear_pool()
         result = StepResult()
         if plan.computes and self._rows:
-            chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._rows]
-            drafts = {draft.request_id: draft.tokens for draft in plan.drafts}
-            result = self.step(chunks, plan.predicted_seconds, drafts)
+            result = self.step(plan)
         return replace(
             result,
             refused=tuple(refused),
@@ -263,16 +260,13 @@ class ScriptedBackend:
         if self._prefixes is not None and row.lease is not None:
             self._prefixes.release(row.lease)
 
-    def step(
-        self,
-        chunks: abc.Sequence[Chunk] = (),
-        predicted_seconds: float | None = None,
-        drafts: DraftTokens = NO_DRAFTS,
-    ) -> StepResult:
+    def step(self, plan: StepPlan) -> StepResult:
         if not self._rows:
             return StepResult([], [], [])
         if self._plan.step_seconds:
             self._sleep(self._plan.step_seconds)
+        chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._rows]
+        drafts = {draft.request_id: draft.tokens for draft in plan.drafts}
         started = {
             chunk.request_id: self._rows[chunk.request_id].sequence.computed_tokens for chunk in chunks
         }

@@ -85,7 +85,7 @@ class Multiplexer:
         return len(self._records)
 
     def __contains__(self, record: object) -> bool:
-        return record in self._records.values()
+        return isinstance(record, StreamRecord) and self._records.get(record.request_id) is record
 
     def __iter__(self) -> Iterator[StreamRecord]:
         return iter(self._records.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +12,7 @@ import trio.testing
 
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend, StepResult
-from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
-from scheduler.engine.prefill import Chunk
+from scheduler.engine.plan import StepPlan
 from scheduler.errors import SchedulerError
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta, TokenLogprobs
 from scheduler.request import GenerationRequest
@@ -69,15 +68,10 @@ class _Observed(FaultyBackend):
         super().remove(request_id)
         self._left(request_id)
 
-    def step(
-        self,
-        chunks: Sequence[Chunk] = (),
-        predicted_seconds: float | None = None,
-        drafts: DraftTokens = NO_DRAFTS,
-    ) -> StepResult:
+    def step(self, plan: StepPlan) -> StepResult:
         self._observer.before_step()
         self._observer.steps += 1
-        result = super().step(chunks, predicted_seconds, drafts)
+        result = super().step(plan)
         for retired in result.retired:
             self._left(retired.request_id)
         return result

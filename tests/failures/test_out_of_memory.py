@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,8 +10,7 @@ import pytest
 from trio.testing import MockClock, trio_test
 
 from scheduler.engine.backend import Backend, StepResult
-from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
-from scheduler.engine.prefill import Chunk
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engine_bounds import lowered_share
 from scheduler.shared.messages import Load, ScriptedPlan
@@ -51,14 +50,10 @@ class ScarceMemory:
     def _fail_at_its_step(self, backend: ScriptedBackend) -> None:
         whole, steps = backend.step, iter(range(1, self.at_step))
 
-        def step(
-            chunks: Sequence[Chunk] = (),
-            predicted_seconds: float | None = None,
-            drafts: DraftTokens = NO_DRAFTS,
-        ) -> StepResult:
+        def step(plan: StepPlan) -> StepResult:
             if next(steps, None) is None:
                 raise self.error
-            return whole(chunks, predicted_seconds, drafts)
+            return whole(plan)
 
         setattr(backend, "step", step)  # noqa: B010 (a fake's inside)
 

@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 from scheduler.engine import scripted_backend
 from scheduler.engine import sequence as engine
 from scheduler.engine.backend import StepResult
-from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.drafts.verify_costs import DRAFTED
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
 from scheduler.errors import RequestRefused
@@ -101,20 +101,15 @@ class FaultyBackend(ScriptedBackend):
             self._die()
         super().admit(sequence)
 
-    def step(
-        self,
-        chunks: Sequence[Chunk] = (),
-        predicted_seconds: float | None = None,
-        drafts: DraftTokens = NO_DRAFTS,
-    ) -> StepResult:
+    def step(self, plan: StepPlan) -> StepResult:
         self._steps_begun += bool(self._rows)
         if self._steps_begun == self._faults.die_at_step > 0:
             self._die()
         if self._steps_begun == self._faults.hang_at_step > 0:
             self._hang()
-        if self._is_too_long(chunks):
+        if self._is_too_long(plan.chunks):
             self._time_out()
-        return super().step(chunks, predicted_seconds, drafts)
+        return super().step(plan)
 
     def _is_too_long(self, chunks: Sequence[Chunk]) -> bool:
         tokens = sum(chunk.tokens for chunk in chunks)

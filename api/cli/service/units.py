@@ -9,8 +9,8 @@ from typing import Any
 
 from api.cli.service.service_options import Places, Restart, ServiceOptions, label, run_command
 
-_SYSTEMD_MARGIN_SECONDS = 15
-"""Beyond the drain, until systemd kills what is left."""
+_STOP_MARGIN_SECONDS = 15
+"""Beyond the drain, until systemd or launchd kills what is left."""
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$", "\t": "\\t"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,+@")
 
@@ -40,7 +40,7 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
         "RestartPreventExitStatus=2",
         # Loading a model, or fetching it first, has its own limit: --ready-seconds.
         "TimeoutStartSec=infinity",
-        f"TimeoutStopSec={int(options.drain_seconds) + _SYSTEMD_MARGIN_SECONDS}",
+        f"TimeoutStopSec={int(options.drain_seconds) + _STOP_MARGIN_SECONDS}",
         *([] if options.engine else ["WatchdogSec=120"]),
         # The drain's signal goes to the main process, SIGKILL in the end to every one.
         "KillMode=mixed",
@@ -95,10 +95,6 @@ def quoted(word: str) -> str:
     return '"' + "".join(_ESCAPES.get(letter, letter) for letter in word) + '"'
 
 
-_LAUNCHD_MARGIN_SECONDS = 15
-"""Beyond the drain, until launchd kills what is left."""
-
-
 def plist(options: ServiceOptions, places: Places) -> bytes:
     """Return the file. It has no key: the process reads them from the environment file."""
     entries: dict[str, Any] = {
@@ -106,7 +102,7 @@ def plist(options: ServiceOptions, places: Places) -> bytes:
         "ProgramArguments": run_command(options, places),
         "RunAtLoad": True,
         "ThrottleInterval": options.restart_seconds,
-        "ExitTimeOut": int(options.drain_seconds) + _LAUNCHD_MARGIN_SECONDS,
+        "ExitTimeOut": int(options.drain_seconds) + _STOP_MARGIN_SECONDS,
         # No background throttling of I/O or CPU.
         "ProcessType": "Interactive",
         "Umask": 0o077,

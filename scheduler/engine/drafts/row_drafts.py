@@ -75,9 +75,7 @@ class RowDrafts:
     def _look_back(self, row: engine.Sequence) -> None:
         for source, expected in self._expected:
             written = row.tokens[self._expected_at : self._expected_at + len(expected)]
-            right = 0
-            while right < len(written) and written[right] == expected[right]:
-                right += 1
+            right = common(expected, written)
             if judged := min(len(written), right + 1):
                 weight, share = 1.0 - _FORGETTING**judged, right / judged
                 self.chances[source] += weight * (share - self.chances[source])
@@ -91,6 +89,12 @@ class RowDrafts:
             return written if begins else len(self.prediction)
         found = self.predicted.find(self.prediction, row.tokens)
         return len(self.prediction) if found is None else found
+
+
+def common(expected: Sequence[int], written: Sequence[int]) -> int:
+    """Return how many of the first tokens are equal."""
+    pairs = enumerate(zip(expected, written, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(expected), len(written)))
 
 
 def _continued(text: array[int], start: int, count: int) -> tuple[int, ...]:

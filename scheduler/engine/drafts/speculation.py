@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from scheduler.engine import sequence as engine
-from scheduler.engine.drafts.row_drafts import FIRST_CHANCE, SOURCES, Chances, RowDrafts, Source
+from scheduler.engine.drafts.row_drafts import FIRST_CHANCE, SOURCES, Chances, RowDrafts, Source, common
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
 from scheduler.shared.counters import DraftCounters
 from scheduler.shared.wire_struct import WireStruct
@@ -26,7 +26,7 @@ MOST_DELAY = 1.5
 """A row without drafts waits at most this many times a plain step for its token."""
 
 DraftTokens: TypeAlias = Mapping[int, Sequence[int]]
-"""Drafted tokens by request id."""
+"""Tokens, drafted or written, by request id."""
 NO_DRAFTS: DraftTokens = MappingProxyType({})
 
 
@@ -114,20 +114,20 @@ class Speculation:
             default=None,
         )
 
-    def learn(self, drafts: Sequence[Draft], written: Mapping[int, int], rows: int, seconds: float) -> None:
-        """Learn from a step that computed no prompt. `written`: the tokens that each row got. `seconds`:
-        since the end of the step before; 0 if unknown."""
-        self.costs.learn(seconds, rows, max((len(draft.tokens) for draft in drafts), default=0))
-        if drafts and (plain := self.costs.plain_seconds(rows)) and seconds:
-            self._saved_seconds += plain * sum(written.values()) / rows - seconds
+    def learn(self, drafted: int, written: int, rows: int, seconds: float) -> None:
+        """Learn from a step that computed no prompt. `drafted`: the drafts that each row was computed with.
+        `written`: the tokens that all rows got. `seconds`: since the end of the step before; 0 if unknown."""
+        self.costs.learn(seconds, rows, drafted)
+        if drafted and seconds and (plain := self.costs.plain_seconds(rows)):
+            self._saved_seconds += plain * written / rows - seconds
 
-    def count(self, drafts: Sequence[Draft], written: Mapping[int, int]) -> None:
-        """Count how many of these drafts were accepted."""
-        self._steps += bool(drafts)
+    def count(self, drafts: Sequence[Draft], written: DraftTokens) -> None:
+        """Count how many of these drafts were accepted. `written`: the tokens that each row got."""
+        self._steps += 1
         for draft in drafts:
-            if not (got := written.get(draft.request_id, 0)):
+            if (got := written.get(draft.request_id)) is None:
                 continue  # The row failed, or was refused.
-            proposed, accepted = len(draft.tokens), got - 1
+            proposed, accepted = len(draft.tokens), common(draft.tokens, got)
             before = self._tallies.get(draft.source, (0, 0))
             self._tallies[draft.source] = before[0] + proposed, before[1] + accepted
             known = self._rows.get(draft.request_id)

@@ -17,7 +17,8 @@ there is no overlap: rows join between two steps, and no token waits for another
 right to the longest. Then it draws place by place: the rows whose draw at a place is their draft are drawn at
 the next place as well. So each draw has the history that it would have without drafts (penalties, grammars,
 thinking budgets, `min_tokens`), and nothing is rolled back but keys and values, of which the last ones are
-trimmed."""
+trimmed.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import abc
 from collections.abc import Sequence
 from itertools import count
 from typing import Literal, TypeAlias
@@ -12,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.backend import StepResult
-from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.prefill import Chunk
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.engine.sequence import Slots
@@ -69,14 +67,9 @@ class _Watched(FaultyBackend):
         super().remove(request_id)
         self.rows.remove(request_id)
 
-    def step(
-        self,
-        chunks: abc.Sequence[Chunk] = (),
-        predicted_seconds: float | None = None,
-        drafts: DraftTokens = NO_DRAFTS,
-    ) -> StepResult:
+    def step(self, plan: StepPlan) -> StepResult:
         self._stepped = set(self.rows)
-        result = super().step(chunks, predicted_seconds, drafts)
+        result = super().step(plan)
         self.rows -= {retired.request_id for retired in result.retired}
         return result
 

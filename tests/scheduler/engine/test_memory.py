@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.memory import (
     GROWTH_TOKENS,
@@ -20,7 +21,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, StepPlan, plan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
-from scheduler.shared.messages import Retired, ScriptedPlan, StepOutput, Submit
+from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, Submit
 from scheduler.shared.row_bytes import RowBytes, Window
 from tests.contracts.journal import alone, prompt_of, request
 from tests.examples import examples
@@ -54,7 +55,10 @@ class _Farm:
         backend = ScriptedBackend(_HEALTHY, kv_cache_bytes=self.budget_bytes)
         self.backend = backend
         self.now = 0.0
-        self.loop = EngineLoop(backend, slots, PrefillPace(512), clock=lambda: self.now)
+        self.speculation = Speculation()
+        self.loop = EngineLoop(
+            backend, slots, PrefillPace(512), clock=lambda: self.now, speculation=self.speculation
+        )
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, Retired] = {}
         self.preemptions = 0
@@ -238,6 +242,22 @@ def test_a_row_reserves_a_share_of_what_it_may_say(answer: int, charged: int) ->
     assert charged_bytes(_sequence(1, 100, answer), _ONE) == charged
     assert charged_bytes(_sequence(1, 100, 100_000), _ONE) == 100 + GROWTH_TOKENS
     assert charged_bytes(_sequence(1, 100, 100_000, said=900), _ONE) == 100 + 901
+
+
+def test_a_request_that_is_cancelled_while_preempted_leaves_no_index_of_its_text() -> None:
+    """Half a megabyte each, where prompts are long; the others' go with their ends."""
+    farm = _Farm(budget_tokens=1500)
+    farm.turn([request(number, prompt_of(100, number), 1100) for number in range(2)])
+    while not farm.preemptions:
+        assert not farm.loop.idle
+        farm.turn([])
+    (waiting,) = farm.loop._waiting
+    assert waiting in farm.speculation._rows
+    farm.loop.turn([Cancel(waiting)])
+    assert waiting not in farm.speculation._rows
+    while not farm.loop.idle:
+        farm.turn([])
+    assert farm.speculation._rows == {}
 
 
 def test_who_was_preempted_often_enough_stays() -> None:

@@ -140,7 +140,7 @@ class PaddedRows:
                     place = (slice(rows, rows + more), slice(None), unwritten)
                     self.keys[place], self.values[place] = 0.0, 0.0
         self.padding += [own - unused + end - length for own in other.padding]
-        self.lags += other.lags
+        self.lags += [0] * more
 
     def select(self, order: list[int]) -> None:
         """Keep these rows, in this order. Cheap if most of them keep their places."""

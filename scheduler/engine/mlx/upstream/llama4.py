@@ -17,7 +17,7 @@ from mlx_lm.models import llama4
 from mlx_lm.models.base import create_attention_mask
 from mlx_lm.models.cache import ChunkedKVCache, KVCache
 
-from scheduler.engine.mlx.kv.batch_rows import BatchRows
+from scheduler.engine.mlx.upstream.columns import first_positions
 
 _GLOBAL = 3
 """The first layer that attends to all tokens: every fourth does."""
@@ -49,10 +49,9 @@ class RowChunks(llama4.LlamaModel):  # type: ignore[misc]  # mlx-lm has no types
         size = self.attention_chunk_size
         causal: mx.array = cache.make_mask(length, return_array=True, window_size=size)
         begin = mx.array(cache.offset).reshape(-1, 1, 1, 1)
-        behind = cache.geometry.lags if isinstance(cache, BatchRows) else ()
-        lags = mx.array(behind or 0).reshape(-1, 1, 1, 1)
-        # A row's tokens end at the last column but its lag; what is before its first is masked already.
-        keys = begin + lags + length - causal.shape[-1] + mx.arange(causal.shape[-1])
+        # What is before a row's first token, or behind its last, is masked already.
+        columns = causal.shape[-1]
+        keys = (first_positions(cache, cache.offset, length, columns) + mx.arange(columns))[:, None, None]
         queries = begin + mx.arange(length)[:, None]
         return mx.logical_and(causal, keys // size == queries // size)
 

@@ -13,6 +13,8 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import phi3small
 
+from scheduler.engine.mlx.upstream.columns import first_positions
+
 
 class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no types
     def __call__(self, x: mx.array, mask: mx.array | None = None, cache: Any = None) -> mx.array:
@@ -22,7 +24,7 @@ class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no 
         if self.block_sparse:
             # Upstream passes it on to the method below, which is not given the cache.
             begin = 0 if cache is None else cache.offset
-            answer: mx.array = super().__call__(x, (mask, begin, getattr(cache, "first_positions", 0)), cache)
+            answer: mx.array = super().__call__(x, (mask, begin, cache), cache)
         else:
             answer = super().__call__(x, mask, cache)
         return answer
@@ -30,10 +32,11 @@ class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no 
     def _block_sparse_attention(
         self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Any
     ) -> mx.array:
-        """(rows, heads, tokens, head size) each; `mask`: the batch's, and each row's positions of the first
-        query and of the first column."""
-        of_batch, begin, first = mask
-        places = mx.arange(keys.shape[2]) + mx.array(first).reshape(-1, 1)
+        """(rows, heads, tokens, head size) each; `mask`: the batch's, each row's position of the first query,
+        and the cache."""
+        of_batch, begin, cache = mask
+        columns = keys.shape[2]
+        places = mx.arange(columns) + first_positions(cache, begin, queries.shape[2], columns)
         own = (mx.arange(queries.shape[2]) + mx.array(begin).reshape(-1, 1))[:, :, None]
         blocks, asking = places // self.blocksparse_block_size, own // self.blocksparse_block_size
         near = asking - blocks[:, None] < self.blocksparse_num_local_blocks

@@ -16,10 +16,10 @@ from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.budget.policy import Relief
 from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.device import Pressure
-from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk
+from scheduler.engine.plan import StepPlan
+from scheduler.engine.prefill import LEAST_CHUNK_TOKENS
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.shared.messages import Retired, ScriptedPlan, SetMemoryLimit, StepOutput, Submit
 from scheduler.shared.row_bytes import RowBytes
@@ -43,14 +43,9 @@ class _Metered(ScriptedBackend):
     most_bytes = 0
     """The most that was held at the peak of any step."""
 
-    def step(
-        self,
-        chunks: Many[Chunk] = (),
-        predicted_seconds: float | None = None,
-        drafts: DraftTokens = NO_DRAFTS,
-    ) -> StepResult:
+    def step(self, plan: StepPlan) -> StepResult:
         before = self.held_bytes()
-        result = super().step(chunks, predicted_seconds, drafts)
+        result = super().step(plan)
         transient = _ACTIVATION_BYTES * result.computed_prefill_tokens
         self.fake.chunk_bytes = transient
         self.fake.pool_bytes = max(self.fake.pool_bytes, transient)

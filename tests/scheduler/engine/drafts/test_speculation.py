@@ -181,13 +181,22 @@ def test_drafts_of_rows_that_failed_are_not_counted() -> None:
     assert speculation.counters.steps == 1
 
 
+def test_a_draft_that_ends_the_answer_is_accepted() -> None:
+    """A stop token that was drafted: no token comes behind it, and it was right all the same."""
+    speculation = Speculation(_FREE)
+    speculation.proposals([_decoding()], {}, False)
+    speculation.count([Draft(1, (7, 8, 9), "prediction")], {1: [7, 8]})
+    assert speculation.counters.sources == {"prediction": (3, 2)}
+    assert speculation.ended(1) == (2, 1)
+
+
 def test_what_became_of_the_prediction_is_counted() -> None:
     """OpenAI's two counts; other sources count nothing there."""
     speculation = Speculation(_FREE)
     speculation.proposals([_decoding()], {}, False)
     for source, proposed, accepted in (("prediction", 7, 5), ("prediction", 3, 0), ("short_match", 7, 7)):
         draft = Draft(1, tuple(range(proposed)), source)  # type: ignore[arg-type]
-        speculation.count([draft], {1: accepted + 1})
+        speculation.count([draft], {1: [*range(accepted), 99]})
     assert speculation.counters.sources == {"prediction": (10, 5), "short_match": (7, 7)}
     assert speculation.ended(1) == (5, 5)
 
@@ -203,11 +212,10 @@ def test_no_step_has_more_positions_than_its_logits_may_take(rows: int, most: in
 def test_saved_seconds_are_those_of_plain_steps_for_the_same_tokens() -> None:
     speculation = Speculation()
     for _ in range(30):
-        speculation.learn((), {1: 1, 2: 1}, 2, 0.01)
-    drafts = [Draft(1, (1, 2, 3), "long_match")]
-    speculation.learn(drafts, {1: 4, 2: 1}, 2, 0.015)
+        speculation.learn(0, 2, 2, 0.01)
+    speculation.learn(3, 5, 2, 0.015)
     assert speculation.counters.saved_seconds == pytest.approx(0.01 * 5 / 2 - 0.015, rel=1e-3)
-    speculation.learn(drafts, {1: 1, 2: 1}, 2, 0.03)
+    speculation.learn(3, 2, 2, 0.03)
     assert speculation.counters.saved_seconds == pytest.approx(0.01 * 7 / 2 - 0.045, rel=1e-3)
 
 

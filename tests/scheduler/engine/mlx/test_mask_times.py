@@ -110,6 +110,38 @@ def test_fast_rows_are_made_together_again(model: GrammarModel, masks: _Masks) -
     assert masks.alone == 6
 
 
+class _Matcher:
+    """Forces three tokens; each call takes `seconds`, and may fail."""
+
+    def __init__(self, masks: _Masks, seconds: float, error: Exception | None = None) -> None:
+        self._masks, self._seconds, self._error = masks, seconds, error
+        self.calls = 0
+
+    def compute_ff_tokens(self) -> list[int]:
+        self.calls += 1
+        self._masks.now += self._seconds
+        if self._error is not None:
+            raise self._error
+        return [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error", "calls"),
+    [(SLOW_MASK_SECONDS / 2, None, 5), (2 * SLOW_MASK_SECONDS, None, 1), (0.0, RuntimeError("broken"), 1)],
+    ids=["fast", "slow", "broken"],
+)
+def test_a_grammar_that_foresees_badly_is_not_asked_again(
+    seconds: float, error: Exception | None, calls: int, masks: _Masks
+) -> None:
+    """Forced tokens only save time: no row fails for them, and no row waits for them twice."""
+    matcher: Any = _Matcher(masks, seconds, error)
+    constraint = Constraint(matcher, clock=masks.clock)
+    forced = [constraint.forced_from(0) for _ in range(5)]
+    assert matcher.calls == calls
+    assert forced[1:] == [(1, 2, 3) if calls == 5 else ()] * 4
+    assert constraint.failure is None
+
+
 def test_a_few_slow_masks_are_forgiven(model: GrammarModel, masks: _Masks) -> None:
     """An automaton is built while the first masks are computed. And a mask at the limit is not slow."""
     constraints = _constraints(model, masks, 2)

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.budget.changes import BudgetChange, Evict
-from scheduler.engine.drafts.speculation import NO_DRAFTS, DraftTokens
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, Keep, StepPlan, with_changes
-from scheduler.engine.prefill import Chunk
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.ranks.messages import Prepare
 from scheduler.engine.ranks.other_rank import PlanClock, RanksDisagree
@@ -76,14 +74,9 @@ def test_a_plan_is_sent_before_it_is_carried_out() -> None:
     order: list[str] = []
 
     class Noted(ScriptedBackend):
-        def step(
-            self,
-            chunks: abc.Sequence[Chunk] = (),
-            predicted_seconds: float | None = None,
-            drafts: DraftTokens = NO_DRAFTS,
-        ) -> StepResult:
+        def step(self, plan: StepPlan) -> StepResult:
             order.append("rank 0" if self is ranks.own else "rank 1")
-            return super().step(chunks, predicted_seconds, drafts)
+            return super().step(plan)
 
     ranks = Ranks(lambda clock: Noted(_PLAN, clock=clock))
     journal = Journal(ranks.together)
@@ -134,13 +127,8 @@ def test_another_result_is_a_fault_with_both_hashes() -> None:
     """A rank that did something else computes nonsense: the engine must not go on."""
 
     class Other(ScriptedBackend):
-        def step(
-            self,
-            chunks: abc.Sequence[Chunk] = (),
-            predicted_seconds: float | None = None,
-            drafts: DraftTokens = NO_DRAFTS,
-        ) -> StepResult:
-            result = super().step(chunks, predicted_seconds, drafts)
+        def step(self, plan: StepPlan) -> StepResult:
+            result = super().step(plan)
             if self is ranks.own:
                 return result
             tokens = [msgspec.structs.replace(out, token=out.token ^ 1) for out in result.tokens]
