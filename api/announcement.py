@@ -51,5 +51,6 @@ def _describe(ready: Ready) -> str:
         f"mlx {version('mlx')} on {ready.device}: {ready.model_type},"
         f" {ready.weights_bytes / 1e6:.0f} MB of {ready.weights_dtype},"
         f" {ready.kv_bytes_per_token / 1024:g} KiB of cache a token"
+        + ("" if ready.kv_cache_dtype == "auto" else f" in {ready.kv_cache_dtype}")
         + (f"; fallbacks: {', '.join(ready.fallbacks)}" if ready.fallbacks else "")
     )

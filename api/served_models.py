@@ -114,6 +114,7 @@ class ServedModel:
             **({} if self.embedder is None else {"dimensions": self.embedder.dimensions}),
             "fallbacks": [] if ready is None else list(ready.fallbacks),
             "float32": None if ready is None else ready.float32,
+            "kv_cache_dtype": None if ready is None else ready.kv_cache_dtype,
             "drafts": None if ready is None else self._drafts(ready),
             **parent,
             **served.defaults.described(),

@@ -45,6 +45,8 @@ class ModelMemory:
 
     weights_bytes: int
     row: RowBytes
+    q8_row: RowBytes | None = None
+    """With `--kv-cache-dtype q8`, where that takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ def read_answers(lines: Sequence[str]) -> Answers:
         if "error" in answer:
             reasons[folder] = " ".join(str(answer["error"]).split())[:_REASON_CHARACTERS]
         else:
-            models[folder] = ModelMemory(int(answer["weights_bytes"]), _row(answer["row"]))
+            q8_row = None if answer.get("q8_row") is None else _row(answer["q8_row"])
+            models[folder] = ModelMemory(int(answer["weights_bytes"]), _row(answer["row"]), q8_row)
     return Answers(machine, models, reasons)
 
 

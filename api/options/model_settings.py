@@ -27,7 +27,7 @@ from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
 from scheduler.grammar.answer_grammar import HoldCalls
 from scheduler.prompt.embedder import Task
-from scheduler.shared.messages import WeightsDtype
+from scheduler.shared.messages import KvCacheDtype, WeightsDtype
 
 
 def option(group: str, help_: str, default: Any, *aliases: str, repeated: bool = False, **bounds: Any) -> Any:
@@ -82,6 +82,13 @@ class ModelSettings(BaseModel):
         " several rows and long prompts.",
         "auto",
         "dtype",
+    )
+    kv_cache_dtype: KvCacheDtype = option(
+        "Model",
+        "Type of keys and values in memory and on disk; auto: as the model computes them. q8, k8v4 (keys in 8"
+        " bits, values in 4) and q4 take 0.53, 0.41 and 0.28 of what 16 bits take. Sliding windows and"
+        " recurrent states stay as they are.",
+        "auto",
     )
     task: Annotated[Task, BeforeValidator(vllm_task)] = option(
         "Model",

@@ -8,9 +8,13 @@ _ALIKE = {
     "fingerprint": "model",
     "vocabulary": "vocabulary",
     "weights_dtype": "weights dtype",
+    "kv_cache_dtype": "KV cache dtype",
 }
 """Fields that must be equal, and their names for people. The protocol version is checked where an engine
 connects."""
+
+
+_OF_OPTIONS = ("weights_dtype", "kv_cache_dtype")
 
 
 def refusal(first: Ready, other: Ready) -> str:
@@ -19,16 +23,22 @@ def refusal(first: Ready, other: Ready) -> str:
     different = [
         f"{name} {_shown(getattr(other, field))}, not {_shown(getattr(first, field))}"
         for field, name in _ALIKE.items()
-        if getattr(other, field) != getattr(first, field)
+        if _differ(first, other, field)
     ]
     if not different:
         return ""
-    remedy = " (one for all: --weights-dtype)" if other.weights_dtype != first.weights_dtype else ""
+    options = [f"--{field.replace('_', '-')}" for field in _OF_OPTIONS if _differ(first, other, field)]
+    remedy = f" (one for all: {', '.join(options)})" if options else ""
     here, there = other.host or "this machine", first.host or "this machine"
     return (
         f"the engine on {here} is unlike this pool's, whose first one runs on {there}:"
         f" {'; '.join(different)}{remedy}"
     )
+
+
+def _differ(first: Ready, other: Ready, field: str) -> bool:
+    found: bool = getattr(other, field) != getattr(first, field)
+    return found
 
 
 def _shown(value: str | int) -> str:

@@ -24,7 +24,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 26
+PROTOCOL_VERSION = 27
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -133,6 +133,7 @@ class EngineConfig(WireStruct, frozen=True):
     wired: Wired = "weights"
     speculation: Literal["auto", "none"] = "auto"
     """Whether rows verify drafts where that is expected to save time."""
+    kv_cache_dtype: KvCacheDtype = "auto"
 
 
 class Load(EngineConfig, frozen=True, tag="load"):
@@ -337,6 +338,8 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     """What products of float32 numbers are computed in. TF32: with 10 bits, where the device has it."""
     verifies: bool = False
     """Whether it verifies drafts: the model can take tokens back, and the operator has not turned it off."""
+    kv_cache_dtype: KvCacheDtype = "auto"
+    """What keys and values are packed into; auto also where the model's cannot be."""
 
 
 class LogprobsOut(WireStruct, frozen=True):
@@ -375,6 +378,8 @@ class PromptLogprobsOut(WireStruct, frozen=True):
     entries: list[LogprobsOut]
 
 
+KvCacheDtype: TypeAlias = Literal["auto", "q8", "k8v4", "q4"]
+"""In what layers that can be cut keep their keys and values: as the model computes them, or packed."""
 WeightsDtype: TypeAlias = Literal["auto", "stored", "packed", "float32", "bfloat16", "float16"]
 """Type of the weights in memory. "packed": quantised weights stay as they are, all else is float32."""
 RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled"]

@@ -25,6 +25,8 @@ class MemoryPlan:
     """Bytes of a row, or None if unknown because mlx-lm could not build the model."""
     reason: str = ""
     """Why it does not fit, with figures; empty if it fits."""
+    q8_row: RowBytes | None = None
+    """Bytes of a row with `--kv-cache-dtype q8`, where that takes less."""
 
     @property
     def fits(self) -> bool:
@@ -38,9 +40,14 @@ class MemoryPlan:
     def agents(self, tokens: int) -> int | None:
         """Return how many sequences of `tokens` tokens run at a time that share nothing, or None if unknown.
         The engine counts once what they share, so more of them run then."""
-        if self.row is None:
-            return None
-        return self.kv_bytes // max(1, self.row.held(tokens))
+        return None if self.row is None else self._agents(self.row, tokens)
+
+    def q8_agents(self, tokens: int) -> int | None:
+        """Return the same with `--kv-cache-dtype q8`, or None if that takes no less."""
+        return None if self.q8_row is None else self._agents(self.q8_row, tokens)
+
+    def _agents(self, row: RowBytes, tokens: int) -> int:
+        return self.kv_bytes // max(1, row.held(tokens))
 
     def longest(self, context_tokens: int) -> int | None:
         """Return the tokens of the longest sequence that runs alone, or None if unknown."""
@@ -70,7 +77,8 @@ def memory_plan(
     except MemoryTooSmall as error:
         return MemoryPlan(weights_bytes, 0, least_bytes, row=row, reason=str(error))
     kv_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
-    return MemoryPlan(weights_bytes, limit.limit_bytes, least_bytes, kv_bytes, row)
+    q8_row = None if measured is None else measured.q8_row
+    return MemoryPlan(weights_bytes, limit.limit_bytes, least_bytes, kv_bytes, row, q8_row=q8_row)
 
 
 def _limit(machine: Machine, weights_bytes: int, memory_option: float) -> MemoryLimit:

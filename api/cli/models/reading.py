@@ -51,7 +51,11 @@ class PlannedModel:
             "longest_tokens": plan.longest(self.model.context_tokens),
         }
         if tokens is not None:
-            memory |= {"tokens": tokens, "agents": plan.agents(tokens)}
+            memory |= {
+                "tokens": tokens,
+                "agents": plan.agents(tokens),
+                "q8_agents": plan.q8_agents(tokens),
+            }
         return known | memory
 
 

@@ -97,6 +97,8 @@ def _memory(
             "" if number else "agents",
             f"{plan.agents(count):,} at a time with {count:,} tokens each that share nothing",
         )
+    if (q8_agents := plan.q8_agents(tokens)) is not None:
+        yield "", f"{q8_agents:,} with {tokens:,} tokens each and --kv-cache-dtype q8"
 
 
 def _argument(planned: PlannedModel) -> str:

@@ -30,6 +30,7 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
+from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
 from scheduler.engine.mlx.upstream.layer_slices import slices
@@ -91,7 +92,7 @@ class MlxBackend:
         self._row_bytes = row_bytes
         self._memory_limit = memory_limit or limit_of(load, description.weights_bytes)
         self._grammars = grammars or Grammars(None)
-        layout = CacheLayout(model)
+        layout = CacheLayout(model, PACKINGS[description.kv_cache_dtype])
         self._needs_state = layout.needs_state
         self._prefixes = None
         if batching.prefixes:

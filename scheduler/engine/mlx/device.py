@@ -34,7 +34,7 @@ from scheduler.shared.messages import DeviceMemory, Float32, Load, Wired
 X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)
 """Score pieces close to the sizes of caches, because several operations pass over them."""
 ARM = Traits("cpu", wide_weights=True)
-METAL = Traits("metal", evaluation_seconds=2.0, most_buffers=499_000)
+METAL = Traits("metal", multiplies_packed=True, evaluation_seconds=2.0, most_buffers=499_000)
 """Metal's watchdog has been seen to end work after 5 s (mlx#3830), and a prediction may be too low by half.
 The number of buffers is Metal's (`resource_limit` in MLX's device_info, where it reports it)."""
 CUDA = Traits("cuda")

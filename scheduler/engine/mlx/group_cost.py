@@ -18,6 +18,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.packed import Packing, packed
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.row_bytes import RowBytes
@@ -50,7 +51,11 @@ class Times(NamedTuple):
 
 
 def group_cost_tokens(
-    model: Any, held: RowBytes, clock: Callable[[], float] = time.perf_counter, rounds: int | None = None
+    model: Any,
+    held: RowBytes,
+    clock: Callable[[], float] = time.perf_counter,
+    rounds: int | None = None,
+    packing: Packing | None = None,
 ) -> int | None:
     """Return it, within 64 to 8,192, or None where it cannot be measured: no layer can be shared, rows are
     too large, the model raises, copies of a long run cost nothing, or two measurements disagree. Without
@@ -61,7 +66,7 @@ def group_cost_tokens(
     if tokens < _LEAST_LONG_TOKENS:
         return None
     try:
-        return agreed_cost(step_times(model, tokens, clock, rounds), tokens)
+        return agreed_cost(step_times(model, tokens, clock, rounds, packing), tokens)
     except Exception as error:  # Models raise many types for a cache that they do not expect.
         if is_device_error(error):
             raise
@@ -86,13 +91,17 @@ def cost_in_tokens(times: Times, tokens: int) -> int | None:
 
 
 def step_times(
-    model: Any, tokens: int, clock: Callable[[], float] = time.perf_counter, rounds: int | None = None
+    model: Any,
+    tokens: int,
+    clock: Callable[[], float] = time.perf_counter,
+    rounds: int | None = None,
+    packing: Packing | None = None,
 ) -> tuple[Times, Times]:
     """Time steps in turn, in two measurements that alternate. The fastest of each counts, for other work on
     the machine can only slow a step; the first warms up."""
     used: list[Any] = make_prompt_cache(model)
     mx.eval(model(mx.array([[1]]), cache=used))
-    layout = CacheLayout(model)
+    layout = CacheLayout(model, packing)
     steps = [
         _step(model, layout, used, SHORT_TOKENS, 0),
         _step(model, layout, used, tokens, 0),
@@ -113,7 +122,10 @@ def step_times(
 def _step(model: Any, layout: CacheLayout, used: Sequence[Any], tokens: int, shared_runs: int) -> Step:
     """Return a decode step of rows behind one run of random numbers."""
     halves = [layer.keys_and_values() for layer in used if type(layer) is KVCache]
-    segment = KvSegment([(_random(keys, tokens), _random(values, tokens)) for keys, values in halves], tokens)
+    layers = [
+        packed(_random(keys, tokens), _random(values, tokens), layout.packing) for keys, values in halves
+    ]
+    segment = KvSegment(layers, tokens)
     state = layout.state(used) if layout.needs_state else None
     lease: Lease[KvSegment, RowState] = Lease(tokens, ((segment, tokens),), state, None)
     rows = [layout.start(lease, shared_runs, _MOST_ROUNDS) for _ in range(ROWS)]

@@ -34,13 +34,14 @@ from statistics import median
 from typing import Any, TypeAlias
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.backend import Backend
 from scheduler.engine.drafts.speculation import Draft, DraftTokens, Proposal, Speculation
 from scheduler.engine.drafts.verify_costs import VerifyCosts
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
+from scheduler.engine.mlx.kv.cache_layout import alone
+from scheduler.engine.mlx.packed import Packing
 from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.sequence import Sequence
@@ -93,15 +94,17 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
-def check(model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = True) -> Verdict:
+def check(
+    model: Any, vocabulary: int, make: MakeBackend, *, prefixes: bool = True, packing: Packing | None = None
+) -> Verdict:
     """Return the fullest batching that is right for this model. Without `prefixes` there is no prefix cache
-    to check.
+    to check. `packing`: into what keys and values are packed.
 
     Raise ModelUnusable.
     """
     sharing = sharing_fault(model) if prefixes else None
     wanted = Batching(in_place=prefixes and sharing is None, prefixes=prefixes)
-    check = _Check(model, vocabulary, make)
+    check = _Check(model, vocabulary, make, packing)
     return check.drafts(check.verdict(Verdict(wanted, () if sharing is None else (sharing,))))
 
 
@@ -164,14 +167,16 @@ class _Reference:
 
 
 class _Check:
-    def __init__(self, model: Any, vocabulary: int, make: MakeBackend) -> None:
+    def __init__(self, model: Any, vocabulary: int, make: MakeBackend, packing: Packing | None) -> None:
         self._model = model
+        self._packing = packing
         self._make = make
         self._tokens = range(1, min(vocabulary, 1000))
         self._faults: dict[Batching, _Fault | None] = {}
         self._answers: dict[Batching, _Answers] = {}
-        self._references: list[_Reference] = []
-        self._exact = computes_in_float32(model)
+        self._references: dict[Packing | None, list[_Reference]] = {}
+        # What differs by a last bit may be packed into the next number.
+        self._exact = computes_in_float32(model) and packing is None
 
     def verdict(self, wanted: Verdict) -> Verdict:
         """`wanted` with its fallbacks."""
@@ -247,7 +252,7 @@ class _Check:
             self._answers.setdefault(batching, run.answers)
             # Backwards: the reference of the second turn is that of the first as well.
             for submit in reversed(run.submits):
-                self._compare(submit, run.answers[submit.request_id])
+                self._compare(submit, run.answers[submit.request_id], batching)
         except _Differs as differs:
             return _Fault(str(differs), raised=False, by=differs.by)
         except Exception as error:  # Models raise many types for a cache or a batch that they do not expect.
@@ -273,22 +278,25 @@ class _Check:
     def _prompt(self, count: int, seed: int) -> list[int]:
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
-    def _compare(self, submit: Submit, answer: abc.Sequence[TokenOut]) -> None:
+    def _compare(self, submit: Submit, answer: abc.Sequence[TokenOut], batching: Batching) -> None:
         """Raise _Differs."""
+        packing = self._packing if batching.batched else None  # One row a call has mlx-lm's own caches.
         text = [*submit.prompt, *(token.token for token in answer[:-1])]
-        differences = self._reference(text, len(answer)).differences(answer, len(text) - len(answer))
+        reference = self._reference(text, len(answer), packing)
+        differences = reference.differences(answer, len(text) - len(answer))
         worst = max(differences) if self._exact else median(differences)
         if not worst <= (_TOLERANCE if self._exact else _TOLERANCE_16_BIT):  # NaN is a difference.
             raise _Differs(f"log-probabilities differ by {worst:.2g} of the largest logit", worst)
 
-    def _reference(self, text: list[int], positions: int) -> _Reference:
+    def _reference(self, text: list[int], positions: int, packing: Packing | None) -> _Reference:
         """Return one that has the last `positions` of this text."""
-        for known in self._references:
+        references = self._references.setdefault(packing, [])
+        for known in references:
             if known.has(text, len(text) - positions):
                 return known
-        logits = self._model(mx.array([text]), cache=make_prompt_cache(self._model))[0, -_KEPT_POSITIONS:]
+        logits = self._model(mx.array([text]), cache=alone(self._model, packing))[0, -_KEPT_POSITIONS:]
         found = _Reference.of(text, logits)
-        self._references.append(found)
+        references.append(found)
         return found
 
 

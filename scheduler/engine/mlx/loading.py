@@ -37,8 +37,9 @@ from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.environment import keep_float32
 from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
-from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes
+from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes, unpackable_size
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
+from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.mlx.sharding.join import join
 from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.engine.mlx.sharding.split import split, way_of
@@ -47,7 +48,7 @@ from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.shared.adapter_files import weights_bytes
-from scheduler.shared.messages import PROTOCOL_VERSION, DeviceMemory, Load, Ready
+from scheduler.shared.messages import PROTOCOL_VERSION, DeviceMemory, KvCacheDtype, Load, Ready
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.shared.row_bytes import RowBytes
 
@@ -73,14 +74,16 @@ def read(command: Load) -> tuple[Any, dict[str, Any]]:
     return model, config
 
 
-def unread_bytes(folder: Path, weights_dtype: str) -> tuple[int, RowBytes]:
-    """Return the bytes of a model's weights, and of its rows, without reading any: MLX knows shapes and types
-    of what it has not computed. Raise mlx-lm's errors."""
+def unread_bytes(folder: Path, weights_dtype: str) -> tuple[int, RowBytes, RowBytes | None]:
+    """Return the bytes of a model's weights, of its rows, and of rows packed into q8 if they can be, without
+    reading any: MLX knows shapes and types of what it has not computed. Raise mlx-lm's errors."""
     model, config = load_model(folder, lazy=True)
     model = mend(_convert_weights(model, config, weights_dtype, lambda stage: None))
     cache = make_prompt_cache(model)
     model(mx.array([[0]]), cache=cache)
-    return sum(value.nbytes for value in _arrays(model)), row_bytes(cache)
+    weights_bytes, row = sum(value.nbytes for value in _arrays(model)), row_bytes(cache)
+    packed = row_bytes(cache, PACKINGS["q8"]) if unpackable_size(cache) is None else row
+    return weights_bytes, row, None if packed == row else packed
 
 
 def load_weights(
@@ -118,7 +121,8 @@ def load_weights(
     cache = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=cache)
     mx.eval(logits)
-    parameters, held = _arrays(model), row_bytes(cache)
+    kv_cache_dtype = _kv_cache_dtype(command, cache)
+    parameters, held = _arrays(model), row_bytes(cache, PACKINGS[kv_cache_dtype])
     description = Ready(
         version=PROTOCOL_VERSION,
         device=device().name,
@@ -127,6 +131,7 @@ def load_weights(
         kv_bytes_per_token=held.token_bytes,
         weights_bytes=sum(value.nbytes for value in parameters),
         weights_dtype=_dtype_names(parameters),
+        kv_cache_dtype=kv_cache_dtype,
         memory_limit_bytes=limit.limit_bytes,
         memory_floor_bytes=limit.least_bytes(),
         ranks=1 if rank is None else rank.group.ranks,
@@ -155,12 +160,18 @@ def load(
     report("checking the batch")
     kept = _verdict(model, config, command, description, held, rank)
     device().free_buffers()
-    tier = None if read is None else _disk_tier(command, model, read, report)
+    tier = None if read is None else _disk_tier(command, model, description, read, report)
     report("reading the tokenizer")
     grammars = _grammars(Path(command.model_folder), description.vocabulary, config, alone=rank is None)
     limit = loaded.limit
     batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
+    if not batching.batched and description.kv_cache_dtype != "auto":
+        print("keys and values are not packed: the model runs one row at a time", file=sys.stderr)
+        held = row_bytes(_used_cache(model))
+        description = msgspec.structs.replace(
+            description, kv_cache_dtype="auto", kv_bytes_per_token=held.token_bytes
+        )
     return MlxBackend(
         model,
         command,
@@ -173,6 +184,24 @@ def load(
         batching=batching,
         memory_limit=limit,
     )
+
+
+def _kv_cache_dtype(command: Load, used: Sequence[Any]) -> KvCacheDtype:
+    """Return what the keys and values of a model that has run with these caches are packed into. That they
+    cannot be is printed to stderr."""
+    if command.kv_cache_dtype != "auto" and (size := unpackable_size(used)) is not None:
+        print(
+            f"keys and values are not packed: a head of {size} numbers is no multiple of 32", file=sys.stderr
+        )
+        return "auto"
+    return command.kv_cache_dtype
+
+
+def _used_cache(model: Any) -> list[Any]:
+    """Return caches with which the model has run one token."""
+    cache: list[Any] = make_prompt_cache(model)
+    mx.eval(model(mx.array([[0]]), cache=cache))
+    return cache
 
 
 def _verdict(
@@ -195,12 +224,12 @@ def _verdict(
         kept = rank.decided(kept, Kept | None)
     if kept is None:
         verdict = _checked(model, command, description, held)
-        cost = None
+        cost, packing = None, PACKINGS[description.kv_cache_dtype]
         if verdict.batching.in_place:
             cost = (
-                group_cost_tokens(model, held)
+                group_cost_tokens(model, held, packing=packing)
                 if rank is None
-                else group_cost_tokens(model, held, rounds=FIXED_ROUNDS)
+                else group_cost_tokens(model, held, rounds=FIXED_ROUNDS, packing=packing)
             )
         kept = Kept(verdict, cost)
         if rank is not None:
@@ -222,9 +251,13 @@ def _verdict_key(model: Any, config: dict[str, Any], command: Load, description:
     return verdict_key(
         json.dumps(config, sort_keys=True, default=str).encode(),
         *(*software, description.device, description.weights_dtype, with_prefixes, *mended_parts(model)),
-        *(*ranks, *_system_parts(), "drafts"),
+        *(*ranks, *_system_parts(), "drafts", *_packing(description.kv_cache_dtype)),
         *_rounding(description.weights_dtype),
     )
+
+
+def _packing(kv_cache_dtype: KvCacheDtype) -> tuple[str, ...]:
+    return () if kv_cache_dtype == "auto" else (f"keys and values in {kv_cache_dtype}",)
 
 
 def _rounding(weights_dtype: str) -> tuple[str, ...]:
@@ -275,7 +308,8 @@ def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> V
             model, probe, description, held, group_cost_tokens=0, batching=batching, memory_limit=limit
         )
 
-    return check(model, description.vocabulary, make, prefixes=command.kv_cache_bytes != 0)
+    packing = PACKINGS[description.kv_cache_dtype]
+    return check(model, description.vocabulary, make, prefixes=command.kv_cache_bytes != 0, packing=packing)
 
 
 def _grammars(folder: Path, vocabulary: int, config: dict[str, Any], alone: bool) -> Grammars:
@@ -306,7 +340,7 @@ def _fingerprinting(load: Load) -> Future[str] | None:
 
 
 def _disk_tier(
-    load: Load, model: Any, read: Future[str], report: Callable[[str], None]
+    load: Load, model: Any, description: Ready, read: Future[str], report: Callable[[str], None]
 ) -> Future[DiskTier | None]:
     """Return what becomes the disk tier; None if it is not available, which is printed to stderr. Done, if
     the model's fingerprint is known soon."""
@@ -314,7 +348,8 @@ def _disk_tier(
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
     dtype, lone = _dtype_names(_arrays(model)), not layout.has_cuttable
-    software = ", ".join([software, *mended_parts(model), *_system_parts(), *_rounding(dtype)])
+    packing = _packing(description.kv_cache_dtype)
+    software = ", ".join([software, *mended_parts(model), *_system_parts(), *_rounding(dtype), *packing])
 
     def opened() -> DiskTier | None:
         try:

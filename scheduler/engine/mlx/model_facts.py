@@ -34,9 +34,11 @@ def device_facts() -> dict[str, Any]:
 
 def model_facts(folder: Path) -> dict[str, Any]:
     """Return the bytes of the weights as an engine holds them with `--weights-dtype auto`, and of a row's
-    caches. Raise mlx-lm's error for unknown or custom-code models."""
-    weights_bytes, row = unread_bytes(folder, "auto")
-    return {"weights_bytes": weights_bytes, "row": asdict(row)}
+    caches, also with `--kv-cache-dtype q8` where that takes less. Raise mlx-lm's error for unknown or
+    custom-code models."""
+    weights_bytes, row, packed = unread_bytes(folder, "auto")
+    q8_row = None if packed is None else asdict(packed)
+    return {"weights_bytes": weights_bytes, "row": asdict(row), "q8_row": q8_row}
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ import mlx.core as mx
 
 from scheduler.engine.mlx.cpu.softmax import merge_weight, softmax_parts
 from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.packed import Numbers, Packed
 
 _SCORE_BYTES = 16
 """Bytes per score in the worst case: product, masked score and weight in float32, and the weight in 16 bits;
@@ -39,9 +40,9 @@ _MASKED = -1e30
 class SharedGroup:
     """One layer's run with which some rows of the batch begin, or continue after another run."""
 
-    keys: mx.array
+    keys: Numbers
     """(1, kv heads, tokens, head size), as are the values."""
-    values: mx.array
+    values: Numbers
     rows: tuple[int, ...]
     index: mx.array | None
     """The rows as an array; None if they are all rows of the batch, in order."""
@@ -67,8 +68,8 @@ class _Part:
 
 def shared_attention(
     queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
+    keys: Numbers,
+    values: Numbers,
     groups: Sequence[SharedGroup],
     scale: float,
     mask: mx.array | None,
@@ -95,7 +96,7 @@ def shared_attention(
     return _attention(queries, keys, values, groups, scale, mask, sinks, softcap).astype(dtype)
 
 
-def _wide(values: mx.array) -> mx.array:
+def _wide(values: Numbers) -> Numbers:
     """Convert float16, which ends at 65,504: 16,384 equal weights times values of 4 exceed it, and weights
     divided by their sum first would be subnormal. bfloat16 has float32's range: its values are not copied."""
     return values.astype(mx.float32) if values.dtype == mx.float16 else values
@@ -103,8 +104,8 @@ def _wide(values: mx.array) -> mx.array:
 
 def _attention(
     queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
+    keys: Numbers,
+    values: Numbers,
     groups: Sequence[SharedGroup],
     scale: float,
     mask: mx.array | None,
@@ -149,14 +150,14 @@ def _after(done: list[mx.array], queries: mx.array) -> mx.array:
 
 def _attend(
     queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
+    keys: Numbers,
+    values: Numbers,
     mask: mx.array | None,
     length: int,
     softcap: float | None,
 ) -> _Part:
     """Private parts: queries (rows, kv heads, n, size) against (rows, kv heads, tokens, size)."""
-    scores = queries @ keys.swapaxes(-1, -2)
+    scores = keys.scores(queries) if isinstance(keys, Packed) else queries @ keys.swapaxes(-1, -2)
     if softcap is not None:
         scores = (mx.tanh(scores / softcap) * softcap).astype(mx.float32)
     if mask is not None:
@@ -170,10 +171,12 @@ def _attend(
         )
         scores = scores.reshape(shape)
     most, weights, total = softmax_parts(scores)
-    return _Part(most, total, (weights.astype(values.dtype) @ values).astype(mx.float32))
+    weights = weights.astype(values.dtype)
+    weighted = values.weighted(weights) if isinstance(values, Packed) else weights @ values
+    return _Part(most, total, weighted.astype(mx.float32))
 
 
-def _attend_run(queries: mx.array, keys: mx.array, values: mx.array, softcap: float | None) -> _Part:
+def _attend_run(queries: mx.array, keys: Numbers, values: Numbers, softcap: float | None) -> _Part:
     """Return all rows' queries against one run, as one product per head."""
     rows, kv_heads, count, size = queries.shape
     together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)

@@ -64,6 +64,7 @@ def joined(backend: Backend) -> Joined:
             "model type": ready.model_type,
             "vocabulary": str(ready.vocabulary),
             "weights' dtype": ready.weights_dtype,
+            "KV cache dtype": ready.kv_cache_dtype,
             "fallbacks": ", ".join(ready.fallbacks) or "none",
             "bytes of a row": str(facts.row_bytes),
             "prefix cache": "none" if cache is None else facts.restorable,

@@ -22,7 +22,7 @@ def test_a_child_measures_models_without_reading_weights(tmp_path: Path) -> None
     """As the engine measures them after loading; a folder that is none has mlx-lm's words."""
     code = write_files(tmp_path / "code", model_files(model_file="evil.py") | {"evil.py": b"evil"})
     answers = ask([EMBEDDED_FOLDER, tmp_path, code])
-    assert answers.models == {EMBEDDED_FOLDER: ModelMemory(13_907_456, RowBytes(5120))}
+    assert answers.models == {EMBEDDED_FOLDER: ModelMemory(13_907_456, RowBytes(5120), RowBytes(1440))}
     assert "config.json" in answers.reasons[tmp_path]
     assert "evil.py" in answers.reasons[code], "mlx-lm names it and does not run it"
     assert answers.machine.machine_bytes > 0

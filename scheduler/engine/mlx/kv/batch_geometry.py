@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 import mlx.core as mx
 
-from scheduler.engine.mlx.kv.kv_segment import KeysValues, KvSegment
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.packed import KeysValues, span_of
 from scheduler.engine.mlx.shared_attention import SharedGroup
 
 
@@ -28,7 +29,7 @@ class Run:
         keys, values = self.segment.layers[layer]
         if self.tokens == self.segment.tokens:
             return keys, values
-        return keys[..., : self.tokens, :], values[..., : self.tokens, :]
+        return span_of(keys, 0, self.tokens), span_of(values, 0, self.tokens)
 
 
 Path: TypeAlias = tuple[Run, ...]

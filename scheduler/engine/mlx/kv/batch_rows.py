@@ -12,14 +12,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
 
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, tokens_of
-from scheduler.engine.mlx.kv.kv_segment import KeysValues
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
+from scheduler.engine.mlx.packed import (
+    KeysValues,
+    Numbers,
+    Packed,
+    Packing,
+    arrays_of,
+    halves_of,
+    packed,
+    span_of,
+    unpacked,
+)
 from scheduler.engine.mlx.shared_attention import SharedGroup
 
 
@@ -34,6 +45,8 @@ class RowStart:
     copied: Path
     coming_tokens: int
     """Tokens that the prompt still adds: room for them is allocated once."""
+    packing: Packing | None = None
+    """Into what keys and values are packed; None leaves them as the model computes them."""
 
     def merge(self, rows: Sequence[RowStart]) -> BatchRows:
         return BatchRows.start(rows)
@@ -52,29 +65,31 @@ class RowView:
     """One layer of one row at the time of the call. Nothing is copied before it is evaluated. Hold it no
     longer than until the next step, which would otherwise have to copy the whole batch."""
 
-    keys: mx.array | None
-    """The row's private part; None if all of it is shared."""
-    values: mx.array | None
+    private: tuple[Numbers, ...]
+    """The keys and values of the row's private part; empty if all of it is shared."""
     first: int
     shared_tokens: int
 
     def cut(self, start: int, end: int) -> KeysValues:
         """Return a lazy view of positions [start, end), which are behind the shared ones."""
         assert start >= self.shared_tokens, "shared tokens are cached already"
-        assert self.keys is not None
-        assert self.values is not None
+        keys, values = self.private
         base = self.first - self.shared_tokens
-        span = slice(base + start, base + end)
-        return self.keys[..., span, :], self.values[..., span, :]
+        return span_of(keys, base + start, base + end), span_of(values, base + start, base + end)
 
 
 class BatchRows:
     """`groups`, which attention reads, are the runs shared by rows; empty if none are."""
 
-    def __init__(self, layer: int, private: PaddedRows, geometry: BatchGeometry) -> None:
+    def __init__(
+        self, layer: int, private: PaddedRows, geometry: BatchGeometry, packing: Packing | None = None
+    ) -> None:
         self._layer = layer
         self._private = private
+        self._packing = packing
         self._right_padding: list[int] | None = None
+        self._fetched: tuple[ref[mx.array], ...] = ()
+        """What `update_and_fetch` returned last, while somebody holds it."""
         self._take(geometry)
 
     @classmethod
@@ -87,10 +102,10 @@ class BatchRows:
         for index, row in enumerate(rows):
             position = private.padding[index]
             for run in row.copied:
-                private.write(index, position, *run.keys_values(layer))
+                private.write(index, position, arrays_of(run.keys_values(layer)))
                 position += run.tokens
         paths = tuple(row.geometry.paths[0] for row in rows)
-        return cls(layer, private, rows[0].geometry.after(paths, tuple(private.padding)))
+        return cls(layer, private, rows[0].geometry.after(paths, tuple(private.padding)), rows[0].packing)
 
     @property
     def geometry(self) -> BatchGeometry:
@@ -110,24 +125,44 @@ class BatchRows:
 
     @property
     def keys(self) -> mx.array | None:
-        """Return the rows' own. A rank of a pipeline ties what it sends to them, for they are evaluated."""
-        return self._private.keys
+        """Return an array of the rows' own keys. A rank of a pipeline ties what it sends to it, for it is
+        evaluated."""
+        return self._private.arrays[0] if self._private.arrays else None
 
     @keys.setter
     def keys(self, keys: mx.array) -> None:
-        self._private.keys = keys
+        self._private.arrays[0] = keys
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Return all of the rows' own. Where they are packed, nothing is unpacked before it is evaluated: our
+        attention reads `packed`."""
         geometry = self._geometry
         columns = geometry.columns(self._private.end, keys.shape[2]) if geometry.lags else None
-        return self._private.append(keys, values, columns)
+        self._private.append(arrays_of(packed(keys, values, self._packing)), columns)
+        return self._unpacked()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """Return what `update_and_fetch` returned last, for layers that use another layer's cache. Raise
         ValueError where rows share runs in place: such layers do not know of them."""
         if self.groups:
             raise ValueError("the model reads a layer's cache from another layer")
-        return self._private.whole()
+        return self._unpacked()
+
+    def packed(self, keys: mx.array, values: mx.array) -> tuple[Packed, Packed] | None:
+        """Return what these are unpacked from, if they are what `update_and_fetch` returned last: some models
+        attend to something that they have made of it. Hold it no longer than the call of attention: with a
+        view of them the next step would copy all rows."""
+        if self._packing is None or [id(half()) for half in self._fetched] != [id(keys), id(values)]:
+            return None
+        own_keys, own_values = halves_of(self._private.whole(), self._packing)
+        assert isinstance(own_keys, Packed)
+        assert isinstance(own_values, Packed)
+        return own_keys, own_values
+
+    def _unpacked(self) -> tuple[mx.array, mx.array]:
+        keys, values = (unpacked(half) for half in halves_of(self._private.whole(), self._packing))
+        self._fetched = (ref(keys), ref(values))
+        return keys, values
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
         """Return the mask of the private part alone. Where no row is padded it is that of one row, None or
@@ -192,17 +227,18 @@ class BatchRows:
 
     def extract(self, idx: int) -> Any:
         """Return a view of the row; upstream returns an aligned copy."""
-        keys, values = self._private.row(idx)
-        return RowView(keys, values, self._private.padding[idx], self._geometry.shared_tokens[idx])
+        arrays = self._private.row(idx)
+        private = halves_of(arrays, self._packing) if arrays else ()
+        return RowView(private, self._private.padding[idx], self._geometry.shared_tokens[idx])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
         """Copy it for BatchGenerator's split, after which each side drops some rows."""
-        return BatchRows(self._layer, self._private.twin(), self._geometry)
+        return BatchRows(self._layer, self._private.twin(), self._geometry, self._packing)
 
     @property
     def state(self) -> list[mx.array]:
         """Return the arrays to evaluate after a chunk."""
-        return [array for array in (self._private.keys, self._private.values) if array is not None]
+        return list(self._private.arrays)
 
     @property
     def nbytes(self) -> int:

@@ -17,6 +17,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, make_prompt_cac
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, Run
 from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart, RowView
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.packed import Packing, group_of, packed, unpacked
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.shared.row_bytes import RowBytes, Window
 
@@ -38,8 +39,10 @@ class RowState:
 class CacheLayout:
     """One per model. `needs_state`: at least one layer cannot be cut."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, packing: Packing | None = None) -> None:
+        """`packing`: into what layers that can be cut pack their keys and values; None leaves them."""
         self._model = model
+        self.packing = packing
         layers = make_prompt_cache(model)
         # The exact type: a subclass may drop tokens, and a CacheList may hold such a layer.
         self._cuttable = tuple(index for index, layer in enumerate(layers) if type(layer) is KVCache)
@@ -61,7 +64,7 @@ class CacheLayout:
     @property
     def arrays(self) -> tuple[int, int]:
         """Return how many arrays a segment and a snapshot of the prefix cache have at most."""
-        return 2 * len(self._cuttable), self._state_arrays
+        return (2 if self.packing is None else 4) * len(self._cuttable), self._state_arrays
 
     def start(
         self, lease: Lease[KvSegment, RowState] | None, shared_runs: int, coming_tokens: int
@@ -72,7 +75,7 @@ class CacheLayout:
         path = () if lease is None else _path(lease)
         geometry = BatchGeometry((path[:shared_runs],), (0,))
         for place, index in enumerate(self._cuttable):
-            layers[index] = RowStart(place, geometry, path[shared_runs:], coming_tokens)
+            layers[index] = RowStart(place, geometry, path[shared_runs:], coming_tokens, self.packing)
         if lease is not None and lease.length and self.needs_state:
             assert lease.snapshot is not None, "a prefix without the state at its end"
             for index, state in zip(self._stateful, lease.snapshot.layers, strict=True):
@@ -98,11 +101,42 @@ class CacheLayout:
         return RowState([row[index] for index in self._stateful])
 
 
-def row_bytes(used: Iterable[Any]) -> RowBytes:
-    """Return the bytes of a row, measured on the caches of a row that the model has run with."""
+class RoundedCache(KVCache):  # type: ignore[misc]  # mlx-lm has no types
+    """A row alone whose keys and values are packed and unpacked again: what a batch that packs them is held
+    to."""
+
+    def __init__(self, packing: Packing) -> None:
+        super().__init__()
+        self._packing = packing
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> Any:
+        return super().update_and_fetch(*(unpacked(half) for half in packed(keys, values, self._packing)))
+
+
+def alone(model: Any, packing: Packing | None) -> list[Any]:
+    """Return mlx-lm's caches for one row, with the rounding that packing makes."""
+    layers: list[Any] = make_prompt_cache(model)
+    return [RoundedCache(packing) if packing and type(layer) is KVCache else layer for layer in layers]
+
+
+def unpackable_size(used: Sequence[Any]) -> int | None:
+    """Return the size of a head that cannot be packed, of a model that has run with these caches; None if
+    all can."""
+    halves = [half for layer in used if type(layer) is KVCache for half in (layer.keys, layer.values)]
+    sizes = [half.shape[-1] for half in halves if half is not None]
+    return next((size for size in sizes if group_of(size) is None), None)
+
+
+def row_bytes(used: Sequence[Any], packing: Packing | None = None) -> RowBytes:
+    """Return the bytes of a row, measured on the caches of a row that the model has run with, for layers
+    that pack as in CacheLayout."""
+    cuttable = {id(layer) for layer in used if type(layer) is KVCache}
     token_bytes, state_bytes, windows = 0, 0, Counter[int]()
     for layer in leaves(used):
-        if not hasattr(layer, "keys"):
+        if packing and id(layer) in cuttable and layer.keys is not None:
+            keys, values = layer.keys[:, :, :1], layer.values[:, :, :1]
+            token_bytes += sum(half.nbytes for half in packed(keys, values, packing))
+        elif not hasattr(layer, "keys"):
             state_bytes += layer.nbytes
         elif layer.keys is not None:  # Otherwise no layer of the model writes here.
             one = (layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[2]

@@ -12,7 +12,8 @@ from mlx_lm.models import cache as mlx_caches
 
 from scheduler.engine.disk.block_file import Content, HostArray
 from scheduler.engine.mlx.kv.cache_layout import RowState
-from scheduler.engine.mlx.kv.kv_segment import KeysValues, KvSegment
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.packed import KeysValues, Packing, arrays_of, halves_of
 
 _NAMES = {
     mx.float32: "F32",
@@ -41,6 +42,8 @@ _LAYERS: dict[str, Any] = {
 }
 """The only classes that a file may name: a forged file must not choose a class to call."""
 
+_NAMES_OF = {2: ("k", "v"), 4: ("k", "ka", "v", "va")}
+"""The names of a layer's arrays in a file, by their number: keys and values, or the two arrays of each."""
 Pieces = Sequence[tuple[KvSegment, int]]
 """Consecutive segments with the tokens used of each, as in a lease."""
 
@@ -55,9 +58,10 @@ def span_content(pieces: Pieces, start: int, end: int) -> dict[str, HostArray]:
         first, last = max(start, position), min(end, position + taken)
         if first < last:
             span = slice(first - position, last - position)
-            for place, (keys, values) in enumerate(segment.layers):
-                arrays += keys, values
-                places += (f"k{place}", span), (f"v{place}", span)
+            for place, halves in enumerate(segment.layers):
+                found = arrays_of(halves)
+                arrays += found
+                places += ((f"{name}{place}", span) for name in _NAMES_OF[len(found)])
         position += taken
     parts: dict[str, list[np.ndarray[Any, Any]]] = {}
     dtypes = {name: _NAMES[array.dtype] for (name, _), array in zip(places, arrays, strict=True)}
@@ -66,13 +70,15 @@ def span_content(pieces: Pieces, start: int, end: int) -> dict[str, HostArray]:
     return {name: _host_array(np.concatenate(found, axis=2), dtypes[name]) for name, found in parts.items()}
 
 
-def layers_of(content: Content) -> list[KeysValues]:
-    """Return the keys and values of a block, by layer."""
+def layers_of(content: Content, packing: Packing | None = None) -> list[KeysValues]:
+    """Return the keys and values of a block, by layer, of a model that packs them so."""
     arrays = content.arrays
-    count = sum(name.startswith("k") for name in arrays)
-    return [
-        (_device_array(arrays[f"k{place}"]), _device_array(arrays[f"v{place}"])) for place in range(count)
-    ]
+    names = _NAMES_OF[2 if packing is None else 4]
+    found: list[KeysValues] = []
+    while f"k{(place := len(found))}" in arrays:
+        halves = [_device_array(arrays[f"{name}{place}"]) for name in names]
+        found.append(halves_of(halves, packing))
+    return found
 
 
 def state_content(state: RowState, tail: dict[str, HostArray]) -> Content:

@@ -19,7 +19,8 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.content_codec import layers_of, span_content, state_content, state_of
-from scheduler.engine.mlx.kv.kv_segment import KeysValues, KvSegment
+from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.packed import KeysValues, span_of
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.device_errors import is_device_error
@@ -144,12 +145,12 @@ class PrefixDisk:
             layers: list[KeysValues] = []
             for block in outcome.blocks:
                 end = start + BLOCK_TOKENS
-                layers = layers_of(block)
+                layers = layers_of(block, self._layout.packing)
                 if not self._insert(fetch, layers, start, end):
                     return start
                 start = end
             if outcome.snapshot is not None:
-                self._insert(fetch, layers_of(outcome.snapshot), start, fetch.snapshot)
+                self._insert(fetch, layers_of(outcome.snapshot, self._layout.packing), start, fetch.snapshot)
                 tokens = fetch.tokens[: fetch.snapshot]
                 self._prefixes.attach(tokens, fetch.salt, state_of(outcome.snapshot))
         except Exception as error:  # Intact bytes of another program: a miss.
@@ -162,9 +163,9 @@ class PrefixDisk:
         """Insert it. Return whether all of it is in memory now; False if there is no room."""
 
         def cut(first: int, last: int) -> KvSegment:
-            span = slice(first - start, last - start)
+            span = first - start, last - start
             return KvSegment(
-                [(keys[:, :, span], values[:, :, span]) for keys, values in layers], last - first
+                [(span_of(keys, *span), span_of(values, *span)) for keys, values in layers], last - first
             )
 
         tokens = fetch.tokens[:end]

@@ -13,9 +13,13 @@ import mlx.core as mx
 from mlx_lm.models import base
 
 from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.mlx.shared_attention import shared_attention
 from scheduler.engine.mlx.upstream.replacement import replace
 
+_FEW_QUERIES = 16
+"""A step with drafts has as many of a row at most. Of longer chunks all scores would be in memory, and
+unpacking takes little of their time: they are for the fused kernel."""
 _ordinary: Callable[..., mx.array] = base.scaled_dot_product_attention
 
 
@@ -28,13 +32,22 @@ def _dispatch(
     mask: Any,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """`cache.groups` are the runs that its rows share."""
+    """`cache.groups` are the runs that its rows share; `cache.packed` gives the own keys and values of rows
+    that pack them."""
     groups = getattr(cache, "groups", ())
+    packed = cache.packed(keys, values) if isinstance(cache, BatchRows) else None
+    if packed is not None and (groups or device().traits.exp_is_slow or queries.shape[2] <= _FEW_QUERIES):
+        return shared_attention(queries, *packed, groups, scale, _array(mask, queries, keys), sinks)
     if groups or (device().traits.exp_is_slow and not hasattr(cache, "bits")):
-        if isinstance(mask, str):
-            mask = base.create_causal_mask(queries.shape[2], keys.shape[2] - queries.shape[2])
-        return shared_attention(queries, keys, values, groups, scale, mask, sinks)
+        return shared_attention(queries, keys, values, groups, scale, _array(mask, queries, keys), sinks)
     return _ordinary(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+
+
+def _array(mask: Any, queries: mx.array, keys: mx.array) -> mx.array | None:
+    if isinstance(mask, str):
+        mask = base.create_causal_mask(queries.shape[2], keys.shape[2] - queries.shape[2])
+    array: mx.array | None = mask
+    return array
 
 
 def take_over() -> None:

@@ -23,10 +23,12 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batch import Batch
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
+from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     Inspection,
+    KvCacheDtype,
     LogprobsOut,
     Ready,
     Retired,
@@ -65,13 +67,15 @@ class ReuseEngine:
         family: str,
         budget_bytes: int = _PLENTY,
         tier: DiskTier | None = None,
+        kv_cache_dtype: KvCacheDtype = "auto",
         **changes: Any,
     ) -> None:
         self.model = model
         used = make_prompt_cache(model)
         model(mx.array([[0]]), cache=used)
-        held = row_bytes(used)
+        held = row_bytes(used, PACKINGS[kv_cache_dtype])
         ready = Ready(PROTOCOL_VERSION, "cpu", family, 300, held.token_bytes, 0, "float32")
+        ready = msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype)
         fields = {"max_slots": 8, "prefill_chunk_tokens": _CHUNK, "prefill_rows": 4} | changes
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
         # Whatever two rows share, they share in place, however little it is.
@@ -174,12 +178,14 @@ def batching_of(model: Any, family: str) -> Batching:
     return _BATCHINGS[family]
 
 
-def checked(model: Any, family: str) -> load_check.Verdict:
+def checked(model: Any, family: str, kv_cache_dtype: KvCacheDtype = "auto") -> load_check.Verdict:
     """The check at load."""
+    packing = PACKINGS[kv_cache_dtype]
     used = make_prompt_cache(model)
     vocabulary = model(mx.array([[0]]), cache=used).shape[-1]
-    held = row_bytes(used)
+    held = row_bytes(used, packing)
     ready = Ready(PROTOCOL_VERSION, "cpu", family, vocabulary, held.token_bytes, 0, "float32")
+    ready = msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype)
     fields = {
         "max_slots": load_check.CHECK_ROWS,
         "prefill_chunk_tokens": load_check.CHECK_CHUNK_TOKENS,
@@ -190,7 +196,7 @@ def checked(model: Any, family: str) -> load_check.Verdict:
     def make(batching: Batching) -> MlxBackend:
         return MlxBackend(model, load, ready, held, group_cost_tokens=0, batching=batching)
 
-    return load_check.check(model, vocabulary, make)
+    return load_check.check(model, vocabulary, make, packing=packing)
 
 
 def engine_of(family: str, **changes: Any) -> ReuseEngine:

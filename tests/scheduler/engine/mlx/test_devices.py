@@ -47,6 +47,8 @@ BRANCHES = {
     ("device.py", "kind"): "test_devices.py",
     ("device.py", "most_score_bytes"): "sixteen_bit/test_attention.py",
     ("loading.py", "wide_weights"): "test_loading.py",
+    ("packed.py", "kind"): "test_packed.py",
+    ("packed.py", "multiplies_packed"): "test_packed.py",
     ("pooling/backend.py", "evaluation_seconds"): "pooling/test_vectors.py",
     ("sampling/row_sampling.py", "exp_is_slow"): "test_devices.py",
     ("upstream/attention.py", "exp_is_slow"): "sixteen_bit/test_attention.py",

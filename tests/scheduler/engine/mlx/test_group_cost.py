@@ -105,7 +105,7 @@ def test_it_is_measured_once_and_decides_what_is_shared(
     """Kept beside the verdict of the check; not measured where that is off."""
     asked: list[int] = []
 
-    def measured(*_: object) -> int:
+    def measured(*_: object, packing: object) -> int:
         asked.append(1)
         return 777
 

@@ -221,6 +221,22 @@ def test_a_broken_folder_raises(tmp_path: Path, tiny_folder: Path) -> None:
             _load(folder, "auto")
 
 
+@pytest.mark.parametrize(("size", "found"), [(64, "q8"), (16, "auto")])
+def test_keys_and_values_are_packed_where_they_can_be(
+    size: int, found: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the operator reads why, and all figures are those of the model as it is."""
+    family = FAMILIES["qwen3"] | {"model_type": "qwen3", "head_dim": size}
+    _save(tmp_path, random_model("qwen3", head_dim=size), family)
+    ready = model_loading.load(load_of(tmp_path, kv_cache_dtype="q8"), lambda stage: None).describe()
+    assert ready.kv_cache_dtype == found
+    one_number = 4 if found == "auto" else (64 + 8) / 64
+    assert ready.kv_bytes_per_token == 2 * family["num_hidden_layers"] * size * one_number
+    told = "keys and values are not packed: a head of 16 numbers is no multiple of 32"
+    assert (told in capsys.readouterr().err) is (found == "auto")
+    assert ready.fallbacks == ()
+
+
 def _backend_of(family: str, tmp_path: Path) -> tuple[MlxBackend, Any]:
     """Through a folder and `load`, as a real one comes."""
     _save(tmp_path, random_model(family), FAMILIES[family] | {"model_type": family})

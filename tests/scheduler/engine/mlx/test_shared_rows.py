@@ -14,6 +14,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Run
 from scheduler.engine.mlx.kv.batch_rows import BatchRows, RowStart
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.packed import unpacked
 from scheduler.engine.mlx.shared_attention import SharedGroup, shared_attention
 from scheduler.engine.mlx.sharing_check import sharing_fault
 from scheduler.shared.messages import Cancel, Submit
@@ -87,8 +88,10 @@ def test_shared_attention_is_ordinary_attention(data: st.DataObject) -> None:
     found = shared_attention(queries, keys, values, groups, size**-0.5, mask, sinks, softcap)
     for row in range(rows):
         mine = [group for group in groups if row in group.rows]
-        all_keys = mx.concatenate([*(group.keys for group in mine), keys[row : row + 1]], axis=2)
-        all_values = mx.concatenate([*(group.values for group in mine), values[row : row + 1]], axis=2)
+        all_keys = mx.concatenate([*(unpacked(group.keys) for group in mine), keys[row : row + 1]], axis=2)
+        all_values = mx.concatenate(
+            [*(unpacked(group.values) for group in mine), values[row : row + 1]], axis=2
+        )
         before = all_keys.shape[2] - private
         seen = mx.concatenate([mx.ones((1, 1, length, before), mx.bool_), mask[row : row + 1]], axis=-1)
         scores = size**-0.5 * queries[row : row + 1] @ mx.repeat(all_keys, repeats, 1).swapaxes(-1, -2)

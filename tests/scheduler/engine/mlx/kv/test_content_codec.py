@@ -10,6 +10,7 @@ import pytest
 from scheduler.engine.disk.block_file import Content
 from scheduler.engine.mlx.kv.content_codec import layers_of, span_content
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.packed import unpacked
 
 _LAYERS = 3
 
@@ -31,7 +32,7 @@ def test_a_block_across_segments_is_what_lies_there_after_one_evaluation(
     first, second, third = (_segment(tokens, dtype, tokens) for tokens in (5, 9, 7))
     pieces = (first, second, third)
     whole = [
-        [mx.concatenate([piece.layers[at][half] for piece in pieces], axis=2) for half in range(2)]
+        [mx.concatenate([unpacked(piece.layers[at][half]) for piece in pieces], axis=2) for half in range(2)]
         for at in range(_LAYERS)
     ]
     evaluations: list[tuple[Any, ...]] = []
@@ -47,4 +48,4 @@ def test_a_block_across_segments_is_what_lies_there_after_one_evaluation(
     for layer, expected in zip(layers_of(content), whole, strict=True):
         for half, all_tokens in zip(layer, expected, strict=True):
             assert half.dtype == dtype
-            assert mx.array_equal(half, all_tokens[:, :, 3:16])
+            assert mx.array_equal(unpacked(half), all_tokens[:, :, 3:16])

@@ -15,6 +15,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
+from scheduler.engine.mlx.packed import unpacked
 from scheduler.shared.messages import Cancel, Submit
 from scheduler.shared.pins import PinnedPrefix, pin_name
 from tests.examples import sampled
@@ -59,7 +60,11 @@ def _kept(engine: ReuseEngine) -> Iterator[tuple[list[int], int, list[tuple[mx.a
     prefixes = engine.backend.prefixes
     assert prefixes is not None
     for node in prefixes._tree.walk():
-        yield list(prefixes._tree.head(node, node.end)), node.start, list(node.segment.layers)
+        yield (
+            list(prefixes._tree.head(node, node.end)),
+            node.start,
+            [(unpacked(keys), unpacked(values)) for keys, values in node.segment.layers],
+        )
 
 
 @pytest.mark.parametrize("budget_tokens", [200, 20_000])

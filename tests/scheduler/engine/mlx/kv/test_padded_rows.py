@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.padded_rows import PaddedRows
+from scheduler.engine.mlx.packed import unpacked
 from scheduler.shared.row_bytes import RowBytes
 from tests.examples import examples
 
@@ -27,10 +28,10 @@ def _block(rows: list[list[int]]) -> tuple[mx.array, mx.array]:
 
 
 def _contents(rows: PaddedRows) -> list[list[int]]:
-    if rows.keys is None or rows.values is None:
+    if not rows.arrays:
         assert rows.end == 0 or all(own == rows.end for own in rows.padding)
         return [[] for _ in rows.padding]
-    keys, values = np.array(rows.keys), np.array(rows.values)
+    keys, values = (np.array(array) for array in rows.arrays)
     assert np.isfinite(keys[: len(rows.padding)]).all(), "a weight of 0 times NaN is NaN"
     found = []
     for row, (padding, lag) in enumerate(zip(rows.padding, rows.lags, strict=True)):
@@ -45,11 +46,11 @@ def _append(rows: PaddedRows, block: list[list[int]]) -> None:
     """As a model call does, before which rows that lag get room."""
     tokens = len(block[0])
     if not any(rows.lags):
-        rows.append(*_block(block))
+        rows.append(_block(block))
         return
     rows.make_room(tokens)
     columns = [[rows.end - lag + at for at in range(tokens)] for lag in rows.lags]
-    rows.append(*_block(block), mx.array(columns) if any(rows.lags) else None)
+    rows.append(_block(block), mx.array(columns) if any(rows.lags) else None)
 
 
 class _Oracle:
@@ -59,7 +60,7 @@ class _Oracle:
         self.tokens = tokens
         self.rows = PaddedRows([0] * len(tokens))
         if tokens[0]:
-            self.rows.append(*_block(tokens))
+            self.rows.append(_block(tokens))
 
     def check(self) -> None:
         assert _contents(self.rows) == self.tokens
@@ -115,15 +116,15 @@ def test_arrays_are_never_larger_than_counted_before_rows_join(data: st.DataObje
     lengths = st.lists(st.integers(1, 300), min_size=1, max_size=5)
     first, coming = data.draw(lengths), data.draw(st.integers(1, 200))
     rows, own = PaddedRows([0] * len(first), 0, max(first) + coming), first
-    rows.append(*_block([[1] * max(first)] * len(first)))
+    rows.append(_block([[1] * max(first)] * len(first)))
     for joining in data.draw(st.lists(lengths, max_size=4)):
         other = PaddedRows([0] * len(joining), 0, max(joining) + coming)
-        other.append(*_block([[2] * max(joining)] * len(joining)))
+        other.append(_block([[2] * max(joining)] * len(joining)))
         rows.join(other)
         own = own + joining
         assert rows.nbytes <= RowBytes(_TOKEN_BYTES).batch(own, coming)
     for _ in range(coming):
-        rows.append(*_block([[3]] * len(own)))
+        rows.append(_block([[3]] * len(own)))
         assert rows.nbytes <= RowBytes(_TOKEN_BYTES).batch(own, coming)
 
 
@@ -139,7 +140,7 @@ def test_drafts_make_arrays_no_larger_than_counted(rows_like: list[tuple[int, in
     it would need room for that, those that lag are moved to it."""
     lengths = [length for length, _ in rows_like]
     rows, own = PaddedRows([0] * len(lengths)), list(lengths)
-    rows.append(*_block([[1] * max(lengths)] * len(lengths)))
+    rows.append(_block([[1] * max(lengths)] * len(lengths)))
     rows.trim([max(lengths) - own for own in lengths])
     rows.justify()
     for _ in range(30):
@@ -153,8 +154,8 @@ def test_drafts_make_arrays_no_larger_than_counted(rows_like: list[tuple[int, in
 
 
 def _address(rows: PaddedRows) -> int:
-    mx.eval(rows.keys)
-    return int(np.array(rows.keys, copy=False).ctypes.data)
+    mx.eval(rows.arrays)
+    return int(np.array(rows.arrays[0], copy=False).ctypes.data)
 
 
 @pytest.mark.parametrize("newcomer", [1, 60])
@@ -162,11 +163,11 @@ def test_who_comes_and_goes_moves_nobody_else(newcomer: int) -> None:
     """A row no longer than the others is written into a free place, the last takes the place of one that
     leaves: the others stay where they are in memory, as they do when tokens are written."""
     rows = PaddedRows([0] * 6, coming_tokens=200)
-    rows.append(*_block([[number] * 60 for number in range(6)]))
+    rows.append(_block([[number] * 60 for number in range(6)]))
     rows.join(_Oracle([[9] * 60]).rows)  # Once for spare places.
     before = _address(rows)
     for _ in range(5):
-        rows.append(*_block([[1]] * len(rows.padding)))
+        rows.append(_block([[1]] * len(rows.padding)))
         rows.join(_Oracle([[7] * newcomer]).rows)
         rows.select([0, len(rows.padding) - 1, *range(2, len(rows.padding) - 1)])
         mx.synchronize()  # As between two steps.
@@ -177,19 +178,17 @@ def test_a_row_that_was_asked_for_is_not_its_successor() -> None:
     """Who ends is asked for, leaves, and is copied to where it is kept; the last row has its place by then.
     The others are not copied for its sake."""
     rows = PaddedRows([0] * 8, coming_tokens=200)
-    rows.append(*_block([[number] * 60 for number in range(1, 9)]))
+    rows.append(_block([[number] * 60 for number in range(1, 9)]))
     before = _address(rows)
     for last in (7, 6, 5):
         ended = rows.row(1)
         rows.select([0, last, *range(2, last)])
-        assert ended[0] is not None
-        assert ended[1] is not None
         kept = KvSegment([(ended[0][..., :60, :], ended[1][..., :60, :])], 60)
         del ended
-        keys, values = kept.layers[0]
+        keys, values = (unpacked(half) for half in kept.layers[0])
         assert mx.array_equal(keys, mx.full((1, _HEADS, 60, _SIZE), 2 if last == 7 else last + 2))
         assert mx.array_equal(values, -keys)
-        rows.append(*_block([[9]] * last))
+        rows.append(_block([[9]] * last))
         mx.synchronize()  # As between two steps.
         assert _address(rows) == before
 
@@ -197,12 +196,12 @@ def test_a_row_that_was_asked_for_is_not_its_successor() -> None:
 def test_the_halves_of_a_split_do_not_write_into_each_other() -> None:
     """BatchGenerator copies a batch and lets each copy drop some rows."""
     rows = PaddedRows([0, 0])
-    rows.append(*_block([[1, 2], [3, 4]]))
+    rows.append(_block([[1, 2], [3, 4]]))
     twin = rows.twin()
     rows.select([0])
     twin.select([1])
-    rows.append(*_block([[5]]))
-    twin.append(*_block([[6]]))
+    rows.append(_block([[5]]))
+    twin.append(_block([[6]]))
     assert (_contents(rows), _contents(twin)) == ([[1, 2, 5]], [[3, 4, 6]])
 
 
@@ -210,6 +209,5 @@ def test_room_is_an_eighth_at_most() -> None:
     """What is allocated beyond what is written, for a batch that has grown step by step."""
     rows = PaddedRows([0, 0])
     for _ in range(1200):
-        rows.append(*_block([[1], [2]]))
-    assert rows.keys is not None
-    assert rows.keys.shape[2] <= 1200 * 9 / 8 + 32
+        rows.append(_block([[1], [2]]))
+    assert rows.arrays[0].shape[2] <= 1200 * 9 / 8 + 32

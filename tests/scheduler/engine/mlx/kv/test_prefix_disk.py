@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout
-from scheduler.shared.messages import Cancel, Inspect
+from scheduler.engine.mlx.packed import arrays_of
+from scheduler.shared.messages import Cancel, Inspect, KvCacheDtype
 from tests.contracts.journal import prompt_of
 from tests.examples import sampled
-from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND
+from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND, random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words
 
 _SHARED_PREFIX = [token % 300 for token in prompt_of(600, 5)]
@@ -89,6 +91,49 @@ def test_damage_is_a_miss(family: str, tmp_path: Path) -> None:
     assert again.cached == 0
     assert second.backend.disk is not None
     assert sum(second.backend.disk.tier.statistics().errors.values()) >= 1
+    _stopped(second)
+
+
+def _segments(engine: ReuseEngine, tokens: int) -> list[mx.array]:
+    """The arrays of what is cached of the shared prefix, each of all its tokens."""
+    prefixes = engine.backend.prefixes
+    assert prefixes is not None
+    lease = prefixes.pin(prefixes.match(_SHARED_PREFIX[:tokens], ""))
+    pieces = [
+        [array for layer in segment.span(0, taken) for array in arrays_of(layer)]
+        for segment, taken in lease.pieces
+    ]
+    prefixes.release(lease)
+    return [mx.concatenate(list(parts), axis=2) for parts in zip(*pieces, strict=True)]
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["q8", "k8v4", "q4"])
+def test_packed_blocks_are_read_as_they_were_written(kv_cache_dtype: KvCacheDtype, tmp_path: Path) -> None:
+    """Bit for bit, and take less of the disk."""
+    model = random_model("qwen3", head_dim=32)
+
+    def engine(name: str, packing: KvCacheDtype) -> ReuseEngine:
+        tier = DiskTier(tmp_path / name, name, 1 << 30)
+        return ReuseEngine(model, "qwen3", tier=tier, kv_cache_dtype=packing, prefill_chunk_tokens=64)
+
+    for name, packing in (("packed", kv_cache_dtype), ("plain", "auto")):
+        first = engine(name, packing)
+        first.turn([first.submit([*_SHARED_PREFIX, *words(20, 2)])])
+        first.finish()
+        _stopped(first)
+        if name == "packed":
+            written = _segments(first, 512)
+    plain, packed = (
+        sum(path.stat().st_size for path in (tmp_path / name).rglob("*.safetensors"))
+        for name in ("plain", "packed")
+    )
+    assert packed < 0.6 * plain
+    second = engine("packed", kv_cache_dtype)
+    submit = second.submit([*_SHARED_PREFIX, *words(9, 4)])
+    second.turn([submit])
+    second.finish()
+    assert second.heard[submit.request_id].cached >= 512
+    assert all(map(mx.array_equal, _segments(second, 512), written))
     _stopped(second)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.packed import unpacked
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Cancel, Inspect, ToEngine
 from tests.contracts.journal import prompt_of, request
@@ -223,7 +224,9 @@ def _kept(backend: MlxBackend, shared_prefix: list[int]) -> list[Any]:
     assert backend.prefixes is not None
     lease = backend.prefixes.match_and_lease([*shared_prefix, 1], "")
     halves = [
-        mx.concatenate([piece.layers[0][half][..., :taken, :] for piece, taken in lease.pieces], axis=2)
+        mx.concatenate(
+            [unpacked(piece.layers[0][half])[..., :taken, :] for piece, taken in lease.pieces], axis=2
+        )
         for half in (0, 1)
     ]
     backend.prefixes.release(lease)

@@ -19,10 +19,11 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.mlx.load_check import ModelUnusable
+from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend
 from scheduler.engine.pace import PrefillBudget, PrefillPace
-from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit
+from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, KvCacheDtype, Ready, StepOutput, Submit
 from scheduler.shared.token_ids import compact
 from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.scheduler.engine.guesses import Guesses
@@ -65,12 +66,14 @@ class Engine:
         batching: Batching,
         seed: int = 4,
         speculation: Speculation | None = None,
+        kv_cache_dtype: KvCacheDtype = "auto",
     ) -> None:
         """`seed`: of the prefill budgets."""
         used = make_prompt_cache(model)
         logits = model(mx.array([[0]]), cache=used)
-        held = row_bytes(used)
+        held = row_bytes(used, PACKINGS[kv_cache_dtype])
         ready = Ready(PROTOCOL_VERSION, "cpu", model_type, logits.shape[-1], held.token_bytes, 0, "float32")
+        ready = msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype)
         changes = {"max_slots": _SLOTS, "prefill_chunk_tokens": CHUNK, "prefill_rows": 4}
         load = load_of(Path(), kv_cache_bytes=1 << 30, **changes)
         self._backend = MlxBackend(model, load, ready, held, group_cost_tokens=0, batching=batching)
@@ -162,10 +165,16 @@ _PREFIX = words(_PREFIX_TOKENS, 1000)
 class Trial:
     """One model in all scenes, mended, held to what mlx-lm's own says."""
 
-    def __init__(self, model: Any, model_type: str, exact: Any = None) -> None:
+    def __init__(
+        self, model: Any, model_type: str, exact: Any = None, kv_cache_dtype: KvCacheDtype = "auto"
+    ) -> None:
         """`exact`: for a model that is not in float32, the same weights in float32."""
+        self._kv_cache_dtype = kv_cache_dtype
         self._model, self._type = mend(copy.deepcopy(model)), model_type
         self._rule = None if exact is None else Rule(model, exact)
+        if (packing := PACKINGS[kv_cache_dtype]) is not None:
+            # Whose caches can be cut, where mlx-lm's cannot.
+            self._rule = Rule(self._model, self._model if exact is None else exact, packing)
         self._alone, self._ask = Alone(model, PIECES.get(model_type, 2048)), _Questions()
         self._batching = Batching()
         self._answers: list[Answer] = []
@@ -175,7 +184,7 @@ class Trial:
 
     def verdict(self) -> Verdict:
         try:
-            self._batching = checked(self._model, self._type).batching
+            self._batching = checked(self._model, self._type, self._kv_cache_dtype).batching
         except ModelUnusable as unusable:
             return Verdict({"load": f"refused: {unusable}"})
         scenes = {name: self.played(name) for name in _SCENES}
@@ -206,7 +215,16 @@ class Trial:
         return difference(found, expected)
 
     def _engine(self) -> Engine:
-        return Engine(self._model, self._type, self._batching)
+        return self._engine_with(None)
+
+    def _engine_with(self, speculation: Speculation | None) -> Engine:
+        return Engine(
+            self._model,
+            self._type,
+            self._batching,
+            speculation=speculation,
+            kv_cache_dtype=self._kv_cache_dtype,
+        )
 
     def cuts(self) -> Iterator[str | None]:
         """mlx-lm itself, reading one prompt in pieces and as a whole."""
@@ -287,7 +305,7 @@ class Trial:
             return
         plain.run(arrivals)
         guesses = Guesses({number: answer.tokens for number, answer in plain.heard.items()})
-        engine = Engine(self._model, self._type, self._batching, speculation=guesses)
+        engine = self._engine_with(guesses)
         engine.run(arrivals)
         (sources,) = guesses.counters.sources.values()
         yield (

@@ -1,4 +1,5 @@
-"""The rule by which a batch in 16-bit or quantised weights is held to the model alone.
+"""The rule by which a batch in 16-bit or quantised weights, or with packed keys and values, is held to the
+model alone.
 
 Products of another shape and attention in other pieces round otherwise, so tokens and log-probabilities may
 differ, but not by more than rounding does to this model:
@@ -24,9 +25,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.kv.cache_layout import alone
+from scheduler.engine.mlx.packed import Packing
 from scheduler.engine.mlx.sampling.draw import gumbel, position_key
 from scheduler.engine.mlx.sampling.host_chooser import host_gumbel
 from scheduler.shared.messages import Submit
@@ -47,9 +49,12 @@ _PIECE = 2048
 """mlx-lm's prefill_step_size."""
 
 
-def logprobs_alone(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> mx.array:
-    """(tokens, vocabulary) float32: before each token of the answer, by the model alone as mlx-lm runs it."""
-    caches = make_prompt_cache(model)
+def logprobs_alone(
+    model: Any, prompt: Sequence[int], answer: Sequence[int], packing: Packing | None = None
+) -> mx.array:
+    """(tokens, vocabulary) float32: before each token of the answer, by the model alone as mlx-lm runs it,
+    with keys and values rounded as `packing` does."""
+    caches = alone(model, packing)
     for start in range(0, len(prompt) - 1, _PIECE):
         model(mx.array([prompt[start : min(start + _PIECE, len(prompt) - 1)]]), cache=caches)
         mx.eval([layer.state for layer in caches])
@@ -61,15 +66,15 @@ def logprobs_alone(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> 
     return logits - mx.logsumexp(logits, axis=-1, keepdims=True)
 
 
-def rounding_error(model: Any, exact: Any) -> float:
-    """E, of a model and of the same weights in float32."""
+def rounding_error(model: Any, exact: Any, packing: Packing | None = None) -> float:
+    """E, of a model that packs its keys and values so, and of the same weights in float32."""
     squares: list[float] = []
     half_step = 0.0
     for prompt in CALIBRATION:
         answer = list(prompt[:_ANSWER_TOKENS])  # Any tokens will do, and all have a probability.
         logits = model(mx.array([prompt]))
         half_step = max(half_step, _STEP[logits.dtype] / 2 * float(mx.abs(logits).max()))
-        difference = logprobs_alone(model, prompt, answer) - logprobs_alone(exact, prompt, answer)
+        difference = logprobs_alone(model, prompt, answer, packing) - logprobs_alone(exact, prompt, answer)
         chosen = mx.take_along_axis(difference, mx.array(answer)[:, None], axis=1)
         squares += mx.square(chosen).reshape(-1).tolist()  # type: ignore[arg-type]
     return max(math.sqrt(sum(squares) / len(squares)), half_step)
@@ -78,10 +83,11 @@ def rounding_error(model: Any, exact: Any) -> float:
 class Rule:
     """Holds answers of a batch to one model alone."""
 
-    def __init__(self, model: Any, exact: Any) -> None:
+    def __init__(self, model: Any, exact: Any, packing: Packing | None = None) -> None:
         """`exact`: the same weights in float32."""
         self.model = model
-        self.error = rounding_error(model, exact)
+        self._packing = packing
+        self.error = rounding_error(model, exact, packing)
         self.largest = 0.0
         """The largest difference of a logarithm of probability so far."""
 
@@ -89,13 +95,13 @@ class Rule:
         """Return where an answer is further from the model alone than rounding, in words, if it is."""
         if len(found.tokens) != submit.max_tokens:
             return f"wrong tokens: {len(found.tokens)} of {submit.max_tokens}"
-        alone = logprobs_alone(self.model, submit.prompt.tolist(), found.tokens)
+        expected = logprobs_alone(self.model, submit.prompt.tolist(), found.tokens, self._packing)
         squares = 0.0
         for at, token in enumerate(found.tokens):
-            behind = _behind(alone[at], token, submit, at)
+            behind = _behind(expected[at], token, submit, at)
             if not behind <= 2 * FAR * self.error:
                 return f"wrong tokens: token {at} of {submit.max_tokens}, by {behind:.2g}"
-            off = abs(found.logprobs[at] - float(alone[at, token]))
+            off = abs(found.logprobs[at] - float(expected[at, token]))
             if not off <= FAR * self.error:  # NaN is a difference.
                 return f"wrong logits: token {at}, by {off:.2g} with rounding of {self.error:.2g}"
             squares += off * off

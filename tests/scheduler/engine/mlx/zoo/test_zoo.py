@@ -9,6 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
+from scheduler.shared.messages import KvCacheDtype
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.zoo.__main__ import unexpected
 from tests.scheduler.engine.mlx.zoo.alone import ROUNDING, TIE, Answer, difference
@@ -23,6 +24,8 @@ from tests.scheduler.engine.mlx.zoo.census import (
 )
 from tests.scheduler.engine.mlx.zoo.check import Trial, Verdict
 from tests.scheduler.engine.mlx.zoo.faults import FALLBACKS, FAULTS
+from tests.scheduler.engine.mlx.zoo.kinds import KINDS
+from tests.scheduler.engine.mlx.zoo.tiny import wide_heads
 from tests.scheduler.engine.mlx.zoo.weights import in_weights
 
 SAMPLE = [
@@ -42,6 +45,10 @@ _EVERY_RUN = ("qwen3", "deepseek_v3", "recurrent_gemma", "gemma2")
 """The kinds of cache that the sample in `test_meetings.py` has not; `make test-long` has all in both."""
 
 
+_PACKED = [*(name for name in KINDS if name not in ("rwkv7", "deepseek_v41")), "gemma2"]
+"""Without those that have nothing to pack: recurrent states only, and one row a model call."""
+
+
 def _param(name: str) -> Any:
     cause = FAULTS.get(name)
     marks = [pytest.mark.xfail(reason=cause, strict=True)] if cause else []
@@ -54,6 +61,30 @@ def test_a_model_has_the_same_tokens_in_a_batch_as_alone(name: str) -> None:
     """Alone, joining, behind a prefix that is new and one that is known, in a second turn, resumed."""
     model, model_type = build(name)
     verdict = Trial(model, model_type).verdict()
+    assert verdict.outcome == "right", verdict.scenes
+    assert verdict.distinct > 40, "answers that vary too little to be a test"
+    assert verdict.fallbacks == FALLBACKS.get(name, ((), ""))[0]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "case",
+    sampled(
+        [(name, packing) for name in _PACKED for packing in ("q8", "k8v4", "q4")],
+        [("qwen3", "q8"), ("deepseek_v3", "q4"), ("gpt_oss", "k8v4")],
+    ),
+    ids="-".join,
+)
+def test_a_model_that_packs_keys_and_values_says_in_a_batch_what_it_says_alone(
+    case: tuple[str, KvCacheDtype],
+) -> None:
+    """Within what packing changes, in the same scenes: the rule that 16 bits are held to. What is left of it
+    is that a last bit decides which of two codes a number gets."""
+    name, kv_cache_dtype = case
+    with wide_heads():
+        model, model_type = build(name)
+    trial = Trial(model, model_type, kv_cache_dtype=kv_cache_dtype)
+    verdict = trial.verdict()
     assert verdict.outcome == "right", verdict.scenes
     assert verdict.distinct > 40, "answers that vary too little to be a test"
     assert verdict.fallbacks == FALLBACKS.get(name, ((), ""))[0]

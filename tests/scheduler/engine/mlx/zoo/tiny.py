@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -100,6 +101,25 @@ SIZES: dict[str, Any] = {
     "rope_scaling": None,
 }
 """By name of a field in `ModelArgs`. What is not here and has no default needs an entry of its module."""
+
+
+_HEADS = (
+    *("head_dim", "v_head_dim", "swa_head_dim", "swa_v_head_dim", "kv_channels", "qk_nope_head_dim"),
+    *("global_head_dim", "hidden_size_per_head", "qk_rope_head_dim", "rotary_dim", "kv_lora_rank"),
+    *("query_pre_attn_scalar", "index_head_dim"),
+)
+
+
+@contextmanager
+def wide_heads() -> Iterator[None]:
+    """Build models whose keys and values can be packed: heads of 32 numbers."""
+    narrow = dict(SIZES)
+    widths = dict.fromkeys(("hidden_size", "hidden_dim", "model_dim", "n_embd", "d_model"), 64)
+    SIZES.update(widths | dict.fromkeys(_HEADS, 32))
+    try:
+        yield
+    finally:
+        SIZES.update(narrow)
 
 
 IF_REQUIRED: dict[str, Any] = {"layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2)}
