@@ -15,7 +15,7 @@ STATES = ("submitted", "prefilling", "decoding", "cancelling")
 """States of requests that an engine holds; those that await another engine are counted separately."""
 CONDITIONS = ("starting", "ready", "restarting", "draining", "unloaded", "failed")
 """Conditions of engines. A draining engine gets no more requests, and leaves after its last one."""
-MODEL_FACTS = ("model_type", "device", "weights_dtype", "fallbacks")
+MODEL_FACTS = ("model_type", "device", "weights_dtype", "kv_cache_dtype", "fallbacks")
 EVICTIONS = ("budget", "superseded", "cleared")
 STEPS = ("decode", "mixed", "prefill")
 """A step by what it computed: tokens of answers, prompts, or both."""

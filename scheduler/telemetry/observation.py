@@ -203,6 +203,7 @@ def observe_ready(engine: EngineMetrics, ready: Ready) -> None:
             "model_type": ready.model_type,
             "device": ready.device,
             "weights_dtype": ready.weights_dtype,
+            "kv_cache_dtype": ready.kv_cache_dtype,
             "fallbacks": ",".join(ready.fallbacks),
         }
     )

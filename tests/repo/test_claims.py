@@ -189,7 +189,9 @@ def test_other_servers_are_compared_at_the_release_that_is_measured(
         assert f"| {peer} {release} |" in (ROOT / page).read_text()
 
 
-@pytest.mark.parametrize("name", ["host", "port", "tool_parser", "max_slots", "itl_target_ms", "max_queue"])
+@pytest.mark.parametrize(
+    "name", ["host", "tool_parser", "max_slots", "itl_target_ms", "kv_cache_dtype", "max_queue"]
+)
 def test_the_readmes_options_have_their_defaults(name: str) -> None:
     (option,) = (option for option in options() if option.field == name)
     assert f"| `{flag(name)}` | {option.default_text} |" in (ROOT / "README.md").read_text()

@@ -117,6 +117,8 @@ def _model_table(served: Sequence[ModelOnDisk], tokens: int) -> Table:
         agents = "?" if one.agents is None else str(one.agents)
         if one.agent_tokens < tokens:
             agents += f" of {one.agent_tokens:,}"
+        if (q8_agents := plan.q8_agents(one.agent_tokens)) is not None:
+            agents += f", {q8_agents} in q8"
         table.add_row(
             Text(one.model.name),
             gigabytes(plan.weights_bytes),

@@ -63,7 +63,7 @@ def busy(number: int) -> Counters:
 
 
 def describe(engine: EngineMetrics, device: str) -> None:
-    labels = dict.fromkeys(("model_type", "weights_dtype", "fallbacks"), "x")
+    labels = dict.fromkeys(("model_type", "weights_dtype", "kv_cache_dtype", "fallbacks"), "x")
     engine.describe_model({**labels, "device": device})
 
 

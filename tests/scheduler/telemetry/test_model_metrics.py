@@ -95,7 +95,7 @@ def test_a_name_of_any_characters_is_one_label() -> None:
     names = ["mlx-community/Qwen3-0.6B-4bit", 'a"b\\c{d}', "模型"]
     for name in names:
         metrics.of_model(name).of_engine("0").describe_model(
-            dict.fromkeys(("model_type", "device", "weights_dtype", "fallbacks"), "x")
+            dict.fromkeys(("model_type", "device", "weights_dtype", "kv_cache_dtype", "fallbacks"), "x")
         )
     counts = Counter(
         one.labels["model"]

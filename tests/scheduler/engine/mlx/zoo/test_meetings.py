@@ -7,6 +7,7 @@ A few schedules of each kind of cache here; with `ZOO=whole`, as in `make zoo`, 
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.batching import Batching
-from scheduler.shared.messages import Sampling, Submit
+from scheduler.engine.mlx.packed import PACKINGS
+from scheduler.shared.messages import KvCacheDtype, Sampling, Submit
 from tests.contracts.journal import GREEDY, request
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.reuse import checked
@@ -24,6 +26,8 @@ from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference
 from tests.scheduler.engine.mlx.zoo.census import build
 from tests.scheduler.engine.mlx.zoo.check import Engine, words
 from tests.scheduler.engine.mlx.zoo.kinds import KINDS
+from tests.scheduler.engine.mlx.zoo.rounding import Rule
+from tests.scheduler.engine.mlx.zoo.tiny import wide_heads
 
 _EXAMPLES = 200 if os.environ.get("ZOO") == "whole" else 5
 _MOST_TOKENS = 9
@@ -83,15 +87,18 @@ _VISITS = st.lists(
 class Kind:
     """One model, its oracle, and what the engines over it have shown so far."""
 
-    def __init__(self, name: str) -> None:
-        self._model, self._type = build(name)
+    def __init__(self, name: str, kv_cache_dtype: KvCacheDtype = "auto") -> None:
+        self._kv_cache_dtype, packing = kv_cache_dtype, PACKINGS[kv_cache_dtype]
+        with nullcontext() if packing is None else wide_heads():
+            self._model, self._type = build(name)
         self._alone = Alone(self._model)
-        self.batching: Batching = checked(self._model, self._type).batching
+        self._rule = None if packing is None else Rule(self._model, self._model, packing)
+        self.batching: Batching = checked(self._model, self._type, kv_cache_dtype).batching
         self.most_rows = 0
         self.cached_tokens = 0
 
     def check(self, visits: list[Visit], seed: int) -> None:
-        engine = Engine(self._model, self._type, self.batching, seed)
+        engine = Engine(self._model, self._type, self.batching, seed, kv_cache_dtype=self._kv_cache_dtype)
         arrivals: dict[int, list[Submit]] = {}
         leaves: dict[int, list[int]] = {}
         turn = 0
@@ -105,10 +112,17 @@ class Kind:
         for submit in (submit for those in arrivals.values() for submit in those):
             found = engine.heard[submit.request_id]
             tokens = len(found.tokens) if submit.request_id in left else submit.max_tokens
-            wrong = difference(found, self._expected(submit, tokens))
+            wrong = self._difference(found, submit, tokens)
             assert wrong is None, (submit.request_id, wrong)
         self.most_rows = max(self.most_rows, engine.most_rows)
         self.cached_tokens += engine.cached_tokens
+
+    def _difference(self, found: Answer, submit: Submit, tokens: int) -> str | None:
+        if self._rule is None:
+            return difference(found, self._expected(submit, tokens))
+        if not tokens:
+            return None if not found.tokens else "wrong tokens: too many"
+        return self._rule.difference(found, msgspec.structs.replace(submit, max_tokens=tokens))
 
     def _expected(self, submit: Submit, tokens: int) -> Answer:
         whole = self._alone.answer(msgspec.structs.replace(submit, max_tokens=_MOST_TOKENS))
@@ -130,6 +144,23 @@ def test_in_any_company_each_has_its_own_tokens(name: str) -> None:
     meet()
     assert kind.most_rows > 2
     assert (kind.cached_tokens > 0) == kind.batching.prefixes
+
+
+@pytest.mark.timeout(60 + 10 * _EXAMPLES)
+@pytest.mark.parametrize("name", sampled(["qwen3", "deepseek_v3", "gpt_oss", "qwen3_next"], ["qwen3"]))
+@pytest.mark.parametrize("kv_cache_dtype", sampled(["q8", "k8v4", "q4"], ["q8"]))
+def test_so_has_each_where_keys_and_values_are_packed(name: str, kv_cache_dtype: KvCacheDtype) -> None:
+    """Within less than packing itself changes (`rounding.py`)."""
+    kind = Kind(name, kv_cache_dtype)
+
+    @settings(max_examples=_EXAMPLES, derandomize=True, deadline=None, database=None)
+    @given(visits=_VISITS, seed=st.integers(0, 1 << 16))
+    def meet(visits: list[Visit], seed: int) -> None:
+        kind.check(visits, seed)
+
+    meet()
+    assert kind.most_rows > 2
+    assert kind.cached_tokens > 0
 
 
 @pytest.mark.parametrize("wrong", ["token", "probability"])
