@@ -32,11 +32,12 @@ from scheduler.shared.messages import RankGroup, Submit
 from scheduler.shared.user_cache import user_cache_folder
 from tests.cancellation.bench import Client
 from tests.contracts.journal import GREEDY, request
-from tests.end_to_end.serving import Served
+from tests.end_to_end.serving import Served, serving
 from tests.examples import sampled
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
 from tests.real_model.alone import WINDOW, answers, scores
+from tests.real_model.folder import SERVED_NAME
 from tests.real_model.prompts import page, prompts, spread
 from tests.real_model.test_meaning import post
 from tests.repo.tree import ROOT
@@ -221,17 +222,44 @@ def test_each_has_the_tokens_that_mlx_lm_gives_it_alone(
         assert rounding(ours, theirs) <= LOGPROB, number
 
 
+def _logprobs(served: Served, text: list[int]) -> list[float]:
+    """Return that of each token but each window's first."""
+    found: list[float] = []
+    for start in range(0, len(text), WINDOW):
+        window = text[start : start + WINDOW]
+        said = post(served.url, "/v1/completions", prompt=window, max_tokens=1, prompt_logprobs=0)
+        entries = said["choices"][0]["prompt_logprobs"][1:]
+        found += [entry[str(token)]["logprob"] for entry, token in zip(entries, window[1:], strict=True)]
+    return found
+
+
+def _perplexity(logprobs: list[float]) -> float:
+    return math.exp(-sum(logprobs) / len(logprobs))
+
+
+@pytest.mark.parametrize("tokens", sampled([200, 8000], [200]))
+def test_packed_keys_and_values_change_a_texts_perplexity_little(
+    served: Served, folder: Path, tokens: int
+) -> None:
+    """q8 by up to 0.2 %. A prompt that comes back is answered behind what is packed of it, with the same
+    words."""
+    text = page(_tokenizer(folder).encode, tokens)
+    options = ("--model", str(folder), "--served-model-name", SERVED_NAME, "--kv-cache-dtype", "q8")
+    with serving(*options, trained=True) as packed:
+        perplexity = _perplexity(_logprobs(packed, text))
+        cold, warm = (
+            post(packed.url, "/v1/completions", prompt=text[:200], max_tokens=24, temperature=0)
+            for _ in range(2)
+        )
+    assert 0 < abs(perplexity / _perplexity(_logprobs(served, text)) - 1) <= 2e-3
+    assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == 199
+    assert warm["choices"][0]["text"] == cold["choices"][0]["text"]
+
+
 @pytest.mark.parametrize("tokens", sampled([48, 400, 8000], [48]))
 def test_a_texts_perplexity_is_mlx_lms(served: Served, folder: Path, tokens: int) -> None:
     """The project's own pages, in windows."""
     text = page(_tokenizer(folder).encode, tokens)
-    ours: list[float] = []
-    for start in range(0, tokens, WINDOW):
-        window = text[start : start + WINDOW]
-        said = post(served.url, "/v1/completions", prompt=window, max_tokens=1, prompt_logprobs=0)
-        entries = said["choices"][0]["prompt_logprobs"][1:]
-        ours += [entry[str(token)]["logprob"] for entry, token in zip(entries, window[1:], strict=True)]
-    theirs = scores(folder, text)
-    perplexities = [math.exp(-sum(found) / len(found)) for found in (ours, theirs)]
-    assert abs(perplexities[0] / perplexities[1] - 1) <= PERPLEXITY
+    ours, theirs = _logprobs(served, text), scores(folder, text)
+    assert abs(_perplexity(ours) / _perplexity(theirs) - 1) <= PERPLEXITY
     assert max(abs(one - other) for one, other in zip(ours, theirs, strict=True)) <= LOGPROB
