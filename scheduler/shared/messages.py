@@ -24,7 +24,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 26
+PROTOCOL_VERSION = 27
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -52,6 +52,19 @@ class AdapterSource(WireStruct, frozen=True):
     name: str
     folder: str
     key: str
+
+
+class GrammarTokenizer(WireStruct, frozen=True):
+    """The model's tokenizer, for its grammars. The server has read it; an engine would import `transformers`
+    to read it again, which takes longer than the rest of its start."""
+
+    json: bytes
+    """Its `tokenizer.json`, compressed by zlib: 10 to 30 MB of text, of which a quarter remains."""
+    eos_token_ids: tuple[int, ...]
+    """The tokenizer's own; the model's configuration may name others."""
+
+    def __repr__(self) -> str:
+        return f"GrammarTokenizer({len(self.json)} bytes, eos_token_ids={self.eos_token_ids})"
 
 
 class RankGroup(WireStruct, frozen=True):
@@ -133,6 +146,8 @@ class EngineConfig(WireStruct, frozen=True):
     wired: Wired = "weights"
     speculation: Literal["auto", "none"] = "auto"
     """Whether rows verify drafts where that is expected to save time."""
+    tokenizer: GrammarTokenizer | None = None
+    """Where there is none, requests with a grammar are refused."""
 
 
 class Load(EngineConfig, frozen=True, tag="load"):
