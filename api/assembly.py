@@ -165,7 +165,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         reasoning_parser=settings.reasoning_parser,
     )
     preparation = Preparation(tokenizer, found.folder, settings.thinking(), settings.hold_calls)
-    config = _config(options, found, shared, number)
+    config = _config(options, found, shared, number, tokenizer)
     _describe(config, tokenizer.answer_format, found.folder.embedder)
     tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
@@ -205,7 +205,9 @@ def _need_bytes(folder: Path, settings: ServeSettings, device: str | None) -> in
     return 0 if settings.engine == "scripted" else need_bytes(folder, settings.weights_dtype, device)
 
 
-def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) -> SchedulerConfig:
+def _config(
+    options: ModelOptions, found: _Found, shared: _Shared, number: int, tokenizer: HubTokenizer
+) -> SchedulerConfig:
     embedder = found.folder.embedder
     config = scheduler_config(
         options.settings,
@@ -218,13 +220,15 @@ def _config(options: ModelOptions, found: _Found, shared: _Shared, number: int) 
     # One model that cannot be loaded does not end the others.
     must_start = shared.models == 1 and not config.engines_join
     config = replace(config, load_at_start=number == 0, must_start=must_start)
+    own: dict[str, Any] = {}
+    if config.engine.backend == "mlx" and embedder is None:
+        own["tokenizer"] = tokenizer.for_grammars()
     if config.engines_join and config.engine.backend == "mlx":
-        config = replace(config, engine=msgspec.structs.replace(config.engine, model=found.name))
-    if not config.engine.kv_disk or not number:
-        return config
-    own = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
-    kv_disk = str(Path(config.engine.kv_disk) / f"model-{own}")
-    return replace(config, engine=msgspec.structs.replace(config.engine, kv_disk=kv_disk))
+        own["model"] = found.name
+    if config.engine.kv_disk and number:
+        folder = re.sub(r"[^A-Za-z0-9._-]+", "-", _names(options, found)[0])
+        own["kv_disk"] = str(Path(config.engine.kv_disk) / f"model-{folder}")
+    return replace(config, engine=msgspec.structs.replace(config.engine, **own))
 
 
 def _describe(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> None:

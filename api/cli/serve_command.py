@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -103,9 +104,13 @@ def serve_settings(arguments: Sequence[str]) -> ServeSettings:
 def _serve(ctx: click.Context, /, **given: Any) -> None:
     """Serve a model to OpenAI's and Anthropic's clients."""
     checked = _settings(ctx)
+    # The garbage collector would look again and again at what imports leave: a sixth of a start's CPU time.
+    gc.disable()
     # Imported here, because `--help` and a refused option do not need it and it takes seconds.
     from api import serving
 
+    gc.freeze()
+    gc.enable()
     serving.serve(checked)
 
 

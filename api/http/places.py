@@ -1,8 +1,12 @@
-"""The places that connections take: some are served, some more refused, and the rest wait."""
+"""What connections take: places, of which some are served, some more refused, and the rest wait; and
+descriptors, of which one is left for `accept`."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from enum import Enum, auto
+from types import TracebackType
 
 import trio
 
@@ -47,3 +51,37 @@ class Places:
     async def wait_end(self) -> None:
         """Return when a connection has ended."""
         await self._ended.park()
+
+
+class DescriptorReserve:
+    """Holds up to `size` descriptors while it is entered, to have one for `accept` when the process has no
+    other: clients in the listen backlog would get no answer for as long as something else holds all of them.
+    Holds fewer, without an error, if there are none."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held: list[int] = []
+
+    def __enter__(self) -> None:
+        self.refill()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self.release_one():
+            pass
+
+    def refill(self) -> bool:
+        """Hold `size` descriptors again, and return whether that worked: if not, what was opened last has
+        taken one that belongs here."""
+        with suppress(OSError):
+            while len(self._held) < self._size:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        return len(self._held) == self._size
+
+    def release_one(self) -> bool:
+        """Free one descriptor for what is opened next; False if none is held."""
+        if not self._held:
+            return False
+        os.close(self._held.pop())
+        return True

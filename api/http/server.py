@@ -12,10 +12,9 @@ import trio
 from api.http.asgi import Application, OnError, Scope
 from api.http.body_budget import BodyBudget, nothing
 from api.http.connection import Connection
-from api.http.descriptor_reserve import DescriptorReserve
 from api.http.exchange import Service
 from api.http.limits import Limits, refusal_limits
-from api.http.places import PlaceKind, Places
+from api.http.places import DescriptorReserve, PlaceKind, Places
 from api.http.statistics import ServerStatistics, Tally
 
 _StreamT = TypeVar("_StreamT", bound=trio.abc.HalfCloseableStream)

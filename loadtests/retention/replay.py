@@ -1,4 +1,5 @@
-"""Replay a trace against the prefix cache under a rule of eviction, and count what is prefilled again."""
+"""Replay a trace against the prefix cache under a rule of eviction, and count what is prefilled again: the
+server's rule, least recently used, and the segmented one that the server had."""
 
 from __future__ import annotations
 
@@ -6,22 +7,52 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import inf
 from typing import Self
 
 import numpy as np
 
-from loadtests.retention.rules import LeastRecentlyUsed, Segmented
 from loadtests.retention.traces import Trace, Turn, trace
 from scheduler.engine.prefix.eviction_rule import ByReturn, EvictionRule
 from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.prefix.retention import Retention
+from scheduler.engine.prefix.retention import Mark, Retention, SessionKey
 from scheduler.shared.token_ids import KEY_BYTES
 
 _PLENTY = 1 << 60
 _STREAM_IDS = 400_000
 """Token ids of one session; equal ids are equal text."""
 _SYSTEM_IDS = 3_000_000_000
+
+
+class LeastRecentlyUsed:
+    """An `EvictionRule` that learns nothing."""
+
+    def worth(self, mark: Mark, last_used: float, hits: int, now: float) -> tuple[float, float]:
+        return last_used, inf
+
+    def hit(self, mark: Mark, now: float) -> None:
+        pass
+
+    def evicted(self, mark: Mark, now: float) -> None:
+        pass
+
+    def ended(self, key: SessionKey, kind: str, now: float) -> None:
+        pass
+
+    def returned(self, key: SessionKey, now: float) -> None:
+        pass
+
+
+class Segmented(LeastRecentlyUsed):
+    """What was used again (a continuation, two hits, several branches) counts as used `seconds` later."""
+
+    def __init__(self, seconds: float = 600.0) -> None:
+        self._seconds = seconds
+
+    def worth(self, mark: Mark, last_used: float, hits: int, now: float) -> tuple[float, float]:
+        return last_used + self._seconds * mark.protected, inf
+
 
 RULES: Mapping[str, Callable[[], EvictionRule]] = {
     "lru": LeastRecentlyUsed,

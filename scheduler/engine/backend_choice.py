@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from scheduler.engine.backend import Backend
-from scheduler.engine.file_limits import file_limits_kept
 from scheduler.engine.mlx.environment import set_defaults
+from scheduler.engine.mlx_lm_import import file_limits_kept, without_tokenizers
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.shared.messages import Load
 
@@ -36,8 +36,8 @@ def make_backend(
         case "mlx":
             report("importing mlx")
             set_defaults(os.environ)
-            # Imported here: a scripted engine starts without the 2 seconds of this import.
-            with file_limits_kept():
+            # Imported here: a scripted engine starts without the time of this import.
+            with file_limits_kept(), without_tokenizers():
                 from scheduler.engine.mlx import loading as model_loading
                 from scheduler.engine.mlx.pooling import loading as pooling_loading
                 from scheduler.engine.mlx.sharding.rank import Rank

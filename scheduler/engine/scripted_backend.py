@@ -24,8 +24,6 @@ from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
-from scheduler.engine.scripted_segments import KV_BYTES_PER_TOKEN as KV_BYTES_PER_TOKEN
-from scheduler.engine.scripted_segments import ScriptedRun
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import AdapterRefused, check_unchanged, named, read_config
@@ -44,10 +42,25 @@ from scheduler.shared.messages import (
 from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.thinking import ThinkingLimit, check_marks
 
+KV_BYTES_PER_TOKEN = 64
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20
 _MOST_ROWS = 1 << 20
 """All prompts share a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedRun:
+    """A cached run: only its number of tokens."""
+
+    tokens: int
+
+    @property
+    def nbytes(self) -> int:
+        return KV_BYTES_PER_TOKEN * self.tokens
+
+    def split(self, at: int) -> tuple[ScriptedRun, ScriptedRun]:
+        return ScriptedRun(at), ScriptedRun(self.tokens - at)
 
 
 class ScriptedDevice:

@@ -18,12 +18,11 @@ from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
 from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import Dialect, Unheld
 from scheduler.errors import InvalidRequest, UnsupportedParameter
+from scheduler.grammar.caches import GrammarTexts, UnknownVerdict, Verdicts, content_key
 from scheduler.grammar.call_rules import CallRules
-from scheduler.grammar.grammar_texts import GrammarTexts, content_key
 from scheduler.grammar.part import Parts, short_complaint
 from scheduler.grammar.rule_book import RuleBook
 from scheduler.grammar.schema_forms import Inexpressible
-from scheduler.grammar.verdicts import UnknownVerdict, Verdicts
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.grammar.white_space import json_options
 from scheduler.request import ChatPrompt, GenerationRequest, Tool, ToolChoice

@@ -20,7 +20,7 @@ from scheduler.answer.tool_calls.reading import call_id
 from scheduler.config import ThinkingConfig
 from scheduler.errors import InvalidRequest, PromptTooLong, SchedulerError, UnsupportedParameter
 from scheduler.grammar.answer_grammar import AnswerGrammars, HoldCalls
-from scheduler.grammar.verdicts import UnknownVerdict
+from scheduler.grammar.caches import UnknownVerdict
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.prefix_blocks import block_hashes
 from scheduler.prompt.thinking_budgets import ThinkingBudgets

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -26,6 +27,7 @@ from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detoke
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
 from scheduler.request import ChatPrompt
+from scheduler.shared.messages import GrammarTokenizer
 
 _VOCABULARY_FILES = ("tokenizer.json", ".model", ".tiktoken", "tekken.json", "vocab.json", "vocab.txt")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -247,6 +249,10 @@ class HubTokenizer:
 
     def to_json(self) -> str:
         return str(self._backend.to_str())
+
+    def for_grammars(self) -> GrammarTokenizer:
+        """Return what engines need to mask tokens. Takes as long as `to_json`, and as much again."""
+        return GrammarTokenizer(zlib.compress(self.to_json().encode(), 1), tuple(sorted(self.eos_token_ids)))
 
     def _lacks_tools(self) -> bool:
         """Return whether there is a template, and it writes no tools, or writes them for an unknown

@@ -11,10 +11,9 @@ import trio
 
 from loadtests.pool.local_machine import LOOPBACK, joining
 from scheduler.cluster.joined import JoinedLauncher
-from scheduler.processes.child_process import relay_stderr
+from scheduler.processes.child_process import StderrTail, relay_stderr
 from scheduler.processes.listener import Dialed, Listener
 from scheduler.processes.process import Exit, Session
-from scheduler.processes.stderr_tail import StderrTail
 from scheduler.shared.hello import new_token
 
 

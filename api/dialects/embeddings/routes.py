@@ -1,4 +1,4 @@
-"""`/v1/embeddings`."""
+"""`/v1/embeddings`, and what a body asks of the scheduler: one request for each text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from fastapi.responses import Response
 
 from api.access.auth import CallerOf
 from api.answers.blocks import all_finished
-from api.dialects.embeddings.decode import embedding_requests
+from api.dialects.completions.schema import PromptItem
 from api.dialects.embeddings.encode import embeddings_object
 from api.dialects.embeddings.schema import EmbeddingRequest
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.served_models import ServedModels
-from scheduler.request import GenerationRequest
+from scheduler.errors import InvalidRequest
+from scheduler.prompt.embedder import Embedder
+from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
 
 
 def embedding_routes(models: ServedModels) -> APIRouter:
@@ -36,3 +38,45 @@ def embedding_routes(models: ServedModels) -> APIRouter:
         return work.response(embeddings_object(public_id, created, served.name, ends, encoding))
 
     return router
+
+
+def embedding_requests(
+    body: EmbeddingRequest, embedder: Embedder | None, public_id: str, start: int, end: int
+) -> list[GenerationRequest]:
+    """Return one request for each of these texts. Without `embedder`, the scheduler refuses them. Raise
+    InvalidRequest."""
+    before = _prompt(body.prompt_name, embedder)
+    return [
+        GenerationRequest(
+            public_id=public_id,
+            prompt=_text(item, before),
+            kind="embedding",
+            max_tokens=0,
+            dimensions=body.dimensions or 0,
+            truncate_tokens=_truncated(body.truncate_prompt_tokens),
+            priority=body.priority,
+            timeout_seconds=body.timeout,
+        )
+        for item in body.input[start:end]
+    ]
+
+
+def _text(item: PromptItem, before: str) -> TextPrompt | TokenPrompt:
+    """Token ids are taken as they are."""
+    return TextPrompt(before + item) if isinstance(item, str) else TokenPrompt(tuple(item))
+
+
+def _truncated(tokens: int | None) -> int | None:
+    return None if tokens is None else max(0, tokens)
+
+
+def _prompt(name: str | None, embedder: Embedder | None) -> str:
+    """Return the text before each input."""
+    if embedder is None:
+        return ""
+    if name is None:
+        return embedder.default_prompt
+    if name not in embedder.prompts:
+        known = ", ".join(map(repr, embedder.prompts)) or "none"
+        raise InvalidRequest(f"the model has no prompt {name!r}; it has {known}", param="prompt_name")
+    return embedder.prompts[name]

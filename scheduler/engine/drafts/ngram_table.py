@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from array import array
 
-import numpy as np
-
 _FACTOR = 0x9E3779B1
 _MASK_32 = (1 << 32) - 1
 _LEAST_SLOTS, _MOST_SLOTS = 1 << 10, 1 << 17
@@ -26,7 +24,7 @@ class NgramTable:
     def __init__(self, order: int, expected_tokens: int) -> None:
         slots = 1 << (2 * expected_tokens - 1).bit_length()
         self._order = order
-        self._ends = np.zeros(min(_MOST_SLOTS, max(_LEAST_SLOTS, slots)), np.uint32)
+        self._ends = array("I", bytes(4 * min(_MOST_SLOTS, max(_LEAST_SLOTS, slots))))
         self._last = len(self._ends) - 1
         self._entered = order - 1
         """The end of the last run that is in the table."""
@@ -40,6 +38,9 @@ class NgramTable:
             for end in range(first, last + 1):
                 self._ends[self._slot(text, end)] = end
         else:
+            # Imported here: it is a third of the start of an engine without a model, which may need none.
+            import numpy as np
+
             known = np.frombuffer(text[first - self._order : last], np.uint32)
             count = last - first + 1
             hashes = np.zeros(count, np.uint32)
@@ -47,7 +48,7 @@ class NgramTable:
                 hashes = hashes * np.uint32(_FACTOR) + known[at : at + count]
             slots = (hashes ^ (hashes >> np.uint32(15))) & np.uint32(self._last)
             # NumPy keeps the last of several values for one slot.
-            self._ends[slots] = np.arange(first, last + 1, dtype=np.uint32)
+            np.frombuffer(self._ends, np.uint32)[slots] = np.arange(first, last + 1, dtype=np.uint32)
         self._entered = last
 
     def find(self, text: array[int], tokens: array[int]) -> int | None:
@@ -55,7 +56,7 @@ class NgramTable:
         end = len(tokens)
         if end < self._order:
             return None
-        found = int(self._ends[self._slot(tokens, end)])
+        found = self._ends[self._slot(tokens, end)]
         if not found or text[found - self._order : found] != tokens[end - self._order :]:
             return None
         return found

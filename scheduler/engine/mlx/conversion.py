@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduler.engine.file_limits import file_limits_kept
+from scheduler.engine.mlx_lm_import import file_limits_kept
 
 with file_limits_kept():
     from mlx_lm.convert import main

@@ -48,7 +48,14 @@ from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.shared.adapter_files import weights_bytes
-from scheduler.shared.messages import PROTOCOL_VERSION, DeviceMemory, KvCacheDtype, Load, Ready
+from scheduler.shared.messages import (
+    PROTOCOL_VERSION,
+    DeviceMemory,
+    GrammarTokenizer,
+    KvCacheDtype,
+    Load,
+    Ready,
+)
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.shared.row_bytes import RowBytes
 
@@ -162,7 +169,7 @@ def load(
     device().free_buffers()
     tier = None if read is None else _disk_tier(command, model, description, read, report)
     report("reading the tokenizer")
-    grammars = _grammars(Path(command.model_folder), description.vocabulary, config, alone=rank is None)
+    grammars = _grammars(command.tokenizer, description.vocabulary, config, alone=rank is None)
     limit = loaded.limit
     batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
@@ -312,12 +319,16 @@ def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> V
     return check(model, description.vocabulary, make, prefixes=command.kv_cache_bytes != 0, packing=packing)
 
 
-def _grammars(folder: Path, vocabulary: int, config: dict[str, Any], alone: bool) -> Grammars:
+def _grammars(
+    source: GrammarTokenizer | None, vocabulary: int, config: dict[str, Any], alone: bool
+) -> Grammars:
     """Return the grammars. Without a usable tokenizer only structured output is unavailable, which is printed
     to stderr. `alone`: slow masks end their row at once. Ranks measure different times: rank 0 decides."""
+    if source is None:
+        return Grammars(None)
     try:
-        return Grammars(grammar_tokenizer(folder, vocabulary, config), judged_elsewhere=not alone)
-    except Exception as error:  # transformers' parsers raise many types.
+        return Grammars(grammar_tokenizer(source, vocabulary, config), judged_elsewhere=not alone)
+    except Exception as error:  # The library raises several types.
         print(f"structured output is not available: {error}", file=sys.stderr)
         return Grammars(None)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.engine.budget.readings import machine_bytes
-from scheduler.engine.file_limits import file_limits_kept
 from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx_lm_import import file_limits_kept, without_tokenizers
 
-with file_limits_kept():
+with file_limits_kept(), without_tokenizers():
     from scheduler.engine.mlx.loading import unread_bytes
 
 

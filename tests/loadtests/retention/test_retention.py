@@ -7,8 +7,7 @@ from itertools import pairwise
 import pytest
 
 from loadtests.retention.commands import complaints
-from loadtests.retention.replay import RULES, run, working_tokens
-from loadtests.retention.rules import LeastRecentlyUsed
+from loadtests.retention.replay import RULES, LeastRecentlyUsed, run, working_tokens
 from loadtests.retention.traces import POPULATIONS, trace
 
 

@@ -85,12 +85,13 @@ class GrammarModel:
         """Make a model of random weights, which are written to `folder` if it is empty."""
         if not (folder / "config.json").exists():
             write_model(SHAPE, folder)
-        self.preparation = Preparation(HubTokenizer(folder), inspect(folder))
+        tokenizer = HubTokenizer(folder)
+        self.preparation = Preparation(tokenizer, inspect(folder))
         self.folder = folder
         self.model, self.config = load_model(folder)
         self.model.set_dtype(mx.float32)
         self.vocabulary = int(self.config["vocab_size"])
-        self.tokenizer = grammar_tokenizer(folder, self.vocabulary, self.config)
+        self.tokenizer = grammar_tokenizer(tokenizer.for_grammars(), self.vocabulary, self.config)
 
     def engine(self, **changes: Any) -> GrammarEngine:
         return GrammarEngine(self, **changes)

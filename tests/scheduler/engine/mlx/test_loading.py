@@ -293,7 +293,7 @@ def test_an_engine_starts_where_few_files_may_be_open() -> None:
     """mlx-lm asks for 4,096 when it is imported; here at most 512 are allowed, and the limits stay."""
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512));"
-        "from scheduler.engine.file_limits import file_limits_kept\n"
+        "from scheduler.engine.mlx_lm_import import file_limits_kept\n"
         "with file_limits_kept():\n    from scheduler.engine.mlx import loading as model_loading\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE), model_loading.load.__name__)"
     )

@@ -26,6 +26,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.ranks.all_ranks import AllRanks
 from scheduler.engine.ranks.group import lead
+from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.shared.messages import (
     Cancel,
     Inspect,
@@ -162,7 +163,8 @@ def _compare(ranks: AllRanks) -> None:
 def run(folder: Path, ranks: int, roomy: int, tight: int, count: int, most: int) -> Seen:
     """Twice the same with a cleared cache between, in a roomy and in a tight KV budget: in tokens, of which
     all numbers of ranks hold as many."""
-    load = load_of(folder, max_slots=SLOTS, kv_cache_bytes=1 << 30)
+    tokenizer = HubTokenizer(folder).for_grammars()
+    load = load_of(folder, max_slots=SLOTS, kv_cache_bytes=1 << 30, tokenizer=tokenizer)
     if ranks == 1:
         backend = make_backend(load, _silent)
     else:

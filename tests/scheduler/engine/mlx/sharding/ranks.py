@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from scheduler.engine.mlx.sharding.rank import Exchange, Rank
+from scheduler.engine.mlx_lm_import import without_tokenizers
 from scheduler.shared.messages import RankGroup
 
 _LENGTH = struct.Struct("<I")
@@ -148,6 +149,8 @@ def main() -> None:
     out, sys.stdout = sys.stdout, sys.stderr
     links = [socket.socket(fileno=one) for one in files]
     rank = Rank(number, msgspec.convert(group, RankGroup), exchange_over(number, links))
+    with without_tokenizers():
+        import_module("mlx_lm")
     for line in sys.stdin:
         module, *arguments = json.loads(line)
         try:

@@ -1,10 +1,10 @@
-"""Checked grammars are cached, within bounds."""
+"""Written and checked grammars are cached, within bounds."""
 
 from __future__ import annotations
 
 import pytest
 
-from scheduler.grammar.verdicts import Verdicts
+from scheduler.grammar.caches import GrammarTexts, Verdicts, content_key
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest
@@ -67,3 +67,21 @@ def test_a_schema_that_comes_again_is_not_compiled_again(monkeypatch: pytest.Mon
     compiled.clear()
     assert preparation.prepare(request).grammar == first
     assert not compiled
+
+
+def test_the_written_grammar_used_least_recently_goes_first() -> None:
+    """By number and by bytes; an entry that is put again counts once."""
+    texts = GrammarTexts(max_entries=2, max_bytes=100)
+    for key in (b"a", b"b"):
+        texts.put(key, "x" * 10)
+    assert texts.get(b"a") is not None
+    texts.put(b"c", "x" * 10)
+    assert (texts.get(b"a"), texts.get(b"b"), texts.held_bytes) == ("x" * 10, None, 20)
+    texts.put(b"a", "y" * 95)
+    assert (texts.get(b"c"), texts.get(b"a"), texts.held_bytes) == (None, "y" * 95, 95)
+
+
+def test_the_order_of_members_tells_written_grammars_apart() -> None:
+    """It is the order in which parameters are written."""
+    assert content_key({"a": 1, "b": 2}) != content_key({"b": 2, "a": 1})
+    assert content_key({"a": 1, "b": 2}) == content_key({"a": 1, "b": 2})

@@ -1,13 +1,17 @@
-"""Cache of checked grammars: agents send the same schema with every turn."""
+"""Caches of grammars, written and checked: agents send the same tools and schemas with every turn."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from hashlib import sha256
+from json import dumps
 from threading import Lock
+from typing import Any
 
-MAX_ENTRIES = 512
+MAX_VERDICTS, MAX_TEXTS = 512, 256
 MAX_BYTES = 16 << 20
+"""The limit of each cache."""
 
 
 class UnknownVerdict(Exception):
@@ -21,7 +25,7 @@ class Verdicts:
     def __init__(
         self,
         complaint: Callable[[str], str | None],
-        max_entries: int = MAX_ENTRIES,
+        max_entries: int = MAX_VERDICTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
         self._complaint = complaint
@@ -62,3 +66,33 @@ class Verdicts:
 
 def _size(grammar: str, complaint: str | None) -> int:
     return len(grammar) + len(complaint or "")
+
+
+class GrammarTexts:
+    """Grammars by what they were made of, the least recently used evicted first. Thread-safe."""
+
+    def __init__(self, max_entries: int = MAX_TEXTS, max_bytes: int = MAX_BYTES) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = Lock()
+        self.held_bytes = 0
+
+    def get(self, key: bytes) -> str | None:
+        with self._lock:
+            if key in self._texts:
+                self._texts.move_to_end(key)
+            return self._texts.get(key)
+
+    def put(self, key: bytes, text: str) -> None:
+        with self._lock:
+            self.held_bytes += len(text) - len(self._texts.pop(key, ""))
+            self._texts[key] = text
+            while len(self._texts) > self._max_entries or self.held_bytes > self._max_bytes:
+                self.held_bytes -= len(self._texts.popitem(last=False)[1])
+
+
+def content_key(*parts: Any) -> bytes:
+    """Return a key for JSON values, dataclasses and enumerations. The order of an object's members counts,
+    because they are written in that order."""
+    return sha256(dumps(parts, default=repr).encode("utf-8", "surrogatepass")).digest()
