@@ -4,6 +4,7 @@ to the ranks to decide apart."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,20 @@ def test_two_ranks_answer_as_one_process_does(two_ranks: Ranks, folder: str, tmp
     assert first["ready"]["weights_bytes"] < alone["ready"]["weights_bytes"]
     assert first["ready"]["fallbacks"] == list(alone["ready"]["fallbacks"]) == []
     assert not first["disk"]
+
+
+def test_ranks_pack_the_keys_and_values_of_their_heads(two_ranks: Ranks, tmp_path: Path) -> None:
+    """Each half of them, as one process packs all: the first tokens' log-probabilities are its own."""
+    write_model(replace(_SHAPE, head_dim=32), tmp_path)
+    fields = {"kv_cache_dtype": "q8"}
+    alone = load_over(str(tmp_path), None, fields)
+    first, second = _over(two_ranks, (str(tmp_path), str(tmp_path)), fields, fields)
+    assert _decided(first) == _decided(second)
+    assert first["ready"]["kv_cache_dtype"] == alone["ready"]["kv_cache_dtype"] == "q8"
+    assert first["ready"]["kv_bytes_per_token"] * 2 == alone["ready"]["kv_bytes_per_token"] == 2 * 2 * 2 * 40
+    for mine, theirs in zip(first["logprobs"], alone["logprobs"], strict=True):
+        assert mine[0] == pytest.approx(theirs[0], abs=0.01)
+    assert first["ready"]["fallbacks"] == list(alone["ready"]["fallbacks"]) == []
 
 
 def test_quantised_weights_stay_packed_on_each_rank(two_ranks: Ranks, folder: str, tmp_path: Path) -> None:
