@@ -34,13 +34,13 @@ def child_environment() -> dict[str, str]:
     return prepare("auto", user_cache_folder(os.environ)).environment(os.environ)
 
 
-def answers(folder: Path, submits: Sequence[Submit]) -> list[Answer]:
-    """Return mlx-lm's answer to each."""
+def answers(folder: Path, submits: Sequence[Submit], packed: bool = False) -> list[Answer]:
+    """Return mlx-lm's answer to each. `packed`: with the weights that products of packed ones have."""
     asked = [
         [submit.prompt.tolist(), submit.max_tokens, submit.sampling.temperature, submit.sampling.seed]
         for submit in submits
     ]
-    return [Answer(**found) for found in _run("answer", folder, asked)]
+    return [Answer(**found) for found in _run("answer packed" if packed else "answer", folder, asked)]
 
 
 def scores(folder: Path, tokens: Sequence[int]) -> list[float]:
@@ -63,10 +63,14 @@ def _run(task: str, folder: Path, asked: object) -> Any:
     return json.loads(ran.stdout)
 
 
-def in_float32(folder: Path) -> Any:
-    """Return mlx-lm's own model with the packed weights multiplied out."""
+def in_float32(folder: Path, packed: bool = False) -> Any:
+    """Return mlx-lm's own model with the packed weights multiplied out, which rounds them to the 16 bits of
+    their scales. A product of `packed` ones does not: its scales are float32 first."""
     loaded: Any = load_model(folder)
-    model = dequantize_model(loaded[0])
+    model = loaded[0]
+    if packed:
+        model.set_dtype(mx.float32)
+    model = dequantize_model(model)
     model.set_dtype(mx.float32)
     mx.eval(model.parameters())
     return model
@@ -111,6 +115,8 @@ def main() -> None:
     match task:
         case "answer":
             print(json.dumps(_answered(in_float32(folder), json.load(sys.stdin))))
+        case "answer packed":
+            print(json.dumps(_answered(in_float32(folder, packed=True), json.load(sys.stdin))))
         case "score":
             print(json.dumps(_scored(in_float32(folder), json.load(sys.stdin))))
         case _:
