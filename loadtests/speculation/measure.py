@@ -129,9 +129,17 @@ class Bench:
         """`tokens`: of each answer. `clock`: the engine's."""
         self._clock = CLOCKS[clock]
         # The dialect that most coding models write.
-        self._preparation = Preparation(HubTokenizer(folder, tool_parser="qwen3_coder"), inspect(folder))
+        tokenizer = HubTokenizer(folder, tool_parser="qwen3_coder")
+        self._preparation = Preparation(tokenizer, inspect(folder))
         load = load_message(
-            EngineConfig("mlx", str(folder), max_slots=64, weights_dtype="float32", kv_cache_bytes=_KV_BYTES)
+            EngineConfig(
+                "mlx",
+                str(folder),
+                max_slots=64,
+                weights_dtype="float32",
+                kv_cache_bytes=_KV_BYTES,
+                tokenizer=tokenizer.for_grammars(),
+            )
         )
         self._backend: Backend = model_loading.load(load, lambda stage: None)
         assert self._backend.facts.verifies, "this model's state cannot be rolled back"
