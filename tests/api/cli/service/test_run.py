@@ -22,7 +22,7 @@ print("out")
 subprocess.run(["sh", "-c", "echo of a child; echo its error >&2"])
 for number in range(1000):
     print(f"line {number}")
-print("no newline", end="")
+print("no newline", end="", flush=True)
 raise SystemExit("last words")
 """
 
