@@ -19,7 +19,7 @@ from mlx_lm.models.base import create_causal_mask
 
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.batch_geometry import BatchGeometry, Path, tokens_of
-from scheduler.engine.mlx.kv.padded_rows import PaddedRows
+from scheduler.engine.mlx.kv.padded_rows import Arrays, PaddedRows
 from scheduler.engine.mlx.packed import (
     KeysValues,
     Numbers,
@@ -89,7 +89,7 @@ class BatchRows:
         self._packing = packing
         self._right_padding: list[int] | None = None
         self._fetched: tuple[ref[mx.array], ...] = ()
-        """What `update_and_fetch` returned last, while somebody holds it."""
+        """What was unpacked last, while somebody holds it."""
         self._take(geometry)
 
     @classmethod
@@ -119,9 +119,7 @@ class BatchRows:
     @property
     def first_positions(self) -> mx.array:
         """Return (rows,): the position that each row's first column would have, were it not padding."""
-        geometry = self._geometry
-        own = zip(geometry.shared_tokens, geometry.padding, strict=True)
-        return mx.array([shared - padding for shared, padding in own])
+        return self._geometry.first_positions
 
     @property
     def keys(self) -> mx.array | None:
@@ -138,15 +136,15 @@ class BatchRows:
         attention reads `packed`."""
         geometry = self._geometry
         columns = geometry.columns(self._private.end, keys.shape[2]) if geometry.lags else None
-        self._private.append(arrays_of(packed(keys, values, self._packing)), columns)
-        return self._unpacked()
+        arrays = self._private.append(arrays_of(packed(keys, values, self._packing)), columns)
+        return self._fetch(arrays)
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         """Return what `update_and_fetch` returned last, for layers that use another layer's cache. Raise
         ValueError where rows share runs in place: such layers do not know of them."""
         if self.groups:
             raise ValueError("the model reads a layer's cache from another layer")
-        return self._unpacked()
+        return self._fetch(self._private.whole())
 
     def packed(self, keys: mx.array, values: mx.array) -> tuple[Packed, Packed] | None:
         """Return what these are unpacked from, if they are what `update_and_fetch` returned last: some models
@@ -159,9 +157,10 @@ class BatchRows:
         assert isinstance(own_values, Packed)
         return own_keys, own_values
 
-    def _unpacked(self) -> tuple[mx.array, mx.array]:
-        keys, values = (unpacked(half) for half in halves_of(self._private.whole(), self._packing))
-        self._fetched = (ref(keys), ref(values))
+    def _fetch(self, arrays: Arrays) -> tuple[mx.array, mx.array]:
+        keys, values = (unpacked(half) for half in halves_of(arrays, self._packing))
+        if self._packing is not None:
+            self._fetched = (ref(keys), ref(values))
         return keys, values
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:

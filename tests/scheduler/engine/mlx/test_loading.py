@@ -22,8 +22,9 @@ from scheduler.engine.disk.block_chain import states_fingerprint
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
-from scheduler.engine.mlx.batching import Batching
+from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
+from scheduler.engine.mlx.kept_verdicts import Kept
 from scheduler.engine.mlx.load_check import Verdict
 from scheduler.engine.pace import PrefillPace
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
@@ -235,6 +236,21 @@ def test_keys_and_values_are_packed_where_they_can_be(
     told = "keys and values are not packed: a head of 16 numbers is no multiple of 32"
     assert (told in capsys.readouterr().err) is (found == "auto")
     assert ready.fallbacks == ()
+
+
+def test_rows_that_run_one_at_a_time_are_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They have mlx-lm's own caches, and are charged for these."""
+    monkeypatch.setattr(model_loading, "_verdict", lambda *_: Kept(Verdict(ONE_ROW)))
+    family = FAMILIES["qwen3"] | {"model_type": "qwen3", "head_dim": 64}
+    _save(tmp_path, random_model("qwen3", head_dim=64), family)
+    backend = model_loading.load(load_of(tmp_path, kv_cache_dtype="q8"), lambda stage: None)
+    ready = backend.describe()
+    assert (ready.kv_cache_dtype, ready.fallbacks) == ("auto", ("one_row",))
+    token_bytes = 2 * family["num_hidden_layers"] * 64 * 4
+    assert ready.kv_bytes_per_token == backend.facts.row_bytes.token_bytes == token_bytes
+    assert "not packed: the model runs one row at a time" in capsys.readouterr().err
 
 
 def _backend_of(family: str, tmp_path: Path) -> tuple[MlxBackend, Any]:

@@ -129,19 +129,22 @@ class Kind:
         return Answer(whole.tokens[:tokens], whole.logprobs[:tokens], whole.leads[:tokens])
 
 
-@pytest.mark.timeout(60 + 10 * _EXAMPLES)
-@pytest.mark.parametrize("name", sampled(KINDS, ("gpt_oss", "llama4", "qwen3_next", "rwkv7")))
-def test_in_any_company_each_has_its_own_tokens(name: str) -> None:
-    """Random lengths, prefixes, joins and leaves in random prefill budgets. They do meet, and they do find
-    prefixes, where the model may have any."""
-    kind = Kind(name)
-
+def _meet(kind: Kind) -> None:
     @settings(max_examples=_EXAMPLES, derandomize=True, deadline=None, database=None)
     @given(visits=_VISITS, seed=st.integers(0, 1 << 16))
     def meet(visits: list[Visit], seed: int) -> None:
         kind.check(visits, seed)
 
     meet()
+
+
+@pytest.mark.timeout(60 + 10 * _EXAMPLES)
+@pytest.mark.parametrize("name", sampled(KINDS, ("gpt_oss", "llama4", "qwen3_next", "rwkv7")))
+def test_in_any_company_each_has_its_own_tokens(name: str) -> None:
+    """Random lengths, prefixes, joins and leaves in random prefill budgets. They do meet, and they do find
+    prefixes, where the model may have any."""
+    kind = Kind(name)
+    _meet(kind)
     assert kind.most_rows > 2
     assert (kind.cached_tokens > 0) == kind.batching.prefixes
 
@@ -152,13 +155,7 @@ def test_in_any_company_each_has_its_own_tokens(name: str) -> None:
 def test_so_has_each_where_keys_and_values_are_packed(name: str, kv_cache_dtype: KvCacheDtype) -> None:
     """Within less than packing itself changes (`rounding.py`)."""
     kind = Kind(name, kv_cache_dtype)
-
-    @settings(max_examples=_EXAMPLES, derandomize=True, deadline=None, database=None)
-    @given(visits=_VISITS, seed=st.integers(0, 1 << 16))
-    def meet(visits: list[Visit], seed: int) -> None:
-        kind.check(visits, seed)
-
-    meet()
+    _meet(kind)
     assert kind.most_rows > 2
     assert kind.cached_tokens > 0
 
