@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from api.bodies.unknown_fields import UnknownFields
 
+_RELEASED_AT_ONCE = 1000
+
 
 def _may_have_more(schema: dict[str, Any]) -> None:
     """Clear `additionalProperties` in `/openapi.json`: by default, fields that are not declared may be
@@ -54,10 +56,11 @@ class Body(BaseModel):
 
     def release(self) -> None:
         """Drop the conversation, after the decoded request has its own copy: a body of short messages takes a
-        model 50 bytes for each byte."""
+        model 50 bytes for each byte. In slices: to free 62,000 messages at once holds all threads for 36 ms."""
         for name in self.bulk:
-            if (values := getattr(self, name)) is not None:
-                values.clear()
+            values: list[Any] = getattr(self, name) or []
+            while values:
+                del values[-_RELEASED_AT_ONCE:]
 
 
 def _with_one_unknown(value: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
