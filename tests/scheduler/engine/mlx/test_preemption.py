@@ -50,7 +50,7 @@ def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[in
 @pytest.mark.parametrize(
     "sampling",
     [
-        pytest.param(GREEDY, id="greedy"),
+        pytest.param(GREEDY, id="greedy", marks=pytest.mark.long),
         pytest.param(_SAMPLED, id="sampled", marks=pytest.mark.long),
         pytest.param(_PENALISED, id="penalised", marks=pytest.mark.long),
         pytest.param(_CUT, id="cut"),

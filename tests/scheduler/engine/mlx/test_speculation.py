@@ -302,7 +302,10 @@ def test_rows_with_adapters(tmp_path: Path) -> None:
     assert speculation.counters.sources["prediction"][1] > 20
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling",
+    [pytest.param(GREEDY, id="greedy", marks=pytest.mark.long), pytest.param(SEEDED, id="sampled")],
+)
 def test_preempted_rows_go_on(tiny: Tiny, sampling: Sampling) -> None:
     """Six long requests in the bytes of four, drafts and preemptions at once."""
     submits = [request(number, prompt_of(40, number), 600, sampling=sampling) for number in range(6)]

@@ -71,7 +71,7 @@ def test_a_model_has_the_same_tokens_in_a_batch_as_alone(name: str) -> None:
     "case",
     sampled(
         [(name, packing) for name in _PACKED for packing in ("q8", "k8v4", "q4")],
-        [("qwen3", "q8"), ("deepseek_v3", "q4"), ("gpt_oss", "k8v4")],
+        [("deepseek_v3", "q4"), ("gpt_oss", "k8v4")],
     ),
     ids="-".join,
 )
