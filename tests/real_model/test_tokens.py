@@ -249,7 +249,7 @@ def _perplexity(logprobs: list[float]) -> float:
     return math.exp(-sum(logprobs) / len(logprobs))
 
 
-@pytest.mark.parametrize(("tokens", "part"), [(200, 1e-2), pytest.param(8000, 2e-3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("tokens", "part"), [(80, 2e-2), pytest.param(8000, 2e-3, marks=pytest.mark.long)])
 def test_packed_keys_and_values_change_a_texts_perplexity_little(
     served: Served, folder: Path, tokens: int, part: float
 ) -> None:
@@ -260,11 +260,11 @@ def test_packed_keys_and_values_change_a_texts_perplexity_little(
     with serving(*options, trained=True) as packed:
         perplexity = _perplexity(_logprobs(packed, text))
         cold, warm = (
-            post(packed.url, "/v1/completions", prompt=text[:200], max_tokens=24, temperature=0)
+            post(packed.url, "/v1/completions", prompt=text[:80], max_tokens=12, temperature=0)
             for _ in range(2)
         )
     assert 0 < abs(perplexity / _perplexity(_logprobs(served, text)) - 1) <= part
-    assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == 199
+    assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == 79
     assert warm["choices"][0]["text"] == cold["choices"][0]["text"]
 
 

@@ -71,7 +71,7 @@ def crowd(slots: int, launcher: LoopbackLauncher | None = None) -> Crowd:
     return Crowd(make_scheduler(launcher or LoopbackLauncher(), plan, max_slots=slots, lookahead=LOOKAHEAD))
 
 
-@settings(max_examples=examples(5), deadline=None)
+@settings(max_examples=examples(3), deadline=None)
 @given(
     seed=st.integers(0, 1000),
     slots=st.integers(2, 16),

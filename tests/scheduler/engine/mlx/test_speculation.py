@@ -441,7 +441,7 @@ _VISITS = st.lists(
 
 
 @settings(
-    max_examples=examples(80),
+    max_examples=examples(40),
     derandomize=True,
     deadline=None,
     database=None,

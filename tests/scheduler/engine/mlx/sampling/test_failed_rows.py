@@ -108,7 +108,7 @@ _one_extreme = st.one_of(
 
 @settings(
     deadline=None,
-    max_examples=examples(60),
+    max_examples=examples(30),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
