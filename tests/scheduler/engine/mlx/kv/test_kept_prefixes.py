@@ -69,14 +69,16 @@ def _kept(engine: ReuseEngine) -> Iterator[tuple[list[int], int, list[tuple[mx.a
 
 
 @pytest.mark.parametrize(
-    ("family", "budget_tokens"),
+    "case",
     sampled(
         product(("deepseek_v3", "gemma3_text", "llama", "qwen3"), (200, 20_000)),
         [("deepseek_v3", 200), ("gemma3_text", 200), ("qwen3", 20_000)],
     ),
+    ids=lambda case: f"{case[0]}-{case[1]}",
 )
-def test_what_is_kept_is_what_would_be_computed(family: str, budget_tokens: int) -> None:
+def test_what_is_kept_is_what_would_be_computed(case: tuple[str, int]) -> None:
     """Keys and values of every edge, after rows that came, ended, were cancelled or preempted."""
+    family, budget_tokens = case
     engine = engine_of(family)
     budget_bytes = engine.backend.facts.row_bytes.held(budget_tokens) + 4 * budget_tokens
     engine = engine_of(family, budget_bytes=budget_bytes)
