@@ -56,7 +56,7 @@ class Body(BaseModel):
 
     def release(self) -> None:
         """Drop the conversation, after the decoded request has its own copy: a body of short messages takes a
-        model 50 bytes for each byte. In slices: to free 62,000 messages at once holds all threads for 36 ms."""
+        model 50 bytes for each byte. In slices: 62,000 messages freed at once hold all threads for 36 ms."""
         for name in self.bulk:
             values: list[Any] = getattr(self, name) or []
             while values:
