@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from threading import Lock, Thread
 
+from api.bodies.collector_pause import COLLECTOR
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt` in `malloc.h`."""
 _LARGE_BLOCK_BYTES = 1 << 20
@@ -41,13 +43,18 @@ def return_small_blocks() -> None:
         _libc.malloc_zone_pressure_relief(None, ctypes.c_size_t(0))
 
 
+def _after_large_work() -> None:
+    COLLECTOR.resume()
+    return_small_blocks()
+
+
 class SmallBlocks:
     """Returns them once for all work that ends within a quarter of a second: each time holds up every thread
     that allocates, and what is used again must be mapped again, together a tenth of a long turn's cost."""
 
     def __init__(
         self,
-        give_back: Callable[[], None] = return_small_blocks,
+        give_back: Callable[[], None] = _after_large_work,
         wait: Callable[[], object] = lambda: time.sleep(_TOGETHER_SECONDS),
     ) -> None:
         self._give_back = give_back
@@ -72,4 +79,4 @@ class SmallBlocks:
 
 
 return_soon = SmallBlocks().return_soon
-"""Returns the freed memory of this process."""
+"""Returns the freed memory of this process, and ends the pause of its cycle collector."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import TypeVar, cast
 
 import trio
 
+from api.bodies.collector_pause import COLLECTOR
 from api.bodies.freed_memory import return_soon
 from scheduler.prompt.offload import Lane
 
@@ -116,12 +116,11 @@ def _alone(work: Callable[[], _T]) -> _T:
 
 
 def _and_give_back(work: Callable[[], _T]) -> _T:
-    """Run without the cycle collector, which would walk everything that the work has allocated so far, five
-    times, and stop all threads for up to 0.4 s each time. What is validated and decoded here has no
-    cycles."""
-    gc.disable()
+    """Run without the cycle collector, which would stop all threads up to five times, each time for up to
+    0.4 s."""
+    COLLECTOR.begin()
     try:
         return _alone(work)
     finally:
-        gc.enable()
+        COLLECTOR.end()
         return_soon()
