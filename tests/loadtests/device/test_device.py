@@ -110,3 +110,28 @@ def test_what_raises_is_a_finding() -> None:
     assert lines[0] == "# Penstock on M9"
     assert "| a sum | right | 0.25 |" in lines
     assert "| a product | raised: RuntimeError: no kernel / for float64 |" in lines
+
+
+@pytest.mark.parametrize(
+    ("raised", "detail"),
+    [
+        (
+            FileNotFoundError(2, "No such file", "/Users/al b/x's"),
+            "FileNotFoundError: [Errno 2] No such file: ...",
+        ),
+        (RuntimeError("cannot open ~/models/secret: full"), "RuntimeError: cannot open ...: full"),
+        (RuntimeError("dlopen(/home/al b/m.so): no image"), "RuntimeError: dlopen(...: no image"),
+        (
+            RuntimeError("at /home/al b/k.cu\nmlx/jit.cpp:12: 1/s"),
+            "RuntimeError: at ...\nmlx/jit.cpp:12: 1/s",
+        ),
+        (RuntimeError("3 / 4 of 'a/b'"), "RuntimeError: 3 / 4 of 'a/b'"),
+    ],
+)
+def test_what_raises_names_no_folder(raised: Exception, detail: str) -> None:
+    """An error of the system, of a loader or of a compiler has the user's folders in its text."""
+
+    def fails() -> Finding:
+        raise raised
+
+    assert attempt("a product", fails).detail == detail
