@@ -20,15 +20,16 @@ from scheduler.engine.mlx.device import device
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import TINY, write_model
 
-_PRIVATE_FACTS = ("uuid", "pci")
+_TEXTS = ("device_name", "architecture")
+"""MLX's facts that are text and name no machine, as a card's uuid does."""
 
 
 def machine() -> dict[str, Figure]:
     """Return what the device is and which versions run; nothing that names a person or a machine."""
     facts = {
-        str(name): value if isinstance(value, int | float) else str(value)
+        name: value
         for name, value in device().facts().items()
-        if not any(part in str(name) for part in _PRIVATE_FACTS)
+        if name in _TEXTS or isinstance(value, int | float)
     }
     traits = device().traits
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -9,6 +10,8 @@ from typing import Literal, TypeAlias
 Figure: TypeAlias = float | int | str
 Judgement: TypeAlias = Literal["right", "wrong", "raised", "measured"]
 """`measured`: there is no expectation, the figure itself is asked for."""
+_PATH = re.compile(r"""(["'])~?/.*?\1|(?<![\w.])~?/\S[^:\n]*""")
+"""In quotes, or up to a colon: a folder's name may have spaces. What is relative is in a package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,9 @@ class DeviceReport:
 
 
 def attempt(name: str, measure: Callable[[], Finding]) -> Finding:
-    """Return its finding. An exception is one, too, and the next measurement follows."""
+    """Return its finding. An exception is one, too, without the paths in its text, and the next measurement
+    follows."""
     try:
         return measure()
     except Exception as error:  # A device that we have never run on may raise anything.
-        return Finding(name, "raised", detail=f"{type(error).__name__}: {error}")
+        return Finding(name, "raised", detail=f"{type(error).__name__}: {_PATH.sub('...', str(error))}")

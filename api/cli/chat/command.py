@@ -20,9 +20,15 @@ from api.cli.terminal import end_cleanly_when_terminated, printable
 
 
 def _tools(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> tuple[Any, ...]:
+    if value is None:
+        return ()
     try:
-        return () if value is None else read_tools(value.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return read_tools(value.read_text("utf-8"))
+    except OSError as error:
+        raise click.BadParameter(f"{value} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"{value} cannot be read: it is not text (UTF-8)") from error
+    except ValueError as error:
         raise click.BadParameter(f"{value} {error}") from error
 
 
@@ -62,7 +68,9 @@ def chat(
     """
     asked = question(" ".join(words), sys.stdin) if words or not sys.stdin.isatty() else None
     if asked is None and not sys.stdout.isatty():
-        raise click.UsageError("standard output is no terminal: give a question as an argument or input")
+        raise click.UsageError(
+            "standard output is not a terminal: give a question as an argument or on standard input"
+        )
     end_cleanly_when_terminated()
     where = address(url, api_key, os.environ)
     console = Console()

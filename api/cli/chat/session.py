@@ -81,17 +81,18 @@ class Session:
                 self._say("Ctrl-C again or Ctrl-D ends; /help lists the commands")
                 continue
             self._interrupts = 0
-            if line.startswith("/quit"):
-                return False
             try:
                 if line.startswith("/"):
-                    self._say(self._command(*(part.strip() for part in line.partition(" ")[::2])))
+                    name, *argument = line.rstrip().split(maxsplit=1)
+                    if name == "/quit":
+                        return False
+                    self._say(self._command(name, *argument))
                 elif line.strip():
                     self._ask(line.strip())
             except OperatorError as error:
                 self._say(str(error), style="red")
 
-    def _command(self, name: str, argument: str) -> str:
+    def _command(self, name: str, argument: str = "") -> str:
         """Return the text to show. Raise OperatorError."""
         talk = self.conversation
         match name:

@@ -96,7 +96,7 @@ def show(facts: Facts, found: Sequence[Finding], console: Console) -> None:
         described = Text(one.what)
         if one.todo:
             described.append(f"\n→ {one.todo}", style="dim" if one.level == "ok" else "")
-        table.add_row(Text(one.level, style=_STYLES[one.level]), Text(one.topic), described)
+        table.add_row(Text(one.level, style=_STYLES[one.level]), Text(one.heading), described)
     console.print(table)
     served = [one for one in facts.models if not one.reason]
     if served:
@@ -151,7 +151,7 @@ def as_object(facts: Facts, found: Sequence[Finding]) -> dict[str, Any]:
             "engine_bytes": facts.limit_bytes or None,
         },
         "findings": [
-            {"level": one.level, "topic": one.topic, "what": one.what, "todo": one.todo or None}
+            {"level": one.level, "topic": one.heading, "what": one.what, "todo": one.todo or None}
             for one in found
         ],
         "models": [_model_object(one) for one in facts.models],

@@ -11,6 +11,23 @@ from api.options.back_end import missing_back_end
 from scheduler.engine.budget.limits import recommended_bytes
 
 Level: TypeAlias = Literal["ok", "note", "problem"]
+Topic: TypeAlias = Literal[
+    "mlx",
+    "device",
+    "memory",
+    "limits",
+    "working set",
+    "blas",
+    "packages",
+    "port",
+    "disk",
+    "open files",
+    "leftover",
+    "variables",
+    "models",
+    "model",
+]
+"""A closed set, as a report that is sent in prints it."""
 _LITTLE_DISK_BYTES = 2_000_000_000
 """Less holds no model of any use."""
 _SMALL_WORKING_SET = 0.7
@@ -23,11 +40,20 @@ _LEFT_FOR_SYSTEM = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Finding:
+    """Level and topic may be sent in; the other fields are for the machine's owner alone."""
+
     level: Level
-    topic: str
+    topic: Topic
     what: str
     todo: str = ""
     """A command, or what to change; empty if there is nothing to do."""
+    name: str = ""
+    """The port or the model, where the topic has several."""
+
+    @property
+    def heading(self) -> str:
+        """Return what the owner sees it under."""
+        return self.name or self.topic
 
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
@@ -178,17 +204,19 @@ def _ports(facts: Facts) -> Iterator[Finding]:
 
 
 def _port(port: Port) -> Finding:
-    topic = f"port {port.number}"
+    name = f"port {port.number}"
     match port.state:
         case "free":
-            return Finding("ok", topic, "free")
+            return Finding("ok", "port", "free", name=name)
         case "penstock":
-            return Finding("note", topic, "a Penstock serves there", "for a second one: serve --port N")
+            return Finding(
+                "note", "port", "a Penstock serves there", "for a second one: serve --port N", name
+            )
         case "taken":
             todo = f"lsof -i :{port.number} shows which; or serve --port N"
-            return Finding("problem", topic, "another program listens there", todo)
+            return Finding("problem", "port", "another program listens there", todo, name)
         case "refused":
-            return Finding("problem", topic, f"cannot be listened on: {port.error}", "serve --port N")
+            return Finding("problem", "port", f"cannot be listened on: {port.error}", "serve --port N", name)
 
 
 def _disks(facts: Facts) -> Iterator[Finding]:
@@ -245,7 +273,7 @@ def _models(facts: Facts) -> Iterator[Finding]:
     )
     unfit = [one for one in facts.models if one.reason]
     for one in unfit[:_MOST_UNFIT]:
-        yield Finding("note", one.model.name, one.reason, _remedy(one))
+        yield Finding("note", "model", one.reason, _remedy(one), one.model.name)
     if len(unfit) > _MOST_UNFIT:
         yield Finding("note", "models", f"{len(unfit) - _MOST_UNFIT} more cannot be", "see --json")
 

@@ -39,7 +39,8 @@ def write_report(file: Path, facts: Facts, found: Sequence[Finding], quick: bool
 
 
 def _machine(facts: Facts, found: Sequence[Finding]) -> Iterator[str]:
-    """Yield what the doctor says of the machine. Names, folders, ports and models are the owner's."""
+    """Yield what the doctor says of the machine: numbers, versions, and words of closed sets. Free text may
+    name persons, folders, ports and models, which are the owner's."""
     yield f"# penstock doctor --report, {facts.version}"
     yield f"{facts.platform} {facts.architecture}, Python {facts.python}"
     yield ""

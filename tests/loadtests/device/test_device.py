@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from loadtests.device import report
+from loadtests.device.__main__ import machine
 from loadtests.device.finding import DeviceReport, Finding, Section, attempt
-from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.device import MlxDevice, device
 from tests.repo.tree import ROOT
 
 pytestmark = pytest.mark.timeout(600)  # A minute beside other tests.
@@ -110,3 +111,37 @@ def test_what_raises_is_a_finding() -> None:
     assert lines[0] == "# Penstock on M9"
     assert "| a sum | right | 0.25 |" in lines
     assert "| a product | raised: RuntimeError: no kernel / for float64 |" in lines
+
+
+@pytest.mark.parametrize(
+    ("raised", "detail"),
+    [
+        (
+            FileNotFoundError(2, "No such file", "/Users/al b/x's"),
+            "FileNotFoundError: [Errno 2] No such file: ...",
+        ),
+        (RuntimeError("cannot open ~/models/secret: full"), "RuntimeError: cannot open ...: full"),
+        (RuntimeError("dlopen(/home/al b/m.so): no image"), "RuntimeError: dlopen(...: no image"),
+        (
+            RuntimeError("at /home/al b/k.cu\nmlx/jit.cpp:12: 1/s"),
+            "RuntimeError: at ...\nmlx/jit.cpp:12: 1/s",
+        ),
+        (RuntimeError("3 / 4 of 'a/b'"), "RuntimeError: 3 / 4 of 'a/b'"),
+    ],
+)
+def test_what_raises_names_no_folder(raised: Exception, detail: str) -> None:
+    """An error of the system, of a loader or of a compiler has the user's folders in its text."""
+
+    def fails() -> Finding:
+        raise raised
+
+    assert attempt("a product", fails).detail == detail
+
+
+def test_facts_of_a_device_are_numbers_and_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another release of MLX may report more, as CUDA's uuid."""
+    facts = {"device_name": "M9", "architecture": "g18", "memory_size": 8, "uuid": "GPU-77", "host": "alice"}
+    monkeypatch.setattr(MlxDevice, "facts", staticmethod(lambda: facts))
+    shown = machine()
+    assert (shown["device_name"], shown["architecture"], shown["memory_size"]) == ("M9", "g18", 8)
+    assert not {"GPU-77", "alice"} & set(shown.values())

@@ -174,6 +174,17 @@ def test_a_command_that_there_is_not_is_refused() -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
+def test_a_command_is_its_whole_first_word() -> None:
+    """Also where a line's end, as of a pasted text, is behind it."""
+    _, text = shown(Answers(), "/quitter", "/sets", "/clear\n", "/system\nBe brief.", "/quit now", "unread")
+    assert [line[:20] for line in text.splitlines()] == [
+        "no command /quitter:",
+        "no command /sets: /h",
+        "forgotten",
+        "system message set",
+    ]
+
+
 def test_a_key_press_completes_commands_models_and_fields() -> None:
     words = Session(SERVER, Conversation("tiny"), Console()).words()
     assert {"/set", "/model tiny", "/model large", "/set temperature "} <= set(words)

@@ -19,7 +19,7 @@ from api.cli.command_line import penstock
 from api.cli.doctor import command
 from api.cli.doctor.command import as_object, show
 from api.cli.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Pin, Port, PortState
-from api.cli.doctor.findings import Finding, Level, findings, serves
+from api.cli.doctor.findings import Finding, Level, Topic, findings, serves
 from api.cli.machine import Machine
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.memory_plan import MemoryPlan
@@ -69,9 +69,9 @@ MAC = replace(
 )
 
 
-def one(facts: Facts, topic: str) -> Finding:
-    """Return the finding on this topic that is not ok; of several the first."""
-    found = [finding for finding in findings(facts) if finding.topic == topic]
+def one(facts: Facts, heading: str) -> Finding:
+    """Return the finding with this heading that is not ok; of several the first."""
+    found = [finding for finding in findings(facts) if finding.heading == heading]
     return next((finding for finding in found if finding.level != "ok"), found[0])
 
 
@@ -235,11 +235,17 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_wrong_is_said_with_what_to_do(case: str) -> None:
-    facts, topic, level, what, todo = CASES[case]
-    finding = one(facts, topic)
+    facts, heading, level, what, todo = CASES[case]
+    finding = one(facts, heading)
     assert finding.level == level
     assert what in finding.what
     assert todo in finding.todo
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_topic_is_one_of_a_closed_set(case: str) -> None:
+    """A report prints it, so it may name nothing of the owner's."""
+    assert {finding.topic for finding in findings(CASES[case][0])} <= set(get_args(Topic))
 
 
 @pytest.mark.parametrize("case", CASES)
