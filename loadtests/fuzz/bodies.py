@@ -25,7 +25,7 @@ _NUMBERS: Final[dict[str, tuple[float, ...]]] = {
     "frequency_penalty": (-2.0, -0.0, 5e-324, 0.5, 2.0),
     "min_tokens": (0, 1, 3, 2**31, 2**63),
     "priority": (-10, 0, 10),
-    "timeout": (1e9, 86400.0, 60.0),
+    "timeout": (1e9, 86400.0, 3600.0),
     "n": (1, 1, 1, 1, 2, 4, 32),
 }
 _BEYOND: Final = (1e308, -1e308, 2**63, 2**64, -(2**63) - 1, 1e22, -0.5)

@@ -271,12 +271,13 @@ def test_keys_pass_where_smg_knows_them(tmp_path: Path) -> None:
 def test_a_front_that_fails_is_asked_once_and_then_the_other(tmp_path: Path) -> None:
     """A request that has missed its deadline, or kills engines, is not made five times."""
     body = {"model": "tiny", "messages": MESSAGES, "timeout": 0.000001}
-    with playing(choose, HERMES) as one, playing(choose, HERMES) as two:
-        with (
-            gateway(smg, [one.url, two.url], tmp_path) as through,
-            httpx.Client(trust_env=False, timeout=SECONDS) as client,
-        ):
-            answer = client.post(through + CHAT, json=body)
+    with (
+        playing(choose, HERMES) as one,
+        playing(choose, HERMES) as two,
+        gateway(smg, [one.url, two.url], tmp_path) as through,
+        httpx.Client(trust_env=False, timeout=SECONDS) as client,
+    ):
+        answer = client.post(through + CHAT, json=body)
     # A front notes a request when its handler has returned, which its client does not wait for.
     posts = [[asked.path for asked in front.asked if asked.path == CHAT] for front in (one, two)]
     assert answer.status_code in (503, 504)

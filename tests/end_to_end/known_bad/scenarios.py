@@ -231,6 +231,16 @@ BODIES = [
         REFUSED,
     ),
     _row(
+        "D25 62,000 messages",
+        "a valid body held the interpreter for 0.3 s in pieces, the longest a collection of its messages",
+        lambda: [
+            Ask(CHAT, {"messages": [{"role": "user", "content": f"a{i}"} for i in range(62_000)]})
+            for _ in range(2)
+        ],
+        REFUSED,
+        pace=4.0,
+    ),
+    _row(
         "D3 keys without end",
         "each unknown field is noted: the first 16 are named, in bounded time",
         lambda: [Ask(CHAT, {**_chat(), **{f"x{i}": 1 for i in range(200_000)}})],

@@ -42,6 +42,14 @@ def test_the_hub_tokenizer_keeps_the_contract(refused: list[dict[str, object]]) 
     check_tokenizer(hub(), refused)
 
 
+def test_more_texts_than_a_batch_are_encoded_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"text {number}" for number in range(7)]
+    whole = hub().encode_all(texts)
+    assert whole == [hub().encode(text) for text in texts]
+    monkeypatch.setattr("scheduler.prompt.tokenizer._BATCH_TEXTS", 3)
+    assert hub().encode_all(texts) == whole
+
+
 def test_special_tokens_in_the_text_are_recognised() -> None:
     """A rendered prompt is text: its markers must become the model's own tokens, and none are added."""
     assert hub().has_chat_template

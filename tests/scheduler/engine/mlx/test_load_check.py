@@ -145,7 +145,7 @@ def test_the_check_does_not_depend_on_the_speed_of_the_machine() -> None:
         checked(_Faulty(random_model("qwen3"), slow), "qwen3")
         return calls
 
-    assert shapes(0.15, 0.0) == shapes(0.0, 0.02)
+    assert shapes(0.05, 0.0) == shapes(0.0, 0.007)
 
 
 def test_rounding_is_no_fault() -> None:
@@ -177,7 +177,7 @@ def test_rounding_of_few_bits_is_no_fault(name: str) -> None:
     assert checked(model, model_type) == Verdict(Batching())
 
 
-@pytest.mark.parametrize("weights", sampled(["bfloat16", "float16", "affine4"], ["bfloat16"]))
+@pytest.mark.parametrize("weights", sampled(["bfloat16", "float16", "affine4"], []))
 def test_padding_in_a_state_is_found_in_any_weights(weights: str) -> None:
     """One set of prompts is enough: of two, one hid it."""
     model, model_type = build(f"rwkv7@{weights}")

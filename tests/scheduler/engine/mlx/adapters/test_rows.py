@@ -12,7 +12,7 @@ import pytest
 from scheduler.shared.messages import Cancel
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.adapters.adapted import AdaptedEngine, quantised, write_adapter
-from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND, random_model
+from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.reuse import words
 
 
@@ -36,12 +36,12 @@ def ask_all(engine: AdaptedEngine) -> None:
     assert all(len(one.tokens) == 7 for one in heard)
 
 
-@pytest.mark.parametrize("family", sampled(FAMILIES, ONE_OF_EACH_KIND))
+@pytest.mark.parametrize("family", sampled(FAMILIES, ("gpt_oss", "qwen3", "qwen3_next")))
 def test_each_row_has_the_tokens_of_its_adapter(family: str, tmp_path: Path) -> None:
     ask_all(two_adapters(family, tmp_path))
 
 
-@pytest.mark.parametrize("family", sampled(["llama", "qwen3", "gpt_oss"], ["llama", "gpt_oss"]))
+@pytest.mark.parametrize("family", sampled(["llama", "qwen3", "gpt_oss"], ["llama"]))
 def test_on_weights_of_4_bits(family: str, tmp_path: Path) -> None:
     ask_all(two_adapters(family, tmp_path, quantised))
 

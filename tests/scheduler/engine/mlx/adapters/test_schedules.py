@@ -102,7 +102,7 @@ def test_each_has_the_tokens_of_its_adapter_alone(family: str, tmp_path: Path) -
     engine = engine_of(family, tmp_path)
 
     @settings(
-        max_examples=examples(8),
+        max_examples=examples(4),
         derandomize=True,
         deadline=None,
         database=None,

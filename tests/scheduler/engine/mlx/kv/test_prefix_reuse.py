@@ -157,7 +157,7 @@ def test_without_a_cache_nothing_is_kept(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", sampled(["qwen3", "gemma3_text", "qwen3_next", "deepseek_v3"], ["qwen3", "qwen3_next"])
+    "family", sampled(["qwen3", "gemma3_text", "qwen3_next", "deepseek_v3"], ["gemma3_text"])
 )
 def test_a_budget_that_holds_little_costs_no_token(family: str) -> None:
     """From just one request's to plenty: whatever fits is kept, the rest is computed, and the bytes stay
@@ -239,7 +239,7 @@ def _run_all(loop: EngineLoop, commands: list[ToEngine]) -> None:
         loop.turn([])
 
 
-@pytest.mark.parametrize("family", sampled(["gemma3_text", "qwen3_next"], ["qwen3_next"]))
+@pytest.mark.parametrize("family", sampled(["gemma3_text", "qwen3_next"], ["gemma3_text"]))
 def test_chats_of_2k_tokens_reuse_what_their_turns_share(family: str) -> None:
     """Five turns of an agent, on models whose layers cannot be cut: at least nine tenths of what each turn
     has in common with the one before it is not computed again."""

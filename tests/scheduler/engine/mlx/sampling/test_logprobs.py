@@ -103,16 +103,16 @@ def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[in
 
 
 def test_preemption_loses_none_and_doubles_none(tiny: Tiny) -> None:
-    """Eight long requests in the bytes of four: with each token the log-probabilities of a run with room."""
+    """Six long requests in the bytes of three: with each token the log-probabilities of a run with room."""
     submits = [
         _replace(
             request(number, prompt_of(50 + number, number), 600, sampling=_WILD),
             top_logprobs=(None, 5)[number % 2],
         )
-        for number in range(8)
+        for number in range(6)
     ]
     free, none = _run(tiny, submits, 1 << 20)
-    tight, preemptions = _run(tiny, submits, 4 * 620)
+    tight, preemptions = _run(tiny, submits, 3 * 620)
     assert none == 0 < preemptions
     for request_id, course in tight.items():
         assert course.tokens == free[request_id].tokens

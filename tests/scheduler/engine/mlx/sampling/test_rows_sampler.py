@@ -95,21 +95,24 @@ def test_mlx_uses_all_bits_of_a_key() -> None:
 
 _CUTS: list[dict[str, Any]] = [
     {},
-    {"temperature": 0.5},
     {"temperature": 1.7},
     {"top_p": 0.8},
     {"top_k": 3},
     {"min_p": 0.2},
     {"top_p": 0.9, "top_k": 4, "min_p": 0.05},
+]
+_MORE_CUTS: list[dict[str, Any]] = [
+    {"temperature": 0.5},
     {"temperature": 1.4, "top_p": 0.7, "min_p": 0.1},
     {"temperature": 0.7, "top_k": 6, "min_p": 0.02},
     {"top_p": 0.01},
     {"top_k": 1, "temperature": 2.0},
 ]
+_ALL_CUTS = [*_CUTS, *(pytest.param(cuts, marks=pytest.mark.long) for cuts in _MORE_CUTS)]
 
 
 @_IN_BOTH
-@pytest.mark.parametrize("cuts", _CUTS, ids=str)
+@pytest.mark.parametrize("cuts", _ALL_CUTS, ids=str)
 def test_the_distribution_is_mlx_lm_s(cuts: dict[str, Any], noise: Noise) -> None:
     """Tokens come with the probabilities of mlx-lm's sampler, and none comes that it would cut off."""
     params = _replace(_PLAIN, **cuts)

@@ -24,7 +24,7 @@ _LOGITS = 1e-4
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", sampled(SAMPLE, ("gpt_oss", "qwen3_next")))
+@pytest.mark.parametrize("name", sampled(SAMPLE, ("qwen3_next",)))
 def test_two_ranks_have_the_same_tokens_as_one_process(two_ranks: Ranks, name: str) -> None:
     scenes = ("joins", "cold", "warm")
     first, second = two_ranks.play(split_zoo.__name__, name, ",".join(scenes))

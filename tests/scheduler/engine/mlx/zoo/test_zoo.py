@@ -41,8 +41,8 @@ SAMPLE = [
 ]
 """One of each kind of cache, and of each kind of fault that shows soon. One row a model call is in
 `test_meetings.py`: it takes as long as five of these."""
-_EVERY_RUN = ("qwen3", "deepseek_v3", "recurrent_gemma", "gemma2")
-"""The kinds of cache that the sample in `test_meetings.py` has not; `make test-long` has all in both."""
+_EVERY_RUN = ("qwen3", "recurrent_gemma")
+"""Kinds of cache that the samples in `test_meetings.py` and below have not; `make test-long` has all."""
 
 
 _PACKED = [*(name for name in KINDS if name not in ("rwkv7", "deepseek_v41")), "gemma2"]
@@ -71,7 +71,7 @@ def test_a_model_has_the_same_tokens_in_a_batch_as_alone(name: str) -> None:
     "case",
     sampled(
         [(name, packing) for name in _PACKED for packing in ("q8", "k8v4", "q4")],
-        [("deepseek_v3", "q4"), ("gpt_oss", "k8v4")],
+        [("deepseek_v3", "q4")],
     ),
     ids="-".join,
 )
