@@ -7,6 +7,7 @@ and 64 bits. A server may refuse any of them; what it accepts must not crash it.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,12 +55,13 @@ class Body:
     sent: float = 1.0
 
 
-def bodies(count: int, seed: int, model: str) -> list[Body]:
-    """Return `count` bodies of all dialects. `model` is the name for dialects that require one."""
-    return [_body(random.Random(f"{seed} {number}"), model) for number in range(count)]
+def bodies(count: int, seed: int, model: str, adapters: Sequence[str] = ()) -> list[Body]:
+    """Return `count` bodies of all dialects. `model` is the name for dialects that require one; `adapters`
+    are names of adapters that the server has."""
+    return [_body(random.Random(f"{seed} {number}"), model, adapters) for number in range(count)]
 
 
-def _body(chance: random.Random, model: str) -> Body:
+def _body(chance: random.Random, model: str, adapters: Sequence[str]) -> Body:
     if chance.random() < _POOLED_SHARE:
         return _pooled(chance, model)
     path = chance.choice((CHAT, CHAT, CHAT, TEXT, TEXT, RESPONSES, MESSAGES))
@@ -79,13 +81,14 @@ def _body(chance: random.Random, model: str) -> Body:
             if chance.random() < 0.2:
                 body["stop_sequences"] = _stops(chance, 64)
     limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
-    if chance.random() < _BEYOND_SHARE:
-        # An adapter that nobody has.
-        body["model"] = f"{model}:nobody"
+    if chance.random() < _ADAPTER_SHARE:
+        # One that nobody has, too.
+        body["model"] = f"{model}:{chance.choice((*adapters, 'nobody'))}"
     sent = chance.random() if chance.random() < _CUT_SHARE else 1.0
     return Body(path, {**body, limit: chance.choice((1, 2, 8, 24)), "stream": chance.random() < 0.5}, sent)
 
 
+_ADAPTER_SHARE: Final = 0.05
 _CUT_SHARE: Final = 0.03
 _POOLED_SHARE: Final = 0.03
 

@@ -21,11 +21,13 @@ _MEGABYTE = 1 << 20
 @click.option("--seed", default=0, show_default=True, help="Random seed of the bodies.")
 @click.option("--in-flight", default=32, show_default=True, help="Requests in flight.")
 @click.option("--seconds", default=1800.0, show_default=True, help="Send no request after this time.")
-def fuzz(requests: int, seed: int, in_flight: int, seconds: float) -> None:
+@click.option("--adapter", "adapters", multiple=True, help="LoRA adapter as name=folder; several times.")
+def fuzz(requests: int, seed: int, in_flight: int, seconds: float, adapters: tuple[str, ...]) -> None:
     """Send bodies with boundary values in every number, many at once: no engine may die, no answer may
     fail."""
-    found = trio.run(run.run, FuzzPlan(requests, seed, in_flight, seconds), _note)
-    click.echo(report.text("Fuzz", complaints := list(found.complaints()), list(_sections(found))))
+    plan = FuzzPlan(requests, seed, in_flight, seconds, adapters)
+    found = trio.run(run.run, plan, _note)
+    click.echo(report.text("Fuzz", complaints := list(found.complaints(plan)), list(_sections(found))))
     for what, body in found.first_error.items():
         click.echo(f"the first {what}: POST {body.path} {json.dumps(body.body)}")
     sys.exit(1 if complaints else 0)

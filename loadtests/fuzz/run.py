@@ -19,10 +19,10 @@ from loadtests.fuzz.bodies import Body, bodies
 from loadtests.fuzz.prober import Prober, Silence
 
 MODEL = "penstock-embedded"
-MOST_SILENT_SECONDS = 0.25
+_MOST_GROWTH = 1.5
+"""Bound on the server's resident bytes after the run, as a multiple of those before it."""
 _NOTE_EVERY = 500
-_REQUEST_SECONDS = 120.0
-_CALM_SECONDS = 1.0
+_REQUEST_SECONDS = 600.0
 _CUT_SECONDS = 0.1
 
 
@@ -34,8 +34,12 @@ class FuzzPlan:
     seed: int = 0
     in_flight: int = 32
     seconds: float = 1800.0
-    arguments: tuple[str, ...] = ()
-    """Further options of the server."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters of the server, as name=folder."""
+    most_silent_seconds: float = 0.05
+    """Bound on a stall of the event loop, without the machine's noise."""
+    calm_seconds: float = 10.0
+    """Time from the last answer to the reading of memory."""
 
 
 @dataclass(slots=True)
@@ -57,17 +61,20 @@ class Fuzzed:
     first_error: dict[str, Body] = field(default_factory=dict)
     """The first body with each of `errors` and `lost`."""
 
-    def complaints(self) -> Iterator[str]:
+    def complaints(self, plan: FuzzPlan) -> Iterator[str]:
         if self.deaths:
             yield f"{self.deaths:g} engines died"
         for code, times in self.errors.items():
             yield f"{times} answers failed as {code}"
         for what, times in self.lost.items():
             yield f"{times} answers were lost: {what}"
-        if self.silence.seconds > MOST_SILENT_SECONDS:
+        if self.silence.seconds > plan.most_silent_seconds:
             yield f"the event loop stalled for {self.silence.seconds:.2f} s"
         if self.silence.failures:
             yield f"{len(self.silence.failures)} probes failed: {self.silence.failures[0]}"
+        before, after = self.resident_bytes.get("server", (0, 0))
+        if after > _MOST_GROWTH * before:
+            yield f"the server holds {after / before:.2f} times the memory that it held before"
         if self.statuses[200] < sum(self.statuses.values()) / 3:
             yield "most bodies were refused: the run covers little"
 
@@ -77,7 +84,7 @@ async def run(plan: FuzzPlan, note: Callable[[str], None]) -> Fuzzed:
     fuzzed = Fuzzed()
     limits = httpx.Limits(max_connections=None)
     async with (
-        victim(plan.arguments) as server,
+        victim([part for one in plan.adapters for part in ("--adapter", one)]) as server,
         httpx.AsyncClient(timeout=_REQUEST_SECONDS, limits=limits, trust_env=False) as http,
     ):
         await _ready(http, server.url)
@@ -90,7 +97,7 @@ async def run(plan: FuzzPlan, note: Callable[[str], None]) -> Fuzzed:
             fuzzed.silence = await trio.to_thread.run_sync(prober.silence)
         finally:
             prober.close()
-        await trio.sleep(_CALM_SECONDS)
+        await trio.sleep(plan.calm_seconds)
         after = await server.metrics(http)
         name = "penstock_engine_deaths_total"
         fuzzed.deaths = after[name] - before[name]
@@ -119,7 +126,8 @@ def _resident(server: Victim) -> dict[str, float]:
 async def _send_all(
     plan: FuzzPlan, http: httpx.AsyncClient, url: str, fuzzed: Fuzzed, note: Callable[[str], None]
 ) -> None:
-    to_send = enumerate(bodies(plan.requests, plan.seed, MODEL))
+    names = [one.partition("=")[0] for one in plan.adapters]
+    to_send = enumerate(bodies(plan.requests, plan.seed, MODEL, names))
     give_up_at = trio.current_time() + plan.seconds
 
     async def client() -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 
 from loadtests.fuzz.bodies import bodies
 from loadtests.fuzz.run import MODEL, FuzzPlan, run
 
+_ADAPTER = f"red={Path('tests/scheduler/models/adapters/red').absolute()}"
+
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("requests", "seed"), [(40, 7), pytest.param(200, 1, marks=pytest.mark.long)])
 def test_numbers_at_an_edge_harm_nobody(requests: int, seed: int) -> None:
-    """Subnormal, huge, negative zero, with grammars and tools, 32 at once: no engine dies, no answer fails,
-    and the event loop never stalls."""
+    """Subnormal, huge, negative zero, with grammars, tools and an adapter, 32 at once: no engine dies, no
+    answer fails, the event loop never stalls, and the server's memory does not grow."""
     notes: list[str] = []
-    found = trio.run(run, FuzzPlan(requests=requests, seed=seed), notes.append)
-    assert list(found.complaints()) == [], (notes, found)
+    plan = FuzzPlan(requests, seed, adapters=(_ADAPTER,), most_silent_seconds=0.25, calm_seconds=1.0)
+    found = trio.run(run, plan, notes.append)
+    assert list(found.complaints(plan)) == [], (notes, found)
     assert sum(found.statuses.values()) + found.cut == requests
     assert found.cut
     assert found.silence.probes
