@@ -253,7 +253,7 @@ class ServeSettings(ModelSettings):
     )
     max_request_deaths: int = option(
         "Engine",
-        "Consecutive engine deaths with a request as the only suspect, after which that request is failed.",
+        "A request fails that was a suspect at this many engine deaths in a row, the last time as the only one.",
         2,
         ge=1,
     )
