@@ -77,7 +77,7 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Assembly:
+class Assembled:
     """What is served, and what all models share."""
 
     models: ServedModels
@@ -113,7 +113,7 @@ class _Made:
     tracer: RequestSpans | None
 
 
-def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
+def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
     """Find every model, and print what the operator should know of it. Raise StartupError."""
     several = models_of(settings)
     if any(one.settings.engine == "mlx" and not one.settings.engines_join for one in several):
@@ -134,7 +134,7 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembly:
     for options, one in zip(several, made, strict=True):
         if options.pinned and one.model is not fleet.first:
             fleet.load(one.model.name, -math.inf)
-    return Assembly(
+    return Assembled(
         ServedModels(fleet, {one.model.name: one.served for one in made}),
         metrics,
         [one.tracer for one in made if one.tracer is not None],

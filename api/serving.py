@@ -6,9 +6,9 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from ipaddress import ip_address
+from typing import Any
 
 import click
 import structlog
@@ -22,12 +22,13 @@ from api.admin.exposition import make_metrics_app
 from api.admin.http_metrics import ServerMetrics
 from api.announcement import announce
 from api.app import AppOptions, make_app
-from api.assembly import assemble
+from api.assembly import Assembled, assemble
 from api.bodies import freed_memory
 from api.dialects.responses.store import ResponseStore
 from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
+from api.http.listening import Listening, listening
 from api.http.server import Server
-from api.http.service_manager import ServiceNotice, inherited_listeners
+from api.http.service_manager import ServiceNotice
 from api.options.settings import ServeSettings
 from api.sleep_prevention import stay_awake
 from api.version import own_version
@@ -80,25 +81,59 @@ async def _serve(settings: ServeSettings) -> None:
     keys = settings.keys()
     limits = _limits(settings)
     # Early, so that a port in use is not discovered after a download.
-    inherited = inherited_listeners(os.environ, settings.port, settings.metrics_port)
-    listeners = list(inherited.clients) or await _listen(settings.host, settings.port)
-    metrics_listeners = list(inherited.metrics)
-    if settings.metrics_port is not None and not metrics_listeners:
-        metrics_listeners = await _listen(settings.host, settings.metrics_port)
-    is_loopback = _is_loopback(listeners)
-    if not (is_loopback or keys.keys):
+    sockets = await listening(settings.host, settings.port, settings.metrics_port, os.environ)
+    if not (sockets.is_loopback or keys.keys):
         _log.warning(
             "no_api_keys", host=settings.host, hint="everyone who can reach it can use it: set --api-key"
         )
-    hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=is_loopback)
     assembled = assemble(settings, keys)
     models, fleet = assembled.models, assembled.models.fleet
+    server, accepting = _servers(settings, keys, limits, sockets, assembled)
+    # A generation-2 collection of the heap that the imports leave would stall every stream.
+    gc.collect()
+    gc.freeze()
+    async with trio.open_nursery() as nursery:
+
+        async def start() -> None:
+            # The service manager's socket stays, and connections wait in it: take only what can be answered.
+            if not sockets.inherited:
+                for run in accepting:
+                    nursery.start_soon(run)
+            await announce(models, sockets.url, sockets.metrics_url)
+            if sockets.inherited:
+                for run in accepting:
+                    nursery.start_soon(run)
+            notice.send(READY="1", STATUS=f"version {own_version()}, serving on {sockets.url}")
+
+        nursery.start_soon(fleet.run)
+        if assembled.remote_engines is not None:
+            nursery.start_soon(assembled.remote_engines.run)
+        nursery.start_soon(start)
+        nursery.start_soon(_follow_manager, notice)
+        if settings.prevent_sleep == "auto" and sys.platform == "darwin":
+            nursery.start_soon(stay_awake, partial(_is_busy, fleet))
+        end = partial(_hand_over if sockets.inherited else _drain, fleet, server, settings.drain_seconds)
+        await _signalled_end(end)
+        notice.send(STOPPING="1")
+        nursery.cancel_scope.cancel()
+    for tracer in assembled.tracers:
+        with trio.move_on_after(_LAST_WORDS_SECONDS):
+            await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
+    click.echo("stopped")
+
+
+def _servers(
+    settings: ServeSettings, keys: ApiKeys, limits: Limits, sockets: Listening, assembled: Assembled
+) -> tuple[Server, list[Callable[[], Coroutine[Any, Any, None]]]]:
+    """Return the API's server, and what accepts connections: that server and, if metrics have a port of their
+    own, theirs."""
+    hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=sockets.is_loopback)
     # Reads a server that is created after its application.
     server_metrics = ServerMetrics(assembled.metrics, lambda: server.statistics())
     server = Server(
         make_app(
-            models,
-            _app_options(settings, keys, hosts, metrics=not metrics_listeners),
+            assembled.models,
+            _app_options(settings, keys, hosts, metrics=not sockets.metrics),
             responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
             server=server_metrics,
             reports=assembled.reports,
@@ -110,53 +145,20 @@ async def _serve(settings: ServeSettings) -> None:
         account_of=partial(account_of, identity=Identity(settings.tenant_header)),
         on_freed=freed_memory.return_soon,
     )
-    # A generation-2 collection of the heap that the imports leave would stall every stream.
-    gc.collect()
-    gc.freeze()
-    servers = [(server, listeners)]
-    if metrics_listeners:
+    accepting: list[Callable[[], Coroutine[Any, Any, None]]] = [partial(server.run, sockets.clients)]
+    if sockets.metrics:
         # Without a drain of its own: it answers until the last request has ended. It checks no host
         # names: scrapers use other names than clients, and its metrics have no text of prompts.
         app = make_metrics_app(
-            models,
+            assembled.models,
             settings.stall_seconds,
-            hosts if is_loopback else ANY_HOST,
+            hosts if sockets.is_loopback else ANY_HOST,
             server_metrics,
             has_keys=bool(keys.keys),
         )
         watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error, server_name=_SERVER_NAME)
-        servers.append((watched, metrics_listeners))
-    async with trio.open_nursery() as nursery:
-
-        def accept() -> None:
-            for one, its_listeners in servers:
-                nursery.start_soon(one.run, its_listeners)
-
-        async def start() -> None:
-            # The service manager's socket stays, and connections wait in it: take only what can be answered.
-            if not inherited.clients:
-                accept()
-            url = _url(listeners)
-            await announce(models, url, _url(metrics_listeners or listeners))
-            if inherited.clients:
-                accept()
-            notice.send(READY="1", STATUS=f"version {own_version()}, serving on {url}")
-
-        nursery.start_soon(fleet.run)
-        if assembled.remote_engines is not None:
-            nursery.start_soon(assembled.remote_engines.run)
-        nursery.start_soon(start)
-        nursery.start_soon(_follow_manager, notice)
-        if settings.prevent_sleep == "auto" and sys.platform == "darwin":
-            nursery.start_soon(stay_awake, partial(_is_busy, fleet))
-        end = partial(_hand_over if inherited.clients else _drain, fleet, server, settings.drain_seconds)
-        await _signalled_end(end)
-        notice.send(STOPPING="1")
-        nursery.cancel_scope.cancel()
-    for tracer in assembled.tracers:
-        with trio.move_on_after(_LAST_WORDS_SECONDS):
-            await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
-    click.echo("stopped")
+        accepting.append(partial(watched.run, sockets.metrics))
+    return server, accepting
 
 
 def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts, *, metrics: bool) -> AppOptions:
@@ -195,24 +197,6 @@ def _limits(settings: ServeSettings) -> Limits:
             hint="raise the hard limit of open files (ulimit -Hn)",
         )
     return limits
-
-
-async def _listen(host: str, port: int) -> list[trio.SocketListener]:
-    try:
-        # The longest listen backlog that the kernel allows (Linux: net.core.somaxconn, 4096; macOS: 128). A
-        # client that does not fit is not reset either: it repeats its SYN after a second.
-        return await trio.open_tcp_listeners(port, host=host)
-    except OSError as error:
-        raise StartupError(f"cannot listen on {host}:{port}: {error}") from error
-
-
-def _is_loopback(listeners: list[trio.SocketListener]) -> bool:
-    return all(ip_address(listener.socket.getsockname()[0]).is_loopback for listener in listeners)
-
-
-def _url(listeners: list[trio.SocketListener]) -> str:
-    host, port = listeners[0].socket.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def _signalled_end(end: Callable[[], Awaitable[None]]) -> None:

@@ -253,7 +253,8 @@ class ServeSettings(ModelSettings):
     )
     max_request_deaths: int = option(
         "Engine",
-        "A request fails that was a suspect at this many engine deaths in a row, the last time as the only one.",
+        "A request fails that was a suspect at this many engine deaths in a row, the last time as the only"
+        " one.",
         2,
         ge=1,
     )

@@ -249,7 +249,10 @@ def _perplexity(logprobs: list[float]) -> float:
     return math.exp(-sum(logprobs) / len(logprobs))
 
 
-@pytest.mark.parametrize(("tokens", "part"), [(80, 2e-2), pytest.param(8000, 2e-3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("tokens", "part"),
+    [pytest.param(80, 2e-2, marks=pytest.mark.long), pytest.param(8000, 2e-3, marks=pytest.mark.long)],
+)
 def test_packed_keys_and_values_change_a_texts_perplexity_little(
     served: Served, folder: Path, tokens: int, part: float
 ) -> None:
