@@ -33,7 +33,7 @@ class Parts:
 
     def __init__(self, verdict: Callable[[str], str | None]) -> None:
         self.verdict = verdict
-        """Returns the error of a grammar, or None: `Verdicts.of` or `Verdicts.known`."""
+        """Returns the error of a grammar, or None if it has none. It is `Verdicts.of` or `Verdicts.known`."""
 
     def complaint(self, part: dict[str, Any]) -> str | None:
         """Return the error of one part, or None."""
