@@ -25,9 +25,10 @@ def load_message(
     given: SetMemoryLimit | None = None,
     adapters: tuple[AdapterSource, ...] | None = None,
 ) -> Load:
-    """`bounds`: those after deaths, or None for a first engine. `number`: the engine's in the pool; each has
-    a disk tier of its own. `given`: the engine's part of one memory budget, or None to use the configured
-    limit. `adapters`: the current ones, or None for those configured."""
+    """Return the message with which an engine starts. `bounds`: those after deaths, or None for a first
+    engine. `number`: the engine's number in the pool; each engine has a disk tier of its own. `given`: the
+    engine's part of one memory budget, or None to use the configured limit. `adapters`: the current ones, or
+    None for those configured."""
     bounds = bounds or EngineBounds(config.prefill_chunk_tokens)
     own: dict[str, Any] = {}
     if config.kv_disk and number:
@@ -108,8 +109,8 @@ class IntakeConfig:
     max_running_seconds: float | None = None
     fairness: FairnessConfig = field(default_factory=FairnessConfig)
     lookahead: int = 4
-    """Requests beyond the free slots that the engine already has, so that the next step fills a freed slot
-    without a round trip to this process."""
+    """Requests that an engine holds beyond its slots, so that the next step fills a freed slot without a
+    round trip to the server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,12 @@ class EngineBounds:
         return self.chunk_tokens <= LEAST_CEILING_TOKENS
 
     def climbed(self, chunk_tokens: int) -> EngineBounds:
-        """The running engine reports its ceiling."""
+        """Return the bounds with the ceiling that the running engine reports."""
         return self if chunk_tokens == self.chunk_tokens else replace(self, chunk_tokens=chunk_tokens)
 
     def after(self, cause: DeathCause) -> EngineBounds:
-        """Return the bounds of the engine after one that died of this. Each timeout also doubles how long the
-        next climb takes: what timed out once will again, at the same contexts."""
+        """Return the bounds of the engine after one that died of `cause`. Each timeout also doubles how long
+        the next climb takes: what timed out once will time out again, at the same contexts."""
         match cause:
             case DeathCause.OUT_OF_MEMORY:
                 return replace(self, kv_cache_share=lowered_share(self.kv_cache_share))

@@ -30,7 +30,8 @@ class InvalidRequest(SchedulerError):
 
 
 class UnsupportedParameter(InvalidRequest):
-    """A field, known or unknown, that is not supported: rejected by name, never ignored."""
+    """The request has a field, or a value of one, that is not supported here; the message names it. An
+    unknown field is refused so only with `--unknown-fields refuse`."""
 
     code = "unsupported_parameter"
 

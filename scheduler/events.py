@@ -40,7 +40,7 @@ class Usage:
 
 
 def total_usage(choices: Sequence[Usage]) -> Usage:
-    """Usage of all choices of one request, which share one prompt."""
+    """Return the usage of all choices of one request, which share one prompt."""
     return Usage(
         prompt_tokens=choices[0].prompt_tokens,
         cached_tokens=choices[0].cached_tokens,
@@ -51,7 +51,7 @@ def total_usage(choices: Sequence[Usage]) -> Usage:
 
 
 def usage_of_all(prompts: Sequence[Usage]) -> Usage:
-    """Usage of all prompts of one client's request."""
+    """Return the usage of all prompts of one client's request."""
     return Usage(
         prompt_tokens=sum(usage.prompt_tokens for usage in prompts),
         cached_tokens=sum(usage.cached_tokens for usage in prompts),
@@ -75,7 +75,7 @@ class Queued:
 
     ahead: int
     waits_for: str = ""
-    """What must happen first: its model is loaded. Empty: nothing."""
+    """What must happen first, such as that its model is loaded; empty if nothing."""
 
 
 @dataclass(frozen=True, slots=True)

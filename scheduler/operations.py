@@ -34,7 +34,7 @@ MOST_CHOICES = 64
 
 
 class Operations:
-    """Reads the stages. Changes nothing, but can clear the prefix caches."""
+    """Reads the stages, and changes nothing but the prefix caches, which it can clear and unpin."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Operations:
         recent: RecentRequests,
         model_waits_for: Callable[[], str] = str,
     ) -> None:
-        """`pieces`: what is kept of prompts. `model_waits_for`: what the model must do before any queued
-        request is served, or an empty string."""
+        """`pieces`: returns what is kept of prompts. `model_waits_for`: what the model must do before any
+        queued request is served, or an empty string."""
         self._recent = recent
         self._model_waits_for = model_waits_for
         self._pieces, self._observed_pieces = pieces, PieceStatistics()
@@ -107,8 +107,8 @@ class Operations:
         return "quarantine" if any(one.room and one.quarantined for one in self._pool) else "engines_full"
 
     def request_reports(self, public_id: str) -> list[RequestReport]:
-        """Return each choice of a request that waits, runs, or was among the last to end. Raise
-        UnknownRequest. O(requests): for a page that opens one."""
+        """Return a report of each choice of a request that waits, runs, or was among the last to end,
+        MOST_CHOICES at most. Raise UnknownRequest. O(requests): for a page that opens one."""
         now = trio.current_time()
         found = self._recent.request_reports(public_id)
         for record in self._pool.records:

@@ -84,7 +84,7 @@ class ChatPrompt:
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
-        """The tools that are in the prompt, and whose calls are parsed from the answer."""
+        """Return the tools that are in the prompt, and whose calls are parsed from the answer."""
         return () if self.tool_choice is ToolChoice.NONE else self.tools
 
 
@@ -152,7 +152,7 @@ class GenerationRequest:
     """Log-probabilities: None for none, 0 for the answer's tokens alone, N for the N likeliest alternatives
     too."""
     prompt_logprobs: int | None = None
-    """The same of the prompt's tokens."""
+    """The same for the prompt's tokens."""
     min_tokens: int = 0
     """The least number of tokens before an end token or a stop string may end the answer."""
     thinking_tokens: int | None = None
@@ -172,8 +172,8 @@ class GenerationRequest:
     adapter_key: str = ""
     """The fingerprint of the adapter's files; the scheduler sets it."""
     kind: ModelKind = "chat"
-    """What is asked for. Of anything but "chat" the answer is a vector, `max_tokens` is 0, and the model must
-    be of this kind."""
+    """What is asked for; the model must be of this kind. For any kind but "chat" the answer is a vector, and
+    `max_tokens` is 0."""
     dimensions: int = 0
     """Truncate the vector to this many dimensions; 0 keeps all."""
     holds: tuple[Hold, ...] = ()

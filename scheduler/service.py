@@ -47,13 +47,13 @@ from scheduler.telemetry.request_recorder import RequestRecorder, Tracer
 
 
 class ModelLoader:
-    """Decides whether the engines of a scheduler's model are loaded: these always are."""
+    """Decides whether the engines of a scheduler's model are loaded. With this default they always are."""
 
     def check(self) -> None:
-        """Raise Unavailable if they cannot be."""
+        """Raise Unavailable if they cannot be loaded."""
 
     def changed(self) -> None:
-        """A request has come or left, or an engine has."""
+        """Take note that a request or an engine has come or left."""
 
     @property
     def waits_for(self) -> str:
@@ -79,8 +79,8 @@ class Scheduler:
         share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare(),
     ) -> None:
         """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
-        runs while the machine sleeps. `model_name`: of the metrics, if none are given. `share_of`: an
-        engine's part of the memory of all models."""
+        runs while the machine sleeps. `model_name`: the model's name in the metrics that are made if none are
+        given. `share_of`: an engine's part of the memory of all models."""
         self.metrics = metrics or Metrics().of_model(model_name)
         self.model_loader = ModelLoader()
         self._recorder = RequestRecorder(self.metrics, tracer)
@@ -113,7 +113,7 @@ class Scheduler:
         )
 
     async def run(self) -> None:
-        """Never returns by itself. Cancelling it ends the engines and fails every request.
+        """Run until cancelled, which ends the engines and fails every request.
 
         Raise EngineNeverReady.
         """
@@ -186,7 +186,7 @@ class Scheduler:
         await self.pool.adapters.load(source)
 
     def _salt(self, tenant: str, salt: str = "") -> str:
-        """Return the salt: requests with equal ones share what is kept of prompts."""
+        """Return the salt of a request: only requests with equal ones share what is kept of prompts."""
         # Tenant names are printable, so no tenant's salt can begin with another's name and NUL.
         return f"{tenant}\0{salt}" if self._config.cache_sharing == "tenant" else salt
 
@@ -203,7 +203,7 @@ class Scheduler:
             return pin_name(tokens, salted(keyed.adapter_key, salt))
 
     async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str = "") -> str:
-        """Return the text of these ids. Raise InvalidRequest, of `field`."""
+        """Return the text of these ids. Raise InvalidRequest, which names `field`."""
         return await self._off_loop.detokenize(token_ids, field, tenant)
 
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
@@ -212,7 +212,7 @@ class Scheduler:
 
     @property
     def context_tokens(self) -> int:
-        """Return the longest prompt with its answer."""
+        """Return how many tokens a prompt and its answer may have together."""
         return self._preparation.context_tokens
 
     @property
@@ -221,18 +221,19 @@ class Scheduler:
         return self._queue.most_per_client
 
     def room_for(self, requests: int) -> bool:
-        """Return whether the queue can take this many more now, of a tenant that has no bound of its own."""
+        """Return whether the queue can take this many more requests now, from a tenant without a bound of its
+        own."""
         return self._queue.room >= requests
 
     async def wait_ready(self) -> Ready:
-        """Wait until an engine can take requests."""
+        """Wait until an engine can take requests, and return the Ready of one."""
         while (ready := self.pool.ready) is None:
             await self._change.wait()
         return ready
 
     @property
     def oldest_queued_at(self) -> float | None:
-        """Return when the oldest request came that no engine has; None if there is none."""
+        """Return when the oldest of the requests that no engine has was queued; None if there is none."""
         return self._queue.oldest_at
 
     @property
@@ -241,7 +242,7 @@ class Scheduler:
         return self.pool.service_token_seconds(self._config.intake.fairness.output_weight)
 
     def on_charge(self, charged: Charge) -> None:
-        """Call this with every charge to a tenant."""
+        """Call `charged` with every charge to a tenant."""
         self._queue.on_charge(charged)
 
     def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
@@ -275,7 +276,8 @@ class Scheduler:
         self.pump()
 
     def _release(self, record: StreamRecord) -> None:
-        """The reader has left, before or after the final event; the record may not have been enqueued yet."""
+        """Release a request whose reader has left, before or after the final event; the record may not have
+        been enqueued yet."""
         record.abandon()
         queued = self._queue.remove(record.request_id, trio.current_time()) is not None
         if queued or record.state is State.QUEUED:
@@ -285,7 +287,8 @@ class Scheduler:
             self.pool.cancel(record)
 
     def _expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
-        """A deadline passed. A queued request retires here; a running one when its engine has retired it."""
+        """End a request whose deadline has passed. A queued one retires here, a running one when its engine
+        has retired it."""
         if self._queue.remove(record.request_id, trio.current_time()):
             record.fail(error)
             record.move(Event.CANCEL)

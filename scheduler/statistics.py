@@ -67,9 +67,9 @@ class EngineStatistics:
 class MemberStatistics:
     """One engine of the pool. `requests`: those that it holds, at most `bound_requests`. `quarantined`: it
     gets no new requests until those suspected of its last death are cleared. `kv_cache_share`: the share of
-    the KV budget that it may use, lowered when it runs out of memory. `prefill_chunk_ceiling`: of a step's
-    prompt tokens, halved when the device times out, and climbing back. `last_step_seconds`: age of the last
-    step, None before the first. Speeds are None until they are measured."""
+    the KV budget that it may use, lowered when it runs out of memory. `prefill_chunk_ceiling`: the most
+    prompt tokens of a step, halved when the device times out, and climbing back. `last_step_seconds`: age of
+    the last step, None before the first. Speeds are None until they are measured."""
 
     engine: str
     condition: EngineCondition
@@ -143,7 +143,7 @@ class RunningStatistics:
 
     id: str
     engine: str | None
-    """None while it awaits one."""
+    """None while it awaits an engine."""
     request_id: int
     """Its id in the engine's slots and plans."""
     tenant: str
@@ -175,8 +175,8 @@ class WaitStatistics:
 
 @dataclass(frozen=True, slots=True)
 class PieceStatistics:
-    """Token ids that are kept by piece of text. Since the start: prompt tokens, and how many of them were
-    kept."""
+    """Token ids that are kept by piece of text. `tokens` are the prompt tokens since the start, `kept_tokens`
+    those of them whose ids were kept."""
 
     tokens: int = 0
     kept_tokens: int = 0
@@ -187,8 +187,8 @@ class PieceStatistics:
 @dataclass(frozen=True, slots=True)
 class SchedulerReport:
     """`GET /v1/scheduler`. `kv_cache_share` and `prefill_chunk_ceiling` are the least of all engines,
-    `last_step_seconds` is the youngest. `departures_per_second` (of full engines) is None until it is
-    measured."""
+    `last_step_seconds` is the age of their latest step. `departures_per_second` (of full engines) is None
+    until it is measured."""
 
     draining: bool
     blocked: str | None

@@ -112,7 +112,8 @@ class AnswerFormat:
         return replace(self, tools=None)
 
     def spelled(self, *, tools: bool) -> frozenset[str]:
-        """Control tokens that must appear in the text so that the marks are found. Others are dropped."""
+        """Return the control tokens that must appear in the text so that the marks are found. Others are
+        dropped."""
         tokens = list(self.hidden_marks)
         if self.layout is Layout.HARMONY:
             tokens += harmony.TOKENS

@@ -16,7 +16,7 @@ from scheduler.events import AnswerPiece, FinishReason, MalformedCall, Reasoning
 
 
 class Heavy(Enum):
-    """Stands between the pieces of an answer: what comes next may take longer than a token may, so that the
+    """Stands between the pieces of an answer: what comes next may take too long for the event loop, so the
     iterator should be continued in a worker thread."""
 
     HEAVY = "heavy"
@@ -26,7 +26,7 @@ HEAVY: Final = Heavy.HEAVY
 
 
 class Assembly:
-    """One answer. White space between sections is part of the format and is dropped."""
+    """Makes the events of one answer. White space between sections is part of the format and is dropped."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Assembly:
         parallel_calls: bool,
         spans: TokenSpans | None = None,
     ) -> None:
-        """`spans`: only if the tokens of the text are requested."""
+        """`spans` is given only if pieces of text carry their tokens' log-probabilities."""
         self._format = answer_format
         self._splitter = splitter
         self._calls = AnswerCalls(tools, call_id, parallel=parallel_calls)
@@ -87,7 +87,7 @@ class Assembly:
                 self._read += len(cut)
                 yield from self._piece(section, cut)
                 if self._calls.ended and self._calls.enough:
-                    # Others may follow between the same marks.
+                    # More calls may follow between the same marks.
                     self.ended_calls = self._calls.started
                     return
                 continue
@@ -114,8 +114,8 @@ class Assembly:
     def _finish_call(
         self, section: Section, reader: CallReader, reason: FinishReason, cut_by_client: bool
     ) -> Iterator[AnswerPiece | Heavy]:
-        """The answer ends inside a call. The call is whole if the format has no end mark (or the end of the
-        turn is one), and cut off if anything else ended the answer."""
+        """End a call inside which the answer ends. The call is whole if the format has no end mark (or the
+        end of the turn is one), and cut off if anything else ended the answer."""
         syntax = self._format.tools
         if reason is FinishReason.LENGTH and not section.in_reasoning and (syntax is None or syntax.end):
             return
@@ -195,7 +195,7 @@ class Assembly:
                     yield ReasoningDelta(trimmed)
 
     def _text(self, text: str) -> TextDelta:
-        """`text` ends where the held back white space begins."""
+        """Return the event for `text`, which ends where the held back white space begins."""
         if self._spans is None:
             return TextDelta(text)
         end = self._read - sum(map(len, self._space))

@@ -27,7 +27,7 @@ _PARAMETER = re.compile(
 
 
 def parse_tool_call(text: str, tools: Any = None) -> list[dict[str, Any]]:
-    """Parse one call. Raise ValueError if it is incomplete or has invalid JSON."""
+    """Return the calls of one block. Raise ValueError if one is incomplete or has invalid JSON."""
     if _INVOKE.sub("", text).strip():
         raise ValueError("a call is not whole")
     return [{"name": name, "arguments": _arguments(body)} for name, body in _INVOKE.findall(text)]

@@ -1,6 +1,6 @@
 """mlx-lm's tool parsers and chat templates, imported without MLX.
 
-`import mlx_lm` loads MLX, which this process must not do: it would take GPU memory a second time, and a Metal
+`import mlx_lm` loads MLX, which the server must not do: it would take GPU memory a second time, and a Metal
 error would end it. The modules used here need only `regex` and `transformers`, so they are imported from
 mlx-lm's folder under another package name, without mlx-lm's `__init__`. The parts used are tested by
 `tests/scheduler/answer/test_mlx_lm_parts.py`.

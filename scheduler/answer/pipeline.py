@@ -22,8 +22,9 @@ from scheduler.shared.thinking import ThinkingLimit
 class AnswerPipeline:
     """Feed it the tokens of the answer, without the end-of-sequence token.
 
-    Without an `assembly` all text is answer text. No stop string matches within `min_tokens`. `spans`, shared
-    with the assembly: only if pieces of text shall carry their tokens' log-probabilities.
+    Without an `assembly` all text is answer text. No stop string ends within the first `min_tokens` tokens.
+    `spans` is given, and shared with the assembly, only if pieces of text carry their tokens'
+    log-probabilities.
     """
 
     def __init__(
@@ -38,9 +39,9 @@ class AnswerPipeline:
         thinking: ThinkingLimit | None = None,
         prompt: PromptLogprobs | None = None,
     ) -> None:
-        """`stop`: WantedStrings where the choices of a request share them. With `thinking`, reasoning is
-        counted by token ids, as the engine does; without it by the sections of the text, including the end
-        mark."""
+        """`stop` is WantedStrings if the choices of a request share them. With `thinking`, reasoning tokens
+        are counted by token ids, as the engine counts them; without it, by the sections of the text,
+        including the end mark."""
         self._detokenizer = detokenizer
         wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
         self._stop_strings = StopStrings(wanted, included=includes_stop)
@@ -53,7 +54,7 @@ class AnswerPipeline:
         """Collects the prompt's log-probabilities. None if they are not requested, or if another choice has
         them."""
         self._read = 0
-        """Characters passed on; only counted without an assembly, which has its own count."""
+        """Characters passed on; counted only without an assembly, which has a count of its own."""
         self._thinking = thinking
         self._section_tokens = 0
         """Tokens that began inside reasoning. Only counted without `thinking`."""
@@ -79,22 +80,22 @@ class AnswerPipeline:
 
     @property
     def stop_string(self) -> str | None:
-        """Return the stop string that matched."""
+        """Return the stop string that ended the answer, or None."""
         return self._stop_strings.matched
 
     def feed(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()) -> Iterator[AnswerPiece]:
-        """`read`, for who has no worker thread."""
+        """Do the same as `read`, and leave out HEAVY: for a caller without a worker thread."""
         return (piece for piece in self.read(token_ids, logprobs) if piece is not HEAVY)
 
     def finish(self, reason: FinishReason) -> Iterator[AnswerPiece]:
-        """`end`, likewise."""
+        """Do the same as `end`, and leave out HEAVY."""
         return (piece for piece in self.end(reason) if piece is not HEAVY)
 
     def read(
         self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOut] = ()
     ) -> Iterator[AnswerPiece | Heavy]:
-        """Yield the pieces that these tokens complete; with `spans`, `logprobs` has one entry per token.
-        Exhaust it before the next call."""
+        """Yield the pieces that these tokens complete, and HEAVY before work that belongs in a worker thread.
+        With `spans`, `logprobs` has one entry per token. Exhaust the iterator before the next call."""
         if self._spans is not None:
             for token_id, entry in zip(token_ids, logprobs, strict=True):
                 if self.stopped:
@@ -120,7 +121,7 @@ class AnswerPipeline:
             yield from self._pieces(certain)
 
     def end(self, reason: FinishReason) -> Iterator[AnswerPiece | Heavy]:
-        """Return the rest, at the end of the answer. A stop string may still match in it."""
+        """Yield the rest at the end of the answer. A stop string may still match in it."""
         if not self.stopped:
             rest = self._detokenizer.finish()
             if self._spans is not None:
@@ -137,11 +138,12 @@ class AnswerPipeline:
             yield TextDelta("", last)
 
     def end_token(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs | None:
-        """Return the token that ended the answer and is none of its text; None without `spans`."""
+        """Return the token that ended the answer, which is not part of its text; None without `spans`."""
         return None if self._spans is None else self._spans.spelled(token_id, logprobs)
 
     def finish_reason(self, by_engine: FinishReason) -> FinishReason:
-        """Return why the answer ended; call it after `finish`. The engine only knows why the row ended."""
+        """Return why the answer ended; call it after `finish` or `end`. `by_engine` says only why the row
+        ended."""
         if self.stop_string is not None:
             return FinishReason.STOP
         if self._assembly is None or not self._assembly.ended_calls:

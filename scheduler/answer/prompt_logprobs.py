@@ -30,7 +30,8 @@ class PromptLogprobs:
         return len(self._entries) == len(self._prompt) - 1
 
     def add(self, start: int, entries: Sequence[LogprobsOut]) -> None:
-        """The next ones, of the tokens from position `start` on. Raise LinkError if others were expected."""
+        """Add the next ones, for the tokens from position `start` on. Raise LinkError if others were
+        expected."""
         if start != 1 + len(self._entries):
             raise LinkError(
                 f"the engine sent a prompt's log-probabilities from {start}, twice or out of order"
@@ -38,7 +39,7 @@ class PromptLogprobs:
         self._entries += entries
 
     def lose(self) -> None:
-        """The engine died: unless they are whole, the next one computes all of them again."""
+        """Drop them unless they are whole: the engine died, and the next one computes all of them again."""
         if not self.whole:
             self._entries.clear()
 

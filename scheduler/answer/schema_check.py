@@ -35,7 +35,7 @@ class StepBudget:
         self.left = steps
 
     def spend(self, steps: int = 1) -> None:
-        """Raise StepsExhausted, and on every later call."""
+        """Spend steps. Raise StepsExhausted when none are left, and on every later call."""
         self.left -= steps
         if self.left < 0:
             raise StepsExhausted
@@ -177,7 +177,8 @@ _IS_TYPE: dict[str, Callable[[Any], bool]] = {
 
 
 def _may_equal(value: Any, wanted: Any) -> bool:
-    """Containers compare by type only: a full comparison takes time proportional to their size."""
+    """Return whether the values may be equal. Containers compare by type only: a full comparison takes time
+    proportional to their size."""
     if isinstance(value, dict | list):
         return isinstance(wanted, dict if isinstance(value, dict) else list)
     if isinstance(value, bool) or isinstance(wanted, bool):

@@ -74,11 +74,11 @@ class Splitter(Protocol):
         ...
 
     def finish(self) -> str:
-        """Yield the held back rest of the current section at the end of the text."""
+        """Return the held back rest of the current section at the end of the text."""
         ...
 
     def reopen(self, section: Section) -> None:
-        """The section just opened continues `section` instead. Only directly after an Opened."""
+        """Continue `section` in place of the section just opened. Call it only directly after an Opened."""
         ...
 
 

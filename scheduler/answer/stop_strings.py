@@ -12,10 +12,10 @@ from functools import lru_cache
 
 
 class TextState:
-    """A state of reading a text: the longest text before it with which a wanted string begins.
+    """A state of reading a text: the longest suffix of what was read that begins a wanted string.
 
-    `depth`: its length; `longer`: whether a wanted string is longer. `match`: the longest wanted string that
-    ends here. `shorter`: the state of the next shorter such text."""
+    `depth`: the suffix's length; `longer`: whether a wanted string goes on after it. `match`: the longest
+    wanted string that ends here. `shorter`: the state of the next shorter such suffix."""
 
     __slots__ = ("depth", "following", "high", "longer", "low", "match", "shorter")
 
@@ -29,7 +29,7 @@ class TextState:
 
 class WantedStrings:
     """Strings to look for at once, at a cost that depends neither on their number nor on their length (Aho
-    and Corasick). Places are made where a text goes: 64 strings of 256 characters have 16,000 of them."""
+    and Corasick). States are made when a text reaches them: 64 strings of 256 characters have 16,000."""
 
     def __init__(self, wanted: Sequence[str]) -> None:
         self._wanted = sorted(set(wanted) - {""})
@@ -38,7 +38,7 @@ class WantedStrings:
         self.start = TextState(0, len(self._wanted), 0, None, None)
 
     def step(self, state: TextState, character: str) -> TextState:
-        """Return the state one character on."""
+        """Return the state after one more character."""
         start = self.start
         while True:
             if (found := state.following.get(character)) is not None:
@@ -64,8 +64,8 @@ class WantedStrings:
         return made
 
     def beginning(self, state: TextState) -> TextState:
-        """Return the state of the longest text up to here that is a part of a wanted string and not all of
-        it."""
+        """Return the state of the longest suffix of what was read that begins a wanted string and is not all
+        of it."""
         while not state.longer and state is not self.start:
             state = state.shorter
         return state
@@ -83,9 +83,9 @@ class StopStrings:
         self.matched: str | None = None
 
     def feed(self, text: str, *, may_end: bool = True) -> str:
-        """Return the text that cannot be part of a stop string. After a match: the text before it, with it if
-        it is `included`; `matched` is set, and nothing may be fed any more. Without `may_end` no stop string
-        ends in `text`, but one may begin."""
+        """Return the text that cannot be part of a stop string. After a match, return the text before the
+        stop string, and the stop string too if it is `included`; `matched` is then set, and nothing more may
+        be fed. Without `may_end` no stop string ends in `text`, but one may begin."""
         assert self.matched is None, "text after the stop string"
         if not self._stops.longest:
             return text
@@ -114,8 +114,8 @@ def _marks(wanted: tuple[str, ...]) -> WantedStrings:
 
 
 def possible_beginning(text: str, marks: Sequence[str]) -> int:
-    """Length of the longest suffix of `text` that is a proper prefix of one of `marks`, which are a
-    dialect's: what is found out about them is kept."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of one of `marks`. These are
+    a dialect's, so what is computed of them is cached."""
     wanted = _marks(tuple(marks))
     state = wanted.start
     for character in text[max(0, len(text) - wanted.longest + 1) :]:

@@ -27,12 +27,12 @@ class TokenSpans:
         """The offset of its end and the tokens, for each run of tokens with common text."""
 
     def add(self, token_id: int, logprobs: LogprobsOut, characters: int) -> None:
-        """The next token, which added `characters` to the decoded text."""
+        """Add the next token, with which the decoded text grew by `characters`."""
         self._waiting.append(self.spelled(token_id, logprobs))
         self.add_text(characters)
 
     def spelled(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs:
-        """Return a token that comes next."""
+        """Return the record of a token that begins at the end of the decoded text."""
         return TokenLogprobs.of(token_id, logprobs.chosen, logprobs.top, self._token_bytes, self._characters)
 
     def add_text(self, characters: int) -> None:

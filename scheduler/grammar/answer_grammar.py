@@ -30,8 +30,8 @@ from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import ANY_OBJECT, JsonText
 
 HoldCalls: TypeAlias = Literal["auto", "strict", "off"]
-"""Whose calls are held to their schema where the model chooses whether to call: all, those of requests with a
-strict tool, or none."""
+"""Which requests' calls are constrained to the tools' schemas where the model chooses whether to call:
+"auto": all, "strict": those with a strict tool, "off": none."""
 
 
 class AnswerGrammars:
@@ -136,12 +136,13 @@ class AnswerGrammars:
 
 _TOO_LARGE = f"it is larger than {MAX_GRAMMAR_BYTES} bytes"
 _ALL_TOOLS = "tools"
-"""The place of a grammar that only the operator asked for: where it fails, there is none."""
+"""The place of a grammar that only the operator asked for: if it fails, the answer has none."""
 
 
 def _asked(request: GenerationRequest, hold_calls: HoldCalls) -> tuple[str, bool] | None:
-    """Return the request field that needs a grammar, and whether a grammar is mandatory. It is not for strict
-    tools: many clients set `strict` by default and do not expect an error."""
+    """Return the request field that needs a grammar, and whether a grammar is mandatory, or None if no field
+    needs one. It is not mandatory for strict tools: many clients set `strict` by default and do not expect an
+    error."""
     prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
     if prompt is not None and prompt.tool_choice is ToolChoice.REQUIRED:
         return "tool_choice", True
@@ -232,7 +233,7 @@ class _Draft:
             return None
 
     def _harmony_text(self, calls: str) -> str:
-        """Messages to the user before a call, or the final one."""
+        """Return the rule of messages to the user, then a call or the final message."""
         literal = self.vocabulary.literal
         ended = f"TEXT {literal('<|end|><|start|>assistant')}"
         begun = " | ".join(

@@ -69,7 +69,7 @@ def _size(grammar: str, complaint: str | None) -> int:
 
 
 class GrammarTexts:
-    """Grammars by what they were made of, the least recently used evicted first. Thread-safe."""
+    """Grammars by the key of what they were made from, the least recently used evicted first. Thread-safe."""
 
     def __init__(self, max_entries: int = MAX_TEXTS, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries

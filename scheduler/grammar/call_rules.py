@@ -29,9 +29,10 @@ from scheduler.grammar.value_rules import BracedNotation, Complaint, JsonNotatio
 from scheduler.request import Tool
 
 MAX_CALLS = 16
-"""The bound in one answer: otherwise a weak model that must call a tool would call until max_tokens."""
+"""Bound on the calls of one answer: otherwise a weak model that must call a tool would call until
+max_tokens."""
 MAX_FREE_PARAMETERS = 16
-"""The bound in a call of a tool that declares no parameters and allows any."""
+"""Bound on the parameters in a call of a tool that declares none and allows any."""
 
 
 class CallRules:
@@ -62,7 +63,7 @@ class CallRules:
         return f"{empty_text} {self._book.literal(self._mark)} marked {self._trails()}"
 
     def text_with_calls(self, tools: Sequence[Tool], *, several: bool) -> str:
-        """Return the rule of any text with calls in it, each of them held from its mark on. Raise
+        """Return the rule of any text with calls in it, each of them constrained from its mark on. Raise
         Inexpressible."""
         self._write(tools, several=several and bool(self._dialect.opening))
         free = text_without((self._mark,))
@@ -75,7 +76,7 @@ class CallRules:
         return f"({marked})* {text}?" if several else f"({marked} | {text}?)"
 
     def _write(self, tools: Sequence[Tool], *, several: bool) -> None:
-        """The rule `marked`: the calls, without the mark with which they begin."""
+        """Add the rule `marked`: the calls, without the mark with which they begin."""
         dialect, literal = self._dialect, self._book.literal
         for number, tool in enumerate(tools):
             self._book.add(f"call_{number}: {self._call(number, tool)}")
@@ -88,8 +89,8 @@ class CallRules:
 
     def _trails(self) -> str:
         """Return what may stand after the last call. Where a newline separates calls, a model that is not
-        used to calls ends its lines with one too, or with two. Were it allowed to begin another call only, it
-        would have to: SmolLM2-135M then called until MAX_CALLS."""
+        used to calls ends its lines with one too, or with two. If a newline could only be followed by another
+        call, the model would have to make one: SmolLM2-135M then called until MAX_CALLS."""
         newline = "\n" in self._dialect.separators
         ends = ("", "\n", "\n\n") if newline else ("",)
         return _choice(self._book.literal, [trail + end for trail in self._dialect.trails for end in ends])
@@ -325,7 +326,7 @@ class _TaggedRules:
 
 
 def _only_names(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema for a tool that has none: parameters of these names, with any value."""
+    """Return a schema to use in place of an unreadable one: parameters of the same names, with any value."""
     properties = schema.get("properties")
     return {"properties": dict.fromkeys(properties, True) if isinstance(properties, dict) else {}}
 
@@ -337,7 +338,7 @@ def _is_read_exactly(schema: Any, forms: Sequence[Form]) -> bool:
 
 
 def _choice(literal: Callable[[str], str], texts: Sequence[str]) -> str:
-    """Return one of these texts; an empty one makes the rest optional."""
+    """Return the rule of one of these texts; an empty one makes the rest optional."""
     written = [literal(text) for text in texts if text]
     if not written:
         return ""

@@ -1,6 +1,6 @@
 """Parts of an answer's grammar for llguidance, each checked by itself so that an error names its field.
 
-Of an invalid JSON schema the error is located, for the client's message.
+In an invalid JSON schema the place of the error is looked for, to name it in the client's message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Parts:
 
     def __init__(self, verdict: Callable[[str], str | None]) -> None:
         self.verdict = verdict
-        """The error of a grammar, or None. `Verdicts.of` or `Verdicts.known`."""
+        """Returns the error of a grammar, or None if it has none. It is `Verdicts.of` or `Verdicts.known`."""
 
     def complaint(self, part: dict[str, Any]) -> str | None:
         """Return the error of one part, or None."""
@@ -138,7 +138,8 @@ def _deepest(
     complaint_of: Callable[[Any], str | None],
     has_time: Callable[[], bool],
 ) -> tuple[str, ...]:
-    """Return the path of the innermost part with the same error by itself (with the root's definitions)."""
+    """Return the path of the innermost part that has the same error when it is compiled alone, with the
+    root's definitions."""
     path: tuple[str, ...] = ()
     schema = root
     definitions = {name: root[name] for name in _DEFINITIONS if name in root}
@@ -155,7 +156,8 @@ def _deepest(
 
 
 def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Return the direct subschemas, definitions first: a reference to a bad one is not the fault."""
+    """Yield path and content of the direct subschemas, definitions first: the fault is in a bad definition,
+    not in a reference to it."""
     for keyword in _NAMED:
         inside = schema.get(keyword)
         if isinstance(inside, dict):

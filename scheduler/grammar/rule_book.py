@@ -24,7 +24,7 @@ class RuleBook:
         return self.vocabulary.literal(text) or NOTHING
 
     def add(self, line: str) -> None:
-        """A rule with a name of its own."""
+        """Add a rule that has a name of its own."""
         self._lines.append(line)
 
     def terminal(self, pattern: str) -> str:
@@ -42,15 +42,16 @@ class RuleBook:
         try:
             self._lines.append(f"{name}: {body()}")
         except Exception:
-            # What was written inside may name it: a rule that no text ends.
+            # Rules that were written inside may name it: let it match no text.
             self._lines.append(f"{name}: {name}")
             del self._names[key]
             raise
         return name
 
     def ended_by(self, pattern: str, closing: str) -> str:
-        """Return a text that matches `pattern` and `closing` after it. What is written before a special token
-        must be in one terminal with the text: the longest terminal wins, and would swallow it."""
+        """Return the rule of a text that matches `pattern`, with `closing` after it. The part of `closing`
+        before its first special token must be in one terminal with the text: the longest terminal wins, and
+        would swallow it."""
         plain, rest = self.vocabulary.split_special(closing)
         terminal = self.terminal(f"{self.terminal(pattern)} {quoted(plain)}" if plain else pattern)
         return f"{terminal} {self.vocabulary.literal(rest)}".rstrip()

@@ -1,7 +1,7 @@
 """A JSON schema as a list of alternatives, each of one JSON type and without references or combinators.
 
-Grammars of other notations than JSON are made from these. What has no such form is a fault of a schema that
-must be kept to the letter, and left out of one that need not be.
+Grammars of other notations than JSON are made from these. A keyword that has no such form is a fault if the
+schema must be kept to the letter, and is ignored if it need not be.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _UNKNOWN = frozenset(
 )  # fmt: skip
 """Keywords that constrain a value in a way that no form has."""
 _OFF = ("not", "uniqueItems", "unevaluatedProperties", "unevaluatedItems", "additionalItems")
-"""Say nothing where they are false, or nothing about what is written: only declared members are."""
+"""Keywords that may be ignored where they are false: there they constrain nothing, or only members that are
+not declared, which are never written."""
 _LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems")
 _MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems")
 
@@ -55,7 +56,8 @@ class Inexpressible(Exception):
 
 
 class CannotWrite(Inexpressible):
-    """The dialect itself has no way to write it: where it need not be written, it is left out."""
+    """A part that the dialect has no way to write: where it is optional, it is left out, also of a strict
+    schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,14 @@ class SchemaForms:
     """The forms of one tool's schema and of its parts."""
 
     def __init__(self, root: Mapping[str, Any], *, strict: bool) -> None:
-        """`strict`: keywords without a form are faults; else they are ignored."""
+        """`strict`: whether keywords without a form are faults; otherwise they are ignored."""
         self.root = root
         self.strict = strict
         self._budget = StepBudget(MOST_STEPS)
         self._check = SchemaCheck(root, self._budget)
 
     def of(self, schema: Any, path: Path) -> list[Form]:
-        """Empty if nothing fits. Raise Inexpressible."""
+        """Return the forms of `schema`; none if no value fits it. Raise Inexpressible."""
         try:
             found = [form for one in self._expanded(schema, path, ()) for form in _typed(one, path)]
         except StepsExhausted:
@@ -193,7 +195,7 @@ class SchemaForms:
                 case "enum":
                     merged[keyword] = value if before is value else self._common(value, before)
                     if not merged[keyword]:
-                        # An empty list would say nothing.
+                        # An empty list would count as no constraint.
                         return None
                 case _ if self._same(before, value):
                     merged[keyword] = value
@@ -263,17 +265,17 @@ def value_key(value: Any, budget: StepBudget) -> Hashable:
 
 def same_value(one: Any, other: Any, budget: StepBudget) -> bool:
     """Return whether these JSON values are equal. Raise StepsExhausted."""
-    # Python's own comparison is fast, and says more often that they are.
+    # Python's own comparison is fast, and finds at least as many values equal.
     return one is other or (one == other and value_key(one, budget) == value_key(other, budget))
 
 
 def malformed(schema: Any, error: Exception) -> tuple[Path, str]:
-    """Return the place and the words for a schema that is none."""
+    """Return path and message of the fault that makes `schema` invalid; `error` is what reading it raised."""
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as fault:
         return tuple(str(step) for step in fault.absolute_path), str(fault.message)[:400]
-    except Exception:  # It refers to what does not resolve.
+    except Exception:  # It has a reference that does not resolve.
         pass
     return (), "it is nested too deeply" if isinstance(error, RecursionError) else "it is no JSON schema"
 
@@ -291,7 +293,7 @@ def _item(schema: dict[str, Any], place: int) -> Any:
 def _typed(schema: dict[str, Any], path: Path) -> Iterator[Form]:
     kinds = _kinds(schema["type"]) if "type" in schema else None
     if kinds is None:
-        # They say nothing about what is no object or array, but mean one.
+        # These keywords constrain objects or arrays only, but their author means that the value is one.
         kinds = frozenset(
             ("object",) if "properties" in schema else ("array",) if "items" in schema else _TYPES
         )

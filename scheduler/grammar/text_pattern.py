@@ -1,4 +1,4 @@
-"""Terminals of bare text: any text up to a mark, as far as a string's schema allows it.
+"""Terminals of bare text: any text up to a mark that a string's schema allows.
 
 No text can contain what would end it, whatever the schema allows: the dialect cannot carry that.
 """
@@ -30,7 +30,7 @@ FORMATS["date-time"] = f"{FORMATS['date']}T{FORMATS['time']}"
 
 
 def escaped(text: str) -> str:
-    """`text` in a regular expression between slashes."""
+    """Return `text` as it is written in a regular expression between slashes."""
     return "".join(
         f"\\{letter}" if letter in _SPECIAL else f"\\x{ord(letter):02x}" if letter < " " else letter
         for letter in text
@@ -38,17 +38,18 @@ def escaped(text: str) -> str:
 
 
 def text_without(ends: Sequence[str]) -> str:
-    """Return any text, and no special token: a complement alone has their bytes, too."""
+    """Return a pattern of any text without `ends`, and without special tokens: a complement alone would also
+    match their bytes."""
     return f"/{_ANY}/ & {without(ends)}"
 
 
 def without(ends: Sequence[str]) -> str:
-    """Return a conjunct: none of `ends` occurs."""
+    """Return the conjunct that none of `ends` occurs."""
     return f"~/{_ANY}({'|'.join(map(escaped, ends))}){_ANY}/" if ends else f"/{_ANY}/"
 
 
 def lacking(end: str) -> str:
-    """Return a pattern of a JSON schema: the texts in which `end` does not occur. Patterns know no
+    """Return a JSON schema's pattern of the texts in which `end` does not occur. Such patterns have no
     complement, so it is spelled out, up to where the mark's first character occurs in it again."""
     again = end.find(end[0], 1)
     first, *others = map(escaped, end if again < 0 else end[:again])
@@ -113,7 +114,7 @@ def is_free(form: Form) -> bool:
 
 
 def _searched(pattern: str) -> str:
-    """JSON schema searches for a pattern anywhere in a text."""
+    """Return the pattern of whole texts: JSON schema searches for a pattern anywhere in a text."""
     start, end = pattern.startswith("^"), _ends_anchored(pattern)
     inner = pattern[int(start) : len(pattern) - int(end)]
     body = regex_to_lark(f"(?:{inner})", _ASCII)
@@ -151,7 +152,7 @@ def _has_plain_anchors(pattern: str) -> bool:
 
 
 def length_bounds(schema: dict[str, Any]) -> str:
-    """Return the repetition of a string's characters."""
+    """Return the quantifier for a string's characters."""
     most = schema.get("maxLength")
     least = int(schema.get("minLength", 0))
     return "*" if not least and most is None else f"{{{least},{'' if most is None else int(most)}}}"

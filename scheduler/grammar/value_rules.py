@@ -61,7 +61,7 @@ class JsonNotation:
     complaint: Complaint
     gap: str
     strict: bool
-    """Whether a pattern that cannot be used is a fault; else it is ignored."""
+    """Whether a pattern that cannot be used is a fault; otherwise it is ignored."""
     name: str = "json"
     nests: bool = True
     order: Order = Order.DECLARED
@@ -94,7 +94,7 @@ class JsonNotation:
 
 @dataclass(slots=True)
 class BracedNotation:
-    """Gemma's: names without quotes, strings between marks, no white space."""
+    """Gemma's notation: names without quotes, strings between marks, no white space."""
 
     book: RuleBook
     form: Braced
@@ -232,7 +232,7 @@ class ValueRules:
         prefix = places if isinstance(places, list) else []
         least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
         if prefix:
-            # As many as are named: more would be allowed, fewer only by `minItems`.
+            # Write all named items, though the schema would also allow more, or fewer down to `minItems`.
             length = len(prefix) if most is None else min(len(prefix), int(most))
             if least > length:
                 self._forms.fault((*form.path, "minItems"), "it needs more items than 'prefixItems' names")
@@ -262,7 +262,7 @@ class ValueRules:
         return f'"{{" {gap} {self.listed(form, self._notation.key)} {gap} "}}"'
 
     def listed(self, form: Form, key_of: Callable[[str], str | None], comma: str = ",") -> str:
-        """Return an object's declared members, without what stands around them. `key_of`: as
+        """Return the rule of an object's declared members, without its braces. `key_of` is like
         `Notation.key`."""
         rules: list[tuple[str, bool]] = []
         for name, schema, required in self.members(form):
@@ -278,8 +278,8 @@ class ValueRules:
         return self._in_order(rules, f"{quoted(comma)} {self._notation.gap if comma == ',' else ''}")
 
     def _in_order(self, rules: Sequence[tuple[str, bool]], comma: str) -> str:
-        """Return members in this order with commas between them; those that are not required may be left
-        out."""
+        """Return the rule of members in this order with commas between them; those that are not required may
+        be left out."""
         first, more = NOTHING, NOTHING
         is_last = True
         for rule, required in reversed(rules):
@@ -304,7 +304,7 @@ class ValueRules:
 
 
 def gap_rule(book: RuleBook, schema: Any) -> str:
-    """Return what a pretty-printer writes between JSON tokens."""
+    """Return the rule of what a pretty-printer writes between JSON tokens."""
     return f"{book.terminal('/' + json_options(schema)['whitespace_pattern'] + '/')}?"
 
 

@@ -35,7 +35,8 @@ class GrammarVocabulary:
         return any(text.startswith(token) for token in self._special)
 
     def literal(self, text: str) -> str:
-        """`text` in a rule, with special tokens by their ids: the model does not write them as text."""
+        """Return `text` as it is written in a rule, with special tokens by their ids: the model does not
+        write them as text."""
         if not text:
             return ""
         parts = [text] if self._split is None else self._split.split(text)
@@ -44,7 +45,7 @@ class GrammarVocabulary:
         )
 
     def split_special(self, text: str) -> tuple[str, str]:
-        """`text` up to its first special token, and the rest."""
+        """Return `text` up to its first special token, and the rest."""
         found = None if self._split is None else self._split.search(text)
         return (text, "") if found is None else (text[: found.start()], text[found.start() :])
 

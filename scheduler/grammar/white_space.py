@@ -1,9 +1,10 @@
 """White space between the JSON tokens of an answer.
 
-Models that are held to a schema fall into white space: a gap that allows much of it takes much of it, until
-`max_tokens`. So a gap holds what a pretty-printer writes there, and no more: one space, or one newline and
-its indentation. A regular expression does not know how deep it stands, so the bound on the indentation is
-the schema's: the deepest value that it declares. Four blanks a level are the widest indentation in use.
+Models that are held to a schema tend to write white space without end: where a gap allows much of it, they
+write much of it, until `max_tokens`. So a gap holds what a pretty-printer writes there, and no more: one
+space, or one newline and its indentation. A regular expression does not know how deep it stands, so the bound
+on the indentation is the schema's: the deepest value that it declares. Four blanks a level are the widest
+indentation in use.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def white_space_fault(asked: WhiteSpace, verdict: Callable[[dict[str, Any]], str
     """Return what is wrong with a client's pattern, or None. `verdict`: the error of a part of a grammar."""
     if not asked.regex:
         return None
-    # The texts that match it and are no white space of JSON: there must be none.
+    # This pattern matches texts that are not white space of JSON: none of them may match the client's.
     other = r"(?s:.*)[^ \t\r\n](?s:.*)"
     error = verdict(
         {"lark_grammar": f"start: OTHER\nOTHER: /{other}/ & /{regex_to_lark(asked.regex, '')}/\n"}
@@ -89,12 +90,13 @@ class _Levels:
     def _of_reference(self, reference: Any, step: int) -> int:
         name = str(reference)
         if name not in self._referred:
-            self._referred[name] = MAX_LEVELS  # What it is, if it refers to itself.
+            self._referred[name] = MAX_LEVELS  # The value for a reference to itself.
             self._referred[name] = self.of(self._resolved(name), step)
         return self._referred[name]
 
     def _resolved(self, reference: str) -> Any:
-        """True, which allows anything, for what is not in this schema: the library decides about it."""
+        """Return the target of a reference; for one that is not in this schema, True, which allows anything:
+        the library decides about it."""
         start, *path = reference.split("/")
         found = self._root
         for escaped in path:

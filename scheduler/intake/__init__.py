@@ -1,1 +1,1 @@
-"""The stages before the engine: admission, the queue, deadlines, the dispatcher."""
+"""The stages before the engine: admission, the queue, deadlines."""

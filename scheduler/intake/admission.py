@@ -62,8 +62,9 @@ class Admission:
     def preparing(
         self, request: GenerationRequest, now: float, engine_room: int, requests: int = 1
     ) -> Iterator[None]:
-        """Around tokenizing and grammar compilation. The request counts as waiting, so the queue's bounds
-        also bound this work; as many requests as the engine has room for do not count.
+        """Check a request, and count it as waiting while its prompt is tokenized and its grammar compiled, so
+        that the queue's bounds also bound this work; as many requests as the engine has room for do not
+        count.
 
         Raise what `check` does.
         """
@@ -114,7 +115,7 @@ class Admission:
         waits: bool,
         requests: int = 1,
     ) -> None:
-        """All checks, for a prompt of known length. `waits`: the engine has no room, so the request would
+        """Run all checks, for a prompt of known length. `waits`: the engine has no room, so the request would
         queue.
 
         Raise what `check` does, and DeadlineUnmeetable.
@@ -130,7 +131,8 @@ class Admission:
             self._check_deadline(request, deadline, now, waits, requests)
 
     def unblock_seconds(self, now: float) -> float:
-        """Return when to retry: a whole number of seconds, a guess if the end of the block is not known."""
+        """Return in how many seconds to retry: a whole number, or a guess if the end of the block is not
+        known."""
         left = self._blocked_until - now
         return float(max(1, math.ceil(left))) if math.isfinite(left) else _BLOCKED_RETRY_SECONDS
 
@@ -164,6 +166,6 @@ class Admission:
             )
 
     def retry_seconds(self, now: float) -> float:
-        """Return when there will be room for another request."""
+        """Return in how many seconds there will be room for another request."""
         # After an eighth of the queue: a client that retries then finds room, not a race for one place.
         return self.rate.seconds_until(max(1, len(self._queue) // 8), now)

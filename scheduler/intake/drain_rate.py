@@ -74,7 +74,7 @@ class DrainRate:
         return 0.0 if self._since is None else min(now - self._since, _LONGEST_RETRY_SECONDS)
 
     def per_second(self, now: float) -> float | None:
-        """None until there is a measurement."""
+        """Return the departures per second, or None until they are measured."""
         return 1.0 / max(self.gap_seconds(now), 1e-6) if self.is_known else None
 
     def seconds_until(self, departures: int, now: float) -> float:

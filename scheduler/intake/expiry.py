@@ -1,5 +1,5 @@
-"""The deadline of each request, the earliest limit that applies to its state, and the task that waits for the
-next one.
+"""The deadline of each request, which is the earliest of the limits that apply in its state, and the task
+that waits for the next deadline.
 
 `Deadlines` is pure: `now` is an argument. The time that the machine sleeps counts: the heap is in continuous
 time (`scheduler/intake/system_sleep.py`), all times outside are trio's clock.
@@ -62,13 +62,15 @@ class Deadlines:
             heapq.heapify(self._heap)
 
     def woke(self) -> None:
-        """A sleep was noticed. What came after it and before now was watched as if it had slept, too."""
+        """Set all deadlines again after a sleep was noticed: requests that came after it and before now would
+        expire as if they had slept through it, too."""
         for _, _, record in list(self._watched.values()):
             self.watch(record)
 
     @property
     def next_at(self) -> float:
-        """If the machine does not sleep. Infinity if nothing is watched."""
+        """Return when the next deadline passes if the machine does not sleep; infinity if nothing is
+        watched."""
         while self._heap and not self._is_current(*self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] - self._sleep.total_seconds if self._heap else math.inf
@@ -99,7 +101,7 @@ class Deadlines:
         return limits
 
     def _after(self, start: float, seconds: float) -> float:
-        """Return when they will have passed, in continuous time."""
+        """Return when `seconds` after `start` will have passed, in continuous time."""
         return start + seconds + self._sleep.before(start)
 
 

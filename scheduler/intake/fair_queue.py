@@ -155,14 +155,14 @@ class FairQueue:
         return ticket
 
     def remove(self, request_id: int, now: float) -> Ticket | None:
-        """Remove a request from any position; None if it is not here."""
+        """Remove a request from any position and return it; None if it is not here."""
         ticket = self._tickets.pop(request_id, None)
         if ticket is not None:
             self._bands[ticket.priority].remove(ticket, now)
         return ticket
 
     def observe(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """What a dispatched request has cost until now."""
+        """Charge a dispatched request for what it has cost until now beyond its estimate."""
         before = ticket.charged_tokens
         self._bands[ticket.priority].ledger.observe(ticket, uncached_tokens, output_tokens, now)
         if beyond := ticket.charged_tokens - before:

@@ -119,7 +119,7 @@ class FlowLevel(Generic[_F]):
         yield from self._flows.items()
 
     def add(self, name: str, flow: _F) -> None:
-        """`flow.waiting_since` is not before that of any flow here."""
+        """Add a flow whose `waiting_since` is not before that of any flow here."""
         self._flows[name] = flow
 
     def serve_next(self, patience_seconds: float, now: float) -> tuple[_F, Contenders]:
@@ -148,7 +148,7 @@ class FlowLevel(Generic[_F]):
         return ahead
 
     def _ranks(self, patience_seconds: float, now: float) -> list[float]:
-        """Return the rank of a flow; the lowest is served next, of equals the first."""
+        """Return the rank of each flow, in their order; the lowest is served next, of equals the first."""
         ranks = self._services()
         for index, flow in enumerate(self._flows.values()):
             if now - flow.waiting_since < patience_seconds:

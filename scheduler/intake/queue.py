@@ -41,7 +41,7 @@ class IntakeQueue:
 
     @property
     def room(self) -> int:
-        """Return how many more may enter."""
+        """Return how many more requests may enter."""
         return self._config.max_queue - len(self._waiting)
 
     @property
@@ -52,7 +52,7 @@ class IntakeQueue:
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of all waiting requests."""
+        """Return the prompt tokens of all waiting requests."""
         return self._prompt_tokens
 
     @property
@@ -83,8 +83,8 @@ class IntakeQueue:
         return None if limit is None else limit - self.waiting_of(tenant)
 
     def has_token_room(self, prompt_tokens: int) -> bool:
-        """Return whether this many may enter. An empty queue takes any prompt: a bound below the model's
-        context must not exclude long prompts forever."""
+        """Return whether this many prompt tokens may enter. An empty queue takes any prompt: a bound below
+        the model's context must not exclude long prompts forever."""
         limit = self._config.max_queued_tokens
         return limit is None or not self._waiting or self._prompt_tokens + prompt_tokens <= limit
 
@@ -118,7 +118,7 @@ class IntakeQueue:
         return self._take_out(ticket)
 
     def remove(self, request_id: int, now: float) -> StreamRecord | None:
-        """Remove a request from any position; None if it is not here."""
+        """Remove a request from any position and return it; None if it is not here."""
         ticket = self._fair.remove(request_id, now)
         return None if ticket is None else self._take_out(ticket)
 
@@ -156,7 +156,7 @@ class IntakeQueue:
             self._output_tokens += weight * (record.output_tokens - self._output_tokens)
 
     def on_charge(self, charged: Charge) -> None:
-        """Call this with every charge to a tenant."""
+        """Call `charged` with every charge to a tenant."""
         self._fair.on_charge = charged
 
     def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
@@ -179,12 +179,12 @@ class IntakeQueue:
 
     @property
     def oldest_at(self) -> float | None:
-        """Return when the oldest request came; None if none waits."""
+        """Return when the oldest waiting request was queued; None if none waits."""
         # Insertion order is arrival order.
         return next((record.queued_at for record in self._waiting.values()), None)
 
     def oldest_seconds(self, now: float) -> float:
-        """Wait of the oldest request; 0 if none waits."""
+        """Return how long the oldest request has waited; 0 if none waits."""
         return 0.0 if (oldest_at := self.oldest_at) is None else now - oldest_at
 
     def statistics(self, now: float) -> QueueStatistics:

@@ -58,7 +58,7 @@ class Ticket:
 
 @dataclass(slots=True)
 class Account:
-    """Service attained by one tenant or session, in scaled tokens, and its numbers of requests.
+    """Service attained by one tenant or session, in scaled tokens, and how many of its requests wait and run.
     `virtual_time` is that of its own sessions, in the same unit."""
 
     service: float = 0.0
@@ -120,13 +120,13 @@ class ServiceLedger:
         return tenant, session
 
     def leave(self, ticket: Ticket, now: float) -> None:
-        """It leaves the queue unserved."""
+        """Take note that a request leaves the queue unserved."""
         for account in self._accounts(ticket):
             account.waiting -= 1
         self._forget_idle(ticket, now)
 
     def dispatch(self, ticket: Ticket, tenants: Contenders, sessions: Contenders, now: float) -> None:
-        """It goes to the engine and is charged its expected cost. `tenants` and `sessions` are those from
+        """Charge a request that goes to the engine its expected cost. `tenants` and `sessions` are those from
         which it was chosen, before the charge."""
         tenant, session = self._accounts(ticket)
         tokens = self.cost(ticket.uncached_tokens, ticket.output_tokens)
@@ -142,8 +142,8 @@ class ServiceLedger:
         ticket.charged_at, ticket.charged_tokens = now, tokens
 
     def observe(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """The actual cost until now. Cost beyond the estimate is charged immediately; an overestimate is
-        refunded by `charge_actual` only."""
+        """Take the actual cost until now. Cost beyond the estimate is charged immediately; only
+        `charge_actual` refunds an overestimate."""
         beyond = self.cost(uncached_tokens, output_tokens) - ticket.charged_tokens
         if beyond > 0:
             self._rebase(now)
@@ -152,7 +152,8 @@ class ServiceLedger:
                 account.service += beyond * self._scale(now)
 
     def charge_actual(self, ticket: Ticket, uncached_tokens: int, output_tokens: int, now: float) -> None:
-        """It has left the engine; the arguments are its final cost."""
+        """Replace the estimate by the final cost, which the arguments are: the request has left the
+        engine."""
         self.observe(ticket, uncached_tokens, output_tokens, now)
         # Only the estimate can exceed the cost, and it was charged on the scale of `charged_at`.
         refund = ticket.charged_tokens - self.cost(uncached_tokens, output_tokens)
@@ -162,12 +163,12 @@ class ServiceLedger:
         self._forget_idle(ticket, now)
 
     def charge_elsewhere(self, tenant: str, tokens: float, at: float, now: float) -> None:
-        """Charge (negative: refund) a tenant for service outside this ledger, as of `at`; no session of
-        it."""
+        """Charge a tenant, and none of its sessions, for service outside this ledger, as of `at`; negative
+        `tokens` are a refund."""
         self._rebase(max(now, at))
         account = self._root.sessions.setdefault(tenant, Account())
         if tokens > 0:
-            # Idle, it is lifted first: on its next arrival virtual time would swallow the charge.
+            # Lift an idle tenant first: otherwise the lift on its next arrival would swallow the charge.
             account.service = _lifted(account, self._root)
         account.service += tokens * self._scale(at)
         if not account.sessions:

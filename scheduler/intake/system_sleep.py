@@ -20,7 +20,7 @@ _LEAST_SECONDS = 1.0
 """Shorter differences are those between two readings of two clocks."""
 _LOOK_SECONDS = 1.0
 _MOST_SLEEPS = 64
-"""A request that is older than these does not count the time of those before them."""
+"""Bound on the sleeps that are remembered. No deadline counts earlier ones, even if its request is older."""
 # Apple's CLOCK_MONOTONIC_RAW is mach_continuous_time; Linux's stands still, as CLOCK_MONOTONIC does there.
 if sys.platform == "darwin":
     _CONTINUOUS_CLOCK = time.CLOCK_MONOTONIC_RAW
@@ -34,7 +34,7 @@ def continuous_seconds() -> float:
 
 
 class SleepTime:
-    """Pure: both clocks are arguments. `running` is trio's."""
+    """How long the machine has slept, and when. Pure: both clocks are arguments; `running` is trio's."""
 
     def __init__(self) -> None:
         self._difference: float | None = None

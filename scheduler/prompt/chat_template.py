@@ -28,7 +28,8 @@ def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
 
 def _render(tokenizer: Any, prompt: ChatPrompt) -> str:
     """Render the messages as sent or, if the template raises, in the order that every template accepts, or
-    without the role that some do not have. What none of these makes acceptable fails as it was sent."""
+    without the system role, which some templates do not have. If all of these raise, raise the error for the
+    messages as sent."""
     options = {**_reasoning_options(prompt.reasoning), **prompt.template_options}
 
     def rendered(messages: Sequence[Message]) -> str:
@@ -65,7 +66,8 @@ def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
 
 
 def _run(program: Callable[..., str], prompt: ChatPrompt) -> str:
-    """mlx-lm's programs reject unknown options, and take a call's arguments as JSON text."""
+    """Render with one of mlx-lm's programs, which reject unknown options and take a call's arguments as JSON
+    text."""
     options: dict[str, Any] = {"enable_thinking": prompt.reasoning.enabled is not False}
     return program(
         [_with_json_arguments(message) for message in prompt.messages],
@@ -113,8 +115,8 @@ def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def without_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the system message, if there is one, at the beginning of the user's first: Gemma 2's template
-    has no such role."""
+    """Return the messages with the system message, if there is one, moved to the beginning of the first user
+    message: Gemma 2's template has no system role."""
     if not messages or messages[0]["role"] != "system":
         return messages
     system, *rest = messages

@@ -36,7 +36,7 @@ _SWITCHES: dict[str, str] = {
 _ROLE = re.compile(r"""['"](query|document)['"]""")
 """A role as a string of a template; Qwen3's own has a variable `last_query_index`."""
 _TWO_WAY_TYPES = ("gemma3_text",)
-"""The types of models in which the engine can let each token attend to those behind it, too."""
+"""The types of models in which the engine can let each token attend to those after it, too."""
 _ACTIVATIONS = ("Identity", "Tanh")
 
 _INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
@@ -73,9 +73,9 @@ class Embedder:
     def pair(self, query: str, document: str, instruction: str | None = None) -> Prompt:
         """Return the prompt in which a reranker reads a query and a document.
 
-        It is by the model's chat template where that has the roles query and document (as
-        sentence-transformers 5.4 writes them), with its default instruction as the system's message; else as
-        Qwen3-Reranker's model card has it. Without `instruction`, the model's own is used.
+        The model's chat template writes it if that has the roles query and document (as sentence-transformers
+        5.4 writes them), with the instruction as the system message; otherwise it has the form of
+        Qwen3-Reranker's model card. Without `instruction`, the model's own is used.
         """
         instruction = self.default_prompt if instruction is None else instruction
         if not self.has_roles:
@@ -228,7 +228,7 @@ def _dimensions(path: Path, config: Mapping[str, Any], pooler: Pooler) -> int:
 
 
 def _matryoshka(config: Mapping[str, Any]) -> tuple[int, ...] | bool:
-    """Return config.json's value, as vLLM does."""
+    """Return how vectors can be cut, by config.json's fields, as vLLM reads them."""
     given = tuple(int(size) for size in config.get("matryoshka_dimensions") or ())
     return given or bool(config.get("is_matryoshka"))
 

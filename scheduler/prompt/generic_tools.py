@@ -49,8 +49,8 @@ def has_system_turn(render: Renderer) -> bool:
 
 
 def rewritten(prompt: ChatPrompt, *, system_turn: bool) -> ChatPrompt:
-    """`prompt` without tools, calls and results, which are text of its messages; unchanged if it has none.
-    `system_turn`: `has_system_turn` of the template."""
+    """Return `prompt` with its tools, calls and results written as text of its messages; unchanged if it has
+    none. `system_turn`: `has_system_turn` of the template."""
     messages, tools = prompt.messages, prompt.offered_tools
     if not tools and not any(message["role"] == "tool" or message.get("tool_calls") for message in messages):
         return prompt

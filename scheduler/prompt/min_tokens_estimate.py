@@ -63,7 +63,7 @@ def fewest_tokens(text: str, longest: int) -> int:
 
 
 def _parts(component: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Return a component and, of a sequence, all its parts."""
+    """Yield a component and, if it is a sequence, all its parts."""
     if component is None:
         return
     yield component

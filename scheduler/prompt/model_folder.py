@@ -35,7 +35,7 @@ class ModelFolder:
 
     path: Path
     vocabulary: int
-    """0: not configured; mlx-lm then has a default for the architecture."""
+    """The number of token ids; 0 if it is not configured (mlx-lm then has a default for the architecture)."""
     context_tokens: int
     """Longest sequence that the model supports; 32768 if it is not configured."""
     eos_token_ids: frozenset[int]

@@ -22,7 +22,7 @@ class Lane(Enum):
     LARGE = auto()
     """The same for inputs that take hundreds of megabytes of memory: one at a time."""
     ANSWER = auto()
-    """Reading what is long of an answer: one at a time."""
+    """Reading a part of an answer that takes long: one at a time."""
     GRAMMAR = auto()
     """Compiling a grammar that is not cached: one per tenant at a time."""
 
@@ -39,7 +39,7 @@ class Offload(Protocol):
 
 
 class PreparationOffLoop:
-    """`Preparation`, each part in its lane."""
+    """Runs each part of `Preparation` in its lane."""
 
     def __init__(self, preparation: Preparation, offload: Offload) -> None:
         self._preparation = preparation
@@ -61,7 +61,7 @@ class PreparationOffLoop:
         return await self._offload(work, tenant=tenant, lane=lane)
 
     async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str) -> str:
-        """Raise InvalidRequest, of `field`."""
+        """Return the text of these ids. Raise InvalidRequest, which names `field`."""
         work = partial(self._preparation.detokenize, token_ids, field)
         return await self._offload(work, tenant=tenant)
 
@@ -97,7 +97,7 @@ def is_large(prompt: Prompt, max_values: int | None = None) -> bool | None:
 
 
 def _is_large(values: list[Any], max_values: int | None) -> bool | None:
-    """Return the same for JSON values: a string counts its length, every value at least one."""
+    """Return the same for JSON values: each value counts one character, and a string its length as well."""
     characters = seen = 0
     while values and characters <= LARGE_CHARACTERS:
         if seen == max_values:

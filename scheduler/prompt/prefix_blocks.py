@@ -1,6 +1,7 @@
 """Hashes of a prompt's leading blocks: two prompts with equal ones share a prefix.
 
-Computed once per request, in the worker thread that prepares it. The queue's `PrefixEstimate` uses them.
+Computed once per request, in the worker thread that prepares it. The `PrefixEstimate`s of the queue and of
+each engine use them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from scheduler.shared.token_ids import TokenIds
 
 BLOCK_TOKENS = 256
-"""A shorter shared prefix is no reason to reorder requests."""
+"""Tokens of a block: a shorter shared prefix is no reason to reorder requests."""
 
 
 def block_hashes(prompt: TokenIds, salt: str) -> tuple[int, ...]:

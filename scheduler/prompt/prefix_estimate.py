@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 
 MOST_BLOCKS = 65_536
-"""The bound on hashes: 16.8 million tokens, in about 8 MB."""
+"""Bound on the hashes: those of 16.8 million tokens, in about 8 MB."""
 
 
 class PrefixEstimate:
     """The hashes of the blocks of recently computed prompts, the least recently used dropped first (as
     llm-d's router does for engines that do not report their cache).
 
-    The queue has one, of all engines together: it orders requests within one session only, and
+    The queue has one for all engines together: it orders requests within one session only, and
     `charge_actual` corrects the charge made with it. Each engine has its own, for placement; the engine
     reports how much its cache holds, and `bound` drops what cannot be in it.
     """
@@ -32,7 +32,8 @@ class PrefixEstimate:
         return len(self._blocks) * BLOCK_TOKENS
 
     def cached_tokens(self, hashes: Sequence[int], prompt_tokens: int) -> int:
-        """Estimated prefix hit of a prompt with these blocks. At least one token is left to compute."""
+        """Return the estimated prefix hit of a prompt with these blocks. At least one token is left to
+        compute."""
         known = 0
         for chained in hashes:
             if chained not in self._blocks:
@@ -41,7 +42,7 @@ class PrefixEstimate:
         return min(known * BLOCK_TOKENS, prompt_tokens - 1)
 
     def computed(self, hashes: Sequence[int]) -> None:
-        """The engine has computed a prompt with these blocks, or is about to."""
+        """Add the blocks of a prompt that the engine has computed, or is about to compute."""
         # The beginning last: other prompts share it, so it must be dropped last.
         for chained in reversed(hashes):
             self._blocks[chained] = None
@@ -50,15 +51,16 @@ class PrefixEstimate:
             self._blocks.popitem(last=False)
 
     def forget(self, hashes: Sequence[int], computed_tokens: int) -> None:
-        """A prompt with these blocks was computed up to here only."""
+        """Drop the blocks of a prompt beyond `computed_tokens`: the engine did not compute them."""
         for chained in hashes[computed_tokens // BLOCK_TOKENS :]:
             self._blocks.pop(chained, None)
 
     def bound(self, tokens: int) -> None:
-        """The engine's cache holds this many."""
+        """Drop the least recently used blocks until `tokens` at most are left: the engine's cache holds no
+        more."""
         while self.tokens > tokens:
             self._blocks.popitem(last=False)
 
     def clear(self) -> None:
-        """The engine has lost its cache."""
+        """Drop all blocks: the engine has lost its cache."""
         self._blocks.clear()

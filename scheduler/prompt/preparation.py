@@ -66,9 +66,9 @@ class PreparedRequest:
     grammar: str = ""
     """The grammar of the answer; empty without one."""
     thinking: ThinkingBudget | None = None
-    """None where no reasoning can be found by its token ids."""
+    """None if reasoning cannot be found by token ids."""
     holds: tuple[tuple[int, float], ...] = ()
-    """Lengths of what to keep of the prompt, and for how many seconds."""
+    """The lengths of the prompt's beginnings to keep, each with its seconds."""
     prediction: TokenIds = field(default_factory=lambda: compact(()))
     prefix_blocks: tuple[int, ...] = ()
     """`block_hashes` of the prompt with its salt and its adapter."""
@@ -126,7 +126,8 @@ class Preparation:
         self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """`prepare_known` and `prepare_grammar`. Raise TemplateFailed, PromptTooLong, InvalidRequest."""
+        """Run `prepare_known` and, if needed, `prepare_grammar`. Raise TemplateFailed, PromptTooLong,
+        InvalidRequest."""
         prepared = self.prepare_known(request)
         return self.prepare_grammar(prepared) if isinstance(prepared, NewGrammar) else prepared
 
@@ -187,8 +188,8 @@ class Preparation:
     def _held(
         self, hold: Hold, request: GenerationRequest, prompt: TokenIds, system_tokens: int
     ) -> tuple[int, float]:
-        """Return how many tokens a hold covers, all of them where the template does not show the parts, and
-        its seconds."""
+        """Return how many tokens of the prompt a hold covers (all, if its messages alone cannot be rendered),
+        and its seconds."""
         chat, count = request.prompt, hold.messages
         if count is None or not isinstance(chat, ChatPrompt) or count >= len(chat.messages):
             return len(prompt), hold.seconds
@@ -197,12 +198,12 @@ class Preparation:
         part = replace(chat, messages=chat.messages[:count], continue_final=False)
         try:
             tokens, _ = self._token_ids(part, None, salt=request.cache_salt)
-        except SchedulerError:  # Such as of a template that wants a user's message last.
+        except SchedulerError:  # For example, the template wants a user's message last.
             return len(prompt), hold.seconds
         return common_run(prompt, 0, tokens, min(len(prompt), len(tokens))), hold.seconds
 
     def _prepare_vector(self, request: GenerationRequest) -> PreparedRequest:
-        """All of the context is the prompt's, as nothing is written."""
+        """Prepare a request for a vector: its prompt may fill the context, because no token is generated."""
         context, field = self.context_tokens, FIELDS[request.kind]
         most = truncated_length(request, context)
         whole = request.kind == "embedding"
@@ -225,8 +226,8 @@ class Preparation:
         return self._thinking.keeps(request)
 
     def tokenize(self, prompt: Prompt, salt: str = "") -> TokenIds:
-        """Return the token ids of `prompt`, in any number. As slow as `prepare`. `salt`: the caller's, of
-        requests without a salt of their own.
+        """Return the token ids of `prompt`, however many. As slow as `prepare`. `salt`: only prompts of
+        requests with the same salt share kept pieces with it.
 
         Raise TemplateFailed or InvalidRequest.
         """
@@ -239,8 +240,8 @@ class Preparation:
         return self.tokenizer.decode(token_ids)
 
     def answer_pipelines(self, prepared: PreparedRequest) -> list[AnswerPipeline]:
-        """Return a new pipeline for each choice, from its token ids to its events. They share what is found
-        out about stop strings and tools."""
+        """Return a new pipeline for each choice, from its token ids to its events. They share what is
+        computed about stop strings and tools."""
         request = prepared.request
         tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
         stops, offered = WantedStrings(request.stop), OfferedTools(tools)
@@ -307,8 +308,8 @@ class Preparation:
     ) -> tuple[TokenIds, bool]:
         """Return the token ids, and whether the answer begins inside reasoning. A prompt that certainly has
         more than `most_tokens` is rejected before tokenizing, which would take much memory. `field`: the
-        request's, for error messages, if not that of its kind of prompt. `whole`: a text gets what the
-        tokenizer puts around it. `salt`: of the prompts with which it may share kept pieces."""
+        request field for error messages, if it is not the one of this kind of prompt. `whole`: whether a text
+        gets what the tokenizer puts around it. `salt`: only prompts with the same salt share kept pieces."""
         field = field or _field(prompt)
         match prompt:
             case ChatPrompt():
@@ -386,7 +387,7 @@ def _has_system(prompt: Prompt) -> bool:
 
 
 def _is_unicode(text: str) -> bool:
-    if text.isascii():  # A string knows it of itself.
+    if text.isascii():  # This is cheap: strings know whether they are ASCII.
         return True
     try:
         text.encode()
@@ -396,7 +397,7 @@ def _is_unicode(text: str) -> bool:
 
 
 MOST_BOUNDARIES = 256
-"""The bound: of a prompt with thousands of turns the first and the latest ones matter."""
+"""Bound on the boundaries of a prompt: of thousands of turns, the first and the latest matter."""
 
 
 def boundaries_of(tokens: Sequence[int], special: frozenset[int]) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """A request's thinking budget: how many tokens, and the model's marks around reasoning as token ids.
 
-Marks are found in an answer by their ids, so they must always have the same ones: most are control tokens,
-or begin with one. Marks whose ids depend on the text around them (`>` and a line feed may be one token)
-cannot be found so, and a budget has no effect on such a model. Each mark is tokenized in several contexts to
-see which it is.
+Marks are found in an answer by their ids, so they must always have the same ones: most are control tokens, or
+begin with one. Marks whose ids depend on the text around them (`>` and a line feed may be one token) cannot
+be found this way, and a budget has no effect on such a model. Each mark is tokenized in several contexts to
+find out which kind it is.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class ThinkingBudgets:
         self._config = config
 
     def of(self, request: GenerationRequest, *, opens: bool) -> ThinkingBudget | None:
-        """None where reasoning cannot be found by token ids, or there is none. `opens`: the prompt has opened
-        reasoning."""
+        """Return the request's budget, or None if there is no reasoning, or it cannot be found by token ids.
+        `opens`: whether the prompt has opened reasoning."""
         if (marks := self._of_prompt(request.prompt)) is None:
             return None
         return msgspec.structs.replace(marks, tokens=self.tokens(request), opens=opens or marks.opens)
@@ -64,13 +64,14 @@ class ThinkingBudgets:
         return named in (None, UNLIMITED_THINKING) or self._of_prompt(request.prompt) is not None
 
     def _of_prompt(self, prompt: Prompt) -> ThinkingBudget | None:
-        """Return the marks that the prompt's template gives it; no number of tokens yet."""
+        """Return a budget with the marks for this prompt, without a number of tokens yet; None as in `of`."""
         if not isinstance(prompt, ChatPrompt):
             return None
         return self._with_tools if prompt.offered_tools else self._without_tools
 
     def tokens(self, request: GenerationRequest) -> int | None:
-        """A number in the request wins over its effort, and that over the operator's default."""
+        """Return the most tokens of reasoning, or None for no bound. A number in the request wins over its
+        effort, and that over the operator's default."""
         if (named := request.thinking_tokens) is not None:
             return None if named == UNLIMITED_THINKING else named
         reasoning = request.prompt.reasoning if isinstance(request.prompt, ChatPrompt) else Reasoning()
@@ -88,7 +89,8 @@ class ThinkingBudgets:
         return self._budget(_marks(self._tokenizer.answer_format, tools=False))
 
     def _budget(self, marks: _Marks | None) -> ThinkingBudget | None:
-        """Return a budget with these marks; no number of tokens yet."""
+        """Return a budget with these marks, without a number of tokens yet; None if their ids are not
+        certain."""
         if marks is None:
             return None
         start, end = self._ids(marks.start), self._ids(marks.end)
@@ -115,7 +117,7 @@ class ThinkingBudgets:
         return None if first is None or last is None else (first, last)
 
     def _ids(self, mark: str) -> tuple[int, ...] | None:
-        """None if its ids depend on what is around it."""
+        """Return a mark's ids; None if they depend on the text around it."""
         ids = tuple(self._tokenizer.encode(mark))
         spelled = b"".join(map(self._tokenizer.token_bytes, ids))
         if not ids or spelled != mark.encode() or max(ids) >= self._vocabulary:

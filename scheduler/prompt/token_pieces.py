@@ -1,8 +1,9 @@
-"""Token ids of a prompt from the ids of its pieces, which are kept: a turn tokenizes what is new in it.
+"""Make a prompt's token ids from the ids of its pieces, which are kept: a turn tokenizes only what is new in
+it.
 
 A tokenizer first cuts a text at its added tokens and then encodes each piece by itself, so a message between
-two turn marks has the same ids in every prompt. Whether that holds for a tokenizer is tried at start. Beside
-the pieces, runs of them from a text's beginning are kept, which a longer text begins with, too.
+two turn marks has the same ids in every prompt. Whether that holds for a tokenizer is tried at start. Runs of
+pieces from a text's beginning are kept beside the pieces, because longer texts begin with them, too.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class TokenPieces:
         limit_bytes: int,
         run_characters: int = RUN_CHARACTERS,
     ) -> None:
-        """`encode_all` and `cuts` are the tokenizer's. `limit_bytes`: of what is kept, all salts together; 0:
-        nothing."""
+        """`encode_all` and `cuts` are the tokenizer's. `limit_bytes` bounds what is kept, for all salts
+        together; 0 keeps nothing."""
         self._encode_all = encode_all
         self._limit_bytes = limit_bytes
         self._kept: OrderedDict[bytes, TokenIds] = OrderedDict()
@@ -67,8 +68,8 @@ class TokenPieces:
         self._longest = max(map(len, cuts), default=0)
         self._run_characters = run_characters
         self.works = bool(cuts) and self._agrees()
-        """Whether texts are encoded in pieces: there are marks, and all texts that were tried had the same
-        ids. Otherwise `encode` encodes the whole text."""
+        """Whether texts are encoded in pieces: there are marks, and all texts that were tried have the same
+        ids in pieces as whole. Otherwise `encode` encodes the whole text."""
 
     def statistics(self) -> PieceStatistics:
         return PieceStatistics(self._tokens, self._kept_tokens, self._held_bytes)
@@ -88,8 +89,8 @@ class TokenPieces:
         return ids
 
     def encode_plain(self, text: str) -> TokenIds:
-        """Return the ids of a text of which nothing is kept, and whose marks are text: it is cut within each,
-        behind the first character."""
+        """Return the ids of a text whose marks are ordinary text: it is cut after the first character of each
+        mark. Nothing of it is kept."""
         starts = _anywhere(self._pattern).finditer(text) if self._ids else ()
         cuts = [0, *(found.start() + 1 for found in starts), len(text)]
         pieces = [text[start:end] for start, end in pairwise(cuts) if start < end]
@@ -113,7 +114,7 @@ class TokenPieces:
         return None
 
     def _of_runs(self, runs: Sequence[str], salt: str) -> tuple[TokenIds, int]:
-        """Return the ids of all, and how many of them the tokenizer has made."""
+        """Return the ids of all runs, and how many of them the tokenizer had to make."""
         secret = blake2b(salt.encode(), person=_RUN).digest()
         keys = [_key(secret, run) for run in runs]
         found = self._found(keys)
@@ -126,7 +127,7 @@ class TokenPieces:
         return _joined(found[key] for key in keys), made_tokens
 
     def _of_pieces(self, texts: Sequence[str], salt: str) -> tuple[list[TokenIds], int]:
-        """Return the ids of each text, and how many of them the tokenizer has made."""
+        """Return the ids of each text, and how many of all of them the tokenizer had to make."""
         cut = [list(self._cut(text)) for text in texts]
         secrets = {mark: _secret(salt, mark) for mark in {mark for pieces in cut for mark, _ in pieces}}
         keys = [[_key(secrets[mark], piece) for mark, piece in pieces] for pieces in cut]
@@ -159,8 +160,8 @@ class TokenPieces:
         yield from zip(parts[1::2], parts[2::2], strict=True)
 
     def _encoded(self, pieces: Sequence[tuple[str, str]]) -> list[TokenIds]:
-        """Encode each part with its mark before it, because tokenizers may treat the beginning of a text in
-        another way."""
+        """Encode each part with its mark before it, because tokenizers may treat the beginning of a text
+        differently."""
         if not pieces:
             return []
         return [compact(ids) for ids in self._encode_all([mark + piece for mark, piece in pieces])]
@@ -176,7 +177,7 @@ class TokenPieces:
             self._held_bytes -= _ENTRY_BYTES + KEY_BYTES * len(oldest)
 
     def _agrees(self) -> bool:
-        """Return whether pieces had the ids of the whole in everything that was tried."""
+        """Return whether all texts that are tried have the same ids in pieces as whole."""
         marks = list(self._ids)
         tried = [*marks[:_TRIED_MARKS], *marks[-_TRIED_MARKS:]]
         texts = [before + mark + after for mark in tried for before, after in product(_TRIED_TEXTS, repeat=2)]
@@ -188,7 +189,7 @@ class TokenPieces:
         try:
             whole = self._encode_all(texts)
             ids = dict(zip(pieces, self._encoded(pieces), strict=True))
-        except Exception:  # A tokenizer that fails on such texts is none to take apart.
+        except Exception:  # With a tokenizer that fails on such texts, do without pieces.
             return False
         return all(
             list(chain.from_iterable(ids[piece] for piece in apart)) == together
@@ -204,7 +205,8 @@ def _joined(parts: Iterable[TokenIds]) -> TokenIds:
 
 
 def _pattern(cuts: Mapping[str, int]) -> re.Pattern[str]:
-    """The longest mark first, as tokenizers look for the longest at the leftmost place."""
+    """Return the pattern of all marks, the longest first: tokenizers take the longest at the leftmost
+    place."""
     return re.compile("(" + "|".join(re.escape(mark) for mark in sorted(cuts, key=len, reverse=True)) + ")")
 
 

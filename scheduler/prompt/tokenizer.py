@@ -63,23 +63,23 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Token ids; special tokens in the text are recognised, none are added. Thread-safe. Raise
+        """Return token ids; special tokens in the text are recognised, none are added. Thread-safe. Raise
         InvalidRequest for a text that the tokenizer fails on."""
         ...
 
     @property
     def cuts(self) -> Mapping[str, int]:
-        """Added tokens with their ids, where it cuts a text before it does anything else. Empty if it is not
-        known to."""
+        """Return the added tokens at which the tokenizer cuts a text before it does anything else, with their
+        ids. Empty if it is not known to do so."""
         ...
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of several texts; faster than one after another."""
+        """Return `encode` of each text; faster than one after another."""
         ...
 
     def encode_whole(self, text: str) -> list[int]:
-        """Return the same with what the tokenizer puts around a text: the last token of an embedder, for
-        example."""
+        """Return the ids of `encode` with those that the tokenizer puts around a text: the last token of an
+        embedder, for example."""
         ...
 
     def fewest_tokens(self, text: str) -> int:
@@ -199,7 +199,7 @@ class HubTokenizer:
 
     @property
     def cuts(self) -> Mapping[str, int]:
-        # The others are looked for in what the normalizer has made of the text between these.
+        # The others are looked for in the text between these, after the normalizer has changed it.
         first = {
             token_id: added
             for token_id, added in self._backend.get_added_tokens_decoder().items()

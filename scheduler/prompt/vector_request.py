@@ -1,4 +1,4 @@
-"""What is checked of a request for a vector, and of one that asks the wrong kind of model. Pure."""
+"""The checks of a request for a vector, and of one that asks the wrong kind of model. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANSWERS = {
     "embedding": "this model is an embedding model, which writes no text: it answers /v1/embeddings",
     "rerank": "this model is a reranker, which compares documents with a query: it answers /v1/rerank",
 }
-"""What a model of each kind is for."""
+"""What a model of each kind answers: the error for any other request."""
 
 
 def check_kind(request: GenerationRequest, kind: ModelKind) -> None:
@@ -25,7 +25,7 @@ def check_kind(request: GenerationRequest, kind: ModelKind) -> None:
 
 
 def check_dimensions(dimensions: int, embedder: Embedder) -> None:
-    """Raise InvalidRequest where the model's vectors cannot be cut to this number; 0: all of them."""
+    """Raise InvalidRequest if the model's vectors cannot be cut to this number of dimensions; 0 keeps all."""
     if dimensions in (0, embedder.dimensions):
         return
     if not embedder.matryoshka:
@@ -56,8 +56,8 @@ def truncated_length(request: GenerationRequest, context_tokens: int) -> int | N
 
 
 def truncated(tokens: Sequence[int], most: int, around: Sequence[int]) -> list[int]:
-    """Return the first `most` tokens; of what the tokenizer puts `around` a text the end stays the end, for
-    an embedder's vector may be that of the last token."""
+    """Return the first `most` tokens, but keep at the end what the tokenizer puts after a text (the end of
+    `around`): an embedder's vector may be that of the last token."""
     kept = 0
     while kept < min(len(around), most) and around[-kept - 1] == tokens[-kept - 1]:
         kept += 1

@@ -1,4 +1,5 @@
-"""Check a model's safetensors files before any engine reads them: what is cut short or missing is named.
+"""Check a model's safetensors files before any engine reads them, and name the one that is cut short or
+missing.
 
 Only lengths and headers are read, some KiB a file; the weights themselves are not. The headers also show how
 much memory a model will take before it is loaded (`../fleet/memory_need.py`).

@@ -33,7 +33,8 @@ class Awaiting:
 
     @property
     def suspects(self) -> list[StreamRecord]:
-        """Return those that may have: each needs an engine whose death would have no other culprit."""
+        """Return those that may have crashed it: each needs an engine whose death would have no other
+        culprit."""
         return [record for record in self._records.values() if record.suspect]
 
     def add(self, records: Iterable[StreamRecord]) -> None:
@@ -45,7 +46,8 @@ class Awaiting:
         return self._records.pop(record.request_id)
 
     def cancel(self, record: StreamRecord) -> None:
-        """Its reader has left or its deadline has passed: no engine has it, so it retires at once."""
+        """Retire a request whose reader has left or whose deadline has passed: at once, because no engine has
+        it."""
         self._end(record, Event.CANCEL)
 
     def give_up(self, record: StreamRecord, error: SchedulerError) -> None:

@@ -12,8 +12,8 @@ from scheduler.errors import LinkError
 
 
 class State(StrEnum):
-    """The value names the phase in a time line, which shows none from ENDING on: what a request did then
-    continues until it is over."""
+    """The value names the phase in a time line. From ENDING on, a time line begins no new phase: the last one
+    continues until the request is over."""
 
     QUEUED = "queue"
     """Accepted: tokenized, and in the intake queue."""
@@ -30,7 +30,7 @@ class State(StrEnum):
     ENDING = "ending"
     """No engine has it any more: the answer is complete, and the reader takes the rest of it."""
     CANCELLING = "cancelling"
-    """`Cancel` sent; output that still arrives is dropped until `Retired`."""
+    """`Cancel` was sent; output that arrives before `Retired` is dropped."""
     RETIRED = "retired"
 
 
@@ -73,7 +73,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     # On the next engine it starts again as SUBMITTED; it may have tokens already.
     **{(state, Event.LOSE): State.AWAITING_ENGINE for state in IN_ENGINE},
     (State.AWAITING_ENGINE, Event.DISPATCH): State.SUBMITTED,
-    # It died with an answer that lacked only its `Retired`.
+    # The engine has sent `Retired`, or died with an answer that lacked nothing else.
     **{(state, Event.END): State.ENDING for state in (*IN_ENGINE, State.AWAITING_ENGINE)},
     # No engine has it, so a cancel retires it without waiting for `Retired`.
     **{

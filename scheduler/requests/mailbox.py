@@ -26,8 +26,8 @@ from scheduler.events import (
 )
 
 _MOST_WITH_LOGPROBS = 32
-"""Pieces of a run that carry log-probabilities: with 20 alternatives a token is 2 KB of JSON, and a run is
-encoded at once."""
+"""Bound on the pieces of a run that carry log-probabilities: with 20 alternatives a token is 2 KB of JSON,
+and a run is encoded at once."""
 
 
 class Doorbell:
@@ -71,7 +71,7 @@ class Mailbox:
         self._doorbell.ring()
 
     def put_final(self, event: FinalEvent) -> None:
-        """Exactly once."""
+        """Put the final event; call it exactly once."""
         assert self._final is None, "a second final event"
         self._final = event
         self._doorbell.ring()

@@ -46,7 +46,7 @@ class RequestObserver(Protocol):
         ...
 
     def late_token(self) -> None:
-        """A token of a request that has no reader any more."""
+        """A token came after the end of its answer, or after its reader had left."""
         ...
 
     def cancelled(self, seconds: float) -> None:
@@ -184,9 +184,9 @@ class Multiplexer:
     def _route_tokens(
         self, request_id: int, tokens: Sequence[TokenOut], ends_with_stop_token: bool, now: float
     ) -> None:
-        """Deliver what one step wrote of a request. It is in the mailbox, which makes one piece of it, before
-        its reader runs (unless the step's budget is spent); yet each token is counted by itself, as a stop
-        string may end the answer at any."""
+        """Deliver the tokens that one step gave a request. Their text is in the mailbox, which merges it to
+        one piece, before the reader runs (unless the step's budget is spent). Each token is counted by
+        itself, because a stop string may end the answer at any of them."""
         record = self._held(request_id)
         for place, out in enumerate(tokens):
             if not record.listening or record.over:
@@ -231,8 +231,8 @@ class Multiplexer:
         self._turns.read(record, End(reason, retired.vector, retired.hold_refusal, error))
 
     def lose_all(self) -> list[StreamRecord]:
-        """The engine died. Return the requests without a final event, which await another engine now;
-        cancelled ones retire."""
+        """Let go of all requests, because the engine died. Return those whose answers are incomplete, which
+        await another engine now; cancelled ones retire."""
         now = self._clock()
         lost = []
         for record in list(self._records.values()):

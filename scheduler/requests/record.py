@@ -56,13 +56,13 @@ class EndToken:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of the answer. `reason`: why the row ended; the pipeline may have ended it earlier."""
+    """The end of the answer. `reason`: why the row ended; the pipeline may have ended the answer earlier."""
 
     reason: FinishReason
     vector: bytes = b""
     hold_refusal: str = ""
     error: SchedulerError | None = None
-    """It ends with this instead."""
+    """The error with which the answer ends instead; None if there is none."""
 
 
 Part: TypeAlias = TokenOut | EndToken | End
@@ -87,7 +87,7 @@ class StreamRecord:
     """The prefilled tokens that came from the prefix cache, as the engine reported."""
     output_tokens: int = 0
     unread: deque[Part] = field(default_factory=deque)
-    """Parts that have come, and of which the reader has not got everything yet (`turns.py`)."""
+    """Parts that have come, and that are not read to their end yet (`turns.py`)."""
     emitted: array[int] = field(default_factory=lambda: array("I"))
     """Every token of the answer, its stop token included: the next engine needs them to resume."""
     reported_prefill: int = 0
@@ -107,7 +107,7 @@ class StreamRecord:
     deaths: int = 0
     """Engines in a row that died with it on board as a suspect."""
     spared_deaths: int = 0
-    """Further ones, which do not count against it (`engines/poison.py`)."""
+    """Further deaths in a row, which do not count against it (`engines/poison.py`)."""
     suspect: bool = False
     """Whether it may have caused the last of these deaths."""
     roams: bool = False
@@ -133,21 +133,21 @@ class StreamRecord:
         self.time_line = TimeLine(self.arrived_at)
 
     def move(self, event: Event, now: float | None = None, waits_for: str = "") -> None:
-        """`now` is the time of the move, or None if the request is over and its time line ends. `waits_for`
-        is for WAIT."""
+        """Move to the next state. `now` is the time of the move; None leaves the time line as it is.
+        `waits_for` is the reason that comes with WAIT."""
         before, self.state = self.state, move(self.state, event)
         if now is not None and (self.state is not before or waits_for) and self.listening:
             self.time_line.enter(self.state, now, waits_for if self.state is State.WAITING else "")
 
     def dispatch(self, engine: str, now: float) -> None:
-        """It goes to an engine, the first or the next one."""
+        """Take note that the request goes to `engine`, its first or the next one."""
         self.move(Event.DISPATCH)
         self.engine = engine
         self.time_line.enter(self.state, now, engine=engine)
 
     @property
     def uncached_tokens(self) -> int:
-        """Prompt tokens that the engine computed for it."""
+        """Return the prompt tokens that the engine computed for it."""
         return max(0, self.prefilled_tokens - self.cached_tokens)
 
     @property
@@ -214,14 +214,15 @@ class StreamRecord:
         )
 
     def _sampling(self) -> Sampling:
-        """Each choice has its own seed; the first has the request's."""
+        """Return the choice's sampling. Each choice has its own seed; the first has the request's."""
         sampling = self.prepared.request.sampling
         if self.choice == 0:
             return sampling
         return msgspec.structs.replace(sampling, seed=(sampling.seed + self.choice * _SEED_STRIDE) % 2**64)
 
     def turn_ended_message(self) -> TurnEnded | None:
-        """Return what its session waits for now; None without a session or an answer."""
+        """Return the message that says what its session waits for now; None without a session or an
+        answer."""
         request = self.prepared.request
         if request.session is None or self.outcome is None or request.only_prompt:
             return None
@@ -241,8 +242,8 @@ class StreamRecord:
             self.mailbox.put_progress(Prefilling(done, total))
 
     def read(self, part: Part) -> Iterator[AnswerPiece | Heavy]:
-        """Yield the pieces that the next part completes, in any thread. After tokens `pipeline.stopped` is
-        whether the answer is over."""
+        """Return an iterator over the pieces that the next part completes, for any thread. After a token,
+        `pipeline.stopped` says whether the answer is over."""
         only_prompt = self.prepared.request.only_prompt
         match part:
             case TokenOut() if not only_prompt:
@@ -257,7 +258,7 @@ class StreamRecord:
 
     @property
     def over(self) -> bool:
-        """Return whether nothing more of it counts, though not all of it may be read."""
+        """Return whether the end of the answer has come but is not read yet: no later token counts."""
         return bool(self.unread) and isinstance(self.unread[-1], End)
 
     def forget_unread(self) -> None:
@@ -266,7 +267,7 @@ class StreamRecord:
         self.unread.clear()
 
     def count_token(self, token: int, now: float, *, begins_step: bool = True) -> None:
-        """`begins_step`: it is the first of those that its step gave."""
+        """Count a token of the answer. `begins_step`: whether it is the first token of its step."""
         self.move(Event.TOKEN, now)
         self.steps += begins_step
         self.emitted.append(token)
@@ -387,7 +388,7 @@ class StreamRecord:
                 return ""
 
     def abandon(self) -> None:
-        """The reader has left. Without an earlier final event the outcome is `cancelled`."""
+        """Take note that the reader has left. Without an earlier final event the outcome is `cancelled`."""
         if self.outcome is None:
             self.outcome = "cancelled"
 
@@ -420,5 +421,5 @@ def records_of(
 
 
 def deadline_of(request: GenerationRequest, arrived_at: float) -> float | None:
-    """None for a request without a timeout."""
+    """Return when the request's timeout passes; None if it has none."""
     return None if request.timeout_seconds is None else arrived_at + request.timeout_seconds

@@ -36,7 +36,7 @@ class RequestStream:
 
     @property
     def prompt_tokens(self) -> int:
-        """Each prompt counted once: its choices share it."""
+        """Return the prompt tokens of all prompts. Each prompt counts once, because its choices share it."""
         return sum(len(record.prepared.prompt) for record in self._records if record.choice == 0)
 
     def usage_so_far(self, choice: int) -> Usage:
@@ -45,7 +45,7 @@ class RequestStream:
 
     @property
     def progress(self) -> Progress:
-        """Return queue position or prefill progress, for keep-alive comments."""
+        """Return the first choice's place in the queue or its prefill progress, for keep-alive comments."""
         record = self._records[0]
         if record.state is State.QUEUED:
             ahead = self._ahead_of(record.request_id, trio.current_time()) or 0

@@ -22,8 +22,9 @@ RESUMED = "resumed"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`phase`: the value of a `lifecycle.State`, or RESUMED. `waits_for`: of a waiting one. `chunks`,
-    `tokens`: prefill chunks that ended in it, and the prompt tokens computed by them."""
+    """`phase`: the value of a `lifecycle.State`, or RESUMED. `waits_for`: why the request waits for a slot;
+    empty in other phases. `chunks`, `tokens`: the prefill chunks that ended in it, and the prompt tokens
+    computed by them."""
 
     phase: str
     start: float
@@ -60,7 +61,7 @@ class RequestReport:
     ahead: int | None
     """How many queued requests will be served before it, or None if it is not in the queue."""
     spans: tuple[Span, ...]
-    """Seconds since its arrival."""
+    """Their times are seconds since the request's arrival."""
 
 
 _P = ParamSpec("_P")
@@ -97,11 +98,12 @@ class TimeLine:
         self._computed = 0
         """Prompt tokens computed in this engine since it last got a slot."""
         self._again = False
-        """Whether it is computed for the second time."""
+        """Whether the prompt is computed again, after a preemption or an engine's death."""
 
     @_contained
     def enter(self, state: State, since: float, waits_for: str = "", engine: str | None = None) -> None:
-        """Its state is another one, or waits for something else. `engine`: where it was sent."""
+        """Take note that the request has changed its state, or waits for something else, at `since`.
+        `engine`: the engine that it was sent to."""
         phase: str = state
         match state:
             case State.PREEMPTED | State.AWAITING_ENGINE:
@@ -120,7 +122,8 @@ class TimeLine:
 
     @_contained
     def chunk(self, now: float, computed_tokens: int) -> None:
-        """Another chunk of the prompt is computed, `computed_tokens` of it in all without the prefix hit."""
+        """Take note of another prefill chunk: `computed_tokens` of the prompt are computed in all, without
+        the prefix hit."""
         tokens = max(0, computed_tokens - self._computed)
         self._computed += tokens
         self._end(now, chunks=1, tokens=tokens)
@@ -131,7 +134,7 @@ class TimeLine:
             raise self.failure
 
     def spans(self, now: float) -> tuple[Span, ...]:
-        """Return what was until `now`, the oldest first."""
+        """Return the spans until `now`, the oldest first."""
         return (*self._ended, self._span(now))
 
     def _end(self, now: float, chunks: int = 0, tokens: int = 0) -> None:
@@ -140,7 +143,7 @@ class TimeLine:
         self._since = span.end
         last = self._ended[-1] if self._ended and not chunks else None
         if last is not None and (last.phase, last.waits_for) == (span.phase, span.waits_for):
-            # Behind the last chunk: the prompt's last token, which is computed with the rows that decode.
+            # What follows the last chunk is the prompt's last token, computed with the rows that decode.
             self._ended[-1] = _joined(last, span)
             return
         if chunks or span.end > span.start or span.phase == State.QUEUED:
@@ -155,7 +158,7 @@ class TimeLine:
 
 
 _FOLLOW_SUBMITTED = (State.WAITING, State.PREFILLING, RESUMED)
-"""Say what a request has been doing since it was submitted."""
+"""Phases that say what a request has been doing since it was submitted: they replace that phase."""
 
 
 def _joined(one: Span, other: Span) -> Span:
@@ -173,8 +176,8 @@ def _joined(one: Span, other: Span) -> Span:
 
 
 def _coarser(spans: list[Span]) -> list[Span]:
-    """Return fewer spans of the same time: pairs of one phase joined, or else the two oldest ones behind the
-    queue."""
+    """Return fewer spans of the same time: pairs of one phase joined, or else the two oldest ones after the
+    first, which is the queue's."""
     found: list[Span] = []
     pairable = False
     for span in spans:

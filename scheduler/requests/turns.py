@@ -1,9 +1,10 @@
-"""Who reads whose tokens when: what a step's tokens cost the event loop is one budget for all requests.
+"""When which request's tokens are read: reading a step's tokens on the event loop has one time budget for all
+requests.
 
 Reading is what the answer pipeline does: text, stop strings, sections, calls. A step's tokens are read at
 once while the step's budget lasts, as it does in all but hostile steps. What is left is read in slices,
-between which the loop runs everything else; what one token alone makes long (a schema to fit, a block to
-parse) is read in a worker thread. Tenants take turns in both, and a request's parts stay in order.
+between which the loop runs everything else. What takes long for a single token (fitting a value to a schema,
+parsing a block) is done in a worker thread. Tenants take turns in both, and a request's parts stay in order.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Turns:
         """Those that no engine has any more, by id."""
 
     def begin_step(self) -> None:
-        """A step's tokens come."""
+        """Begin the time budget of a step, or of a slice."""
         self._until = self._clock() + STEP_SECONDS
 
     def read(self, record: StreamRecord, part: Part) -> None:
@@ -74,7 +75,7 @@ class Turns:
             self.ending[record.request_id] = record
 
     def drop(self, record: StreamRecord) -> None:
-        """Nobody wants the rest of an answer that is `ending`."""
+        """Drop the rest of an answer that is `ending`, because nobody wants it, and retire its request."""
         record.forget_unread()
         self._ended(record)
 
@@ -143,12 +144,12 @@ class Turns:
             self._failed(record, error)
 
     def _done(self, record: StreamRecord, part: Part) -> None:
-        """A part is read."""
+        """Go on after a part that has been read."""
         if isinstance(part, End):
             record.finish(part)
             self._ended(record)
         elif record.pipeline.stopped:
-            # What has come behind is none of the answer.
+            # What has come after it is no part of the answer.
             record.forget_unread()
             self._begin(record, End(FinishReason.STOP))
         elif record.unread:

@@ -38,7 +38,7 @@ class Containment:
                 self._log_once(part, error)
 
     def sample(self, work: Callable[_P, object], *args: _P.args, **options: _P.kwargs) -> None:
-        """`run` for work that only makes samples."""
+        """Run work that only makes samples."""
         self.run("samples", work, *args, **options)
 
     def _log_once(self, part: str, error: Exception) -> None:

@@ -190,6 +190,6 @@ class EngineMetrics:
         self.disk_bytes = declare.gauge("penstock_prefix_disk_bytes", "Bytes that the disk tier holds.")
 
     def describe_model(self, labels: Mapping[str, str]) -> None:
-        """`labels`: MODEL_FACTS. A restarted engine may run on another device."""
+        """Set the labels, one for each of MODEL_FACTS, anew: a restarted engine may run on another device."""
         self._model.clear()
         self._model.labels(*(labels[fact] for fact in label_values.MODEL_FACTS)).set(1)

@@ -21,7 +21,8 @@ _log = structlog.get_logger("engine")
 
 
 class EngineTotals:
-    """Call `forget` when the process is lost: the next one starts at zero."""
+    """Adds what an engine's totals have grown by to its counters. Call `forget` when the process is lost: the
+    next one starts at zero."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
@@ -41,7 +42,7 @@ class EngineTotals:
         metrics.kv_bytes.set(now.kv_bytes)
         metrics.row_tokens.set(now.row_tokens)
         metrics.shared_row_tokens.set(now.shared_row_tokens)
-        # Most steps do not change these fourteen instruments: skipping them halves the cost of this method.
+        # Most steps do not change the instruments below: skipping them halves the cost of this method.
         if now.drafts != last.drafts:
             self._take_drafts(now.drafts, last.drafts)
         if now.cache != last.cache:
@@ -52,8 +53,8 @@ class EngineTotals:
             self._take_guard(now.guard, last.guard)
 
     def _take_steps(self, now: Counters, last: Counters) -> None:
-        """Usually one step. An engine sends no output while it prefills again for resumed requests: those
-        steps and the next one are counted as equal."""
+        """Observe the steps since the last totals, usually one. An engine sends no output while it prefills
+        again for resumed requests: those steps and the next one are counted as equal."""
         metrics, steps = self._metrics, now.steps - last.steps
         busy = now.busy_seconds - last.busy_seconds
         rows = now.generated_tokens - last.generated_tokens - (_accepted(now) - _accepted(last))
@@ -139,5 +140,5 @@ class EngineTotals:
 
 
 def _accepted(counters: Counters) -> int:
-    """Return the tokens that rows have got beyond one a step."""
+    """Return how many tokens rows have got beyond one a step."""
     return sum(accepted for _, accepted in counters.drafts.sources.values())

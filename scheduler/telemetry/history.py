@@ -1,8 +1,9 @@
-"""The last five minutes of a model, one sample a second: what the live page shows to who opens it late.
+"""The last five minutes of a model, one sample a second: what the live page shows at first to a viewer who
+opens it.
 
-`History` is pure: `now` is an argument. A ring of columns of doubles, 300 x 13 x 8 bytes = 31 kB a model,
-whether a page is open or not. A sample reads the instruments that `/metrics` has: it costs nothing a token or
-a request, and 0.4 ms a second while there is work (two engines), else nothing to speak of.
+`History` is pure: `now` is an argument. It is a ring of columns of doubles, 300 x 13 x 8 bytes = 31 kB a
+model, whether a page is open or not. A sample reads the instruments that `/metrics` has: it costs nothing per
+token or request, 0.4 ms a second while there is work (two engines), and next to nothing otherwise.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ class InstrumentValues:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One second. `time` is trio's clock. Tokens a second since the sample before; `cached`: prompt tokens
-    found in the prefix cache. `ttft_*` and `itl_*`: seconds, NaN where nothing was observed. `queued`
-    requests wait for an engine, `engine_waiting` in one for a slot; `running` have one."""
+    """One second. `time` is trio's clock. `generated`, `prefilled` and `cached` are tokens a second since the
+    sample before; `cached` counts prompt tokens found in the prefix cache. `ttft_*` and `itl_*`: seconds, NaN
+    where nothing was observed. `queued` requests wait for an engine, `engine_waiting` in one for a slot;
+    `running` have one."""
 
     time: float
     generated: float
@@ -101,7 +103,7 @@ class History:
 def _sample(
     now: float, reading: InstrumentValues, seconds: float, before: InstrumentValues, window: InstrumentValues
 ) -> Sample:
-    """`before` was read `seconds` ago, `window` at the begin of the quantiles' window."""
+    """`before` was read `seconds` ago, `window` at the beginning of the quantiles' window."""
 
     def per_second(total: float, last: float) -> float:
         # An engine that leaves takes its totals along.
@@ -164,7 +166,8 @@ def reading_of(metrics: ModelMetrics, queued: int) -> InstrumentValues:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """How many requests wait for an engine, how many engines have, and how many have ended ever."""
+    """How many requests wait for an engine, how many are in engines, and how many have ended since the
+    start."""
 
     queued: int
     in_engine: int
@@ -172,7 +175,8 @@ class RequestCounts:
 
 
 class HistoryWatch:
-    """Adds a sample a second to `history`, also while no page is open: who opens one then sees what was."""
+    """Adds a sample a second to `history`, also while no page is open: a viewer who opens one later sees what
+    was."""
 
     def __init__(self, metrics: ModelMetrics, work: Callable[[], RequestCounts]) -> None:
         self.history = History()
@@ -190,6 +194,6 @@ class HistoryWatch:
     def _look(self) -> None:
         work = self._work()
         if self._seen is None or work.queued or work.in_engine or self._seen[0] != work:
-            # Of a model at rest the instruments stand still, and are not read again.
+            # The instruments of an idle model stand still, so they are read once and not again.
             self._seen = work, reading_of(self._metrics, work.queued)
         self.history.add(trio.current_time(), self._seen[1])

@@ -29,7 +29,7 @@ class Families:
         self._made: dict[str, Counter | Gauge | Histogram] = {}
 
     def shared(self, name: str, made: _Family) -> _Family:
-        """Return the registered family of this name: `made`, for the first."""
+        """Return the registered family of this name; the first call registers `made`."""
         found = self._made.get(name)
         if found is None:
             self._registry.register(made)

@@ -8,7 +8,7 @@ STARTS = ("cold", "warm", "resumed")
 """How an answer started. Warm: at least half of the prompt was a prefix hit. Resumed: an engine died before
 the first token."""
 PIECE_IDS = ("kept", "made")
-"""Whether a piece of a prompt was tokenized, or a message rendered, before."""
+"""Whether the ids of a piece of a prompt were kept, or had to be made."""
 BANDS = ("urgent", "normal", "background")
 """Priorities below, at and above 0: three values, where 21 would be mostly empty."""
 STATES = ("submitted", "prefilling", "decoding", "cancelling")

@@ -58,12 +58,12 @@ class ModelMetrics:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Return every model's and the server's."""
+        """Return the registry of all metrics, the server's and every model's."""
         return self.server.registry
 
     @property
     def engines(self) -> Sequence[EngineMetrics]:
-        """Return those of every engine of this model that has not left, the first one first."""
+        """Return the metrics of every engine of this model that has not left, the first one first."""
         return tuple(self._engines.values())
 
     def of_engine(self, engine: str) -> EngineMetrics:
@@ -229,7 +229,7 @@ class Metrics:
 
     @property
     def models(self) -> Sequence[ModelMetrics]:
-        """Return those of every model, the first one first."""
+        """Return the metrics of every model, the first one first."""
         return tuple(self._models.values())
 
     def of_model(self, model: str) -> ModelMetrics:

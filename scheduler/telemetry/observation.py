@@ -1,4 +1,4 @@
-"""Convert requests and gauges to samples; only this module does."""
+"""Convert requests, and the states of queue and engines, to samples."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ def start_of(record: StreamRecord) -> str:
 
 
 def band_of(priority: int) -> str:
-    """vLLM's sign: lower goes first."""
+    """Return the label of a priority, which has vLLM's sign: lower goes first."""
     return BANDS[1 if priority == 0 else 0 if priority < 0 else 2]
 
 
 def observe_tokens(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
-    """A step's tokens arrived; `record` counts none of them yet. However many they are, they are one piece of
-    the stream and one inter-token gap, as in vLLM: what comes at once comes without a gap."""
+    """Sample the arrival of a step's tokens, before `record` counts them. However many they are, they are one
+    piece of the stream and one inter-token gap, as in vLLM: tokens that come at once have no gap between
+    them."""
     if record.lost_at is not None:
         metrics.resume_seconds.observe(now - record.lost_at)
         record.lost_at = None
@@ -85,17 +86,18 @@ class RequestSamples:
 
 
 def observe_accepted(metrics: ModelMetrics, records: Iterable[StreamRecord]) -> None:
-    """Each prompt counts once: its choices share it."""
+    """Count prompt tokens. Each prompt counts once, because its choices share it."""
     metrics.prompt_tokens.inc(sum(len(record.prepared.prompt) for record in records if record.choice == 0))
 
 
 def observe_submitted(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
-    """It was sent to the engine."""
+    """Sample how long a request took to be sent to an engine."""
     metrics.queue_seconds.observe(now - record.arrived_at, exemplar(record))
 
 
 def observe_end(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
-    """A request retired. Latencies are of finished requests only: a cancel is not a fast answer."""
+    """Sample a request that has retired. Latencies are those of finished requests only: a cancel is not a
+    fast answer."""
     assert record.outcome is not None, "a request left without an outcome"
     metrics.requests[record.outcome].inc()
     if malformed := record.pipeline.malformed_calls:
@@ -116,7 +118,7 @@ def observe_end(metrics: ModelMetrics, record: StreamRecord, now: float) -> None
 
 
 def observe_refusal(metrics: ModelMetrics, outcome: str, error: BaseException) -> None:
-    """A request was rejected, or its client disconnected, before it was accepted."""
+    """Count a request that was rejected, or whose client disconnected, before it was accepted."""
     metrics.requests[outcome].inc()
     if outcome == "rejected":
         metrics.rejections[rejection_reason(error)].inc()
@@ -182,14 +184,14 @@ def observe_flows(metrics: ModelMetrics, flows: Iterable[FlowStatistics]) -> Non
 
 
 def observe_engines(metrics: ModelMetrics, conditions: Iterable[str]) -> None:
-    """`conditions` of every engine, each one of CONDITIONS."""
+    """Sample how many engines are in each condition. `conditions`: one of CONDITIONS for each engine."""
     engines = Counter(conditions)
     for condition in CONDITIONS:
         metrics.by_condition[condition].set(engines[condition])
 
 
 def observe_states(engine: EngineMetrics, records: Iterable[StreamRecord]) -> None:
-    """`records` of the engine's requests."""
+    """Sample how many requests the engine has in each state. `records`: those of its requests."""
     states = Counter(record.shown_state for record in records)
     for state, gauge in engine.by_state.items():
         gauge.set(states[state])
@@ -210,7 +212,8 @@ def observe_ready(engine: EngineMetrics, ready: Ready) -> None:
 
 
 def observe_loss(engine: EngineMetrics, *, stopped: bool) -> None:
-    """The process is gone, or going. `stopped`: on purpose; its memory then is another model's."""
+    """Sample that an engine's process is gone, or going. `stopped`: it was stopped on purpose, and another
+    model gets its memory."""
     engine.up.set(0)
     if stopped:
         engine.weights_bytes.set(0)
@@ -225,6 +228,6 @@ def observe_death(engine: EngineMetrics, cause: DeathCause) -> None:
 
 
 def observe_inspection(engine: EngineMetrics, inspection: Inspection) -> None:
-    """Inspections report the KV budget, which the device decides."""
+    """Sample the KV budget, which inspections report because the device decides it."""
     if inspection.cache is not None:
         engine.kv_budget.set(inspection.cache.budget_bytes)

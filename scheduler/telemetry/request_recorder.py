@@ -19,11 +19,13 @@ from scheduler.telemetry.metrics import ModelMetrics
 from scheduler.telemetry.observation import observe_end, observe_refusal, outcome_before_acceptance
 
 Tracer: TypeAlias = Callable[[StreamRecord, float], None]
-"""Makes the spans of a finished request, now. Called in the task that reads the link: it must not wait."""
+"""Makes the spans of a request that ended at the given time. Called in the task that reads the link: it must
+not wait."""
 
 
 class RequestRecorder:
-    """Called once per finished request. It never raises. Without `tracer` nothing is traced."""
+    """Records each request once, when it has ended or is refused. It never raises. Without `tracer` nothing
+    is traced."""
 
     def __init__(self, metrics: ModelMetrics, tracer: Tracer | None = None) -> None:
         self.recent = RecentRequests()
@@ -57,7 +59,8 @@ def log_request(model: str, record: StreamRecord, now: float) -> None:
     from arrival to the engine, so it includes tokenizing.
     """
     malformed = record.pipeline.malformed_calls
-    # One of a batch's thousands of texts; the batch has a line of its own (`api/answers/blocks.py`).
+    # Other kinds are one of thousands of texts of a batch, which has a line of its own
+    # (`api/answers/blocks.py`).
     level = logging.INFO if record.prepared.request.kind == "chat" else logging.DEBUG
     _log.log(
         level,
@@ -163,5 +166,5 @@ class RecentRequests:
         return [one for one in self._kept if one.number > number]
 
     def request_reports(self, public_id: str) -> list[RequestReport]:
-        """Return those of a request's choices, the oldest first."""
+        """Return the reports of a request's choices, the oldest first."""
         return [report for report in self._reports if report.id == public_id]

@@ -1,11 +1,10 @@
 """OpenTelemetry spans of requests that have ended, made from the times in their records.
 
 A request is a span whose children are the phases of its time line (`requests/time_line.py`): queue
-(tokenizing and waiting), prefill and decode; where it happened also waiting (for a slot, a prefix, memory),
-preempted, awaiting_engine and resumed. Nothing is made while it runs, so tracing costs no step and no token
-anything. Names are those of OpenTelemetry's semantic conventions for generative AI; attributes without one
-there begin with `penstock.`. Imported only where `--otlp-endpoint` is given: the packages are the extra
-`otel`.
+(tokenizing and waiting), prefill and decode; and, if they happened, waiting (for a slot, a prefix, memory),
+preempted, awaiting_engine and resumed. Nothing is made while it runs, so tracing costs nothing per step or
+token. Names are those of OpenTelemetry's semantic conventions for generative AI; attributes without one there
+begin with `penstock.`. Imported only where `--otlp-endpoint` is given: the packages are the extra `otel`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ _TRACES_PATH = "/v1/traces"
 _CLIENTS_OWN = ("cancelled", "invalid")
 """Outcomes that are not the server's error."""
 _NAMES: dict[str, str] = {State.SUBMITTED: State.PREFILLING}
-"""It ended before its engine reported on it."""
+"""Names of spans that differ from their phase's. A phase stays SUBMITTED if the engine never reported on the
+request."""
 _propagator = TraceContextTextMapPropagator()
 
 

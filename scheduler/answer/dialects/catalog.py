@@ -210,7 +210,7 @@ _BY_NAME = {
         _QWEN,
         _glm("glm47"),
         _glm("laguna"),
-        # Its parser needs a parameter, or JSON.
+        # Its parser reads a call without parameters only as JSON.
         _glm(
             "longcat",
             "longcat_",

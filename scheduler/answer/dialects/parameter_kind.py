@@ -49,7 +49,8 @@ def kind_of(types: frozenset[str]) -> ParameterKind:
 
 
 def property_types(parameters: Schema, budget: StepBudget) -> dict[str, frozenset[str]]:
-    """`json_types` of each of a tool's parameters. Where the budget ends, the rest may be anything."""
+    """Return the `json_types` of each of a tool's parameters. When the budget is exhausted, the rest may be
+    anything."""
     properties = parameters.get("properties")
     if not isinstance(properties, Mapping):
         return {}
@@ -73,7 +74,7 @@ def read_bare(text: str, types: frozenset[str], schema: Any, root: Schema, budge
 
 
 def read_mixed(text: str, schema: Any, root: Schema, budget: StepBudget) -> Any:
-    """Return the same where strings and other types are allowed."""
+    """Do the same as `read_bare`, for a schema that is known to allow strings and other types."""
     try:
         value = json.loads(text)
         if not isinstance(value, str) and SchemaCheck(root, budget).accepts(value, schema):
@@ -95,7 +96,7 @@ def _types(schema: Any, check: SchemaCheck, budget: StepBudget, depth: int) -> f
     if declared := check.types(schema):
         found &= _with_integer(declared)
     elif "properties" in schema:
-        # It says nothing about what is no object, but means one.
+        # The keyword constrains objects only, but its author means that the value is one.
         found &= {"object"}
     elif "items" in schema:
         found &= {"array"}

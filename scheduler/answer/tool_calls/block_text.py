@@ -24,14 +24,14 @@ class BlockText:
         self.stream = TextStream()
         self.written: list[WrittenCall] = []
         self.begun_at = 0
-        """The offset at which the newest call begins."""
+        """The offset in the block at which the newest call begins."""
         self.sent_to = 0
-        """Up to where its text was sent as arguments."""
+        """The offset up to which the block's text has been sent as arguments."""
         self.whole_to = 0
         """The offset at which the newest whole call ends."""
 
     def begin(self, name: str, call_id: str | None = None) -> WrittenCall:
-        """Raise NotAsWritten for a name that cannot be sent."""
+        """Begin a call. Raise NotAsWritten for an empty name."""
         if not name:
             raise NotAsWritten("it names no tool")
         calls = self.calls
@@ -42,11 +42,11 @@ class BlockText:
         return call
 
     def sent(self) -> None:
-        """All text that was read is sent."""
+        """Take note that all text read so far has been sent."""
         self.sent_to = self.stream.position
 
     def ended(self) -> None:
-        """The newest call is whole."""
+        """Take note that the newest call is whole."""
         self.calls.ended += 1
         self.written[-1].ended = True
         self.whole_to = self.stream.position
@@ -81,15 +81,15 @@ class BlockText:
             yield from self.stream.space()
             mark = yield from self.stream.one_of([",", "]"])
         if not (yield from self.stream.ends()):
-            raise NotAsWritten("text behind the calls")
+            raise NotAsWritten("there is text behind the calls")
 
     def skip(self) -> Pieces:
-        """Reads what is left of the block: the client asked for one call at a time."""
+        """Read and drop the rest of the block: the client allows only one call."""
         while not (yield from self.stream.ends()):
             yield from self.stream.some()
 
     def text_until(self, call: WrittenCall, marks: Sequence[str]) -> TextPieces:
-        """Sends the text before the first of `marks` as the inside of a string. Return that mark."""
+        """Yield the text before the first of `marks` as the inside of a string. Return that mark."""
         while True:
             text, mark = self.stream.before(marks)
             if text:

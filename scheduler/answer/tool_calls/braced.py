@@ -15,7 +15,8 @@ from scheduler.answer.tool_calls.written_call import WrittenCall
 
 _KEY = re.compile(r"""[^\s{}\[\]<>,"']+""")
 _ANY = "k"
-"""A name and key for the parser, which takes few characters in one; a value does not depend on it."""
+"""The tool's and the argument's name where the parser reads a value alone: it accepts few characters in
+names, and the value does not depend on them."""
 _GEMMA4 = tool_syntax("gemma4")
 
 
@@ -67,7 +68,8 @@ class BracedCalls:
                 return
 
     def _value(self, text: str) -> Any:
-        """Both dialects write values alike, but FunctionGemma's parser reads no brace in one."""
+        """Return what the parser reads in a value. Both dialects write values alike, but FunctionGemma's
+        parser reads none with braces, so Gemma 4's parser reads its values first."""
         head = self._head.replace(TOOL, _ANY)
         if self._mark == _GEMMA4.string_mark:
             return self._block.one_value(f"{head}{{{_ANY}:{text}}}", _ANY)

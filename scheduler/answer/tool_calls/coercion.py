@@ -1,4 +1,4 @@
-"""Coerces a tool call's arguments to the tool's JSON schema, if exactly one reading is possible.
+"""Coerce a tool call's arguments to the tool's JSON schema, if exactly one reading is possible.
 
 Models write "3" for an integer, or JSON text for an object. Valid values stay unchanged, and so do values
 with no or several readings: the client validates the arguments and reports errors to the model. When the step
@@ -83,7 +83,7 @@ class _Coercion:
         return value
 
     def _readings(self, value: Any, kind: str) -> Iterator[Any]:
-        """Return `value` as a `kind`: at most one reading."""
+        """Yield `value` read as a `kind`, if it can be: at most one reading."""
         if kind == "string":
             if value is not None and not isinstance(value, str):
                 text = json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Reads a block of calls while it is written, in any described dialect.
+"""Read a block of calls while it is written, in any described dialect.
 
 The kind of dialect decides which reader follows the text. Where the text is not as the model's template has
 it, the reader gives up, and mlx-lm's parser decides about the whole block when it ends: a call that was begun
@@ -36,11 +36,12 @@ from scheduler.events import AnswerPiece, ToolCallArguments
 _CLOSERS = frozenset(">)]}|,'\"\n")
 """A text without any of them ends no value, in any dialect."""
 _LONGEST_TOKEN = 64
-"""Characters in which no string ends and another value begins and ends."""
+"""Within this many characters no string ends and another value both begins and ends."""
 
 
 def call_reader(syntax: ToolSyntax, calls: AnswerCalls, *, in_reasoning: bool) -> CallReader:
-    """`in_reasoning`: what is read may be no call, so nothing is certain before the end of the block."""
+    """Return the reader of one block. `in_reasoning`: the block may be no call at all, so nothing is sent
+    before its end."""
     if syntax.streams:
         return BlockReader(syntax, calls) if in_reasoning else JsonReader(syntax, calls)
     block = BlockText(syntax, calls)
@@ -70,7 +71,8 @@ def _pieces(block: BlockText) -> Pieces | None:
 
 
 class DialectReader:
-    """A `CallReader`."""
+    """A `CallReader` that streams the pieces of one dialect's reader, and lets mlx-lm's parser decide where
+    that gives up."""
 
     def __init__(self, block: BlockText, pieces: Pieces) -> None:
         self._block = block
@@ -171,7 +173,7 @@ def _is_json(text: str) -> bool:
 
 
 class WholeBlock(CollectedBlock):
-    """Another reader's pieces, all at the end of the block."""
+    """Yields all pieces of another reader at the end of the block."""
 
     def __init__(self, reader: DialectReader, calls: AnswerCalls) -> None:
         super().__init__(calls)

@@ -66,7 +66,7 @@ class JsonArguments:
         self._members = 0
         self._read = 0
         self.sent = 0
-        """Characters of the text whose argument text was returned; what comes after them was not."""
+        """How many characters of the text fed so far are covered by the argument text that was returned."""
 
     @property
     def done(self) -> bool:
@@ -110,7 +110,7 @@ class JsonArguments:
                 self._take_mark(character, out)
 
     def _take_mark(self, character: str, out: list[str]) -> None:
-        """A character between keys and values."""
+        """Take a character between keys and values."""
         match self._at, character:
             case _At.OBJECT, "{":
                 self._at = _At.FIRST_KEY
@@ -219,7 +219,7 @@ def takes_strings(schema: Any) -> bool:
     if kinds is None:
         branches = schema.get("anyOf", schema.get("oneOf"))
         if isinstance(branches, list) and not schema.keys() & {"allOf", "$ref", "enum", "const"}:
-            # A branch that takes any string, as of an optional text.
+            # One branch takes any string: this is how schemas write an optional text.
             return any(
                 isinstance(one, Mapping) and one.keys() <= _OF_ANY_STRING and takes_strings(one)
                 for one in branches

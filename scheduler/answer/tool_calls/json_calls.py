@@ -88,5 +88,5 @@ class JsonCalls:
 def _read_name(text: str) -> str:
     """Return a name between quotes. Raise NotAsWritten for one with escapes."""
     if "\\" in text:
-        raise NotAsWritten("escapes in a name")
+        raise NotAsWritten("its name has escapes")
     return str(loads(f'"{text}"'))

@@ -69,7 +69,8 @@ class KeywordCalls:
             yield from self._stream.space()
 
     def _quote(self) -> Waiting[str]:
-        """Reads the quote of a string, which may be a triple one; "" if no string begins here."""
+        """Read the quote of a string, which may be a triple one, and return it; "" if no string begins
+        here."""
         if (start := (yield from self._stream.peek())) not in _QUOTES:
             return ""
         triple = start * 3
@@ -79,7 +80,7 @@ class KeywordCalls:
         return start
 
     def _string(self, call: WrittenCall, quote: str) -> Pieces:
-        """Yield the inside of a string. A bare line break in it is not Python, but unambiguous."""
+        """Yield the inside of a string. A bare line break in it is not Python, but it is unambiguous."""
         while True:
             if (yield from self._block.text_until(call, [quote, "\\"])) == quote:
                 return
@@ -92,12 +93,12 @@ class KeywordCalls:
         """Return the character that the rest of an escape means. Raise NotAsWritten."""
         letter = yield from self._stream.character()
         if letter in _OCTAL_OR_NAMED:
-            raise NotAsWritten("an escape that only Python reads")
+            raise NotAsWritten("it has an escape that only Python reads")
         if (length := _DIGITS.get(letter)) is None:
             return _ESCAPES.get(letter, "\\" + letter)
         digits = ""
         while len(digits) < length:
             digits += yield from self._stream.character()
         if not _HEX.issuperset(digits):
-            raise NotAsWritten("no escape of Python")
+            raise NotAsWritten("it has an escape that is none of Python's")
         return chr(int(digits, 16))

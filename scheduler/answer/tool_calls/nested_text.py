@@ -1,4 +1,4 @@
-"""Finds the end of a value in a notation of brackets and strings, without reading the value."""
+"""Find the end of a value in a notation of brackets and strings, without parsing the value."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ _DEEPEST = 200
 
 
 def nested_value(stream: TextStream, quotes: tuple[str, ...], *, escapes: bool) -> Waiting[str]:
-    """Reads a value up to the comma or bracket behind it, which stays. `quotes`: what strings begin and end
-    with. `escapes`: whether a backslash in a string protects the next character. Raise NotAsWritten."""
+    """Read and return a value's text up to the comma or bracket after it, which stays unread. `quotes`: the
+    marks with which strings begin and end. `escapes`: whether a backslash in a string protects the next
+    character. Raise NotAsWritten."""
     parts: list[str] = []
     depth = 0
     marks = (*quotes, *"([{}]),")

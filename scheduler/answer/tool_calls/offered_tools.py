@@ -1,7 +1,8 @@
-"""The tools of a request, and what reading calls must know of their schemas: found out once for all answers.
+"""The tools of a request, and what reading calls needs to know of their schemas, computed once for all
+answers.
 
-A client's schema can make each look at it cost milliseconds, so all looks of a request share one budget, and
-what may take longer than a token may is known beforehand: it is done in a worker thread.
+Each look at a client's schema can cost milliseconds, so all looks of a request share one budget, and work
+that may take too long for the event loop is known beforehand and done in a worker thread.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _LIGHT_NODES = 400
 
 
 class OfferedTools:
-    """Shared by the choices of a request, and by threads: what two find out at once is the same."""
+    """Shared by the choices of a request, and by threads: two that compute the same thing at once get equal
+    results."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
@@ -54,7 +56,7 @@ class OfferedTools:
         return [replace(tool, parameters=view).definition() for tool, view in views]
 
     def is_large(self, name: str) -> bool:
-        """Return whether fitting a value to the tool's schema may take longer than a token may."""
+        """Return whether fitting a value to the tool's schema may take too long for the event loop."""
         if name not in self._large:
             self._large[name] = _are_large([self.schema(name)])
         return self._large[name]
@@ -65,15 +67,15 @@ class OfferedTools:
 
     @property
     def are_read(self) -> bool:
-        """Return whether all that a parser asks is known, or is found out within a token's time."""
+        """Return whether all that a parser needs is known, or can be computed on the event loop."""
         return "definitions" in vars(self) or self._are_few
 
     def any_large(self) -> bool:
-        """`is_large` of any of them."""
+        """Return whether any of the tools `is_large`."""
         return any(map(self.is_large, self._tools))
 
     def read(self) -> None:
-        """Find out everything. At most 50 ms."""
+        """Compute everything, in at most 50 ms."""
         self.any_large()
         _ = self.definitions
 

@@ -26,7 +26,7 @@ from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import AnswerPiece, ToolCallArguments, ToolCallStarted
 
 _MATCHING_SECONDS = 0.25
-"""The limit for one block, of the CPU time of all threads. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
+"""The limit for one block, in CPU time of all threads. Well-formed blocks of 200 KB take 0.2 to 25 ms."""
 LONG_TEXT = 512
 """Characters up to which a text is parsed within a token's time, also where patterns take cubic time."""
 _LONGEST_GUESS = 16_384
@@ -35,7 +35,8 @@ _LONGEST_GUESS = 16_384
 
 class UnreadableCall(Exception):
     """A block that cannot be parsed. `index`: the number of its call, if it was started; `rest`: the part of
-    its arguments that was not yielded. `read_to`: the characters of it that whole calls before it take."""
+    its arguments that was not yielded. `read_to`: how many characters of the block the whole calls before it
+    take."""
 
     def __init__(self, why: object, index: int | None = None, rest: str = "", *, read_to: int = 0) -> None:
         super().__init__(str(why))
@@ -55,9 +56,9 @@ class AnswerCalls:
         """The budget for the coercion of all their arguments."""
         self.started = 0
         self.ended = 0
-        """Those of a block that are whole before its end."""
+        """Calls that were found whole before the end of their block."""
         self.large = False
-        """Whether one of them is of a tool with a large schema."""
+        """Whether one of them calls a tool with a large schema."""
 
     @property
     def enough(self) -> bool:
@@ -91,13 +92,15 @@ class CallReader(Protocol):
     """The inside of one pair of marks. `feed` never raises: what follows a fault is read to the end."""
 
     def weighs(self, text: str | None) -> bool:
-        """Return whether `feed(text)`, or for None `close()`, may take longer than a token may."""
+        """Return whether `feed(text)`, or `close()` if `text` is None, may take too long for the event
+        loop."""
         ...
 
     def feed(self, text: str) -> Iterator[AnswerPiece]: ...
 
     def close(self) -> Iterator[AnswerPiece]:
-        """Yield the end mark, or the end of the model's turn. Raise UnreadableCall."""
+        """Take the end mark, or the end of the model's turn, and yield what it completes. Raise
+        UnreadableCall."""
         ...
 
     @property
@@ -107,7 +110,7 @@ class CallReader(Protocol):
 
 
 class CollectedBlock:
-    """The part of a CallReader that has nothing before the end of the block."""
+    """The common part of CallReaders that yield nothing before the end of the block."""
 
     def __init__(self, calls: AnswerCalls) -> None:
         self._calls = calls
@@ -144,7 +147,7 @@ class BlockReader(CollectedBlock):
 
 
 def read_block(raw: str, syntax: ToolSyntax, calls: AnswerCalls) -> list[ParsedCall]:
-    """Raise UnreadableCall."""
+    """Return the calls that mlx-lm's parser reads in a block. Raise UnreadableCall."""
     try:
         parsed = _parse(raw, syntax, calls)
         found = parsed if isinstance(parsed, list) else [parsed]
@@ -182,8 +185,8 @@ def _parse(raw: str, syntax: ToolSyntax, calls: AnswerCalls) -> Any:
 
 
 class _Quiet:
-    """Python's parser warns about invalid escapes in the model's text. One for all threads: what they do to
-    the process's filters is undone when the last one is done."""
+    """Silences the warnings of Python's parser about invalid escapes in the model's text. All threads share
+    one, because warning filters are the process's: they are restored when the last thread is done."""
 
     def __init__(self) -> None:
         self._lock = Lock()

@@ -114,7 +114,8 @@ class TaggedCalls:
         call.inside_member = False
 
     def _quoted(self, call: WrittenCall, key: str, opening: str, start: str, end: str) -> Pieces:
-        """A value in a dialect that puts marks around a text with line breaks: only those are long."""
+        """Yield a value in a dialect that puts marks around a text with line breaks. Only marked text is
+        streamed, because only such text is long."""
         yield from self._stream.space()
         types = call.json_types(key)
         is_quoted = yield from self._stream.optional(start)
@@ -150,7 +151,7 @@ class TaggedCalls:
     def _whole(
         self, call: WrittenCall, key: str, opening: str, is_text: bool | None, before: str = ""
     ) -> Pieces:
-        """`before`: what was read of the value."""
+        """Yield a value that is sent whole. `before`: what was already read of it."""
         text, _ = yield from self._stream.until(self._ends)
         own = before + text.removeprefix(self._lead)
         schema = call.property_schema(key)
@@ -195,7 +196,7 @@ class TaggedCalls:
 
     def _by_the_parser(self, name: str, key: str, opening: str, text: str) -> Any:
         if any(end in text for end in self._tagged.ends):
-            # It is in a string inside a JSON value, where the parser would end the call.
+            # The mark is in a string inside a JSON value, and the parser would end the call there.
             text = json_text(loads(text, strict=False)).replace("<", r"\u003c")
         head = self._head.replace(TOOL, name).replace(NUMBER, "0")
         return self._block.one_value(head + opening + text + self._tagged.closing + self._tail, key)

@@ -57,7 +57,7 @@ class TextStream:
         self._closed = True
 
     def more(self) -> Waiting[None]:
-        """Raise TextEnded."""
+        """Wait for more text. Raise TextEnded."""
         if self._closed:
             raise TextEnded("it ends in the middle")
         yield
@@ -69,26 +69,26 @@ class TextStream:
         return self._text[self._at : self._at + length]
 
     def space(self) -> Waiting[None]:
-        """Reads white space."""
+        """Read white space."""
         while (yield from self.peek()).isspace():
             self._at += 1
 
     def optional(self, literal: str) -> Waiting[bool]:
-        """Reads `literal`, if it is next."""
+        """Read `literal` if it is next, and return whether it was."""
         found = yield from self._is_next(literal)
         if found:
             self._at += len(literal)
         return found
 
     def one_of(self, literals: Sequence[str]) -> Waiting[str]:
-        """Reads one of `literals`, none of which begins another. Raise NotAsWritten."""
+        """Read and return one of `literals`, none of which begins another. Raise NotAsWritten."""
         for literal in literals:
             if (yield from self.optional(literal)):
                 return literal
         raise NotAsWritten(f"{self._text[self._at : self._at + 40]!r} instead of {' or '.join(literals)}")
 
     def _is_next(self, literal: str) -> Waiting[bool]:
-        """Waits only as long as it may be."""
+        """Return whether `literal` is next; wait for more text only while it may be."""
         while True:
             found = self._text[self._at : self._at + len(literal)]
             if found == literal:
@@ -98,8 +98,8 @@ class TextStream:
             yield
 
     def before(self, marks: Sequence[str]) -> tuple[str, str]:
-        """Reads the text that is certainly before the first of `marks`, and that mark ("" if it is not there
-        yet). Of those that begin at the same place the first one counts."""
+        """Read and return the text that is certainly before the first of `marks`, and that mark ("" if it is
+        not there yet). If several begin at the same place, the first in `marks` counts."""
         if (found := _pattern(tuple(marks)).search(self._text, self._at)) is not None:
             text = self._text[self._at : found.start()]
             self._at = found.end()
@@ -111,8 +111,8 @@ class TextStream:
         return text, ""
 
     def until(self, marks: Sequence[str], *, longest: int | None = None) -> Waiting[tuple[str, str]]:
-        """Reads all text before the first of `marks`, and that mark. Raise NotAsWritten if there is none in
-        the block, or not within `longest` characters."""
+        """Read and return all text before the first of `marks`, and that mark. Raise NotAsWritten if there is
+        none in the block, or not within `longest` characters."""
         parts: list[str] = []
         length = 0
         while True:
@@ -130,28 +130,28 @@ class TextStream:
                 raise
 
     def name(self, ends: Sequence[str]) -> Waiting[tuple[str, str]]:
-        """Reads a name and the mark at its end."""
+        """Read and return a name and the mark at its end."""
         return (yield from self.until(ends, longest=LONGEST_NAME))
 
     def some(self) -> Waiting[str]:
-        """Reads what there is, at least one character. Raise TextEnded."""
+        """Read and return what there is, at least one character. Raise TextEnded."""
         while self._at == len(self._text):
             yield from self.more()
         text, self._at = self._text[self._at :], len(self._text)
         return text
 
     def character(self) -> Waiting[str]:
-        """Reads one character. Raise TextEnded."""
+        """Read and return one character. Raise TextEnded."""
         while self._at == len(self._text):
             yield from self.more()
         self._at += 1
         return self._text[self._at - 1]
 
     def put_back(self, text: str) -> None:
-        """`text`, the end of what was read last, is unread again."""
+        """Make `text`, the end of what was read last, unread again."""
         self._at -= len(text)
 
     def ends(self) -> Waiting[bool]:
-        """Return whether only white space is left in the block, which is read."""
+        """Read white space, and return whether the block ends after it."""
         yield from self.space()
         return (yield from self.peek()) == ""

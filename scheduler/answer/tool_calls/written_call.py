@@ -19,7 +19,7 @@ class WrittenCall:
         budget: StepBudget,
         json_types: Callable[[str], frozenset[str]],
     ) -> None:
-        """`json_types`: those that the schema of an argument allows."""
+        """`json_types` returns the JSON types that the schema of an argument allows."""
         self.started = started
         self.schema = schema
         self.budget = budget
@@ -40,7 +40,7 @@ class WrittenCall:
         return "".join(self._sent)
 
     def property_schema(self, key: str) -> Any:
-        """Return the schema of one argument, which is not a reference."""
+        """Return the schema of one argument, with references followed; None if they cannot be followed."""
         schema = property_schema(self.schema, key)
         if not isinstance(schema, Mapping) or "$ref" not in schema:
             return schema
@@ -50,7 +50,7 @@ class WrittenCall:
             return None
 
     def json(self, text: str) -> ToolCallArguments:
-        """JSON text of the arguments as it is."""
+        """Return the next piece of the arguments, which is JSON text already."""
         self._sent.append(text)
         return ToolCallArguments(self.started.index, text)
 
