@@ -133,6 +133,7 @@ class EngineTotals:
         for gauge in (
             *(metrics.running, metrics.waiting, metrics.preempted, metrics.kv_bytes),
             *(metrics.row_tokens, metrics.shared_row_tokens, metrics.prefix_bytes, metrics.prefix_tokens),
+            *(metrics.memory_guard[part] for part in MEMORY_PARTS),
         ):
             gauge.set(0)
         self._take_memory(DeviceMemory())

@@ -38,6 +38,8 @@ _NAMES: dict[str, str] = {State.SUBMITTED: State.PREFILLING}
 """Names of spans that differ from their phase's. A phase stays SUBMITTED if the engine never reported on the
 request."""
 _propagator = TraceContextTextMapPropagator()
+_VECTOR_OPERATIONS = {"embedding": "embeddings", "rerank": "rerank"}
+"""The operations of requests for which no text is generated. The conventions have no name for the second."""
 
 
 class RequestSpans:
@@ -62,7 +64,8 @@ class RequestSpans:
             return offset_ns + int(moment * 1e9)
 
         request = record.prepared.request
-        operation = "chat" if isinstance(request.prompt, ChatPrompt) else "text_completion"
+        written = "chat" if isinstance(request.prompt, ChatPrompt) else "text_completion"
+        operation = _VECTOR_OPERATIONS.get(request.kind, written)
         span = self._tracer.start_span(
             f"{operation} {self._model_name}",
             _parent(request.origin.traceparent),

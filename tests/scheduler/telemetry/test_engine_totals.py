@@ -81,6 +81,7 @@ def test_each_change_of_relief_is_counted_and_the_last_reading_shown() -> None:
     assert over(metrics, "penstock_memory_guard_bytes", "part", MEMORY_PARTS) == [8, 9, -1, 0]
     totals.forget()
     assert read(metrics, "penstock_memory_relief") == 0
+    assert over(metrics, "penstock_memory_guard_bytes", "part", MEMORY_PARTS) == [0, 0, 0, 0]
 
 
 def test_the_labels_of_drafts_are_the_engines_sources() -> None:

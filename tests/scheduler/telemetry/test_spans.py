@@ -17,6 +17,7 @@ from scheduler.shared.messages import ScriptedPlan
 from scheduler.telemetry.spans import RequestSpans
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
+from tests.scheduler.requests.records import make_record
 
 CLIENTS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 UNSAMPLED = CLIENTS[:-1] + "0"
@@ -105,6 +106,14 @@ async def test_it_says_what_the_conventions_ask_and_no_word_of_the_prompt(autoju
     }
     assert root.status.status_code is StatusCode.UNSET
     assert root.resource.attributes["service.name"] == "penstock"
+
+
+@trio_test
+async def test_a_request_for_a_vector_is_no_chat(autojump_clock: MockClock) -> None:
+    collected, record = Collected(), make_record(1)
+    record.prepared = replace(record.prepared, request=replace(ask(), kind="embedding"))
+    collected.tracer.trace(record, trio.current_time())
+    assert collected.spans.keys() == {"embeddings tiny", "queue"}
 
 
 @trio_test
