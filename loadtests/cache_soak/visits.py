@@ -24,9 +24,9 @@ _HELD = {200, 409}
 
 @dataclass(frozen=True, slots=True)
 class Guests:
-    """What the sessions are like. `tokens`: the length of a long session's prompt; `computed_tokens`: of the
-    part of it that the engine computes, for the rest is only tokenized. `schemas`: whether the engine can
-    hold answers to a schema."""
+    """What the sessions are like. `tokens`: the length of a long session's prompt; `computed_tokens`: that of
+    the part which the engine computes; the rest is only tokenized. `schemas`: whether the engine can hold
+    answers to a schema."""
 
     tokens: int
     computed_tokens: int
