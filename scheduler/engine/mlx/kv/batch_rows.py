@@ -148,9 +148,9 @@ class BatchRows:
         return self._fetch(self._private.whole())
 
     def packed(self, keys: mx.array, values: mx.array) -> tuple[Packed, Packed] | None:
-        """Return what these are unpacked from, or None if they are not what `update_and_fetch` returned last:
-        some models attend to something that they have made of it. Hold it no longer than the call of
-        attention: with a view of them the next step would copy all rows."""
+        """Return what these are unpacked from, or None if nothing is packed, or they are not what
+        `update_and_fetch` returned last: some models attend to something that they have made of it. Hold it
+        no longer than the call of attention: with a view of them the next step would copy all rows."""
         if self._packing is None or [id(half()) for half in self._fetched] != [id(keys), id(values)]:
             return None
         own_keys, own_values = halves_of(self._private.whole(), self._packing)
