@@ -13,7 +13,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from grafana.panel import DATASOURCE, Panel, matchers
 
-# Of a series that a model has before it was ever loaded.
+# The labels are those of a series that a model has before it is first loaded.
 _MODELS = "label_values(penstock_engine_up, model)"
 _INSTANCES = 'label_values(penstock_engine_up{model=~"$model"}, instance)'
 _ENGINES = 'label_values(penstock_engine_up{instance=~"$instance",model=~"$model"}, engine)'

@@ -43,8 +43,9 @@ def resolved(arrivals: OfCapacity, capacity_per_second: float) -> Poisson:
 
 
 def _poisson(arrivals: Poisson, rng: random.Random) -> Iterator[float]:
-    """Gamma-distributed gaps with mean 1/rate. vllm bench rescales its series to hit the mean exactly, for
-    which it must know the number of requests; this series is endless and has the mean on average."""
+    """Yield arrivals with Gamma-distributed gaps of mean 1/rate. vllm bench rescales its series to hit the
+    mean exactly, for which it must know the number of requests; this series is endless and has the mean on
+    average."""
     scale = 1 / (arrivals.rate * arrivals.burstiness)
     at = 0.0
     while True:

@@ -1,6 +1,6 @@
 """`penstock bench`: the group that this package registers in `penstock.commands`, with all that it has.
 
-It is imported for each `penstock --help`, so it imports none of them.
+It is imported for each `penstock --help`, so it imports none of the commands.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from loadtests.percentiles import percentile
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
 MOST_TIMES_ALONE = 1.5
-"""Bound on the chats' ITL at the 95th percentile, in multiples of the one alone."""
+"""Bound on the 95th percentile of the chats' ITL beside the embedder, in multiples of that alone."""
 CHATS, EMBEDDER = "chats", "texts"
 """The models' names."""
 _WORDS = ("harbour", "lantern", "copper", "meadow", "signal", "orchard", "granite", "anchor")
@@ -35,7 +35,7 @@ _WARM_UP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BesidePlan:
-    """`texts` of 2 to `most_words` words, `batch` of them in a request."""
+    """`chats` streams, and `texts` of 2 to `most_words` words each, `batch` of them in a request."""
 
     chats: int = 8
     texts: int = 10_000
@@ -119,7 +119,7 @@ def texts_of(plan: BesidePlan) -> list[str]:
 
 
 async def run(plan: BesidePlan, chat_model: Path, embedder: Path) -> Beside:
-    """Raise LaunchError if the server does not start."""
+    """Carry out the plan on a new server. Raise LaunchError if it does not start."""
     texts = texts_of(plan)
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder) / "models.toml"
@@ -148,7 +148,7 @@ async def _measure(plan: BesidePlan, texts: Sequence[str], models: Path) -> Besi
         httpx.AsyncClient(timeout=3600.0, limits=limits, trust_env=False) as http,
         trio.open_nursery() as nursery,
     ):
-        # Loads the embedder.
+        # The first text loads the embedder.
         await _embed(http, server.url, texts[:1], plan.batch)
         some = texts[: max(plan.batch, len(texts) // 10)]
         alone_seconds, _ = await _embed(http, server.url, some, plan.batch)
@@ -190,12 +190,16 @@ def lines(found: Beside) -> Iterator[str]:
 
 @click.command("beside-embeddings")
 @click.option("--chats", default=8, show_default=True, help="Streams at a time.")
-@click.option("--texts", default=10_000, show_default=True, help="To be embedded meanwhile.")
+@click.option("--texts", default=10_000, show_default=True, help="Texts to embed meanwhile.")
 @click.option("--batch", default=500, show_default=True, help="Texts of a request.")
 @click.option("--words", default=16, show_default=True, help="Most words of a text.")
-@click.option("--seconds", default=30.0, show_default=True, help="For which the chats are alone.")
-@click.option("--model", type=click.Path(path_type=Path), help="Of the chats; the bench model if not given.")
-@click.option("--embedder", type=click.Path(path_type=Path), help="Of the texts; the same if not given.")
+@click.option("--seconds", default=30.0, show_default=True, help="Time for which the chats are alone.")
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="Model of the chats; by default the bench model."
+)
+@click.option(
+    "--embedder", type=click.Path(path_type=Path), help="Model of the texts; by default the chats' model."
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
 def beside_embeddings(
     chats: int,

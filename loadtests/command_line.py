@@ -365,7 +365,8 @@ def _machine() -> str:
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Exit codes of `bench`: 0 measured; 1 regression, or a target did not start; 2 invalid options."""
+    """Exit with the codes of `bench`: 0 measured; 1 regression, or a target did not start; 2 invalid
+    options."""
     try:
         yield
     except (ScenarioError, TargetError, ValueError) as error:

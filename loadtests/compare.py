@@ -27,7 +27,7 @@ _PROBE_WORDS = (200, 1200)
 
 
 class Comparison:
-    """Runs that can be interrupted: `runs` has those that have ended so far."""
+    """The runs of one scenario, which can be interrupted: `runs` has those that have ended so far."""
 
     def __init__(self, scenario: Scenario, make_client: MakeClient, on_progress: OnProgress) -> None:
         self._scenario = scenario

@@ -28,8 +28,8 @@ class Conversation:
     def __init__(
         self, chance: random.Random, system: str, words: int, new_words: int, calls: bool = False
     ) -> None:
-        """`words`: of the past, without the system prompt; `new_words`: of each further turn. `calls`: the
-        past is calls of a tool and their results, as an agent's is."""
+        """`words`: how many the past has, without the system prompt; `new_words`: how many each further turn
+        adds. `calls`: the past is calls of a tool and their results, as an agent's is."""
         self._chance = chance
         self._new_words = max(1, new_words // 2)
         self._calls = calls
@@ -45,7 +45,7 @@ class Conversation:
         return text_of(self._chance, words)
 
     def _step(self, words: int) -> None:
-        """An answer and what follows it; each of `words` words."""
+        """Append an answer and what follows it, each of `words` words."""
         if not self._calls:
             self._say("assistant", words)
             self._say("user", words)
@@ -61,7 +61,7 @@ class Conversation:
         self._step(self._new_words)
 
     def body(self, **fields: Any) -> dict[str, Any]:
-        """Its messages are those of now: a later turn does not change it."""
+        """Return a request's body with the messages of now, which a later turn does not change."""
         tools = {"tools": [{"type": "function", "function": _TOOL}]} if self._calls else {}
         return {"messages": list(self.messages), **tools, **fields}
 

@@ -21,7 +21,8 @@ from loadtests.workload import Workload
 
 _TICK_SECONDS = 0.05
 LAG_LIMIT_SECONDS = 0.1
-"""Above this at the 99th percentile, timestamps are late by more than a token's time."""
+"""The limit on the generator's lag at the 99th percentile: above it, timestamps are late by more than a
+token's time."""
 CPU_LIMIT = 0.9
 """The limit on processor use, as a share of the one core that a trio program can use."""
 

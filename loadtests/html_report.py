@@ -35,7 +35,7 @@ class _Section:
 def write(
     path: Path, runs: Sequence[RunRecord], machine: str | None = None, curves: Sequence[Plot] = ()
 ) -> None:
-    """Write the file. `machine` describes the machine; runs whose settings name it need none."""
+    """Write the file. `machine` describes the machine; it may be None for runs whose settings name it."""
     path.write_text(render(runs, machine, curves), "utf-8")
 
 

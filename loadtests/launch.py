@@ -70,7 +70,7 @@ class Bench:
     """What all targets of a comparison have in common."""
 
     model: Path
-    """A folder."""
+    """The model's folder."""
     blas: BlasChoice
     slots: int = SLOTS
     patience: Patience = Patience()
@@ -93,7 +93,7 @@ async def with_servers(
     """
     for choice in choices:
         if isinstance(choice, Launch):
-            command(choice, bench, port=0)  # Raises before anything is started.
+            command(choice, bench, port=0)  # It raises before anything is started.
     return await _nested(tuple(choices), (), bench, body, note)
 
 
@@ -173,7 +173,7 @@ async def _start(launch: Launch, bench: Bench, port: int, home: Path, log: Path)
 
 
 def command(launch: Launch, bench: Bench, port: int) -> list[str]:
-    """Return the command that starts it. Raise LaunchError if its program does not exist."""
+    """Return the command that starts the server. Raise LaunchError if its program does not exist."""
     preset = launch.preset
     values = {
         "model": str(bench.model.resolve()),
@@ -311,8 +311,8 @@ async def _wait_answering(process: trio.Process, target: Target, log: Path, seco
 
 
 async def _stop(process: trio.Process, seconds: float) -> bool:
-    """Return False if it had to be killed. Shielded: a server left running would distort every later
-    measurement."""
+    """Stop the server; return False if it had to be killed. This cannot be cancelled: a server left running
+    would distort every later measurement."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + seconds):
         process.terminate()
         await process.wait()

@@ -1,8 +1,9 @@
 """Sessions whose prompts have grown long: what a turn with little new in it costs.
 
 With the scripted engine, which computes nothing, this measures the way of a prompt through the server, from
-the body's bytes to the engine's link, and how long its event loop is busy meanwhile. With a model it is the
-whole: the time to the first token, and whether an answer behind a cached prefix is the one without.
+the body's bytes to the engine's link, and how long its event loop is busy meanwhile. With a model it measures
+all of it: the time to the first token, and whether an answer behind a cached prefix is the same as without
+one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _CONTEXT_SHARE = 0.97
 _IDLE_SECONDS = 3.0
 """Long enough to measure what a probe costs: the kernel counts processor time in hundredths of a second."""
 _LONG_LOOP_SECONDS = 0.010
-"""The bound on the event loop's 99th percentile."""
+"""The bound on the 99th percentile of the event loop's times, as probes see them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ class SessionsPlan:
     def server_arguments(self) -> tuple[str, ...]:
         engine: tuple[str, ...] = () if self.model == "embedded" else ("--model", self.model or "")
         if self.model is None:
-            # Room for all sessions: else most of each prompt is computed again, and every chunk is a step.
+            # There is room for all sessions: without it most of each prompt is computed again, and every
+            # chunk is a step.
             engine = ("--engine", "scripted", "--kv-cache-bytes", "64GiB")
         return (*engine, "--max-slots", str(max(8, self.clients)), "--log-level", "warning")
 
@@ -115,13 +117,13 @@ class LongSessions:
 
     @property
     def ratio(self) -> float:
-        """Return how many times less a warm turn takes than a cold one."""
+        """Return how many times the processor time of a warm turn a cold one takes."""
         return self.cold_cpu_seconds / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
     @property
     def turns_per_core_second(self) -> float:
-        """Return the bound on one server's own process: what its Python can do while it has one core's
-        time."""
+        """Return how many warm turns a second the server's process can take with one core, the bound on its
+        Python."""
         return 1 / self.warm_cpu_seconds if self.warm_cpu_seconds else 0.0
 
 
@@ -132,7 +134,7 @@ def _conversation(plan: SessionsPlan, number: int, words_per_token: float, syste
 
 
 async def run(plan: SessionsPlan) -> LongSessions:
-    """Raise LaunchError if the server does not start."""
+    """Carry out the plan on a new server. Raise LaunchError if it does not start."""
     limits = httpx.Limits(max_connections=None)
     async with (
         victim(plan.server_arguments, sabotage=False) as server,
@@ -222,8 +224,8 @@ async def _asked_cold(
 
 
 def parted(warm: Sequence[Turn], cold: Sequence[Turn]) -> int:
-    """Return how many cold turns, in the order of the warm ones, did not give the same tokens without a
-    cache. One that found something cached, or has no token, counts as well: it shows nothing."""
+    """Return how many of the cold turns, in the order of the warm ones, gave other tokens than with a cache.
+    A cold turn that found something cached, or has no token, counts as well: it proves nothing."""
     return sum(
         one.tokens != again.tokens or bool(again.cached_tokens) or not again.tokens
         for one, again in zip(warm, cold, strict=False)
@@ -264,9 +266,9 @@ def _milliseconds(quantiles: Mapping[str, float]) -> str:
 
 @click.command("long-sessions")
 @click.option("--sessions", default=32, show_default=True, help="Conversations behind one system prompt.")
-@click.option("--tokens", default=100_000, show_default=True, help="Of each one's prompt.")
-@click.option("--new-tokens", default=1000, show_default=True, help="In a later turn.")
-@click.option("--turns", default=5, show_default=True, help="Of each session, after its first.")
+@click.option("--tokens", default=100_000, show_default=True, help="Tokens of each one's prompt.")
+@click.option("--new-tokens", default=1000, show_default=True, help="New tokens in a later turn.")
+@click.option("--turns", default=5, show_default=True, help="Turns of each session, after its first.")
 @click.option("--clients", default=8, show_default=True, help="Turns at a time.")
 @click.option("--calls", is_flag=True, help="A past of tool calls and results, not questions and answers.")
 @click.option("--engine", type=click.Choice(["scripted", "mlx"]), default="scripted", show_default=True)

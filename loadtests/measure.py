@@ -25,7 +25,7 @@ class Failures:
     population: str
     count: int
     example: str
-    """The first one's detail."""
+    """The detail of the first of these requests."""
 
 
 @dataclass(frozen=True, slots=True)

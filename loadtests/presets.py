@@ -49,7 +49,7 @@ class Preset:
     program: str
     """The script in its environment's `bin`."""
     variable: str
-    """The environment variable with the virtual environment or the program."""
+    """The environment variable that names the virtual environment or the program."""
     arguments: tuple[str, ...]
     model: str = SERVED_NAME
     """The model's name in requests."""

@@ -23,7 +23,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    """Return whether there is no such process, or a zombie."""
+    """Return whether there is no such process, or only a zombie."""
     state = ps("-p", str(pid), "-o", "stat=").strip()
     return not state or state.startswith("Z")
 
@@ -60,7 +60,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def main_thread_cpu_seconds(pid: int) -> float:
-    """Return the same of its first thread alone; 0 without /proc."""
+    """Return the processor time that its first thread has taken; 0 without /proc."""
     stat = _PROC / str(pid) / "task" / str(pid) / "stat"
     return _stat_seconds(stat) if _PROC.is_dir() else 0.0
 
@@ -96,12 +96,12 @@ def open_files(pid: int) -> int:
 
 
 def open_files_by_lsof(pid: int) -> int:
-    """Return the same without /proc."""
+    """Return the number of open descriptors, without /proc. Raise OSError if the process is gone."""
     command = ["lsof", "-p", str(pid), "-Ff"]
     open_files = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     if not open_files:
         raise ProcessLookupError(pid)
-    # f3, f4, ...; entries that are no descriptors (the program, libraries) have letters.
+    # Descriptors are f3, f4, ...; entries of other kinds (the program, libraries) have letters.
     return sum(line[:1] == "f" and line[1:].isdigit() for line in open_files.splitlines())
 
 

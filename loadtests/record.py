@@ -127,7 +127,7 @@ def save(path: Path, runs: list[RunRecord]) -> None:
 
 
 def load(path: Path) -> list[RunRecord]:
-    """Raise ValueError naming the file if it is not such a document."""
+    """Return the runs in a file. Raise ValueError, which names the file, if it is not such a document."""
     try:
         runs = msgspec.json.decode(path.read_bytes(), type=list[RunRecord])
     except msgspec.MsgspecError as error:

@@ -1,8 +1,8 @@
 """Reuse: the share of each prompt that an unbounded prefix cache would hit.
 
 It is the theoretical maximum for a server's cached share, counted in characters of message content, because
-tokenizers differ. It ignores the chat template's tokens and the block size of caches. Prompts count as
-earlier in the order of sending, answered or not: requests of one burst can share work in flight.
+tokenizers differ. It ignores the chat template's tokens and the block size of caches. A prompt counts as
+earlier if it was sent earlier, answered or not: requests of one burst can share work in flight.
 """
 
 from __future__ import annotations

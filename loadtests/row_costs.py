@@ -1,4 +1,4 @@
-"""What rows with a feature, log-probabilities, a grammar or a held call, cost a decoding batch.
+"""What rows with a feature (log-probabilities, a grammar or a held call) cost a decoding batch.
 
 `penstock bench row-costs`, or `python -m loadtests.row_costs logprobs|grammar|calls MODEL_FOLDER STEPS` in a
 process that was started with the engine's BLAS. Batches of 32 rows, of which none, a few and all have the
@@ -33,7 +33,7 @@ FEATURED_ROWS: dict[Feature, tuple[int, ...]] = {
     "grammar": (0, 4, ROWS),
     "calls": (0, 8, ROWS),
 }
-"""Rows with the feature; the first entry is the plain batch."""
+"""Numbers of rows with the feature, by feature; the first is the plain batch."""
 _STEPS_A_TURN = 8
 _TOP_LOGPROBS = 20
 _ENDLESS: dict[str, Any] = {
@@ -63,7 +63,7 @@ def measure(feature: Feature, folder: Path, steps: int) -> dict[int, list[tuple[
     tokenizer = HubTokenizer(folder, tool_parser="qwen3_coder")
     preparation = Preparation(tokenizer, inspect(folder))
     loops = {}
-    # In every row's prompt, so that all rows have the same context.
+    # The tool is in every row's prompt, so that all rows have the same context.
     tools = (_ENDLESS_CALL,) if feature == "calls" else ()
     for rows in FEATURED_ROWS[feature]:
         features = [feature if row < rows else None for row in range(ROWS)]
@@ -108,7 +108,7 @@ def _turn(loop: EngineLoop) -> tuple[float, float]:
 def _submit(
     preparation: Preparation, row: int, feature: Feature | None, steps: int, tools: tuple[Tool, ...]
 ) -> Submit:
-    """Submit a row that outlasts `steps` and the steps that prefill other rows."""
+    """Return a row's request, which outlasts `steps` and the steps that prefill other rows."""
     max_tokens = steps + 100
     request = GenerationRequest(
         f"row-{row}",

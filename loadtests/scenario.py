@@ -31,7 +31,7 @@ class Closed(_Part):
 
 
 class Burst(_Part):
-    """`clients` sessions at the same instant."""
+    """`clients` sessions that start at the same instant."""
 
     kind: Literal["burst"]
     clients: int = Field(ge=1)
@@ -56,7 +56,7 @@ class Ramp(_Part):
 
 
 class Schedule(_Part):
-    """Sessions at these seconds after the population's start."""
+    """Sessions that start at these seconds after the population's start."""
 
     kind: Literal["schedule"]
     at_seconds: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
@@ -108,7 +108,7 @@ class Turns(_Part):
 
 class Subagents(_Part):
     """Subagents that the agent starts at one turn: `count` of them, all of which it waits for. They share the
-    agent's shared and group layers, have a history of their own, and count to its session."""
+    agent's shared and group layers, have a history of their own, and belong to its session."""
 
     at_turn: int = Field(ge=1)
     count: int = Field(ge=1)
@@ -188,7 +188,7 @@ def _instants(arrivals: Burst | Schedule) -> range:
 
 
 class Bounds(_Part):
-    """Every run is bounded."""
+    """The bounds of a run, of which each run has all."""
 
     seconds: float = Field(default=60.0, gt=0)
     requests: int = Field(default=10_000, ge=1)
@@ -250,7 +250,7 @@ class Scenario(_Part):
         return self.model_copy(update={"populations": tuple(p for p in self.populations if p is not gone)})
 
     def population(self, name: str) -> Population:
-        """Raise ScenarioError if there is none of this name."""
+        """Return the population of this name. Raise ScenarioError if there is none."""
         for one in self.populations:
             if one.name == name:
                 return one

@@ -17,7 +17,7 @@ _DROPPED = re.compile(r"_(bucket|created)(\{|$)")
 _CANCELLED = re.compile(
     r'penstock_requests_total\{(.*,)?outcome="cancelled"|rapid_mlx_requests_cancelled_via_disconnect_total'
 )
-"""The counters of requests whose client disconnected (of each model), if a target has any."""
+"""The counters of requests whose client disconnected, one for each model, if a target has any."""
 
 
 def parse(text: str) -> dict[str, float]:

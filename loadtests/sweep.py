@@ -35,7 +35,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """None if the run has no value for it."""
+    """What one value of the option gave. `x` or `y` is None if the run has no value for it."""
 
     value: str
     x: float | None

@@ -82,7 +82,7 @@ def _short(text: str, unit: str) -> str:
 
 
 def _ratio(first: Column, second: Column, figure: Figure) -> str:
-    """Counts get no ratio: twice as many failures is no finding."""
+    """Return the ratio as text, empty for counts: twice as many failures is no finding."""
     if figure.better == "none" or figure.unit == "requests":
         return ""
     return _span(first, second, figure.name)

@@ -36,7 +36,7 @@ class Target:
     name: str
     url: str
     model: str
-    """Empty: the first that it lists (`launch.find_model`)."""
+    """The model's name; if empty, the first that the server lists (`launch.find_model`)."""
     api_key: str | None = field(default=None, repr=False)
     knows: frozenset[str] = OPENAI
     """Optional request fields that it honours."""

@@ -55,7 +55,7 @@ def _attainment(view: Window) -> float | None:
 
 
 def _cached(request: RequestRecord) -> int:
-    """Cap at the prompt's length, in case a server reports more."""
+    """Return the cached tokens, at most the prompt's, in case a server reports more."""
     return min(max(request.cached_tokens or 0, 0), request.prompt_tokens or 0)
 
 

@@ -219,7 +219,7 @@ def _bytes(file: str) -> bytes:
 
 
 def _broken_line(data: bytes) -> int:
-    """Return where the JSON is malformed; msgspec counts bytes, readers count lines."""
+    """Return the line where the JSON is malformed: msgspec counts bytes, readers count lines."""
     try:
         json.loads(data)
     except json.JSONDecodeError as error:
@@ -234,7 +234,7 @@ def _scaled(tokens: float, replay: Replay) -> int:
 
 
 def _resized(text: str, replay: Replay) -> str:
-    """Return fewer of its words, or all of them repeated from the first."""
+    """Return the text at the trace's scale: fewer of its words, or all of them, repeated from the first."""
     if replay.token_scale == 1.0 or not text:
         return text
     words = text.split(" ")

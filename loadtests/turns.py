@@ -15,7 +15,7 @@ _HEADERS = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`tokens`: of the answer, as text; empty where they were not asked for."""
+    """One turn. `tokens`: those of the answer, as text; empty where they were not asked for."""
 
     seconds: float
     first_token_seconds: float
@@ -41,7 +41,7 @@ async def ask_all(
 
 
 async def ask(http: httpx.AsyncClient, url: str, body: dict[str, Any]) -> Turn:
-    """Stream the answer if `body` asks for it: only then is the first token's time its own."""
+    """Ask for one turn. Only if `body` asks for a stream does the first token have a time of its own."""
     content, sent = json.dumps(body).encode(), trio.current_time()
     path = f"{url}/v1/chat/completions"
     if not body.get("stream"):

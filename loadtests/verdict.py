@@ -48,7 +48,7 @@ class Finding:
     """One figure against its baseline."""
 
     name: str
-    """Prefixed with the pair of targets, for a ratio."""
+    """The figure's name; for a ratio, behind the pair of targets."""
     expected: float
     found: float | None
     worse_by: float | None
@@ -125,7 +125,7 @@ def _finding(
 
 
 def _worse_by(expected: float, found: float, better: Better) -> float:
-    """If neither direction is better, any change counts as worse."""
+    """Return how many times worse it is. If neither direction is better, any change counts as worse."""
     if expected == found:
         return 1.0
     more = found / expected if expected > 0 else float("inf")
@@ -177,7 +177,7 @@ def _ratios(first: Column, other: Column, names: Sequence[str], tolerance: float
 
 
 def load(path: Path) -> Baseline:
-    """Raise ValueError naming the file if it is no baseline."""
+    """Return a file's baseline. Raise ValueError, which names the file, if it is none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Baseline)
     except msgspec.MsgspecError as error:

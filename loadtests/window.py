@@ -96,7 +96,7 @@ def output_tokens(request: RequestRecord) -> int:
 
 
 def tpot(request: RequestRecord) -> float | None:
-    """Return None if there is no time between tokens: one token, or all of them in one delta."""
+    """Return the time per output token, or None if there is none between tokens: one token, or one delta."""
     tokens = output_tokens(request)
     if tokens < 2 or len(request.stamps) < 2:
         return None

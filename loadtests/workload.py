@@ -46,7 +46,7 @@ class Ask:
     """What a right answer contains, if known."""
     hang_up_after_deltas: int | None = None
     hang_up_after_seconds: float | None = None
-    """Disconnect after this time without a delta."""
+    """The client disconnects if no delta has come after this time. None waits."""
     timeout_seconds: float | None = None
     """The deadline for the whole answer."""
     read_bytes_per_second: float | None = None

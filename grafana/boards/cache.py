@@ -1,4 +1,4 @@
-"""What is not computed again, and what is thrown away too early."""
+"""The board that shows what is not computed again, and what is evicted too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the engine alive, how long are its steps, and does it fit."""
+"""The board that shows whether the engine is alive, how long its steps are, and whether it fits memory."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _SLACK = {
     "pins": 2.0,
     "prefix nodes": 200.0,
 }
-"""What allocators and clients that happen to be there explain, beside a share of the level."""
+"""Growth that allocators, and clients that are there at the moment, explain, beside a share of the level."""
 
 Sample = Mapping[str, float]
 
@@ -36,7 +36,7 @@ def fill_times(
     samples: Sequence[Sample], caches: Collection[str], least: Mapping[str, float]
 ) -> dict[str, int]:
     """Return from which sample on each cache is full, and each count has reached its `least`; the number of
-    samples for what never is."""
+    samples for one that never is."""
     bounds = {
         name: _FULL_SHARE * max((one.get(name, 0.0) for one in samples), default=0.0) for name in caches
     }

@@ -1,4 +1,5 @@
-"""Let sessions come and go for long, and watch the server, its engine, and the caches that report a size."""
+"""Let sessions come and go for minutes, and watch the server, its engine, and the caches that report a
+size."""
 
 from __future__ import annotations
 
@@ -26,11 +27,11 @@ CACHES = {
 }
 """Metrics of the caches, in bytes."""
 _LEAST = {"sessions": 66_000.0, "responses": 1200.0, "schemas": 600.0}
-"""More than are remembered: the last engines of 65,536 sessions (4,096 sessions' gaps), 1,024 stored
-responses, 512 checked schemas."""
+"""Counts that exceed what the server remembers: the last engines of 65,536 sessions (4,096 sessions' gaps),
+1,024 stored responses, 512 checked schemas."""
 _COMPUTED_SESSIONS = 1000.0
-"""Sessions where each takes its time in a model: the gaps of some thousand more are yet to come, 2 kB
-each."""
+"""Sessions that suffice with a model, where each takes its time. The gaps of some thousand more, 2 kB each,
+would be remembered after them."""
 _KV_CACHE_BYTES = 64 << 20
 _SAMPLE_SECONDS = 5.0
 
@@ -60,7 +61,7 @@ class CacheSoakPlan:
 
 @dataclass(slots=True)
 class CacheSoak:
-    """`samples`: by name, with "seconds" since the start."""
+    """What a soak found. `samples`: values by name, with "seconds" since the start."""
 
     plan: CacheSoakPlan
     samples: list[dict[str, float]] = field(default_factory=list)
@@ -76,7 +77,7 @@ class CacheSoak:
 
 
 async def run(plan: CacheSoakPlan, note: Callable[[str], None]) -> CacheSoak:
-    """Raise LaunchError if the server does not start."""
+    """Carry out the plan on a new server. Raise LaunchError if it does not start."""
     soak = CacheSoak(plan)
     async with (
         victim(plan.arguments, sabotage=False) as server,
@@ -135,9 +136,12 @@ def lines(soak: CacheSoak) -> Iterator[str]:
 @click.option("--minutes", default=15.0, show_default=True)
 @click.option("--clients", default=2, show_default=True, help="Sessions at a time.")
 @click.option("--engine", type=click.Choice(["scripted", "mlx"]), default="scripted", show_default=True)
-@click.option("--tokens", default=100_000, show_default=True, help="Of a long session's prompt.")
+@click.option("--tokens", default=100_000, show_default=True, help="Tokens of a long session's prompt.")
 @click.option(
-    "--computed-tokens", default=1000, show_default=True, help="Of them, that --engine mlx computes."
+    "--computed-tokens",
+    default=1000,
+    show_default=True,
+    help="The part of --tokens that --engine mlx computes.",
 )
 @click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
 def cache_soak(

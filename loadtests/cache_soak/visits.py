@@ -19,27 +19,29 @@ chats."""
 _LONG_TURNS, _SHORT_TURNS = 3, 2
 _SHORT_WORDS = 60
 _HELD = {200, 409}
-"""Statuses of a hold: where everything is held, there is no room."""
+"""Statuses that a hold may have: 409 where everything is held, so that there is no room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guests:
-    """`tokens`: of a long session's prompt, `computed_tokens`: of the part of it that an engine computes; the
-    rest is tokenized only. `schemas`: whether the engine can be held to one."""
+    """What the sessions are like. `tokens`: the length of a long session's prompt; `computed_tokens`: that of
+    the part which the engine computes; the rest is only tokenized. `schemas`: whether the engine can hold
+    answers to a schema."""
 
     tokens: int
     computed_tokens: int
     schemas: bool
     stays_every: int = 8
-    """One session in this many has more than a short turn: what is kept of each session's name is small, and
-    is full only after tens of thousands."""
+    """One session in this many has more than a short turn. The others only fill what is kept by session name:
+    it is small, and full only after tens of thousands."""
     long_every: int = 32
     """One in this many of those is long."""
     seed: int = 0
 
 
 class Visits:
-    """Counts what it has done in `counts`. Raises httpx.HTTPStatusError for an answer that is none."""
+    """Sends sessions' requests, and counts them in `counts`. It raises httpx.HTTPStatusError for an error
+    instead of an answer."""
 
     def __init__(self, http: httpx.AsyncClient, url: str, guests: Guests, words_per_token: float) -> None:
         self._http = http
@@ -49,7 +51,7 @@ class Visits:
         self.counts: Counter[str] = Counter(sessions=0, responses=0, schemas=0)
 
     async def visit(self, number: int) -> None:
-        """One session, from its first turn to its last."""
+        """Carry out one session, from its first turn to its last."""
         chance = random.Random(f"{self._guests.seed} {number}")
         headers = {"x-session-id": f"soak {number}", "x-soak-tenant": f"tenant {number}"}
         if number % self._guests.stays_every:

@@ -58,7 +58,7 @@ class Answer:
 
     @property
     def whole(self) -> bool:
-        """Return whether it came to its end."""
+        """Return whether the answer came to its end without an error."""
         return self.ended and self.error is None
 
     def take(self, chunk: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class Answer:
 
 
 async def ask(http: httpx.AsyncClient, url: str, question: Question) -> Answer:
-    """Send the question. Never raises for what a server does."""
+    """Send the question, and return the answer. Raise nothing, whatever the server does."""
     answer = Answer()
     try:
         async with http.stream("POST", f"{url}/v1/chat/completions", json=question.body) as response:

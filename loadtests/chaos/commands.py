@@ -34,7 +34,7 @@ _SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.05")
     "--engines",
     default=1,
     show_default=True,
-    help="Of the server; with several, one to three die at each of --deaths moments.",
+    help="Engines of the server; with several, one to three die at each of --deaths moments.",
 )
 @click.option(
     "--engine",

@@ -31,11 +31,11 @@ TEXTS = (
 )
 _GARBAGE = 3
 _READER = "content_codec"
-"""It evaluates views of what is evaluated: no work for the device."""
+"""The module that evaluates only views of what is evaluated: that is no work for the device."""
 
 
 class DeviceFault:
-    """Fails the evaluation of this `number`, counted from 1. `late`: it returns, and the next one
+    """Lets the evaluation of this `number`, counted from 1, fail. `late`: that one returns, and the next one
     that waits or evaluates raises."""
 
     def __init__(self, number: int, text: str, late: bool = False) -> None:
@@ -65,7 +65,7 @@ class DeviceFault:
 
 @contextmanager
 def failing(fault: DeviceFault) -> Iterator[DeviceFault]:
-    """Evaluations of this process fail as `fault` says."""
+    """Within this block, let evaluations of this process fail by `fault`."""
     ordinary = {name: getattr(mx, name) for name in ("eval", "async_eval", "synchronize")}
 
     def evaluating(name: str) -> Callable[..., None]:

@@ -48,14 +48,14 @@ class Findings:
     """For several engines: the longest pause of any even stream that was trusted, at each moment when one was
     killed alone."""
     early_gap_seconds: float = 0.0
-    """The same of streams that had just begun, at all these moments. It has no bound: their prompts are
-    computed again."""
+    """The longest pause, at all these moments, of streams that had just begun. It has no bound: their prompts
+    are computed again."""
     usual_gap_seconds: float = 0.0
-    """The longest pause of the two undisturbed runs, of the same streams: where the machine alone makes
-    longer ones than MOST_GAP_SECONDS, a death is not to blame for as long a one."""
+    """The longest pause of the same streams in the two undisturbed runs: where the machine alone makes pauses
+    longer than MOST_GAP_SECONDS, one of that length is not blamed on a death."""
 
     def complaints(self) -> Iterator[str]:
-        """Return each violated requirement; empty if the run passed."""
+        """Yield a complaint for each violated requirement; none if the run passed."""
         if self.lost:
             yield f"lost: {self.lost}"
         if self.failed:

@@ -30,7 +30,8 @@ request may be alone in the engine, without a token yet, at two deaths in a row;
 _CLIENTS = 12
 _CLIENTS_AN_ENGINE = 6
 _PATIENT = ("--stall-seconds", "6")
-"""Several engines on few cores: where the machine pauses all of them, none must be declared hung."""
+"""Options for several engines on few cores: where the machine pauses all of them, none must be declared
+hung."""
 _AHEAD = 4
 """How many questions may be sent ahead of the deaths' progress."""
 _BUSY_SECONDS = 2.5

@@ -18,10 +18,10 @@ from loadtests.chaos.strikes import Strike, strike
 from loadtests.chaos.victim import Victim, victim
 
 _QUESTIONS = 200
-"""Asked in rotation, so that each has an answer to compare with."""
+"""How many questions are asked in rotation, so that each has an earlier answer to compare with."""
 _CLIENTS = 8
 _LEAVER_EVERY = 7
-"""One client disconnects in the middle in each sequence of this many requests."""
+"""In every sequence of this many requests, the client of one disconnects in the middle."""
 _LEAVES_AFTER_SECONDS = 0.3
 _PATIENT = ("--stall-seconds", "30")
 """Engines are killed here, never made to hang; a slow engine on a busy machine must not be declared hung."""

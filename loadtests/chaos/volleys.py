@@ -1,4 +1,4 @@
-"""Deaths of one to three engines of a pool at once, and how long streams paused where exactly one was
+"""Deaths of one to three engines of a pool at once, and how long streams paused while exactly one was
 dead."""
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from loadtests.chaos.strikes import Strike
 
 MOST_AT_ONCE = 3
 MOST_GAP_SECONDS = 2.0
-"""The longest pause of a stream while one engine of several is dead, of SIGKILL, and the others can take its
+"""Bound on a stream's pause while one engine of several is dead, of SIGKILL, and the others can take its
 requests."""
 
 
 MOST_UNEVEN_SECONDS = 1.0
 TRUSTED_DELTAS = 4
-"""A stream that has had this many from an engine is trusted, and continues at another one at once."""
+"""A stream that has had this many deltas from an engine is trusted, and continues on another engine at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Volley:
-    """Engines struck at once, on trio's clock: the moment, and the moment when all were ready again. `deaths`
-    of the pool meanwhile: those of a planted poison are among them."""
+    """Engines struck at once: the moment, on trio's clock, and the moment when all were ready again.
+    `deaths`: of the pool meanwhile, those by a planted poison included."""
 
     kinds: tuple[Strike, ...]
     struck_at: float
@@ -40,8 +41,9 @@ class Volley:
 
 
 def plan(moments: int, engines: int, kinds: Sequence[Strike], seed: int) -> list[tuple[Strike, ...]]:
-    """Return how many engines die at each moment, and of what: at every second one an engine alone, there in
-    turn of SIGKILL and of every other kind; of several engines one lives on, if there are more than one."""
+    """Return of what the engines die at each moment. At every second moment one engine dies alone, in turn of
+    SIGKILL and of another kind; at the others two or three die at once, where there are enough engines that
+    one lives on."""
     chance = random.Random(seed)
     others = cycle(kind for kind in kinds if kind is not Strike.KILL)
     largest = max(1, min(MOST_AT_ONCE, engines - 1))
@@ -55,8 +57,9 @@ def plan(moments: int, engines: int, kinds: Sequence[Strike], seed: int) -> list
 
 
 def even_streams(*undisturbed: Mapping[int, Answer]) -> set[int]:
-    """Return the numbers of the questions whose answers come evenly: in one undisturbed run at least without
-    a pause of MOST_UNEVEN_SECONDS. Of others tokens are held back, such as those of a call."""
+    """Return the numbers of the questions whose answers come evenly: without a pause of MOST_UNEVEN_SECONDS
+    in at least one undisturbed run. The server holds back tokens of the others, such as those of a tool
+    call."""
     return {
         number
         for answers in undisturbed
@@ -88,7 +91,7 @@ def early_gap(volleys: Iterable[Volley], answers: Collection[Answer]) -> float:
 
 
 def longest(pauses: Iterable[Pause]) -> float:
-    """Return the longest one's seconds; 0 if there is none."""
+    """Return the seconds of the longest pause; 0 if there is none."""
     return max((pause.seconds for pause in pauses), default=0.0)
 
 

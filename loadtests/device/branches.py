@@ -33,8 +33,8 @@ BRANCHES: Mapping[str, Traits] = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 _ROUNDING = {mx.float32: 1e-4, mx.bfloat16: 2.0**-8, mx.float16: 2.0**-11}
 _LAYERS_ROUNDING = 12
-"""How much of one rounding the layers together make of the largest logit (`tests/scheduler/engine/mlx/
-sixteen_bit` measured 6.5)."""
+"""How many times one rounding of the largest logit all layers together may make
+(`tests/scheduler/engine/mlx/sixteen_bit` measured 6.5)."""
 _GREEDY = Sampling(temperature=0.0)
 _SLOTS, _CHUNK_TOKENS, _ANSWER_TOKENS, _PREFIX_TOKENS = 8, 32, 12, 64
 
@@ -122,7 +122,8 @@ def _compared(title: str, subject: Subject, traits: Traits) -> Finding:
 
 
 def _prompts(vocabulary: int) -> list[list[int]]:
-    """Ragged, shorter and longer than a chunk; four behind one prefix, of which one is its owner."""
+    """Return prompts of different lengths, shorter and longer than a chunk; four begin with one prefix, and
+    the first of these computes it."""
 
     def words(count: int, seed: int) -> list[int]:
         return [1 + (seed * 97 + 31 * at * at + 7 * at) % (min(vocabulary, 1000) - 1) for at in range(count)]
@@ -136,8 +137,8 @@ Answers = list[tuple[list[int], list[TokenOut]]]
 
 
 def _answers(subject: Subject, sampling: Sampling, together: bool = True) -> Answers:
-    """Return the answers of a new engine: the first prompt runs for some turns before the others join, or
-    each when the one before it has ended, without a prefix."""
+    """Return the answers of a new engine: the first prompt runs for some turns before the others join, or,
+    without `together`, each when the one before it has ended, without a prefix hit."""
     prompts = _prompts(subject.ready.vocabulary)
     loop = EngineLoop(subject.backend(), _SLOTS, PrefillPace(_CHUNK_TOKENS))
     answers: Answers = [(prompt, []) for prompt in prompts]
@@ -168,7 +169,8 @@ def _answers(subject: Subject, sampling: Sampling, together: bool = True) -> Ans
 
 
 def _reference(subject: Subject, prompt: Sequence[int], answer: Sequence[TokenOut]) -> list[mx.array]:
-    """(vocabulary,) float32 logits before each token of the answer, by mlx-lm's model alone on the CPU."""
+    """Return the (vocabulary,) float32 logits before each token of the answer, by mlx-lm's model alone on the
+    CPU."""
     tokens = [*prompt, *(one.token for one in answer[:-1])]
     with forced(CUDA), mx.stream(mx.cpu):  # CUDA's branches leave everything that they can to MLX.
         logits = subject.model(mx.array([tokens]))[0, len(prompt) - 1 :].astype(mx.float32)

@@ -11,7 +11,8 @@ Figure: TypeAlias = float | int | str
 Judgement: TypeAlias = Literal["right", "wrong", "raised", "measured"]
 """`measured`: there is no expectation, the figure itself is asked for."""
 _PATH = re.compile(r"""(["'])~?/.*?\1|(?<![\w.])~?/\S[^:\n]*""")
-"""In quotes, or up to a colon: a folder's name may have spaces. What is relative is in a package."""
+"""An absolute path, in quotes or up to a colon, for a folder's name may have spaces. Relative paths are
+inside packages, and stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class DeviceReport:
 
 
 def attempt(name: str, measure: Callable[[], Finding]) -> Finding:
-    """Return its finding. An exception is one, too, without the paths in its text, and the next measurement
-    follows."""
+    """Return the finding of `measure`. An exception becomes a finding, too, without the paths in its text, so
+    that the next measurement follows."""
     try:
         return measure()
     except Exception as error:  # A device that we have never run on may raise anything.

@@ -72,7 +72,7 @@ def _gate() -> Finding:
 
 
 def _product() -> Finding:
-    """1e-6 in float32; TF32, which an M5 and CUDA have, makes 1e-3."""
+    """The error is 1e-6 in float32; TF32, which an M5 and CUDA have, makes it 1e-3."""
     left, right = (np.random.default_rng(seed).standard_normal((512, 512)) for seed in (4, 5))
     left, right = left.astype(np.float32), right.astype(np.float32)
     exact = left.astype(np.float64) @ right.astype(np.float64)
@@ -83,7 +83,8 @@ def _product() -> Finding:
 
 
 def _random() -> Finding:
-    """Otherwise a seed's answer depends on the device. Their bits are equal, their logarithms nearly."""
+    """If they were others, a seed's answer would depend on the device. Their bits are equal, their logarithms
+    nearly."""
     keys = [seed << 32 | 7 * seed for seed in range(16)]
     here = np.array(gumbel(keys, 4096))
     with mx.stream(mx.cpu):
@@ -124,7 +125,7 @@ def _attention(name: str, dtype: mx.Dtype) -> Finding:
 
 
 def _exact(queries: _Exact, parts: Sequence[tuple[_Exact, _Exact]], repeats: int) -> _Exact:
-    """(heads, queries, size) of one row, by one softmax over all parts."""
+    """Return the attention of one row, (heads, queries, size), by one softmax over all parts."""
     keys = np.repeat(np.concatenate([part[0] for part in parts], axis=1), repeats, axis=0)
     values = np.repeat(np.concatenate([part[1] for part in parts], axis=1), repeats, axis=0)
     scores = queries @ keys.swapaxes(-1, -2) * queries.shape[-1] ** -0.5

@@ -20,14 +20,14 @@ from scheduler.shared.messages import Sampling, Submit
 from scheduler.shared.token_ids import compact
 
 _LEARNING_CHUNKS = 6
-"""Chunks until the guard has more than its first guess, or one size of chunk."""
+"""Chunks until the guard knows more than its first guess, or than one size of chunk."""
 _NOISE_BYTES = 4 << 20
 _MEGABYTE = 1e6
 _STEPS = 20
 
 
 def findings(backend: MlxBackend, context_tokens: int, chunks: Sequence[int], rows: int) -> Iterator[Finding]:
-    """Yield one prompt of `context_tokens`, computed in chunks of these sizes in turn; then `rows` that
+    """Measure one prompt of `context_tokens`, computed in chunks of these sizes in turn; then `rows` that
     decode."""
     yield from _peaks(backend, min(context_tokens, fitting_tokens(backend, 1)), chunks)
     yield attempt("pool of freed buffers", lambda: _pool(backend))
@@ -90,7 +90,7 @@ def _peaks(backend: MlxBackend, context_tokens: int, sizes: Sequence[int]) -> It
 
 
 def _pool(backend: MlxBackend) -> Finding:
-    """Right if clearing empties it, and it kept within the limit before."""
+    """The pool is right if clearing empties it, and if it kept within its limit before."""
     before = device().memory().cached
     device().clear_pool()
     after = device().memory().cached

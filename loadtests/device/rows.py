@@ -20,7 +20,7 @@ _CHUNK_TOKENS = 512
 
 
 DECODE = StepPlan()
-"""A step of the rows that decode."""
+"""The plan of a step in which all rows that decode do so."""
 
 
 def loaded(folder: Path) -> MlxBackend:

@@ -27,7 +27,7 @@ STREAMS = 4
 _TOKENS = 200
 _TIMEOUT_SECONDS = 120.0
 _LEAST_BUFFER_BYTES = 200 << 10
-"""What Linux gives unasked."""
+"""About what Linux gives a socket by default."""
 _DESCRIBED = ("fallbacks", "float32", "weights_bytes")
 """Fields of `/v1/models` about how the model is computed."""
 

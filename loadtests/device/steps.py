@@ -25,13 +25,14 @@ from scheduler.shared.token_ids import compact
 _PROMPT_TOKENS = 64
 _STEPS_A_TURN = 8
 _MOST_SECONDS = 4.0
-"""Bound on one evaluation; Metal's watchdog waits for some more."""
+"""Bound on one evaluation; Metal's watchdog waits a little longer."""
 
 
 def findings(
     backend: MlxBackend, rows: Sequence[int], turns: int, group_tokens: Sequence[int], chunks: Sequence[int]
 ) -> Iterator[Finding]:
-    """`turns` of eight steps each, for each number of rows; runs and chunks in tokens."""
+    """Measure `turns` of eight steps for each number of rows, then the rest. Runs and chunks are in
+    tokens."""
     for count in rows:
         name = f"decode steps of {count} rows"
         yield attempt(name, lambda: _decode(name, backend, count, turns))  # noqa: B023  # Called at once.
@@ -52,8 +53,8 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
-    """Steps with overlap and without take turns, so that other work slows both. The host's part is what a
-    step takes when the device has finished all before."""
+    """Let steps with and without overlap take turns, so that other work slows both. The host's part is what a
+    step takes when the device has finished everything before it."""
     ids = decoding(backend, [words(backend, _PROMPT_TOKENS, seed) for seed in range(count)])
 
     def apart() -> None:
@@ -89,7 +90,7 @@ def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
 
 
 def _padded(backend: MlxBackend, count: int) -> Finding:
-    """G22: rows of one length have no mask, and others one that is read in each layer."""
+    """G22: rows of one length need no mask; rows of different lengths have one that each layer reads."""
     figures: dict[str, Figure] = {"rows": count}
     for name, more in (("even", 0), ("ragged", 1)):
         lengths = [_PROMPT_TOKENS + more * (seed % 2) for seed in range(count)]
@@ -138,7 +139,7 @@ def _group(name: str, backend: MlxBackend, tokens: int) -> Finding:
 
 
 def _chunk(name: str, backend: MlxBackend, tokens: int) -> Finding:
-    """Evaluated layer by layer, then at once unless that may be what macOS ends a process for."""
+    """Evaluate it layer by layer, then at once unless macOS might end the process for that."""
     sliced = min(_chunk_seconds(backend, tokens, seed, 0.0) for seed in range(2))
     figures: dict[str, Figure] = {"sliced_seconds": sliced, "tokens_per_second": tokens / sliced}
     if sliced > _MOST_SECONDS:

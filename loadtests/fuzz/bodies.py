@@ -31,7 +31,7 @@ _NUMBERS: Final[dict[str, tuple[float, ...]]] = {
 }
 _BEYOND: Final = (1e308, -1e308, 2**63, 2**64, -(2**63) - 1, 1e22, -0.5)
 _BEYOND_SHARE = 0.02
-"""The share of fields beyond a bound: with more, hardly a request would be accepted."""
+"""The share of fields with a value beyond a bound: with more, hardly a request would be accepted."""
 
 _TEMPERED: Final = ("temperature", "top_p")
 """The numbers that every dialect has."""
@@ -94,7 +94,8 @@ _POOLED_SHARE: Final = 0.03
 
 
 def _pooled(chance: random.Random, model: str) -> Body:
-    """Return a ranking or texts to embed, which a model that writes refuses, however many they are."""
+    """Return a ranking or texts to embed: a model that writes must refuse either, however many texts there
+    are."""
     texts = [_text(chance)] * chance.choice((1, 64, 2048))
     if chance.random() < 0.5:
         return Body(EMBEDDINGS, {"model": model, "input": texts})
@@ -131,7 +132,8 @@ def _logprobs(chance: random.Random, *wishes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stops(chance: random.Random, most: int) -> list[str]:
-    """Return letters that answers have, or as many and as long strings as there may be, which begin alike."""
+    """Return letters that answers have, or strings that begin alike, up to the largest number and length
+    allowed."""
     if chance.random() < 0.5:
         return chance.choices("abcdefgh ", k=chance.choice((1, 16)))
     beginning = chance.choice((" the", "a", "🦊", chance.choice(_WORDS))) * 256
@@ -183,7 +185,7 @@ _TO_ITSELF: Final = {"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a"
 
 
 def _ladder(chance: random.Random) -> dict[str, Any]:
-    """Return a city that takes two to the power of its depth visits to check."""
+    """Return a schema whose city takes 2**depth visits to check."""
     kind, depth = chance.choice(("allOf", "anyOf", "oneOf")), chance.choice((4, 25))
     steps = {f"l{step}": {kind: [{"$ref": f"#/$defs/l{step + 1}"}] * 2} for step in range(depth)}
     last = {"type": chance.choice(("string", "integer"))}

@@ -144,7 +144,7 @@ async def _send_all(
 
 
 async def _send(http: httpx.AsyncClient, url: str, body: Body, fuzzed: Fuzzed) -> None:
-    """Send one body. Never raises for what a server does."""
+    """Send one body. Raise nothing, whatever the server does."""
     if body.sent < 1:
         fuzzed.cut += 1
         with suppress(OSError, trio.BrokenResourceError):
@@ -164,7 +164,7 @@ async def _send(http: httpx.AsyncClient, url: str, body: Body, fuzzed: Fuzzed) -
 
 
 async def _send_part(url: str, body: Body) -> None:
-    """Leave in the middle of a body."""
+    """Send a part of the body, and leave."""
     host, port = urlsplit(url).hostname or "", urlsplit(url).port or 0
     text = json.dumps(body.body).encode()
     head = f"POST {body.path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(text)}\r\n\r\n"

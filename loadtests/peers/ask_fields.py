@@ -79,7 +79,8 @@ class Asker:
         return False
 
     def logit_bias(self) -> bool | str:
-        """Force one token for the whole answer: some servers bias the first token alone."""
+        """Return whether one token can be forced for the whole answer: some servers bias the first token
+        alone."""
         reply = self.say(logit_bias={"500": 100})
         return reply.refusal or len(set(reply.text.split())) == 1
 
@@ -93,13 +94,14 @@ class Asker:
         return first.refusal or (first.text == again.text != other.text)
 
     def stop(self) -> bool | str:
-        """A stop string in the middle of the text, across token boundaries."""
+        """Return whether a stop string in the middle of the text, across token boundaries, ends the
+        answer."""
         middle = len(self.plain.text) // 2
         reply = self.say(stop=[self.plain.text[middle : middle + 8]])
         return reply.refusal or (reply.finish_reason == "stop" and len(reply.text) <= middle + 8)
 
     def ignore_eos(self, eos: int) -> bool | str:
-        """Bias the answer towards EOS, and ignore it."""
+        """Return whether an answer that is biased towards EOS goes on when it is ignored."""
         biased: dict[str, Any] = {"logit_bias": {str(eos): 100}}
         ends = self.say(**biased)
         if ends.refusal or ends.finish_reason != "stop":

@@ -1,8 +1,7 @@
-"""What of agents' prompts several engines find in their prefix caches, by how requests are placed.
+"""How much of agents' prompts several engines find in their prefix caches, by how requests are placed.
 
-Agents behind one system prompt, in sessions whose every prompt continues the last one, on simulated engines.
-One engine finds the most, because everything was computed there. Pure but for the simulation: equal plans
-give equal results.
+The agents have one system prompt, and in a session every prompt continues the last one; the engines are
+simulated. One engine finds the most, because everything was computed there. Equal plans give equal results.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from scheduler.request import GenerationRequest, TokenPrompt
 LEAST_OF_ONE = 0.95
 """The part of one engine's cached share that the pool's own placement must reach."""
 TIMING = Timing(step_seconds=0.03, row_seconds=0.001, token_seconds=0.001)
-"""About those of a model of 8 billion weights in 4 bits on a laptop."""
+"""About the times of a model of 8 billion weights in 4 bits on a laptop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,8 @@ class RoundRobin:
 
 
 def least_loaded(candidates: Sequence[Candidate], output_tokens: float, last: str | None) -> Candidate:
-    """Return a `Place` that looks at requests only; of equal ones the first engine."""
+    """Return the candidate with the fewest requests; of equal ones the first engine. This function is a
+    `Place`."""
     return min(candidates, key=lambda one: (one.requests, int(one.engine)))
 
 
@@ -87,7 +87,7 @@ PLACEMENTS: Mapping[str, Callable[[], Place]] = {
     "least loaded": lambda: least_loaded,
     "round robin": RoundRobin,
 }
-"""The pool's own first. Each run gets a new one."""
+"""What makes a new `Place` for each run, by name; the pool's own is the first."""
 
 
 class _Counted:
@@ -116,7 +116,8 @@ def run(plan: AffinityPlan, note: Callable[[str], None]) -> list[Shares]:
 
 
 def complaints(found: Sequence[Shares]) -> Iterator[str]:
-    """`found` begins with one engine, and then the pool's own placement."""
+    """Yield what the pool's own placement misses. `found` begins with one engine, and then the pool's own
+    placement."""
     one, own = found[:2]
     if own.cached < LEAST_OF_ONE * one.cached:
         yield (
@@ -170,7 +171,7 @@ async def _session(
         )
         async with running.scheduler.stream(request) as stream:
             usages.extend([event.usage async for event in stream if isinstance(event, Finished)])
-        # What the scripted engine answered, token by token.
+        # The scripted engine has answered this, token by token.
         known = digest(prompt)
         prompt += tuple(
             scripted_token(known, place, running.vocabulary) for place in range(plan.output_tokens)

@@ -40,7 +40,7 @@ def numbers(context: click.Context | None, parameter: click.Parameter | None, te
 )
 @click.option("--step-ms", default=250.0, show_default=True, help="A step of a scripted engine.")
 @click.option("--slots", default=8, show_default=True, help="Slots of each engine.")
-@click.option("--seconds", default=20.0, show_default=True, help="Of each measurement.")
+@click.option("--seconds", default=20.0, show_default=True, help="Time of each measurement.")
 @click.option("--rounds", default=1, show_default=True, help="How often each number is measured, in turn.")
 @_OUT
 def scale_command(
@@ -64,7 +64,7 @@ def scale_command(
 @click.command("affinity")
 @click.option("--engines", default=4, show_default=True)
 @click.option("--sessions", default=16, show_default=True, help="Agents behind one system prompt.")
-@click.option("--turns", default=6, show_default=True, help="Of each session.")
+@click.option("--turns", default=6, show_default=True, help="Turns of each session.")
 @click.option("--seed", default=0, show_default=True, help="Random seed of the prompts and the gaps.")
 @_OUT
 def affinity_command(engines: int, sessions: int, turns: int, seed: int, out: Path) -> None:
@@ -76,10 +76,12 @@ def affinity_command(engines: int, sessions: int, turns: int, seed: int, out: Pa
 
 
 @click.command("links")
-@click.option("--delays-ms", callback=numbers, default="1,10,50", show_default=True, help="One way.")
+@click.option(
+    "--delays-ms", callback=numbers, default="1,10,50", show_default=True, help="Delays of the link, one way."
+)
 @click.option("--step-ms", default=20.0, show_default=True, help="A step of the scripted engine.")
 @click.option("--slots", default=16, show_default=True)
-@click.option("--seconds", default=8.0, show_default=True, help="Of each measurement.")
+@click.option("--seconds", default=8.0, show_default=True, help="Time of each measurement.")
 @click.option("--rounds", default=3, show_default=True, help="How often each link is measured, in turn.")
 @_OUT
 def links_command(

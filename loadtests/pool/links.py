@@ -1,8 +1,8 @@
 """What engines on other machines cost the server, and what their distance costs the clients.
 
-The server without HTTP, on a real scripted engine: by the socket pair of a child process, over TCP, and over
-TCP through a relay that delays each piece. Engines and relays are other processes, so that the processor time
-of this one is the server's.
+The server, without HTTP, runs on a real scripted engine: by the socket pair of a child process, over TCP, and
+over TCP through a relay that delays each piece. Engines and relays are other processes, so that the processor
+time of this one is the server's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from scheduler.shared.messages import ScriptedPlan
 
 _T = TypeVar("_T")
 SOCKET_PAIR = -1.0
-"""Stands in place of a delay for a link without TCP."""
+"""Stands in the place of a delay, for the link that is a socket pair."""
 _STOP_SECONDS = 5.0
 _WARM_UP_SECONDS = 2.0
 _PROMPT_TOKENS = 32
@@ -50,7 +50,7 @@ _OUTPUT_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class LinksPlan:
-    """`delays_ms`: one way. Each link is measured for `seconds`, in each of `rounds` turns."""
+    """`delays_ms`: of TCP links, one way. Each link is measured for `seconds`, in each of `rounds` turns."""
 
     delays_ms: tuple[float, ...] = (0, 1, 10, 50)
     step_seconds: float = 0.02
@@ -114,7 +114,7 @@ async def _measure(plan: LinksPlan, preparation: Preparation, delay_ms: float) -
 
 
 async def _client(scheduler: Scheduler, number: int) -> None:
-    """One prompt after another, of another length each, so that rows end at different steps."""
+    """Send one prompt after another. Answers differ in length, so that rows end at different steps."""
     for turn in count():
         request = GenerationRequest(
             f"client-{number}-{turn}",
@@ -153,7 +153,7 @@ async def _launcher(delay_ms: float) -> AsyncIterator[EngineLauncher]:
 
 @contextmanager
 def _relayed(port: int, delay_seconds: float) -> Iterator[int]:
-    """Yield a port by which to reach `port` that much later; without a delay, itself."""
+    """Yield a port that reaches `port` with this delay; without a delay, `port` itself."""
     if not delay_seconds:
         yield port
         return

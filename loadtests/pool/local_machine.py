@@ -1,4 +1,5 @@
-"""Machines that join a server, all of them this one: the loop here is what systemd or launchd is there."""
+"""Machines that join a server, all of them this one. A loop here restarts an engine, as systemd or launchd
+does on a real machine."""
 
 from __future__ import annotations
 
@@ -39,14 +40,14 @@ class LocalMachine:
         device: str = "0",
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`caches`: the folder of its locks. `environment`: of the engine, beside this process's."""
+        """`caches`: the folder of its locks. `environment`: the engine's variables beside this process's."""
         self._command, own = joining(port, token, caches, device)
         self._environment = {**own, **(environment or {})}
         self.pids: list[int] = []
         """Process ids of its engines, the newest one last."""
 
     async def run(self) -> None:
-        """Never returns by itself; cancel it to end the engine."""
+        """Run engines, one after another. Never return: cancel it to end the engine."""
         while True:
             process = await trio.lowlevel.open_process(
                 self._command, env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True

@@ -1,8 +1,8 @@
 """A TCP relay that delays, freezes and cuts: a slow or broken network between two processes of this machine.
 
 `python -m loadtests.pool.relay PORT SECONDS` listens on a free port of loopback, prints it, and relays each
-connection to PORT, each piece SECONDS later. What comes while it is frozen is neither delivered nor refused,
-and the kernels at both ends see a peer that lives: keep-alive cannot see it.
+connection to PORT, each piece SECONDS later. What comes while it is frozen is neither delivered nor refused.
+The kernels at both ends then still see a peer that lives, so keep-alive notices nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Relay:
         """Number of pieces that were relayed."""
 
     async def serve(self, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
-        """Never returns by itself. Starts with its own port."""
+        """Relay connections until cancelled. Report the relay's own port to the nursery once it listens."""
         [listener] = await trio.open_tcp_listeners(0, host=_LOOPBACK)
         task_status.started(listener.socket.getsockname()[1])
         await trio.serve_listeners(self._relay, [listener])
@@ -48,7 +48,7 @@ class Relay:
         try:
             answerer = await trio.open_tcp_stream(_LOOPBACK, self._port)
         except OSError:
-            return  # Which closes the dialer's end, as a refusal does, a moment later.
+            return  # This closes the dialer's end, as a refusal does, a moment later.
         async with answerer:
             with trio.CancelScope() as connection:
                 self._connections.append(connection)
@@ -61,7 +61,7 @@ class Relay:
                     await trio.sleep_forever()
 
     async def _pump(self, source: trio.SocketStream, sink: trio.SocketStream, end: trio.CancelScope) -> None:
-        """Relay one direction; its end is the connection's, when all before it is delivered."""
+        """Relay one direction. When it ends, and all before its end is delivered, the connection ends."""
         send, receive = trio.open_memory_channel[tuple[float, bytes]](math.inf)
 
         async def deliver() -> None:

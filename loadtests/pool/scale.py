@@ -28,8 +28,8 @@ _WORDS = ("harbour", "lantern", "copper", "meadow", "signal", "orchard", "granit
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """`engines`: the numbers to measure, in each of `rounds` turns. `seconds` of each measurement, after
-    `warm_up_seconds`, in which clients come to ask at different times."""
+    """`engines`: the numbers to measure, in each of `rounds` turns. Each measurement takes `seconds`, after
+    `warm_up_seconds` in which clients come to ask at different times."""
 
     engines: tuple[int, ...] = (1, 2, 4)
     step_seconds: float = 0.25
@@ -48,7 +48,7 @@ class Scaled:
     seconds: float
     cpu_seconds: float
     failures: Sequence[str] = field(default=())
-    """Answers that were not whole, all of them."""
+    """What went wrong with each answer that was not whole, in the warm-up, too."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -61,8 +61,8 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Medians over the rounds, with one number of engines. `linear`: its tokens/s divided by those of the
-    fewest engines times the number, for each of those."""
+    """Medians over the rounds, with one number of engines. `linear`: the tokens/s of an engine, divided by
+    those of an engine where there are the fewest."""
 
     engines: int
     tokens_per_second: float
@@ -89,7 +89,7 @@ def _medians(found: Sequence[Scaled], figure: Callable[[Scaled], float]) -> Mapp
 
 
 def complaints(found: Sequence[Scaled]) -> Iterator[str]:
-    """Return each number of engines that gives too little, and answers that failed."""
+    """Yield each number of engines that gives too little, and the answers that failed."""
     for scale in scales(found):
         if scale.linear < LEAST_OF_LINEAR:
             yield f"{scale.engines} engines gave {scale.linear:.3f} of linear, below {LEAST_OF_LINEAR}"

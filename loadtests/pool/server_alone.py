@@ -1,8 +1,8 @@
 """The server without HTTP: what a streamed token costs it, by the number of engines.
 
-The engines are simulated (`simulation.py`), so that 16 of them need neither machines nor cores. Of this
-thread's processor time everything is the server's but the engines' own: reading frames, routing, text,
-events, readers, placement. HTTP is not in it: `scale.py` measures the whole server.
+The engines are simulated (`simulation.py`), so that 16 of them need neither machines nor cores. All of this
+thread's processor time but the engines' own is the server's: reading frames, routing, text, events, readers,
+placement. HTTP is not in it: `scale.py` measures the whole server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WARM_UP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServerPlan:
-    """`seconds` are simulated ones."""
+    """What to measure, for `seconds` of simulated time."""
 
     engines: tuple[int, ...] = (1, 4, 16)
     slots: int = 8
@@ -68,7 +68,7 @@ def run(plan: ServerPlan, note: Callable[[str], None]) -> list[ServerCost]:
 
 
 def complaints(found: Sequence[ServerCost]) -> Iterator[str]:
-    """Return what does not hold from the fewest engines to the most."""
+    """Yield what does not hold from the fewest engines to the most."""
     fewest, most = min(found, key=_engines), max(found, key=_engines)
     linear = fewest.tokens_per_second * most.engines / fewest.engines
     if most.tokens_per_second < LEAST_OF_LINEAR * linear:
@@ -106,7 +106,7 @@ async def _cost(plan: ServerPlan, preparation: Preparation, engines: int) -> Ser
 
 
 async def _client(running: RunningServer, number: int) -> None:
-    """One prompt after another, of another length each, so that rows end at different steps."""
+    """Send one prompt after another. Answers differ in length, so that rows end at different steps."""
     turn = 0
     while True:
         request = GenerationRequest(

@@ -73,7 +73,7 @@ class SimulatedEngines:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Count the block as an engine's."""
+        """Count this block's processor time as an engine's."""
         began = time.thread_time()
         try:
             yield
@@ -97,8 +97,8 @@ class _Clock:
 
 
 class _Backend(ScriptedBackend):
-    """Reports its simulated step times, so that both sides' speed models learn them; and, as the real one
-    does, puts a prompt into the prefix cache before its last token, not only when the row ends."""
+    """Reports its simulated step times, so that the speed models of engine and server learn them; and, as the
+    real one does, puts a prompt into the prefix cache before its last token, not only when the row ends."""
 
     def __init__(self, load: Load, timing: Timing, clock: _Clock) -> None:
         super().__init__(load.scripted, kv_cache_bytes=load.kv_cache_bytes, clock=clock)
@@ -207,7 +207,7 @@ async def running_server(
     scheduler = Scheduler(config, preparation, lambda number: launcher, _in_place, place=place)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scheduler.run)
-        # One is ready; simulated engines load in no time, and so the others are within this one.
+        # One is ready now. Simulated engines load in no time, so the others are ready within this time.
         await scheduler.wait_ready()
         await trio.sleep(_START_SECONDS)
         yield RunningServer(scheduler, launcher, vocabulary)
@@ -215,6 +215,6 @@ async def running_server(
 
 
 async def _in_place(work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
-    """Call the function in place of a worker thread, during which a virtual clock would jump."""
+    """Call the function here, not in a worker thread, during which a virtual clock would jump."""
     await trio.lowlevel.checkpoint()
     return work()

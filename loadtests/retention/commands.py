@@ -14,14 +14,22 @@ from loadtests.retention.traces import POPULATIONS
 MOST_OF_OTHERS = 1.05
 """The server's rule may prefill again at most this multiple of what either other rule does, on any trace."""
 MOST_WITH_GAPS = 0.9
-"""The same multiple for traces with tool gaps, in sessions that clients name."""
+"""This multiple on traces with tool gaps, in sessions that clients name."""
 WITH_GAPS = ("farm", "long", "polluted", "mixed")
 
 
 @click.command("retention")
-@click.option("--trace", "names", multiple=True, type=click.Choice(list(POPULATIONS)), help="By default all.")
-@click.option("--seconds", default=1800.0, show_default=True, help="Of each trace, simulated.")
-@click.option("--share", default=0.25, show_default=True, help="Of the memory that would hold everything.")
+@click.option(
+    "--trace",
+    "names",
+    multiple=True,
+    type=click.Choice(list(POPULATIONS)),
+    help="Trace to replay; may be repeated; by default all.",
+)
+@click.option("--seconds", default=1800.0, show_default=True, help="Simulated time of each trace.")
+@click.option(
+    "--share", default=0.25, show_default=True, help="Share of the memory that would hold everything."
+)
 @click.option("--seed", default=0, show_default=True)
 def retention_command(names: tuple[str, ...], seconds: float, share: float, seed: int) -> None:
     """Compare rules of eviction by the tokens that agents' traces prefill again (no model)."""

@@ -1,5 +1,5 @@
 """Replay a trace against the prefix cache under a rule of eviction, and count what is prefilled again: the
-server's rule, least recently used, and the segmented one that the server had."""
+server's rule, least recently used, and the segmented rule that the server once had."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from scheduler.shared.token_ids import KEY_BYTES
 
 _PLENTY = 1 << 60
 _STREAM_IDS = 400_000
-"""Token ids of one session; equal ids are equal text."""
+"""How many token ids each session has for itself; equal ids are equal text."""
 _SYSTEM_IDS = 3_000_000_000
 
 
@@ -59,7 +59,7 @@ RULES: Mapping[str, Callable[[], EvictionRule]] = {
     "segmented": Segmented,
     "by return": lambda: ByReturn(Retention().sessions),
 }
-"""The server's own last."""
+"""The rules that are compared, by name; the server's own is the last."""
 
 
 @dataclass(frozen=True, slots=True)

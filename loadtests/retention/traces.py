@@ -46,7 +46,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """A closed population: another session follows each that ends. `period`: all wake together, so often."""
+    """A closed population: another session follows each that ends. `period`: seconds between the moments at
+    which all of them wake together; 0: each wakes by itself."""
 
     count: int
     turns: tuple[int, int]

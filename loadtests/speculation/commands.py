@@ -17,19 +17,28 @@ from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_fo
 
 
 @click.command("speculation")
-@click.option("--model", type=click.Path(path_type=Path), help="Model folder; the bench model if not given.")
+@click.option("--model", type=click.Path(path_type=Path), help="Model folder; by default the bench model.")
 @click.option(
-    "--rows", callback=numbers, default="1,4,8,16,32", show_default=True, help="That decode at once."
+    "--rows",
+    callback=numbers,
+    default="1,4,8,16,32",
+    show_default=True,
+    help="Numbers of rows that decode at once.",
 )
 @click.option("--workloads", default=",".join(WORKLOADS), show_default=True)
-@click.option("--tokens", default=96, show_default=True, help="Of each answer.")
-@click.option("--turns", default=2, show_default=True, help="Of each, with and without drafts.")
+@click.option("--tokens", default=96, show_default=True, help="Tokens of each answer.")
+@click.option(
+    "--turns",
+    default=2,
+    show_default=True,
+    help="Turns for each workload and number of rows, with and without drafts.",
+)
 @click.option(
     "--clock",
     type=click.Choice(["wall", "processor"]),
     default="wall",
     show_default=True,
-    help="By which the engine learns costs: on a busy machine its processor time says more.",
+    help="Clock by which the engine learns costs: processor time is more reliable on a busy machine.",
 )
 @click.option("--simulated", is_flag=True, help="Simulate a device on which extra tokens cost nothing.")
 def speculation(

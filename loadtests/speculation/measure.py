@@ -1,9 +1,9 @@
 """Rows with and without speculation, in turn, in one process: `python -m loadtests.speculation`.
 
-Each turn is a closed loop: a row that ends is asked again, so that as many rows as were asked for decode all
-the time, and their prompts are in the prefix cache. One `Speculation` is used throughout, as in an engine
-that lives: what it has learnt of one workload it brings to the next. Tokens with and without are compared;
-in float32 a tie may fall the other way, because a wider product is summed in another order.
+Each turn is a closed loop: a row that ends is asked again, so that the number of rows that decode is always
+the one asked for, and their prompts are in the prefix cache. One `Speculation` is used throughout, as in an
+engine that runs on: what it has learnt from one workload it brings to the next. Tokens with and without are
+compared; in float32 a tie may fall the other way, because a wider product is summed in another order.
 
 With the clock "processor" the engine learns costs in processor time: on a busy machine the other clock
 measures the neighbours, and one step that waited for them turns drafts off for hundreds.
@@ -88,7 +88,7 @@ class _Run:
 
     loop: EngineLoop
     submit: Callable[[int, int], Submit]
-    """Makes the request of a row that was asked so often before."""
+    """Makes the request of a row, by the row and by how often it was asked before."""
     answers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     tokens: int = 0
     counters: Counters = field(default_factory=Counters)
@@ -101,7 +101,7 @@ class _Run:
         return submit
 
     def turn(self, commands: Sequence[Submit | Cancel] = ()) -> list[Submit]:
-        """Return what comes after the rows that have ended."""
+        """Run one turn of the loop. Return the requests that follow the rows that have ended."""
         again: list[Submit] = []
         for frame in self.loop.turn(commands):
             assert isinstance(frame, StepOutput)
@@ -126,7 +126,7 @@ class Bench:
     """One model, and what its rows have been asked."""
 
     def __init__(self, folder: Path, tokens: int, clock: Clock) -> None:
-        """`tokens`: of each answer. `clock`: the engine's."""
+        """`tokens`: how many each answer has. `clock`: by which the engine learns costs."""
         self._clock = CLOCKS[clock]
         # The dialect that most coding models write.
         tokenizer = HubTokenizer(folder, tool_parser="qwen3_coder")

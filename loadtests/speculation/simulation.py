@@ -1,11 +1,10 @@
-"""What speculation may give on a device of another kind. This is a simulation: no model, no device, no second
-that anybody waited for. The engine's loop, its plans and what it learns are the real ones; tokens come from a
-text that copies its prompt, and a step lasts as long as `DeviceModel` says, on a virtual clock.
+"""What speculation may give on a device of another kind. This is a simulation, without a model, a device or
+real time. The engine's loop, its plans and what it learns are the real ones; tokens come from a text that
+copies its prompt, and a step lasts as long as `DeviceModel` says, on a virtual clock.
 
-On a GPU the weights are read once a step, and several tokens of a row are computed in the time of that. How
-many, nobody has measured on a Mac for us: the simulation takes a number, and prints what follows from it. The
-scripted back end never has a token pending, so drafts follow known ones, and what overlap loses is
-`host_seconds`.
+On a GPU the weights are read once a step, and several tokens of a row are computed in that time. How many has
+not been measured on a Mac: the simulation takes a number, and prints what follows from it. The scripted back
+end never has a token pending, so drafts follow known ones, and what overlap loses is `host_seconds`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _VOCABULARY = 8192
 _FREE_VOCABULARY = 12
 """Free text has few different tokens: three of them often come back, and what followed them seldom does."""
 TEXTS: dict[str, int] = {"repeat": 0, "edit 1 in 50": 50, "edit 1 in 12": 12, "free text": 1}
-"""By name, the distance of two tokens of an answer that are not copied from the prompt."""
+"""By name, the distance between two tokens of an answer that are not copied from the prompt; 0: all are."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceModel:
-    """A step takes `step_seconds` while it computes no more than `free_tokens` of a row, or in all rows,
-    where that is given; beyond them it takes as many times longer. With drafts it takes `host_seconds` more:
-    the host's work, which overlap hides of a plain step."""
+    """A step takes `step_seconds` while it computes no more than `free_tokens` of a row (in all rows, with
+    `free_in_all`); beyond them its time grows in proportion. With drafts it takes `host_seconds` more: the
+    host's work, which overlap hides in a plain step."""
 
     name: str
     free_tokens: int
@@ -44,7 +43,7 @@ class DeviceModel:
     host_seconds: float = 0.001
 
     def seconds(self, rows: int, tokens: int) -> float:
-        """`tokens`: that each row is computed with."""
+        """Return the time of a step. `tokens`: how many are computed of each row."""
         computed = tokens * rows if self.free_in_all else tokens
         return self.step_seconds * max(1.0, computed / self.free_tokens) + self.host_seconds * (tokens > 1)
 
@@ -64,7 +63,8 @@ class _Clock:
 
 
 class _Device(ScriptedBackend):
-    """Answers copy their prompts, but for a token in `edits` (0: none), which nobody can know."""
+    """Writes answers that copy their prompts, but for one token in `edits` (0: none), which no draft can
+    know."""
 
     def __init__(self, model: DeviceModel, edits: int, clock: _Clock) -> None:
         plan = ScriptedPlan(vocabulary=_VOCABULARY)
@@ -89,7 +89,7 @@ class _Device(ScriptedBackend):
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """`ratio`: of tokens a second, with speculation to without. `tokens_a_step`: of each row."""
+    """`ratio`: tokens a second with speculation, divided by those without. `tokens_a_step`: of each row."""
 
     device: str
     text: str

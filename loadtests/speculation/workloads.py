@@ -1,8 +1,7 @@
 """What rows write: answers that copy from their prompts, as agents' do, and free text.
 
-The files are those of `loadtests/`, another one for each row, so that rows share no prefix. Where a small
-model might not follow its prompt, its answer is begun for it: what is measured is the engine, not the
-model's obedience.
+Each row gets another file of `loadtests/`, so that rows share no prefix. Where a small model might not follow
+its prompt, its answer is begun for it: what is measured is the engine, not the model's obedience.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _repeat(row: int) -> Task:
 
 
 def _edit(row: int) -> Task:
-    """One word of the file, wherever it is, becomes another one."""
+    """Ask for the file with one word replaced wherever it is."""
     text = _file(row)
     message = f"```python\n{text}\n```\nReplace every `str` with `Name`, and write the whole file."
     return Task(message, f"```python\n{text[:_BEGUN_CHARACTERS].replace('str', 'Name')}")
@@ -88,7 +87,7 @@ def _json(row: int) -> Task:
 
 
 def _schema(row: int) -> Task:
-    """Held to a grammar, whose keys are forced."""
+    """Hold the answer to a grammar, which forces the keys."""
     known: dict[str, dict[str, object]] = {
         "customer_name": {"type": "string", "maxLength": 30},
         "shipping_address": {"type": "string", "maxLength": 30},
@@ -101,7 +100,7 @@ def _schema(row: int) -> Task:
 
 
 def _tools(row: int) -> Task:
-    """A loop of calls whose arguments differ in one number."""
+    """Ask for a loop of calls whose arguments differ in one number."""
     words = random.Random(row)
     folder = f"/srv/{words.choice(_WORDS)}/{words.choice(_WORDS)}-{row}"
 
@@ -129,11 +128,11 @@ COPY_HEAVY: dict[str, Callable[[int], Task]] = {
     "tools": _tools,
 }
 WORKLOADS: dict[str, Callable[[int], Task]] = COPY_HEAVY | {"free": _free}
-"""By name, the task of each row."""
+"""By name, what makes the task of each row."""
 
 
 def least_ratio(workload: str, rows: int) -> float:
-    """Return what speculation must give at least, in times the tokens/s without."""
+    """Return the least ratio that speculation must give, of tokens/s with it to those without."""
     if workload not in COPY_HEAVY:
         return 0.98
     return next(ratio for most, ratio in ((1, 2.0), (8, 1.4), (1 << 30, 1.05)) if rows <= most)

@@ -42,8 +42,9 @@ _EMBEDDING_SCALE = 0.05
 itself."""
 
 _ATTENTION_SCALE = 1.5
-"""Times the embedding's scale in the first layer. With more, after a long prompt the average of the context
-outweighs the current token: answers to 800 tokens fell into loops of a few tokens."""
+"""The scale of attention's output; in the first layer, times that of the embedding. With more, after a long
+prompt the average of the context outweighs the current token: answers to 800 tokens fell into loops of a few
+tokens."""
 
 _FEED_FORWARD_SCALE = 3.0
 _FOCUS = 1.8

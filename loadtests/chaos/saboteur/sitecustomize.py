@@ -80,7 +80,7 @@ def _fail_an_evaluation() -> None:
         )
     from loadtests.chaos.device_faults import TEXTS, DeviceFault, failing
 
-    # Until the process ends by it. Each engine gets another text, and fails at another place.
+    # The fault stays until the process ends by it. Each engine gets another text, and fails at another place.
     failing(DeviceFault(1 + os.getpid() % 5, TEXTS[os.getpid() % len(TEXTS)])).__enter__()
 
 

@@ -60,8 +60,9 @@ _ALL = Batching()
 
 _NO_RANKED_ADAPTERS = "a model over several ranks takes no adapters: serve it without --ranks"
 _LOGITS_BYTES = 64 << 20
-"""Bound on a chunk with prompts whose log-probabilities are asked for, in float32: 110 positions of a
-vocabulary of 150,000. Chunks without them have none, because logits that are not read are not computed."""
+"""Bound on the logits, in float32, of a step's chunks if log-probabilities of a prompt are asked for: 110
+positions of a vocabulary of 150,000. Chunks without them have none, because logits that are not read are not
+computed."""
 _VERIFIED_LOGITS_BYTES = 128 << 20
 """Bound on the logits of a step with drafts, in float32: 223 positions of a vocabulary of 150,000, as 32 rows
 with 3 drafts or 13 with 15."""
@@ -85,8 +86,8 @@ class MlxBackend:
         adapters: Adapters | None = None,
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
-        this model. `tier`: may open later than the model loads. Without `memory_limit`, that of the load
-        applies. Without `adapters`, none is loaded yet."""
+        this model. `tier`: the disk tier, or what becomes it, for it may open later than the model loads.
+        Without `memory_limit`, the limit of `load` applies. Without `adapters`, none is loaded yet."""
         self.model = model
         self._description = description
         self._row_bytes = row_bytes
@@ -157,7 +158,8 @@ class MlxBackend:
         return self._batch.has_pending
 
     def check(self, sequence: Sequence) -> None:
-        """Refuses ids that would index outside an array on the device, which does not check."""
+        """Raise RequestRefused for what could fail inside the batch, and for ids that would index outside an
+        array: the device does not check them."""
         vocabulary, submit = self._description.vocabulary, sequence.submit
         if submit.dimensions is not None:
             raise RequestRefused("this model writes tokens: it gives no vectors")
@@ -224,7 +226,7 @@ class MlxBackend:
         return self.step(plan)
 
     def _change_adapters(self, plan: StepPlan) -> tuple[tuple[str, str], ...]:
-        """Return the keys of those that cannot be used, and why."""
+        """Load and unload the plan's adapters. Return the keys of those that cannot be used, and why."""
         refused: list[tuple[str, str]] = []
         for source in plan.adapters:
             if isinstance(source, str):
@@ -275,7 +277,7 @@ class MlxBackend:
                 None if submit.thinking is None else ThinkingLimit(submit.thinking, sequence.answer()),
             )
         except Exception as error:
-            # Here it fails this request alone; inside the step it would fail the batch.
+            # Here the error fails this request alone; inside the step it would fail the batch.
             if is_device_error(error):
                 raise
             raise RequestRefused(f"the sampling parameters cannot be used: {error}") from error
@@ -397,8 +399,8 @@ class MlxBackend:
         )
 
     def _sizes(self, chunks: abc.Sequence[Chunk]) -> dict[Row, int]:
-        """The plan's chunks. The prefix hit may be longer than planned, so a chunk is cut at its row's next
-        checkpoint."""
+        """Return how many tokens each row's chunk has. A prefix hit may be longer than planned, so a chunk is
+        cut at its row's next checkpoint."""
         sizes: dict[Row, int] = {}
         for chunk in chunks:
             row = self._batch.rows.get(chunk.request_id)
@@ -429,7 +431,8 @@ class MlxBackend:
         return tokens, [*self._retired(ended), *self._fail_rows()]
 
     def _retired(self, ended: abc.Sequence[Sampled]) -> Iterator[Retired]:
-        """What is held of them has the memory that they leave, too."""
+        """Take the holds of rows that have ended, and yield their last messages. All of these rows have left
+        the batch, so the holds may use the memory that they leave."""
         for one in ended:
             self._rows.hold(one.row)
             sequence = one.row.sequence
@@ -446,15 +449,15 @@ class MlxBackend:
         return retired
 
     def _progress(self, row: Row) -> PrefillOut:
-        """Account for a computed chunk of a row's prompt. Before the prompt's last token, and at a
-        checkpoint, it goes to the prefix cache: the row can then decode with its prompt in place, where it
-        pads no other row."""
+        """Account for a computed chunk of a row's prompt. When all but the prompt's last token is computed,
+        and at a checkpoint, what is computed goes to the prefix cache: the row can then decode with its
+        prompt in place, where it pads no other row."""
         sequence = row.sequence
         done = sequence.prefilled_tokens
         whole = done == sequence.prompt_tokens - 1
         if whole or (self._needs_state and done in sequence.checkpoints):
             self._keep(row, session_end=whole)
-        if whole:  # Shorter ones than the prompt need not wait for its answer.
+        if whole:  # Holds on less than the whole prompt need not wait for the answer.
             self._rows.hold(row)
         self._regrouping |= whole
         return PrefillOut(sequence.request_id, done, sequence.prompt_tokens, sequence.cached_tokens)
@@ -476,6 +479,6 @@ def _prefix_cache(
     budget_bytes = limit.kv_budget_bytes(limit.first_peak_bytes)
     buffers = None
     if (most := device().traits.most_buffers) is not None:
-        # The rows, the weights and a step's graph have half.
+        # The other half is for the rows, the weights and a step's graph.
         buffers = BufferBound(most // 2, *layout.arrays)
     return PrefixCache(budget_bytes, cut_bytes, layout.needs_state, clock, buffers=buffers)

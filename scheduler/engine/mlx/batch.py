@@ -78,9 +78,9 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
         return self.samplers
 
     def compute(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
-        """Compute a chunk of each row. Return the log-probabilities of their prompts that rows ask for. As
-        upstream's `prompt`, but MLX's freed buffers stay for the next chunk: clearing them after each costs
-        page faults for all activations again."""
+        """Compute a chunk of each row. Return the log-probabilities of their prompts that rows ask for. It
+        does what upstream's `prompt` does, but MLX's freed buffers stay for the next chunk: if they were
+        cleared after each, all activations would cost page faults again."""
         chunks = [row.prompt_chunk(tokens[row]) for row in self.rows]
         lengths = [len(chunk) for chunk in chunks]
         longest = max(lengths)
@@ -161,8 +161,8 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return [] if pending is None else self._emit(pending, lambda row: row.failure is None)
 
     def verify(self, drafts: Mapping[Row, Sequence[int]]) -> list[Sampled]:
-        """Compute the next token of each row, and those behind its drafts as far as these are what it draws.
-        Return all of them."""
+        """Compute the next token of each row, and one more behind each of its drafts as long as these are
+        what it draws. Return all of them."""
         assert not self.has_pending, "drafts follow tokens that are known"
         rows = self.rows
         drafted = [drafts.get(row, ()) for row in rows]
@@ -265,7 +265,8 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return _Pending(self._next_tokens, self._next_logprobs, self._chosen)
 
     def _emit(self, pending: _Pending, may_emit: Callable[[RowSampling], bool]) -> list[Sampled]:
-        """`pending`: the tokens of the current rows. Rows that may not emit stay, and are dropped later."""
+        """Return the pending tokens of the current rows. Rows that may not emit stay in the batch, and are
+        dropped later."""
         tokens: list[int] = pending.tokens.tolist()  # type: ignore[assignment]
         if pending.chosen is not None:
             pending.chosen.verify()
@@ -305,7 +306,7 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         return known
 
     def filter(self, keep: list[int]) -> None:
-        """Rows keep their places; the last ones move to the free places."""
+        """Keep these rows at their places; the last ones move to the places that become free."""
         keep = _in_place(keep)
         super().filter(keep)
         if self._undrawn is not None:
@@ -315,7 +316,8 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
 
 
 def _make_room(layers: Sequence[Any], tokens: int) -> None:
-    """Before a model call with `tokens` of each row, whose mask is made before the layers write."""
+    """Where rows lag, make room for `tokens` of each before a model call: its mask is made before a layer
+    writes."""
     ours = [layer for layer in layers if isinstance(layer, BatchRows)]
     if ours and ours[0].geometry.lags:
         for layer in ours:
@@ -379,8 +381,8 @@ class Batch(OpenGenerator):
         return waiting + int(self.prompt_cache_nbytes)
 
     def add(self, row: Row) -> None:
-        """The row joins a batch with its first chunk, or with the next decode if only its last prompt token
-        is left."""
+        """Take in a row. It joins a batch with its first chunk, or with the next decode if only its last
+        prompt token is left."""
         self.rows[row.sequence.request_id] = row
 
     def drop(self, row: Row) -> None:
@@ -413,7 +415,7 @@ class Batch(OpenGenerator):
         return whole
 
     def decode(self, overlap: bool, drafts: DraftTokens) -> list[Sampled]:
-        """Compute a token of each row that decodes, and verify `drafts`, by request id."""
+        """Compute a token of each row that decodes, and verify `drafts`, which are by request id."""
         if not self.decoding:
             return []
         self._decode_steps += 1

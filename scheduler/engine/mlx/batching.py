@@ -13,7 +13,7 @@ in every step."""
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """All of it by default. Each False is a fallback."""
+    """What a model may use of the batch: all of it by default. Each False is a fallback."""
 
     padded: bool = True
     """Prefill chunks of different lengths run in one call: shorter ones are padded."""
@@ -26,7 +26,8 @@ class Batching:
 
     @property
     def fallbacks(self) -> tuple[Fallback, ...]:
-        """Return those that apply. Later ones include what earlier ones would change."""
+        """Return the fallbacks that apply. `one_row` stands for all others, and `no_prefixes` for
+        `copied_prefixes`."""
         if not self.batched:
             return ("one_row",)
         found: list[Fallback] = [] if self.drafts else ["no_drafts"]

@@ -1,8 +1,8 @@
 """MLX's devices behind the engine's `Device`: CPU, Metal and CUDA.
 
-One value per process: mlx-lm's models call attention and the feed-forward gate, so that no argument can be
-passed. Callers read `device()` at each call, not at import, so that tests on a CPU can run the branches of
-Metal and CUDA (`forced`). We have run the CPU's only.
+There is one device per process: attention and the feed-forward gate read it, and mlx-lm's models, which call
+them, can pass no argument of ours. Callers read `device()` at each call, not at import, so that tests on a
+CPU can run the branches of Metal and CUDA (`forced`). We have run the CPU's only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scheduler.engine.mlx.environment import tf32_allowed
 from scheduler.shared.messages import DeviceMemory, Float32, Load, Wired
 
 X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)
-"""Score pieces close to the sizes of caches, because several operations pass over them."""
+"""The bound keeps pieces of scores near the sizes of caches, because several operations pass over them."""
 ARM = Traits("cpu", wide_weights=True)
 METAL = Traits("metal", multiplies_packed=True, evaluation_seconds=2.0, most_buffers=499_000)
 """Metal's watchdog has been seen to end work after 5 s (mlx#3830), and a prediction may be too low by half.
@@ -41,7 +41,7 @@ CUDA = Traits("cuda")
 
 
 _FIRST_SCORE_BYTES = 256 << 20
-"""Bound before a model is loaded, when the memory limit is not known."""
+"""Bound on a piece's scores before a model is loaded, when the memory limit is not known."""
 
 
 def _detected() -> Traits:
@@ -66,12 +66,12 @@ class MlxDevice:
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """MLX's device_info(): names and sizes differ between back ends."""
+        """Return MLX's device_info(), whose names and sizes differ between back ends."""
         return dict(mx.device_info())
 
     @property
     def score_bytes(self) -> int:
-        """Bound on the scores of one piece of an attention product."""
+        """Return the bound on the scores of one piece of an attention product."""
         return min(self._score_bytes, self.traits.most_score_bytes)
 
     @property
@@ -87,7 +87,7 @@ class MlxDevice:
         return str(self.facts().get("device_name", "gpu"))
 
     def memory(self) -> DeviceMemory:
-        # 0.1 µs for the three: counters of MLX's allocator.
+        # The three take 0.1 µs: they are counters of MLX's allocator.
         return DeviceMemory(
             mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), self._recommended_bytes
         )
@@ -105,8 +105,8 @@ class MlxDevice:
         active = mx.get_active_memory()
         taken = mx.get_peak_memory() - max(self._held_bytes, active)
         if self._host_bytes is not None:
-            # What the C heap keeps of it afterwards was taken, too: only arrays are held, and the pool, which
-            # has a bound of its own.
+            # What the C heap keeps afterwards was taken, too. Only arrays and the pool, which has a bound of
+            # its own, count as held.
             stays = max(0, active - self._held_bytes) + max(0, mx.get_cache_memory() - self._pool_bytes)
             taken = max(taken, host_memory().peak - self._host_bytes - stays)
         return max(0, taken)

@@ -4,7 +4,7 @@ A group is some ten to twenty operations a layer beside one read of its keys and
 not scores. Whether that pays depends on the device: on x86, where scores cost more than reads, two rows gain
 from 4,000 shared tokens on; with MLX's fused attention on the same CPU from 900. So steps of a few rows are
 timed on the loaded model: behind copies of a short run, behind copies of a long one, and with the long one in
-place. What copies take of memory bounds it (`../row_sharing.py`).
+place. The memory that copies take bounds the cost (`../row_sharing.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_BYTES = 512 << 20
 """Bound on the copies: measuring must not need more memory than requests do."""
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 17
 _SECONDS = 0.1
-"""Time within which more rounds than the least are made."""
+"""Seconds within which more rounds than the least are made."""
 FIXED_ROUNDS = 9
 """Rounds where several ranks make the same model calls, whatever their clocks say."""
 _LEAST_COST, _MOST_COST = 64, 8192
@@ -57,9 +57,9 @@ def group_cost_tokens(
     rounds: int | None = None,
     packing: Packing | None = None,
 ) -> int | None:
-    """Return it, within 64 to 8,192, or None where it cannot be measured: no layer can be shared, rows are
-    too large, the model raises, copies of a long run cost nothing, or two measurements disagree. Without
-    `rounds`, time alone bounds them."""
+    """Return the cost of a group, within 64 to 8,192 tokens, or None where it cannot be measured: no layer
+    can be shared, rows are too large, the model raises, copies of a long run cost nothing, or two
+    measurements disagree. Without `rounds`, there are 5 to 17, as time allows."""
     if not held.token_bytes:
         return None
     tokens = min(LONG_TOKENS, _MOST_BYTES // (ROWS * held.token_bytes))
@@ -81,8 +81,8 @@ def agreed_cost(times: tuple[Times, Times], tokens: int) -> int | None:
 
 
 def cost_in_tokens(times: Times, tokens: int) -> int | None:
-    """None if the copies of `tokens` cost nothing. The group's time is what the step in place takes beyond
-    one in which the run was read once."""
+    """Return what a group costs, or None if the copies of `tokens` cost nothing. The group's time is what the
+    step in place takes beyond one in which the run was read once."""
     token_seconds = (times.copied - times.short) / (ROWS * (tokens - SHORT_TOKENS))
     if token_seconds <= 0:
         return None
@@ -139,5 +139,5 @@ def _step(model: Any, layout: CacheLayout, used: Sequence[Any], tokens: int, sha
 
 
 def _random(like: mx.array, tokens: int) -> mx.array:
-    """(1, heads, tokens, size)"""
+    """Return random numbers of the type of `like`, (1, heads, tokens, size)."""
     return mx.random.normal((1, like.shape[1], tokens, like.shape[3])).astype(like.dtype)

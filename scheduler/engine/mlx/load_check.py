@@ -8,7 +8,7 @@ compared are log-probabilities, so a tie that falls the other way is no differen
 
 One scene shows it: a long prompt, a shorter one that joins while it is read, two very short ones that join
 while they decode, then the next turn of the first and two others behind its prefix. Most models are right in
-all of it. Of the others one learns
+all of it. For the others the check finds
 
 1. without prefixes, whether prefill chunks of one length are needed (`equal_chunks`), or one row at a time
    (`one_row`);
@@ -63,7 +63,7 @@ median position counts, because rounding may send a token to another expert, whi
 and the others little; a wrong mask or state changes all that follow. Where it is one of the prompt's tokens
 that goes to another expert, a right model differs, with one row at a time as well (`_ROUNDING_ALIKE`)."""
 _ROUNDING_ALIKE = 1.2
-"""Tolerance in few bits: a batch that differs at most this many times as much as one row at a time does so by
+"""In few bits, a batch that differs at most this many times as much as one row at a time differs by
 rounding."""
 _MOST_TURNS = 200
 _KEPT_POSITIONS = 12
@@ -175,11 +175,11 @@ class _Check:
         self._faults: dict[Batching, _Fault | None] = {}
         self._answers: dict[Batching, _Answers] = {}
         self._references: dict[Packing | None, list[_Reference]] = {}
-        # What differs by a last bit may be packed into the next number.
+        # Numbers that differ by a last bit may be packed into different codes.
         self._exact = computes_in_float32(model) and packing is None
 
     def verdict(self, wanted: Verdict) -> Verdict:
-        """`wanted` with its fallbacks."""
+        """Return `wanted`, with the fallbacks that the model needs."""
         if self._fault(wanted.batching) is None:
             return wanted
         found = self._rows(wanted)
@@ -245,7 +245,8 @@ class _Check:
         return self._faults[batching]
 
     def _played(self, batching: Batching, known: _Answers | None = None) -> _Fault | None:
-        """`known`: the answers of a run without drafts, for one with."""
+        """Play the scene, and return its fault, or None. `known`: the answers of a run without drafts; with
+        them the scene is played with drafts."""
         try:
             run = _Run(self._make(batching), None if known is None else _Guesses(known))
             self._scene(run)
@@ -279,7 +280,7 @@ class _Check:
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
     def _compare(self, submit: Submit, answer: abc.Sequence[TokenOut], batching: Batching) -> None:
-        """Raise _Differs."""
+        """Raise _Differs if an answer is not, within the tolerance, what the model gives alone."""
         packing = self._packing if batching.batched else None  # One row a call has mlx-lm's own caches.
         text = [*submit.prompt, *(token.token for token in answer[:-1])]
         reference = self._reference(text, len(answer), packing)
@@ -309,8 +310,8 @@ class _Free(VerifyCosts):
 
 
 class _Guesses(Speculation):
-    """Two drafts of known answers a time, which are wrong for every second row. Every second time there are
-    none: rows that lag behind others decode plainly."""
+    """Proposes two tokens of each known answer at a time, and wrong ones for every second row. Every second
+    time it proposes none, so that rows that lag behind others decode plainly, too."""
 
     def __init__(self, answers: _Answers) -> None:
         super().__init__(_Free())
@@ -343,7 +344,7 @@ class _Run:
         self.answers: dict[int, list[TokenOut]] = {}
 
     def submit(self, *prompts: Iterable[int], answer_tokens: int = _ANSWER_TOKENS) -> list[Submit]:
-        """All in one turn."""
+        """Submit these prompts, all in one turn of the loop."""
         submits = [
             Submit(
                 len(self.submits) + number,

@@ -72,7 +72,7 @@ class Loaded:
     description: Ready
     row_bytes: RowBytes
     limit: MemoryLimit
-    """The limit on that token's cache."""
+    """The memory limit of this process; with several ranks, that of the one with the least room."""
 
 
 def read(command: Load) -> tuple[Any, dict[str, Any]]:
@@ -194,8 +194,8 @@ def load(
 
 
 def _kv_cache_dtype(command: Load, used: Sequence[Any]) -> KvCacheDtype:
-    """Return what the keys and values of a model that has run with these caches are packed into. That they
-    cannot be is printed to stderr."""
+    """Return what the keys and values of a model that has run with these caches are packed into. If they
+    cannot be packed, print why to stderr."""
     if command.kv_cache_dtype != "auto" and (size := unpackable_size(used)) is not None:
         print(
             f"keys and values are not packed: a head of {size} numbers is no multiple of 32", file=sys.stderr
@@ -289,7 +289,7 @@ class _NoReadings:
         return SystemMemory()
 
     def restart_peak(self, host: bool = False) -> None:
-        """Nothing is measured."""
+        """Do nothing: nothing is measured."""
 
     def transient_bytes(self) -> int:
         return 0
@@ -323,7 +323,8 @@ def _grammars(
     source: GrammarTokenizer | None, vocabulary: int, config: dict[str, Any], alone: bool
 ) -> Grammars:
     """Return the grammars. Without a usable tokenizer only structured output is unavailable, which is printed
-    to stderr. `alone`: slow masks end their row at once. Ranks measure different times: rank 0 decides."""
+    to stderr. `alone`: the engine has no ranks, and slow masks end their row at once. Ranks measure different
+    times, so rank 0 decides for them."""
     if source is None:
         return Grammars(None)
     try:
@@ -335,7 +336,7 @@ def _grammars(
 
 _DIGEST_SECONDS = 1.0
 """A tier that opens after the load misses the first requests: a load waits this long for the digest of
-weights that have never been read here. Of those that have been, it is there at once."""
+weights that have never been read here. The digest of others is there at once."""
 
 
 def _fingerprinting(load: Load) -> Future[str] | None:
@@ -353,8 +354,8 @@ def _fingerprinting(load: Load) -> Future[str] | None:
 def _disk_tier(
     load: Load, model: Any, description: Ready, read: Future[str], report: Callable[[str], None]
 ) -> Future[DiskTier | None]:
-    """Return what becomes the disk tier; None if it is not available, which is printed to stderr. Done, if
-    the model's fingerprint is known soon."""
+    """Return what becomes the disk tier; None if it is not available, which is printed to stderr. It has
+    already become that on return if the model's fingerprint is known soon."""
     layout = CacheLayout(model)
     # Another version of MLX, or another device, may round differently.
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
@@ -439,9 +440,9 @@ def _convert_weights(
     """Convert weights to the type that the device computes fastest, or that was asked for.
 
     "auto" keeps the stored type on a GPU. On the CPU it is float32: there no BLAS knows 16-bit or packed
-    weights. Of SmolLM2-135M in 4 bits, milliseconds of one core for a step of 1, 4, 8 and 32 rows: in float32
-    (538 MB) 90, 81, 125 and 197; packed with float32 beside (115 MB) 127, 431, 831 and 3,184, and a prompt
-    takes 20 times as long; as stored, with float16 beside, 4,378 for one row.
+    weights. Steps of 1, 4, 8 and 32 rows of SmolLM2-135M in 4 bits take, in milliseconds of one core: in
+    float32 (538 MB) 90, 81, 125 and 197; packed with float32 beside (115 MB) 127, 431, 831 and 3,184, and a
+    prompt takes 20 times as long; as stored, with float16 beside, 4,378 for one row.
     """
     if weights_dtype == "auto":
         weights_dtype = "float32" if device().traits.wide_weights else "stored"

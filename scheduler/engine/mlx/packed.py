@@ -25,7 +25,8 @@ Bits: TypeAlias = Literal[8, 4]
 
 
 class Packing(NamedTuple):
-    """Bits of a number, in keys and in values: an error in a key moves the weights of all tokens."""
+    """Bits of a number in keys and in values. Keys may have more, because an error in a key moves the weights
+    of all tokens."""
 
     keys: Bits
     values: Bits
@@ -40,11 +41,12 @@ PACKINGS: Mapping[KvCacheDtype, Packing | None] = {
 _GROUPS = (64, 32)
 _WORD_BITS = 32
 _PIECE_PART = 16
-"""Bytes of scores for each number of a piece: 4 million on x86. Smaller ones stay in the processor's cache,
-and take longer: 8,000 tokens of three heads of 64 in one piece 0.84 ms, in twelve 1.46."""
+"""Bytes of the bound on scores for each number of a piece, which so has 4 million numbers on x86. Smaller
+pieces stay in the processor's cache, and still take longer: 8,000 tokens of three heads of 64 in one piece
+0.84 ms, in twelve 1.46."""
 _FEW_QUERIES = 32
-"""As many queries of a head of keys are multiplied by codes. More are multiplied by unpacked numbers: to
-scale their products would take longer than unpacking."""
+"""Up to this number, queries of a head of keys are multiplied by codes. More are multiplied by unpacked
+numbers, because scaling their products would take longer than unpacking."""
 _LEAST_PIECE_TOKENS = 64
 
 
@@ -55,7 +57,8 @@ def group_of(size: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What (rows, kv heads, tokens, size) numbers are packed into, seen as them."""
+    """Packed numbers, with the shape and the type that they have when they are unpacked: (rows, kv heads,
+    tokens, size)."""
 
     words: mx.array
     """(rows, kv heads, tokens, size * bits / 32) uint32."""
@@ -89,7 +92,7 @@ class Packed:
         return self.words.nbytes + self.affine.nbytes
 
     def astype(self, dtype: mx.Dtype) -> Packed:
-        """Unpack to another type. Nothing is packed again."""
+        """Return the same codes, which unpack to this type. Nothing is packed again."""
         return self if dtype == self.dtype else replace(self, affine=self.affine.astype(dtype))
 
     def span(self, begin: int, end: int) -> Packed:
@@ -102,7 +105,7 @@ class Packed:
 
     def unpacked(self) -> mx.array:
         """Return the numbers. On a CPU `mx.dequantize` takes three to five times as long as these few passes:
-        1,536,000 numbers 1.3 ms, and 0.4."""
+        1.3 ms instead of 0.4 for 1,536,000 numbers."""
         rows, heads, tokens, size = self.shape
         if self.bits == 4 or device().traits.kind != "cpu":
             return mx.dequantize(self.words, *self._scales_and_biases, self._group, self.bits)
@@ -111,7 +114,8 @@ class Packed:
         return (numbers.astype(self.dtype) * scales + biases).reshape(rows, heads, tokens, size)
 
     def scores(self, queries: mx.array) -> mx.array:
-        """(rows, kv heads, n, tokens): the product of (rows, kv heads, n, size) queries with these keys."""
+        """Return the product of (rows, kv heads, n, size) queries with these keys: (rows, kv heads, n,
+        tokens)."""
         if device().traits.multiplies_packed:
             return self._product(queries, transpose=True)
         found: list[mx.array] = []
@@ -124,7 +128,8 @@ class Packed:
         return mx.concatenate(found, axis=-1)
 
     def weighted(self, weights: mx.array) -> mx.array:
-        """(rows, kv heads, n, size): the sums of these values by (rows, kv heads, n, tokens) weights."""
+        """Return the sums of these values by (rows, kv heads, n, tokens) weights: (rows, kv heads, n,
+        size)."""
         if device().traits.multiplies_packed:
             return self._product(weights, transpose=False)
         begin, found = 0, list[mx.array]()
@@ -143,9 +148,9 @@ class Packed:
             yield self.span(begin, min(begin + most, tokens))
 
     def _planes(self) -> Iterator[tuple[slice, mx.array, mx.array, mx.array]]:
-        """Yield numbers of each head that share a scale, as the codes (rows, kv heads, tokens, these numbers)
-        that they are packed into, with scale and bias (rows, kv heads, 1, tokens): a product with the codes
-        is scaled afterwards."""
+        """Yield, for numbers of each head that share a scale, their places in the head, the codes that they
+        are packed into, (rows, kv heads, tokens, these numbers), and scale and bias, (rows, kv heads, 1,
+        tokens). A product with the codes is scaled afterwards."""
         group, octets = self._group, mx.view(self.words, mx.uint8)
         scales, biases = (part.swapaxes(-1, -2)[:, :, :, None] for part in self._scales_and_biases)
         for at in range(scales.shape[2]):
@@ -191,7 +196,8 @@ class Packed:
 
 
 def _after(done: Sequence[mx.array], numbers: mx.array) -> mx.array:
-    """MLX walks a graph breadth first, and would unpack all pieces before it multiplied the first."""
+    """Return `numbers`, to be computed after the last of `done`: MLX walks a graph breadth first, and would
+    unpack all pieces before it multiplied the first."""
     return mx.depends(numbers, list(done[-1:])) if done else numbers
 
 

@@ -76,7 +76,8 @@ def shared_attention(
     sinks: mx.array | None = None,
     softcap: float | None = None,
 ) -> mx.array:
-    """Attention of (rows, heads, length, size) queries over each row's groups and its private keys.
+    """Return the attention of (rows, heads, length, size) queries over each row's groups and its private
+    keys.
 
     `mask` (boolean, or added) is for the private keys alone: a shared run lies before every query of its
     rows. `sinks` (heads) take part in the softmax and have no value, as in gpt-oss. `softcap`: the bound on
@@ -112,7 +113,7 @@ def _attention(
     sinks: mx.array | None,
     softcap: float | None,
 ) -> mx.array:
-    """Attention over queries and keys of one type; the answer is float32."""
+    """Return the attention for queries and keys of one type, in float32."""
     rows, heads, length, size = queries.shape
     longest = max([keys.shape[2], *(group.keys.shape[2] for group in groups)])
     piece = max(1, _most_scores() // (rows * heads * longest))
@@ -143,8 +144,8 @@ def _most_scores() -> int:
 
 
 def _after(done: list[mx.array], queries: mx.array) -> mx.array:
-    """Evaluate piece after piece: MLX walks a graph breadth first, and would hold the scores of twenty at the
-    same time."""
+    """Return `queries`, to be computed after `done`: MLX walks a graph breadth first, and would hold the
+    scores of twenty pieces at the same time."""
     return mx.depends(queries, done) if done else queries
 
 
@@ -156,7 +157,8 @@ def _attend(
     length: int,
     softcap: float | None,
 ) -> _Part:
-    """Private parts: queries (rows, kv heads, n, size) against (rows, kv heads, tokens, size)."""
+    """Return the part of (rows, kv heads, n, size) queries over (rows, kv heads, tokens, size) keys, each row
+    over its own."""
     scores = keys.scores(queries) if isinstance(keys, Packed) else queries @ keys.swapaxes(-1, -2)
     if softcap is not None:
         scores = (mx.tanh(scores / softcap) * softcap).astype(mx.float32)
@@ -177,7 +179,7 @@ def _attend(
 
 
 def _attend_run(queries: mx.array, keys: Numbers, values: Numbers, softcap: float | None) -> _Part:
-    """Return all rows' queries against one run, as one product per head."""
+    """Return the part of all rows' queries over one run, as one product per head."""
     rows, kv_heads, count, size = queries.shape
     together = queries.swapaxes(0, 1).reshape(1, kv_heads, rows * count, size)
     most_queries = max(1, _most_scores() // (kv_heads * keys.shape[2]))

@@ -37,8 +37,8 @@ _SHARING = "prefixes in place"
 _LEAST_TOLERANCE = 1e-3
 """Fraction of the largest logit: the effect of another order of summation in float32."""
 _TOLERANCE = 3.0
-"""How many times the model's own rounding, where not all is float32. What is less and wrong differs in
-`load_check.py`, where prefixes in place run for real."""
+"""How many times the model's own rounding a difference may be, where not all is float32. `load_check.py`,
+where prefixes in place run for real, finds smaller ones that are wrong."""
 _ROUNDINGS = 3
 _RESOLUTION = {mx.bfloat16: 2.0**-8, mx.float16: 2.0**-11}
 _TF32_RESOLUTION = 2.0**-11
@@ -78,7 +78,7 @@ def sharing_fault(model: Any) -> str | None:
 
 
 def _fault(model: Any, words: int, exact: bool) -> str | None:
-    """Return the fault with prompts that are moved by `words`."""
+    """Return the fault that shows with prompts whose tokens are moved by `words`, or None."""
     long, short = (_after(model, [token + words for token in run]) for run in (_PREFIX, _SHORT_PREFIX))
     apart, together = (_logits(model, words, long, short, in_place) for in_place in (False, True))
     mx.eval(apart, together)
@@ -108,9 +108,9 @@ def _difference(some: mx.array, others: mx.array) -> float:
 def _logits(
     model: Any, words: int, long: list[Any], short: list[Any], in_place: bool, seed: int = 0
 ) -> mx.array:
-    """(rows, tokens, vocabulary) after the prefixes: of a chunk, then of one token. `long`, `short`: caches
-    with the prefixes, of which batches take copies. `seed`: by which they are rounded another way; 0: as they
-    are."""
+    """Return the logits after the prefixes, (rows, tokens, vocabulary): of a chunk, then of one token.
+    `long`, `short`: caches with the prefixes, of which batches take copies. `seed` rounds them another way; 0
+    leaves them as they are."""
     keys = mx.random.split(mx.random.key(seed), len(long)) if seed else [None] * len(long)
     batch = [_merged(*layers, in_place) for layers in zip(long, short, keys, strict=True)]
     rests = mx.array(_RESTS) + words
@@ -140,7 +140,7 @@ def _start(shared: Path, copied: Path) -> RowStart:
 
 
 def _path(layer: KVCache, prefix: list[int], key: mx.array | None) -> Path:
-    """Each layer has segments of its own here, for itself alone."""
+    """Return one layer's run. Here each layer has a segment of its own."""
     keys, values = (_rounded(half, key) for half in layer.keys_and_values())
     return (Run(KvSegment([(keys, values)], len(prefix)), len(prefix)),)
 

@@ -1,8 +1,8 @@
-"""The running rows of a model that cannot run in batches: one model call a row and step.
+"""The running rows of a model that cannot run in batches: one model call for each row in each step.
 
 Each row has mlx-lm's own caches, as if it ran alone, so its tokens are those of mlx-lm by construction.
 Requests still share the engine step by step, and the plan is the same. There is no overlap and no prefix
-cache: the caches of such models cannot be merged, and often not be cut.
+cache: the caches of such models cannot be merged, and often cannot be cut.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SingleRows:
         row.start_layers = []
 
     def layers_of(self, row: Row) -> Sequence[Any]:
-        """Empty: nothing is kept of these rows."""
+        """Return no views: nothing is kept of these rows."""
         return ()
 
     def prefill(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
@@ -123,7 +123,7 @@ class SingleRows:
         return Sampled(row, token, logprobs, finish)
 
     def emit_pending(self) -> list[Sampled]:
-        """Nothing is ever pending."""
+        """Return no tokens: none are ever pending."""
         return []
 
     def rebase(

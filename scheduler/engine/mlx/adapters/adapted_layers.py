@@ -44,7 +44,7 @@ def kind_of(module: Any) -> type[Layer] | None:
 
 
 def adapt(name: str, module: Any, current: Current, slots: int) -> Factors:
-    """Return the factors of this layer, which applies them from now on."""
+    """Make this layer apply adapters, if it does not yet, and return its factors."""
     if isinstance(module, Layer):
         return module.adapters
     kind = kind_of(module)
@@ -57,7 +57,7 @@ def adapt(name: str, module: Any, current: Current, slots: int) -> Factors:
 
 
 def adapt_sorting(module: Any, current: Current) -> None:
-    """`module` contains an adapted layer."""
+    """Let `module`, which contains an adapted layer, report how it sorts its inputs by expert, if it does."""
     if isinstance(module, _SORTING) and not isinstance(module, SortingExperts):
         module.__class__ = _subclass(SortingExperts, type(module))
         module.current = current

@@ -19,21 +19,22 @@ from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import AdapterSource
 
 _MOST_SELECTIONS = 64
-"""Kept, by the rows' adapters: they change only when rows join and leave."""
+"""Bound on the selections that are kept by the rows' adapters, which change only as rows join and leave."""
 _ROWS = (True, False, False)
-"""Rows that are not the same from behind: a module may turn them round."""
+"""Which rows of the probe have the adapter. Backwards they are others, so a module that reverses rows is
+found."""
 _TOKENS = 24
-"""Enough tokens that, with two experts a token, there are more than the 64 inputs from which on mlx-lm sorts
-them by expert."""
+"""Tokens of each row: with two experts a token, the three rows have more than the 64 inputs from which on
+mlx-lm sorts them by expert."""
 _TOLERANCE = 1e-3
 _TOLERANCE_16_BIT = 0.05
 """Fraction of the largest logit, as at load (`../load_check.py`)."""
 _Over = Callable[[Sequence[bool]], AbstractContextManager[None]]
-"""The model calls within are for these rows; True: with the adapter."""
+"""Within its block, model calls are for these rows; True is a row with the adapter."""
 
 
 class Adapters:
-    """`batched`: whether rows of the model share its calls."""
+    """The adapters that a model has. `batched`: whether rows of the model share its calls."""
 
     def __init__(self, model: Any, *, batched: bool = True) -> None:
         self._model = model
@@ -54,7 +55,8 @@ class Adapters:
         return sum(layer.nbytes for layer in self._layers.values())
 
     def load(self, source: AdapterSource) -> None:
-        """Raise AdapterRefused, whose message names the adapter; then nothing has changed."""
+        """Load an adapter, unless it is loaded. Raise AdapterRefused, whose message names the adapter; it
+        then has no slot."""
         if source.key in self._slots:
             return
         with named(source.name):
@@ -66,7 +68,7 @@ class Adapters:
             except AdapterRefused:
                 self.unload(source.key)
                 raise
-            except Exception as error:  # Of a model that is built in another way.
+            except Exception as error:  # A model that is built in another way.
                 if is_device_error(error):
                     raise  # Rows' keys and values may be garbage, too: the engine ends.
                 self.unload(source.key)
@@ -84,8 +86,8 @@ class Adapters:
 
     @contextmanager
     def over(self, keys: Sequence[str]) -> Iterator[None]:
-        """Within this block, a call of the model is for rows that have these adapters, in their order; an
-        empty list means none."""
+        """Within this block, a call of the model is for rows that have these adapters, in their order. An
+        empty key is a row without one; an empty list means that no row has one."""
         if not any(keys):
             yield
             return
@@ -136,8 +138,8 @@ def _probe(model: Any, over: _Over, batched: bool) -> None:
 
     Modules of mlx-lm differ in what they pass to their layers: rows side by side, rows and tokens as one
     axis, tokens sorted by expert. As with the check at load, what a module does decides, not a list of names:
-    the logits of three rows together are compared with those of each alone. Not `batched`: rows never share
-    a call, and one with the adapter is all that is tried.
+    the logits of three rows together are compared with those of each alone. Without `batched`, rows never
+    share a call, and only rows by themselves are tried.
     """
     tokens = (mx.arange(len(_ROWS) * _TOKENS) % 61 + 1).reshape(len(_ROWS), _TOKENS)
     try:
@@ -162,7 +164,7 @@ def _probe(model: Any, over: _Over, batched: bool) -> None:
 
 
 def _logits(model: Any, tokens: mx.array, over: _Over, rows: Sequence[bool]) -> mx.array:
-    """(rows, tokens, vocabulary)"""
+    """Return the logits, (rows, tokens, vocabulary)."""
     with over(rows):
         logits: mx.array = model(tokens, cache=make_prompt_cache(model))
     mx.eval(logits)

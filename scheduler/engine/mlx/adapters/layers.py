@@ -19,8 +19,8 @@ from scheduler.engine.mlx.adapters.selection import Current, Selection
 from scheduler.shared.adapter_files import AdapterRefused
 
 _MOST_DENSE = 256
-"""Ranks of all slots together, up to which a decode step computes all of them: with 32 rows at 768 inputs
-half the time of a gathered product at 40, twice at 272."""
+"""Most ranks of all slots together with which a decode step computes all of them. With 32 rows and 768 inputs
+that takes half the time of a gathered product at 40 ranks, and twice its time at 272."""
 
 
 class Factors:
@@ -28,7 +28,8 @@ class Factors:
     type in which the layer computes, padded with zeros to the highest rank."""
 
     def __init__(self, name: str, current: Current, slots: int, kind: type[Layer], like: mx.array) -> None:
-        """`slots`: so far, none of which has a part here. `like`: has the layer's own type."""
+        """`slots`: how many there are so far, none with a part in this layer. `like`: an array of its
+        type."""
         self.name = name
         self.current = current
         self.slots = slots
@@ -50,19 +51,21 @@ class Factors:
         self.slots += 1
 
     def _joined(self, stack: mx.array | None, new: mx.array | None, axis: int) -> mx.array:
-        """`axis`: of the rank, in the stack."""
+        """Return `stack` with one more slot: `new`, or zeros for None. `axis`: the rank's axis in the
+        stack."""
         known = stack if new is None else new[None]
         assert known is not None
         shape = list(known.shape)
         shape[axis] = max(shape[axis], 0 if stack is None else stack.shape[axis])
         before = mx.zeros((self.slots, *shape[1:]), self._dtype) if stack is None else stack
         added = mx.zeros((1, *shape[1:]), before.dtype) if new is None else new[None]
-        # As MLX promotes the factors of a product.
+        # The type to which MLX promotes the factors of a product.
         dtype = (mx.zeros((), before.dtype) + mx.zeros((), added.dtype)).dtype
         return mx.concatenate([_padded(one, axis, shape[axis]).astype(dtype) for one in (before, added)])
 
     def remove(self, slot: int) -> None:
-        """The slots after it move up. It may not have been added: then it was to be the last."""
+        """Remove a slot; those after it move to the places before theirs. A slot that was not added yet,
+        because its load failed before, changes nothing."""
         if slot >= self.slots:
             return
         self.slots -= 1
@@ -100,7 +103,8 @@ def _product(x: mx.array, stack: mx.array, slots: mx.array) -> mx.array:
 
 
 class Layer(ABC):
-    """What the classes of adapted layers share. `rank_axis_a`, `rank_axis_b`: of the stacks."""
+    """What the classes of adapted layers share. `rank_axis_a`, `rank_axis_b`: the axis of the rank in each
+    stack."""
 
     rank_axis_a = 2
     rank_axis_b = 1
@@ -117,7 +121,8 @@ class Layer(ABC):
 
 
 class AdaptedLinear(Layer):
-    """Stacks: (slots, rank, inputs) and (slots, rank, outputs), which are one matrix of all slots as well."""
+    """A linear layer. Its stacks are (slots, rank, inputs) and (slots, rank, outputs), and each is one matrix
+    of all slots as well."""
 
     rank_axis_a = 1
 
@@ -200,7 +205,8 @@ class AdaptedExperts(Layer):
 
 
 class SortingExperts:
-    """A layer of experts some of whose parts are adapted: it reports in which order it has sorted them."""
+    """A layer of experts some of whose parts are adapted: it reports the order in which it sorts its
+    inputs."""
 
     current: Current
 
@@ -211,7 +217,7 @@ class SortingExperts:
 
 
 def _scaled(z: mx.array, scales: mx.array) -> mx.array:
-    """Return mlx-lm's product with a Python number, which has the type of the other factor."""
+    """Return `scales * z` in the type of `z`, as mlx-lm's product with a Python number has it."""
     return scales.astype(z.dtype) * z
 
 

@@ -11,8 +11,8 @@ import mlx.core as mx
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`slots`: (rows,), the place of each row's adapter in the layers' stacks, 0 for none. `scales`: (rows,
-    1, 1). `slot_scales`: (slots,)."""
+    """The adapters of a call's rows. `slots`: (rows,), the place of each row's adapter in the layers' stacks,
+    0 for none. `scales`: (rows, 1, 1). `slot_scales`: (slots,)."""
 
     slots: mx.array
     scales: mx.array
@@ -58,8 +58,8 @@ class Current:
 
     @contextmanager
     def sorted_by_expert(self, indices: mx.array) -> Iterator[None]:
-        """`indices`: (rows, ..., experts of a token), as the layer gets them; it sorts them by the same
-        operation as here."""
+        """Within this block, a layer of experts may read `sorted_slots`. `indices`: (rows, ..., experts of a
+        token), as the layer gets them; it sorts them by the same operation as here."""
         if self.selection is not None:
             order = mx.argsort(indices.flatten())
             self.sorted_slots = self.selection.slots[order // (indices.size // self.selection.rows)]

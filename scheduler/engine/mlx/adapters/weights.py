@@ -31,7 +31,8 @@ class AdapterWeights:
 
 
 def read_weights(folder: Path, model: Any) -> AdapterWeights:
-    """Raise AdapterRefused, which names the first tensor that does not fit, its shape and the model's."""
+    """Read an adapter's factors. Raise AdapterRefused, which names the first tensor that does not fit, its
+    shape and the model's."""
     config = read_config(folder)
     tensors = _tensors(folder / WEIGHTS_FILE)
     layers = _layers(model, config)
@@ -43,7 +44,7 @@ def read_weights(folder: Path, model: Any) -> AdapterWeights:
     for name, module in layers.items():
         found = {part: tensors.get(f"{name}.{part}") for part in _FACTORS}
         if all(tensor is None for tensor in found.values()):
-            continue  # mlx-lm's would be zero.
+            continue  # mlx-lm's layer keeps a lora_b of zeros.
         kind = kind_of(module)
         if kind is None:
             raise AdapterRefused(f"{name} is a {type(module).__name__}, which cannot share a batch")
@@ -59,7 +60,7 @@ def _tensors(path: Path) -> dict[str, mx.array]:
     try:
         tensors = mx.load(str(path))
         assert isinstance(tensors, dict)
-        mx.eval(tensors)  # They are read now.
+        mx.eval(tensors)  # MLX reads the file only now.
     except Exception as error:  # MLX raises several types.
         if is_device_error(error):
             raise
@@ -93,7 +94,7 @@ def _layers(model: Any, config: AdapterConfig) -> dict[str, Any]:
 
 
 def _modules(module: Any) -> Iterator[tuple[str, Any]]:
-    """Layer 2 before layer 10."""
+    """Yield the modules by name, layer 2 before layer 10."""
     yield from sorted(module.named_modules(), key=lambda pair: _in_order(pair[0]))
 
 

@@ -2,8 +2,9 @@
 
 The `mlx-cpu` wheel links reference BLAS, with which batching gains nothing. The wheel `scipy-openblas32`
 contains OpenBLAS under prefixed names. This module makes a copy with the names that MLX calls, caches it, and
-tests it in a separate process. The supervisor calls `prepare` once, before it starts the engine. Nothing here
-imports MLX. Only an explicit library that cannot be used stops the service from starting.
+tests it in a separate process. The server calls `prepare` once, before it starts an engine. Nothing here
+imports MLX. Only a library that the operator has named and that cannot be used keeps the server from
+starting.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def default_threads() -> int:
 
 
 def _given(library: Path, platform: str) -> BlasChoice:
-    """Raise BlasOptionError. On macOS too: nothing is preloaded there, so the option would have no effect."""
+    """Return the library that the operator has named. Raise BlasOptionError if it cannot be used, and always
+    on macOS: nothing is preloaded there, so the option would have no effect."""
     if not platform.startswith("linux"):
         raise BlasOptionError(f"--blas {library}: a library can be preloaded on Linux only")
     if not library.is_file():

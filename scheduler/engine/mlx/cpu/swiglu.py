@@ -1,9 +1,9 @@
 """The gate of the feed-forward layers, `silu(gate) * x`, where MLX's exponential is slow (`softmax.py`).
 
-One libm call per number, 0.5 ms for 32 rows of 1,152. In the graph, from the bits of a power of two, it takes
-a fourth of that; on the host, by NumPy, a fourteenth, but the step waits. With the 13M benchmark model a
-chunk of 128 tokens takes 0.8 of the time, a step of 32 rows 0.92. Models
-call it where `upstream/gate.py` says so.
+MLX makes one libm call per number, 0.5 ms for 32 rows of 1,152. In the graph, from the bits of a power of
+two, it takes a fourth of that; on the host, by NumPy, a fourteenth, but the step waits. With the 13M
+benchmark model a chunk of 128 tokens takes 0.8 of the time, a step of 32 rows 0.92. `upstream/gate.py` makes
+models call it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import numpy as np
 from scheduler.engine.mlx.cpu.softmax import power_of_two
 
 _MANY = 1 << 16
-"""More numbers than a decode step has: its graph is built while the previous step is computed."""
+"""Numbers from which on NumPy computes the gate: more than a decode step has, because its graph is built
+while the previous step is computed."""
 
 
 def swiglu(gate: mx.array, x: mx.array) -> mx.array:
-    """Both arrays have the result's shape. Equal to mlx-lm's within 1e-6 in float32."""
+    """Return `silu(gate) * x`, equal to mlx-lm's within 1e-6 in float32. Both arrays have the result's
+    shape."""
     if gate.size >= _MANY and gate.dtype == x.dtype == mx.float32:
         return _on_host(gate, x)
     # Beyond 126 float32 overflows, and the gate is 0.

@@ -25,7 +25,7 @@ class Run:
     tokens: int
 
     def keys_values(self, layer: int) -> KeysValues:
-        """(1, kv heads, tokens, head size) each, of one layer."""
+        """Return one layer's keys and values of this run, (1, kv heads, tokens, head size) each."""
         keys, values = self.segment.layers[layer]
         if self.tokens == self.segment.tokens:
             return keys, values

@@ -79,7 +79,8 @@ class RowView:
 
 
 class BatchRows:
-    """`groups`, which attention reads, are the runs shared by rows; empty if none are."""
+    """One layer of the running batch. `groups`, which attention reads, are the runs shared by rows; empty if
+    none are."""
 
     def __init__(
         self, layer: int, private: PaddedRows, geometry: BatchGeometry, packing: Packing | None = None
@@ -89,7 +90,7 @@ class BatchRows:
         self._packing = packing
         self._right_padding: list[int] | None = None
         self._fetched: tuple[ref[mx.array], ...] = ()
-        """What was unpacked last, while somebody holds it."""
+        """The keys and values that were unpacked last, as long as the model holds them."""
         self._take(geometry)
 
     @classmethod
@@ -123,8 +124,8 @@ class BatchRows:
 
     @property
     def keys(self) -> mx.array | None:
-        """Return an array of the rows' own keys. A rank of a pipeline ties what it sends to it, for it is
-        evaluated."""
+        """Return an array of the rows' own keys. mlx-lm's pipelines make it depend on what a rank sends, so
+        that the send is evaluated with it."""
         return self._private.arrays[0] if self._private.arrays else None
 
     @keys.setter
@@ -132,8 +133,8 @@ class BatchRows:
         self._private.arrays[0] = keys
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Return all of the rows' own. Where they are packed, nothing is unpacked before it is evaluated: our
-        attention reads `packed`."""
+        """Append to each row. Return all of the rows' own keys and values. Where they are packed, nothing is
+        unpacked before it is evaluated: our attention reads `packed`."""
         geometry = self._geometry
         columns = geometry.columns(self._private.end, keys.shape[2]) if geometry.lags else None
         arrays = self._private.append(arrays_of(packed(keys, values, self._packing)), columns)
@@ -147,9 +148,9 @@ class BatchRows:
         return self._fetch(self._private.whole())
 
     def packed(self, keys: mx.array, values: mx.array) -> tuple[Packed, Packed] | None:
-        """Return what these are unpacked from, if they are what `update_and_fetch` returned last: some models
-        attend to something that they have made of it. Hold it no longer than the call of attention: with a
-        view of them the next step would copy all rows."""
+        """Return what these are unpacked from, or None if nothing is packed, or they are not what
+        `update_and_fetch` returned last: some models attend to something that they have made of it. Hold it
+        no longer than the call of attention: with a view of them the next step would copy all rows."""
         if self._packing is None or [id(half()) for half in self._fetched] != [id(keys), id(values)]:
             return None
         own_keys, own_values = halves_of(self._private.whole(), self._packing)
@@ -165,9 +166,9 @@ class BatchRows:
 
     def make_mask(self, tokens: int, return_array: bool = False, **kwargs: Any) -> Any:
         """Return the mask of the private part alone. Where no row is padded it is that of one row, None or
-        "causal": kernels read an array in each layer, and CUDA has none fused with an array for a decode
-        step. Otherwise an array, as of BatchKVCache; on x86 of each chunk, too, for our attention would make
-        it in each layer.
+        "causal": an array would be read by the kernel of each layer, and CUDA has no fused kernel that takes
+        one in a decode step. Otherwise it is an array, as BatchKVCache makes it; on x86 it is one for every
+        chunk, because our attention would have to make it in each layer.
 
         Raise ValueError for a window where rows share runs in place: it would not apply to them.
         """
@@ -184,7 +185,7 @@ class BatchRows:
         return create_causal_mask(tokens, offset=end, left_padding=geometry.left_padding, **kwargs)
 
     def prepare(self, *, lengths: list[int] | None = None, right_padding: list[int] | None = None) -> None:
-        """The next chunk is padded at the rows' right ends."""
+        """Remember by how much the next chunk is padded at each row's right end."""
         self._right_padding = right_padding
 
     def finalize(self) -> None:
@@ -199,8 +200,8 @@ class BatchRows:
         self._change(self._geometry.paths)
 
     def make_room(self, tokens: int) -> None:
-        """Before a call with `tokens` of each row while rows lag. Its mask is made before the first layer
-        writes, so rows cannot move in it."""
+        """Make room for `tokens` of each row before a model call, while rows lag. The call's mask is made
+        before the first layer writes, so rows cannot move within the call."""
         self._private.make_room(tokens)
         self._change(self._geometry.paths)
 
@@ -231,7 +232,7 @@ class BatchRows:
         return RowView(private, self._private.padding[idx], self._geometry.shared_tokens[idx])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchRows:
-        """Copy it for BatchGenerator's split, after which each side drops some rows."""
+        """Return a copy for BatchGenerator's split, after which each side drops some rows."""
         return BatchRows(self._layer, self._private.twin(), self._geometry, self._packing)
 
     @property

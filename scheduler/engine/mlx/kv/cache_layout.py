@@ -23,8 +23,8 @@ from scheduler.shared.row_bytes import RowBytes, Window
 
 
 class RowState:
-    """The state of one row's layers that cannot be cut, right after one token. Owns its arrays; never mutated
-    (mlx-lm's `merge` copies out of it)."""
+    """The state of one row's layers that cannot be cut, right after one token. It owns its arrays and is
+    never mutated (mlx-lm's `merge` copies out of it)."""
 
     __slots__ = ("layers", "nbytes")
 
@@ -37,7 +37,7 @@ class RowState:
 
 
 class CacheLayout:
-    """One per model. `needs_state`: at least one layer cannot be cut."""
+    """Which layers of one model can be cut. `needs_state`: at least one cannot."""
 
     def __init__(self, model: Any, packing: Packing | None = None) -> None:
         """`packing`: into what layers that can be cut pack their keys and values; None leaves them."""
@@ -102,8 +102,8 @@ class CacheLayout:
 
 
 class RoundedCache(KVCache):  # type: ignore[misc]  # mlx-lm has no types
-    """A row alone whose keys and values are packed and unpacked again: what a batch that packs them is held
-    to."""
+    """One row's cache, whose keys and values are packed and unpacked again: the reference for a batch that
+    packs them."""
 
     def __init__(self, packing: Packing) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def row_bytes(used: Sequence[Any], packing: Packing | None = None) -> RowBytes:
             token_bytes += sum(half.nbytes for half in packed(keys, values, packing))
         elif not hasattr(layer, "keys"):
             state_bytes += layer.nbytes
-        elif layer.keys is not None:  # Otherwise no layer of the model writes here.
+        elif layer.keys is not None:  # Where it is None, no layer of the model writes.
             one = (layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[2]
             # A sliding window, as both kinds of caches with that attribute name it.
             if (window := getattr(layer, "max_size", None) or getattr(layer, "chunk_size", None)) is not None:
@@ -149,7 +149,7 @@ def row_bytes(used: Sequence[Any], packing: Packing | None = None) -> RowBytes:
 
 
 def leaves(layers: Iterable[Any]) -> Iterator[Any]:
-    """Return mlx-lm's caches, with CacheLists flattened."""
+    """Yield mlx-lm's caches, with CacheLists flattened."""
     for layer in layers:
         if isinstance(layer, CacheList):
             yield from leaves(layer.caches)

@@ -61,7 +61,7 @@ class Row:
         return self.sequence.tokens[start : start + tokens].tolist()
 
     def end_with(self, token: int) -> Literal["stop", "length"] | None:
-        """Append a token to its answer. Whether and how the answer ends with it."""
+        """Append a token to its answer. Return how the answer ends with it, or None if it does not end."""
         for judge in (self.sampling.thinking, self.sampling.constraint):
             if judge is not None:
                 judge.accept_at(self.sequence.generated_tokens, token)
@@ -72,8 +72,8 @@ class Row:
 
 
 class CachedRows:
-    """`prefixes` is None without a prefix cache; rows then begin empty. `in_place`: the model's attention was
-    replaced, so rows may share."""
+    """The rows' use of a prefix cache. `prefixes` is None without one; rows then begin empty. `in_place`: the
+    check at load found that rows of this model may share runs in place."""
 
     def __init__(
         self,
@@ -88,10 +88,11 @@ class CachedRows:
         self._group_cost_tokens = group_cost_tokens
         self._cleared_at_bytes = 0
         self.saving = False
-        """Rows attend in place to all that is cached of them."""
+        """Whether rows attend in place to all that is cached of them."""
 
     def start(self, sequence: Sequence, sampling: RowSampling) -> Row:
-        """Return a row with the longest prefix that can be restored; of an unscored prompt, none."""
+        """Return a row with the longest prefix that can be restored, or with none if log-probabilities of its
+        prompt are still to be computed."""
         submit, lease = sequence.submit, None
         if self._prefixes is not None and not sequence.unscored:
             lease = self._prefixes.match_and_lease(
@@ -103,8 +104,8 @@ class CachedRows:
         return Row(sequence, sampling, self._layout.start(lease, 0, sequence.prompt_tokens - known), lease)
 
     def regroup(self, rows: abc.Sequence[Row]) -> dict[Row, int]:
-        """Return how many pieces of its lease each row attends to in place from now on, after rows have come
-        or prompts are whole. Rows for which nothing changes, and those that attend to none, are left out.
+        """Return how many pieces of its lease each row attends to in place from now on, after rows joined or
+        prompts were completed. Rows for which nothing changes, and those that attend to none, are left out.
 
         Rows in a batch have copies of what they do not attend to in place: they do not lease that, so it may
         be evicted.
@@ -133,7 +134,7 @@ class CachedRows:
                 row.lease = self._renewed(self._prefixes, row, leased)
             if depth and (renew or in_place != before or not row.joined):
                 changed[row] = depth
-        # After all are renewed: a release may evict what the match of another row stands on.
+        # Release only after all are renewed: a release may evict what the match of another row stands on.
         for lease in outdated:
             self._prefixes.release(lease)
         return changed
@@ -185,7 +186,7 @@ class CachedRows:
             self._prefixes.attach(tokens, submit.salt, self._layout.state(layers))
 
     def hold(self, row: Row) -> None:
-        """Hold what was asked for of the tokens that the row has computed."""
+        """Take the holds that its request asked for, as far as the row has computed their tokens."""
         take_holds(self._prefixes, row.sequence, row.sequence.computed_tokens)
 
     def release(self, row: Row) -> None:

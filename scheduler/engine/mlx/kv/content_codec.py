@@ -43,7 +43,8 @@ _LAYERS: dict[str, Any] = {
 """The only classes that a file may name: a forged file must not choose a class to call."""
 
 _NAMES_OF = {2: ("k", "v"), 4: ("k", "ka", "v", "va")}
-"""The names of a layer's arrays in a file, by their number: keys and values, or the two arrays of each."""
+"""The names of a layer's arrays in a file, by how many there are: keys and values, or the two arrays of
+each."""
 Pieces = Sequence[tuple[KvSegment, int]]
 """Consecutive segments with the tokens used of each, as in a lease."""
 
@@ -102,7 +103,8 @@ def state_content(state: RowState, tail: dict[str, HostArray]) -> Content:
 
 
 def state_of(content: Content) -> RowState:
-    """Return the inverse of `state_content`. Raise various exceptions for other content."""
+    """Return the state that `state_content` made the content of. Raise various exceptions for other
+    content."""
 
     def restored(leaf: Any) -> Any:
         if isinstance(leaf, dict):
@@ -115,8 +117,8 @@ def state_of(content: Content) -> RowState:
 
 
 def _layer(name: Any, state: Any) -> Any:
-    """Raise ValueError for a name that is not a cache class. A CacheList's state names the classes of its
-    parts."""
+    """Return a cache of this class with this state. Raise ValueError for a name that is not a cache class. A
+    CacheList's state names the classes of its parts."""
     if name not in _LAYERS:
         raise ValueError(f"{name!r} is not a cache class")
     if name == mlx_caches.CacheList.__name__:
@@ -128,7 +130,7 @@ def _layer(name: Any, state: Any) -> Any:
 def _host_views(arrays: Sequence[mx.array]) -> list[np.ndarray[Any, Any]]:
     """Return views of the arrays' own memory; read-only by convention."""
     views = [array.view(mx.uint16) if array.dtype == mx.bfloat16 else array for array in arrays]
-    # One evaluation of all: NumPy's reading of each would be one of its own, a round trip to a GPU.
+    # Evaluate all at once: NumPy would evaluate each when it reads it, with a round trip to a GPU.
     mx.eval(views)
     return [np.array(view, copy=False) for view in views]
 

@@ -13,7 +13,8 @@ from scheduler.engine.mlx.packed import KeysValues, arrays_of, owned, span_of
 
 
 class KvSegment:
-    """Owns its arrays: contiguous, computed, and views of nothing. Never mutated."""
+    """Keys and values of one run of tokens. It owns its arrays, which are contiguous, computed, and views of
+    nothing, and is never mutated."""
 
     __slots__ = ("layers", "nbytes", "tokens")
 
@@ -21,8 +22,9 @@ class KvSegment:
         """`layers` may be lazy views; they are copied. Empty for a model whose layers all keep states."""
         self.layers = tuple((owned(keys), owned(values)) for keys, values in layers)
         self.tokens = tokens
-        # Now: a lazy copy would keep the row's whole buffer alive, and the next step's write into that buffer
-        # would copy all rows (MLX writes in place only if there is no other reference to the array).
+        # Evaluate now: a lazy copy would keep the row's whole buffer alive, and the next step's write into
+        # that buffer would copy all rows (MLX writes in place only if there is no other reference to the
+        # array).
         mx.eval([arrays_of(layer) for layer in self.layers])
         self.nbytes = sum(keys.nbytes + values.nbytes for keys, values in self.layers)
 

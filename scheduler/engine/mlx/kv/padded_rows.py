@@ -47,8 +47,8 @@ class PaddedRows:
         return sum(array.nbytes for array in self.arrays)
 
     def append(self, more: Arrays, columns: mx.array | None = None) -> Arrays:
-        """Append (rows, heads, tokens, size) to each row. Return all of them. `columns`: (rows, tokens),
-        where they are written if rows lag; all layers have the same."""
+        """Append (rows, heads, tokens, size) to the rows. Return all that the rows have. `columns`: (rows,
+        tokens), where they are written if rows lag; all layers have the same."""
         start, self.end = self.end, self.end + more[0].shape[2]
         if not self.arrays:
             self.arrays = [self._new(like) for like in more]
@@ -83,8 +83,8 @@ class PaddedRows:
             array[row : row + 1, :, start : start + new.shape[2]] = new
 
     def row(self, row: int) -> Arrays:
-        """(1, heads, columns, size) of one row as it is now, with padding and spare room. Slices: our arrays
-        are overwritten as soon as the row leaves and another takes its place."""
+        """Return one row as it is now, (1, heads, columns, size), with padding and spare room. These are
+        slices: our arrays are overwritten as soon as the row leaves and another takes its place."""
         return tuple(array[row : row + 1] for array in self.arrays)
 
     def twin(self) -> PaddedRows:
@@ -95,7 +95,7 @@ class PaddedRows:
         return twin
 
     def justify(self) -> None:
-        """Move the rows that lag to the common end. Copies the batch."""
+        """Move the rows that lag to the common end, which copies the batch."""
         if self.arrays and any(self.lags):
             room = self.arrays[0].shape[2]
             columns = (mx.arange(room)[None, None, :, None] - mx.array(self.lags)[:, None, None, None]) % room
@@ -105,15 +105,15 @@ class PaddedRows:
         self.lags = [0] * len(self.padding)
 
     def make_room(self, tokens: int) -> None:
-        """Before `tokens` are appended to each: where the batch is copied for them, no row lags afterwards,
-        so that no room is made for the columns of lags."""
+        """Prepare to append `tokens` to each row: if the batch must be copied for them, move the rows that
+        lag to the common end first, so that no room is made for the columns of lags."""
         if self.arrays and self.end + tokens > self.arrays[0].shape[2] and any(self.lags):
             self.justify()
             self._drop_columns(min(self.padding))
 
     def join(self, other: PaddedRows) -> None:
-        """Append all rows of the other batch, each to the common end: while rows lag, tokens are
-        scattered."""
+        """Append all rows of the other batch, each moved to the common end: while a row lags, each step
+        scatters its tokens."""
         other.justify()
         rows, more = len(self.padding), len(other.padding)
         unused = min(other.padding)
@@ -149,7 +149,7 @@ class PaddedRows:
             self.padding, self.end = [own - least for own in self.padding], self.end - least
         elif moved:
             rows = mx.array([row for _, row in moved])
-            taken = [array[rows] for array in self.arrays]  # With what a lag will show (`join`).
+            taken = [array[rows] for array in self.arrays]  # All columns: a lag may show them (`join`).
             # Evaluated now, so that nothing reads the arrays when the next step writes to them.
             mx.async_eval(taken)  # type: ignore[no-untyped-call]
             for array, rows_taken in zip(self.arrays, taken, strict=True):
@@ -176,7 +176,7 @@ class PaddedRows:
             self.padding, self.end = [own - first for own in self.padding], self.end - first
 
     def _is_much(self, padding: int) -> bool:
-        """Padding common to all rows is removed where it is as much as the spare room."""
+        """Return whether padding common to all rows is to be removed: it is as much as the spare room."""
         return padding == self.end > 0 or padding >= roomy(self.end) - self.end
 
     def _rebuild(self, like: Sequence[mx.array], order: list[int], places: int, trim: int, end: int) -> None:

@@ -55,7 +55,7 @@ class _Path:
     salt: str
     chain: Chain
     safe: bool = False
-    """Whether nothing failed on the device until all of it was computed."""
+    """Whether the device was waited for since the path was computed, and reported no failure."""
 
 
 class PrefixDisk:
@@ -104,7 +104,7 @@ class PrefixDisk:
         return True
 
     def forget(self, request_id: int) -> None:
-        """The request was admitted, cancelled or refused."""
+        """Drop what is known of a request that was admitted, cancelled or refused."""
         self._considered.discard(request_id)
         self._chains.pop(request_id, None)
         if (fetch := self._fetches.pop(request_id, None)) is not None:
@@ -139,7 +139,7 @@ class PrefixDisk:
         return False
 
     def _take(self, fetch: _Fetch, outcome: ReadOutcome) -> int:
-        """Insert it into the prefix cache. Return where the inserted blocks end."""
+        """Insert what was read into the prefix cache. Return where the inserted blocks end."""
         start = fetch.start
         try:
             layers: list[KeysValues] = []
@@ -153,14 +153,15 @@ class PrefixDisk:
                 self._insert(fetch, layers_of(outcome.snapshot, self._layout.packing), start, fetch.snapshot)
                 tokens = fetch.tokens[: fetch.snapshot]
                 self._prefixes.attach(tokens, fetch.salt, state_of(outcome.snapshot))
-        except Exception as error:  # Intact bytes of another program: a miss.
+        except Exception as error:  # The bytes are intact, and another program's: a miss.
             if is_device_error(error):
                 raise
             print(f"prefix cache on disk: {type(error).__name__}: {error}", file=sys.stderr)
         return start
 
     def _insert(self, fetch: _Fetch, layers: list[KeysValues], start: int, end: int) -> bool:
-        """Insert it. Return whether all of it is in memory now; False if there is no room."""
+        """Insert positions [start, end). Return whether all of them are in memory now: not if there is no
+        room, or if the prefix before them was evicted."""
 
         def cut(first: int, last: int) -> KvSegment:
             span = first - start, last - start
@@ -182,7 +183,8 @@ class PrefixDisk:
     # --- writing
 
     def note(self, tokens: array[int], salt: str) -> None:
-        """These tokens are in the prefix cache: queue the part that is not on disk for writing."""
+        """Queue these tokens, which are in the prefix cache, to write the part of them that is not on
+        disk."""
         self._paths.append(_Path(tokens, salt, self.tier.chain(tokens, salt)))
 
     def advance(self, idle: bool) -> bool:
@@ -195,7 +197,7 @@ class PrefixDisk:
     def _write_next(self, path: _Path) -> bool:
         """Hand over the next missing piece of a path. Return False if none is left, or it was dropped or
         evicted."""
-        if not path.safe:  # What is on disk outlives the process.
+        if not path.safe:  # What is written outlives the process.
             device().wait()
             path.safe = True
         match = self._prefixes.match(path.tokens, path.salt)

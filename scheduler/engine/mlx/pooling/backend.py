@@ -4,8 +4,8 @@ The loop, the plan and the slots are those of every engine. A step computes
 
 - prompts that fit into it, together: no KV cache, padded on the right, where a causal model's tokens cannot
   see the padding;
-- a chunk of each longer one, by itself, with mlx-lm's own KV cache, which is as large as the prompt and lives
-  as long.
+- a chunk of each longer one, by itself, with mlx-lm's own KV cache, which holds the whole prompt and is freed
+  with its row.
 
 Each step ends rows with their vectors, and no token is computed. There is no prefix cache: texts to embed
 seldom share a prefix, and what a hit leaves out is missing in a mean.
@@ -44,8 +44,8 @@ from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.token_ids import largest
 
 _LONG_PROMPTS = 2
-"""Prompts that are read in chunks at a time: each is a model call of its own. What ends within a step may
-join in any number (`prefill.py`)."""
+"""Bound on the prompts that are read in chunks at the same time: each is a model call of its own. Prompts
+that end within a step may join in any number (`prefill.py`)."""
 
 
 _NO_ADAPTERS = "a model that makes vectors takes no adapters"
@@ -82,7 +82,7 @@ class PoolingBackend:
         self._rows: dict[int, PooledRow] = {}
         self._dimensions = head.size(self._body(mx.array([[0]])).shape[-1])
         self._token_seconds: float | None = None
-        """Time of the last step, which predicts the next: no row decodes here."""
+        """Seconds a token of the last step that computed any, which predict the next one; None before it."""
 
     def describe(self) -> Ready:
         return self._description
@@ -93,10 +93,11 @@ class PoolingBackend:
 
     @property
     def cache(self) -> None:
-        """There is none."""
+        """There is no prefix cache."""
 
     def check(self, sequence: Sequence) -> None:
-        """Refuses ids that would index outside an array on the device, and a KV cache that never fits."""
+        """Raise RequestRefused for ids that would index outside an array on the device, and for a KV cache
+        that never fits."""
         submit, vocabulary = sequence.submit, self._description.vocabulary
         if submit.dimensions is None:
             raise RequestRefused("this model writes no tokens: ask it for embeddings or a ranking")
@@ -181,7 +182,7 @@ class PoolingBackend:
         return len(rows) * longest
 
     def _hidden(self, padded: mx.array, lengths: abc.Sequence[int]) -> mx.array:
-        """Final hidden states, (rows, longest, hidden size)."""
+        """Return the final hidden states, (rows, longest, hidden size)."""
         both_ways = {"lengths": mx.array(list(lengths))} if self._pooler.two_way else {}
         hidden: mx.array = self._body(padded, **both_ways)
         return hidden
@@ -201,7 +202,7 @@ class PoolingBackend:
         return end - start
 
     def _retire(self, rows: abc.Sequence[PooledRow]) -> list[Retired]:
-        """A row whose vector is no numbers fails alone."""
+        """End these rows, each with its vector. A row whose vector is not finite fails alone."""
         if not rows:
             return []
         vectors = self._head.vectors(mx.stack([row.pooled(self._pooler.tokens) for row in rows]))

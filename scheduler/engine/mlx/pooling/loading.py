@@ -1,4 +1,4 @@
-"""Load an embedder or a reranker: weights as their folders have them and mlx-lm does not expect them."""
+"""Load an embedder or a reranker, whose folder may name its weights otherwise than mlx-lm expects."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ from scheduler.shared.pooling import PooledTokens, Pooler
 
 Vector = npt.NDArray[np.float32]
 _LEAST_LENGTH = 1e-12
-"""The least length, as in PyTorch's `normalize`: a vector of zeros stays one."""
+"""The least length to divide by, as in PyTorch's `normalize`: a vector of zeros stays one."""
 
 
 @dataclass(slots=True, eq=False)
 class PooledRow:
-    """A prompt that is read. `layers`: its own KV cache, where it is read in chunks."""
+    """A prompt that is being read. `layers`: its own KV cache, where it is read in chunks."""
 
     sequence: Request
     layers: list[Any] = field(default_factory=list)
@@ -68,13 +68,13 @@ class PoolingHead:
         self._dense = tuple(dense)
 
     def size(self, hidden: int) -> int:
-        """Return numbers of a vector without `dimensions`."""
+        """Return how many numbers a vector has, for a request without `dimensions`."""
         if self._pooler.kind == "rerank":
             return 1
         return int(self._dense[-1].weight.shape[0]) if self._dense else hidden
 
     def vectors(self, pooled: mx.array) -> Vector:
-        """(rows, hidden size) float32 to (rows, size)."""
+        """Return the vectors, (rows, size), of pooled states, (rows, hidden size) float32."""
         if self._pooler.kind == "rerank":
             return np.asarray(self._probabilities(pooled))
         for layer in self._dense:
@@ -82,7 +82,8 @@ class PoolingHead:
         return np.asarray(pooled.astype(mx.float32))
 
     def _probabilities(self, pooled: mx.array) -> mx.array:
-        """Return the softmax over the two tokens' logits, of the true one."""
+        """Return each row's probability of the true token: by the softmax over the two tokens' logits, or by
+        the sigmoid of its own where there is no false token."""
         states = pooled.astype(self._embedding.weight.dtype) if self._is_plain else pooled
         head = getattr(self._model, "lm_head", None)
         logits = (head or self._embedding.as_linear)(states).astype(mx.float32)

@@ -28,7 +28,7 @@ _SPAN = 32.0
 _BISECTIONS = 25
 """They divide the span to 1e-6, the resolution of a log-probability in float32."""
 _FEW = 64
-"""This number of tokens is found by two passes over the vocabulary: what models come with is a top-k of 20,
+"""Up to this top-k, the tokens are found by two passes over the vocabulary. The models' own settings are 20,
 40, 50 or 64."""
 _BLOCK = 32
 _NEVER = -math.inf
@@ -44,7 +44,7 @@ def position_key(seed: int, position: int) -> int:
 
 
 def gumbel(keys: Sequence[int], vocabulary: int) -> mx.array:
-    """(keys, vocabulary) float32 of the standard Gumbel distribution, each row by its key."""
+    """Return (keys, vocabulary) float32 numbers of the standard Gumbel distribution, each row by its key."""
     pairs = mx.array([(key >> 32, key & _MASK_32) for key in keys], dtype=mx.uint32)
     uniform = mx.vmap(lambda key: mx.random.uniform(shape=(vocabulary,), key=key))(pairs)
     return -mx.log(-mx.log(uniform))
@@ -66,7 +66,8 @@ class Draw:
         self._cuts = Cuts([rows[i].params for i in cut], rows[0].vocabulary) if cut else None
 
     def __call__(self, logits: mx.array) -> tuple[mx.array, mx.array]:
-        """`best_of` float32 (rows, vocabulary) with Gumbel noise (the Gumbel-max rule)."""
+        """Return `best_of` the scores: float32 `logits` (rows, vocabulary) with Gumbel noise (the Gumbel-max
+        rule)."""
         noise = self._noise(
             [position_key(row.params.seed, row.position) for row in self._rows], logits.shape[-1]
         )
@@ -86,8 +87,9 @@ def best_of(scores: mx.array) -> tuple[mx.array, mx.array]:
 
 
 class Cuts:
-    """Top-p, min-p and top-k of some rows, as one threshold each: the deepest prefix of the order that
-    reaches `top_k` tokens or `top_p` of the mass ends there, or at `min_p`."""
+    """Top-p, min-p and top-k of some rows, as one threshold each. In descending order of its logits, a row
+    keeps the shortest prefix that reaches `top_k` tokens or `top_p` of the mass, and none of it below
+    `min_p`."""
 
     def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
         few, any_number, unordered = list[int](), list[int](), list[int]()
@@ -103,7 +105,7 @@ class Cuts:
             for kind, own in ((_Few, few), (_AnyNumber, any_number), (_Unordered, unordered))
             if own
         ]
-        """With the rows of each as an array, or None for all rows."""
+        """The ways to find thresholds, each after the array of its rows, or None for all rows."""
 
     def floor(self, logits: mx.array) -> mx.array:
         """Return the least logit that is kept, (rows, 1)."""
@@ -129,8 +131,8 @@ class _Unordered:
 class _Few(_Unordered):
     """Rows that keep at most _FEW tokens, whatever their top-p: two passes over the vocabulary.
 
-    These tokens stand in the _FEW blocks with the largest best tokens, or in one of another block's, and then
-    each of those blocks has one that is as large. So only these blocks are sorted.
+    These tokens stand in the _FEW blocks whose best tokens are the largest: a token of any other block is no
+    larger than the best one of each of these. So only these blocks are sorted.
     """
 
     def __init__(self, rows: Sequence[Sampling], vocabulary: int) -> None:
@@ -151,7 +153,7 @@ class _Few(_Unordered):
 
     @staticmethod
     def _first(logits: mx.array) -> mx.array:
-        """The _FEW largest of each row, descending."""
+        """Return the _FEW largest logits of each row, descending."""
         rows, vocabulary = logits.shape
         whole = vocabulary - vocabulary % _BLOCK
         blocks = logits[:, :whole].reshape(rows, -1, _BLOCK)
@@ -191,5 +193,5 @@ class _AnyNumber(_Unordered):
 
 
 def _mass(rows: Sequence[Sampling]) -> mx.array:
-    """Top-p, or more mass than there is, which cuts nothing."""
+    """Return each row's top-p, or more mass than there is, which cuts nothing."""
     return column([p.top_p if 0.0 < p.top_p < 1.0 else 2.0 for p in rows])

@@ -42,7 +42,7 @@ class HostChooser:
             for place, row in enumerate(self._rows):
                 try:
                     tokens[place], scores[place] = _chosen(row, numbers[place], last[place])
-                except Exception as error:  # Of this row alone: it leaves the batch, and the others go on.
+                except Exception as error:  # It fails this row alone; the others go on.
                     errors[place] = f"the sampling parameters failed: {type(error).__name__}: {error}"
         return Chosen(self._rows, mx.array(tokens, dtype=mx.uint32), mx.array(scores), errors)
 

@@ -33,8 +33,8 @@ class TokenCounts:
     counts: mx.array
     """How often each token is in the output."""
     window: mx.array | None
-    """(repetition_context,) int32: the tokens that it counts, as a ring; -1 where there is none yet. None
-    counts all."""
+    """(repetition_context,) int32: the tokens that the repetition penalty counts, as a ring; -1 where there
+    is none yet. If this is None, it counts all tokens."""
     oldest: int
     """The place in `window` that the next token takes."""
 
@@ -78,8 +78,9 @@ class Penalties:
             known.counts, known.repeated = self._counts[i], self._repeated[i]
 
     def apply(self, logits: mx.array, inputs: mx.array, is_output: Sequence[bool]) -> mx.array:
-        """`inputs`: for the whole batch, the tokens that (rows, vocabulary) float32 `logits` follow.
-        `is_output`: for each row with penalties, whether its input is a new output token."""
+        """Return the logits with penalties. `inputs`: for the whole batch, the tokens that (rows, vocabulary)
+        float32 `logits` follow. `is_output`: for each row with penalties, whether its input is a new output
+        token."""
         inputs = inputs[self._index]
         new = mx.array(list(is_output), dtype=mx.float32)
         self._counts = self._counts.at[self._order, inputs].add(new)

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 
 def column(values: Sequence[float]) -> mx.array:
-    """(rows, 1) float32."""
+    """Return the values as (rows, 1) float32."""
     return mx.array(list(values), dtype=mx.float32)[:, None]
 
 

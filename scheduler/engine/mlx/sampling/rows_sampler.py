@@ -112,7 +112,7 @@ class MinTokensMask:
         self._stops = mx.array([stop for _, stop in pairs])
 
     def apply(self, logits: mx.array) -> mx.array:
-        """Called once a step with (rows, vocabulary)."""
+        """Return the (rows, vocabulary) logits, masked. Each call counts as a step."""
         if not self._masked:
             return logits
         if any(tokens <= self._steps for _, tokens, _ in self._masked):

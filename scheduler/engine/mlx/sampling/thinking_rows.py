@@ -2,8 +2,8 @@
 
 A step is submitted before the host knows the token that it follows, so a limit knows all but that one. Only
 where the missing token could matter does the draw wait for it (`may_force`): near the end of the budget,
-within a forced mark, and before reasoning that has next to none. What is masked after the end is decided
-without it: where it depends on the missing token, the graph compares.
+within a forced mark, and where reasoning may begin with next to no budget. What is masked after the end is
+decided without it: where it depends on the missing token, the graph compares.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _ANY = -1
 
 
 class ThinkingRows:
-    """Rebuilt when rows join or leave. Without rows that have a budget nothing is computed."""
+    """The budgets of a batch's rows. Rebuilt when rows join or leave. Without rows that have a budget nothing
+    is computed."""
 
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self._rows = [
@@ -40,14 +41,15 @@ class ThinkingRows:
         return any(limit.may_act_after(_unknown(row, limit)) for _, row, limit in self._rows)
 
     def advance(self, inputs: Sequence[int]) -> None:
-        """`inputs`: the tokens that the next draw follows, of which all but the first of a row are output."""
+        """Advance the limits by `inputs`: the tokens that the next draw follows, of which all but the first
+        of a row are output."""
         for place, row, limit in self._rows:
             if row.has_output:
                 limit.accept_at(row.position - 1, inputs[place])
 
     def mask(self, logits: mx.array, inputs: mx.array) -> mx.array:
-        """(rows, vocabulary) without the tokens that would begin reasoning anew. Rows with a grammar are
-        masked with it, on the host."""
+        """Return the (rows, vocabulary) logits without the tokens that would begin reasoning anew. Rows with
+        a grammar are masked with it, on the host."""
         held = [
             (place, found.token, _ANY if found.after is None else found.after)
             for place, row, limit in self._rows

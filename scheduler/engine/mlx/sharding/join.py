@@ -61,7 +61,7 @@ def join(group: RankGroup, number: int, seconds: float = JOIN_SECONDS) -> mx.dis
 
 
 def meet(group: RankGroup, number: int, seconds: float) -> None:
-    """Return when this rank's neighbours in the ring are there, and nothing listens on its address any more.
+    """Wait until this rank's neighbours in the ring are there, and nothing listens on its address any more.
     Raise RanksUnusable."""
     if group.ranks == 1:
         return
@@ -91,7 +91,7 @@ def _mark(group: RankGroup, sender: int, receiver: int) -> bytes:
 
 
 def _listener(group: RankGroup, number: int) -> socket.socket:
-    """Raise RanksUnusable."""
+    """Return a socket that listens on this rank's address. Raise RanksUnusable if there can be none."""
     host, port = _address(group.hosts[number])
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -143,7 +143,7 @@ def _accepted(
 
 
 def _expect(link: socket.socket, count: int, name: str, deadline: float) -> bytes:
-    """Raise RanksUnusable if these bytes do not come."""
+    """Return the next `count` bytes of the link. Raise RanksUnusable if they do not come."""
     received = b""
     while len(received) < count and (left_seconds := deadline - time.monotonic()) > 0:
         link.settimeout(left_seconds)
@@ -158,7 +158,7 @@ def _expect(link: socket.socket, count: int, name: str, deadline: float) -> byte
 
 
 def _address(host: str) -> tuple[str, int]:
-    """Raise RanksUnusable for what MLX would not read either: IP:PORT, of version 4."""
+    """Return IP, of version 4, and PORT. Raise RanksUnusable for what MLX would not read either."""
     ip, _, port = host.partition(":")
     if not port.isdecimal():
         raise RanksUnusable(f"{host!r} is no address of a rank: write IP:PORT")
@@ -167,7 +167,8 @@ def _address(host: str) -> tuple[str, int]:
 
 @contextmanager
 def _environment(group: RankGroup, number: int) -> Iterator[None]:
-    """Set what MLX's back end reads in `init`, and take it back: a child must not join by it."""
+    """Within this block, set what MLX's back end reads in `init`. Afterwards it is gone: a child process must
+    not join by it."""
     files: list[str] = []
     values = {"MLX_RANK": str(number)}
     try:

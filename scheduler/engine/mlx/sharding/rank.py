@@ -64,8 +64,8 @@ class Rank:
         return min(self._all(mine, MemoryLimit), key=room)
 
     def compare(self, mine: Mapping[str, str]) -> None:
-        """What must be equal for all to compute the same, by its name in words. Raise RanksUnusable on all
-        ranks if any differs."""
+        """Compare what must be equal for all to compute the same, by its name in words. Raise RanksUnusable
+        on all ranks if any differs."""
         first, *rest = self._all(dict(mine), dict[str, str])
         for number, facts in enumerate(rest, 1):
             for name, value in facts.items():

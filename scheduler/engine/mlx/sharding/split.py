@@ -1,9 +1,9 @@
 """Gives a rank its part of a model, before any weight is read.
 
-By mlx-lm's own `shard` where the module has it and divides (each rank has a part of every layer's heads,
-experts and feed-forward), else by its `pipeline` (each rank has some of the layers). Both work on weights
-that are not evaluated, so a rank reads a few whole tensors at a time and keeps its part. What does not divide
-is refused by name: some modules would compute wrong numbers with it.
+mlx-lm's own `shard` does it where the module has it and divides (each rank has a part of every layer's heads,
+experts and feed-forward), else its `pipeline` (each rank has some of the layers). Both work on weights that
+are not evaluated, so a rank reads a few whole tensors at a time and keeps its part. What does not divide is
+refused by name: some modules would compute wrong numbers with it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def way_of(model: Any, ranks: int, backend: str = "ring") -> Way:
 
 
 def _no_pipeline(model: Any, ranks: int) -> str:
-    """MLX's NCCL back end has collectives, and neither Send nor Recv, which a pipeline is made of."""
+    """Return why a model that divides by layers only cannot run over NCCL: MLX's back end has collectives,
+    and neither Send nor Recv, which a pipeline is made of."""
     fitting = []
     for count in range(2, 2 * ranks + 1) if hasattr(model, "shard") else ():
         with suppress(Exception):  # Modules raise many types for sizes that do not divide.
@@ -130,8 +131,8 @@ def _counts(model: Any) -> Mapping[str, int]:
 
 
 def _pipeline(model: Any, group: Any) -> None:
-    """Each rank's layers have caches of the same kinds: the prefix cache counts bytes, and must evict the
-    same on all."""
+    """Leave this rank's layers. Raise ValueError unless all ranks' layers have caches of the same kinds: the
+    prefix cache counts bytes, and must evict the same on all."""
     kinds = [type(cache).__name__ for cache in make_prompt_cache(model)]
     ranks = group.size()
     each, rest = divmod(len(kinds), ranks)

@@ -1,7 +1,7 @@
 """Models' attention behind shared prefixes, and everywhere where MLX's exponential is slow.
 
-mlx-lm 0.32.2's `models/base.py`, `scaled_dot_product_attention`: it knows one row of keys and values for each
-query. Models import the function by name, so no cache of ours could attend by itself.
+It replaces mlx-lm 0.32.2's `scaled_dot_product_attention` (`models/base.py`), which knows one row of keys and
+values for each query. Models import the function by name, so no cache of ours could attend by itself.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scheduler.engine.mlx.shared_attention import shared_attention
 from scheduler.engine.mlx.upstream.replacement import replace
 
 _FEW_QUERIES = 16
-"""A step with drafts has as many of a row at most. Of longer chunks all scores would be in memory, and
-unpacking takes little of their time: they are for the fused kernel."""
+"""Most queries of a row in a step with drafts. Longer chunks are for the fused kernel: all their scores would
+be in memory, and unpacking takes little of their time."""
 _ordinary: Callable[..., mx.array] = base.scaled_dot_product_attention
 
 
@@ -32,8 +32,8 @@ def _dispatch(
     mask: Any,
     sinks: mx.array | None = None,
 ) -> mx.array:
-    """`cache.groups` are the runs that its rows share; `cache.packed` gives the own keys and values of rows
-    that pack them."""
+    """Return the attention, by our code or mlx-lm's. `cache.groups` are the runs that its rows share;
+    `cache.packed` gives the own keys and values of rows that pack them."""
     groups = getattr(cache, "groups", ())
     packed = cache.packed(keys, values) if isinstance(cache, BatchRows) else None
     if packed is not None and (groups or device().traits.exp_is_slow or queries.shape[2] <= _FEW_QUERIES):

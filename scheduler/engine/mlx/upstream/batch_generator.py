@@ -19,11 +19,11 @@ _NO_STOPS = StopSequences()
 
 
 class OpenGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no types
-    """Rows are inserted without being prefilled."""
+    """A BatchGenerator into which rows are inserted without being prefilled."""
 
     def __init__(self, model: Any, max_rows: int) -> None:
-        """On the default stream, as all else that we compute: with upstream's own stream beside it each join
-        and leave would be an event between two, and an error on one would not be seen on the other."""
+        """Use the default stream, as for all else that we compute: with upstream's own stream beside it each
+        join and leave would be an event between two, and an error on one would not be seen on the other."""
         stream = mx.default_stream(mx.default_device())
         super().__init__(model, completion_batch_size=max_rows, prefill_batch_size=max_rows, stream=stream)
 
@@ -45,8 +45,9 @@ class OpenGenerator(BatchGenerator):  # type: ignore[misc]  # mlx-lm has no type
 
 
 def take_over() -> None:
-    """Leave it to us what stays resident (`../device.py`). Each `BatchGenerator` would wire as much memory as
-    the system recommends, and wire again, whenever garbage is collected, what was wired before it."""
+    """Keep `BatchGenerator` from wiring memory: `../device.py` decides what stays resident. Each one would
+    wire as much as the system recommends, and wire again, when it is collected as garbage, what was wired
+    before it."""
     # By its full name: the package has a function of the same name.
     generate = import_module("mlx_lm.generate")
     setattr(generate, "maybe_set_recommended_wired_limit", lambda: None)  # noqa: B010 (mypy: no such name)
@@ -71,7 +72,8 @@ def as_generation(prompts: PromptProcessingBatch, last_tokens: Sequence[int]) ->
 
 
 def order_ring(layer: Any) -> None:
-    """mlx-lm makes a chunk's mask from the place in the ring where the last single token was written, and
-    then orders the ring: the mask hides one valid token of a shorter row. Order it before."""
+    """Order a ring before a chunk's mask is made. mlx-lm makes the mask from the place in the ring where the
+    last single token was written, and orders the ring after that: the mask then hides one valid token of a
+    shorter row."""
     if isinstance(layer, BatchRotatingKVCache) and layer.rotated:
         layer._temporal_order()

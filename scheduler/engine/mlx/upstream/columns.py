@@ -8,7 +8,7 @@ import mlx.core as mx
 
 
 def first_positions(cache: Any, begin: Any, length: int, columns: int) -> mx.array:
-    """(rows, 1): the position that a row's first column would have, where its padding counts as tokens.
+    """Return (rows, 1): the position that a row's first column would have if its padding counted as tokens.
 
     `begin`: each row's position of the first of `length` queries, or that of all rows; `columns`: how many
     keys they see. Rows of ours may lag, so that their last token is not in the last column, and know their

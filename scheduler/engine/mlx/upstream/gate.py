@@ -1,6 +1,6 @@
 """The gate of models' feed-forward layers where MLX's exponential is slow (`cpu/swiglu.py`).
 
-mlx-lm 0.32.2's `models/activations.py`, `swiglu`.
+It replaces mlx-lm 0.32.2's `swiglu` (`models/activations.py`).
 """
 
 from __future__ import annotations

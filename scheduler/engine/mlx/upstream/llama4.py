@@ -45,7 +45,8 @@ class RowChunks(llama4.LlamaModel):  # type: ignore[misc]  # mlx-lm has no types
         return answer
 
     def _chunk_mask(self, cache: Any, length: int) -> mx.array:
-        """(rows, 1, queries, keys), or one for all rows. Raise ValueError where rows share runs in place."""
+        """Return (rows, 1, queries, keys), or one mask for all rows. Raise ValueError where rows share runs
+        in place."""
         size = self.attention_chunk_size
         causal: mx.array = cache.make_mask(length, return_array=True, window_size=size)
         begin = mx.array(cache.offset).reshape(-1, 1, 1, 1)

@@ -15,8 +15,8 @@ from mlx_lm.models import minimax_m3_vl
 
 class RowBlocks(minimax_m3_vl.Attention):  # type: ignore[misc]  # mlx-lm has no types
     def _block_mask(self, x: mx.array, mask: Any, offset: Any, cache: Any) -> Any:
-        """(rows, heads, queries, keys). As upstream, with each row's tokens moved to the first columns while
-        blocks are chosen; the padding behind them is masked, and scores less than any block."""
+        """Return (rows, heads, queries, keys), as upstream does, with each row's tokens moved to the first
+        columns while blocks are chosen; the padding behind them is masked, and scores less than any block."""
         if cache is None or isinstance(cache.offset, int):
             return super()._block_mask(x, mask, offset, cache)
         rows, length, _ = x.shape

@@ -22,7 +22,7 @@ class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no 
         if getattr(cache, "groups", ()):
             raise ValueError("the mask of sparse blocks sees no shared runs")
         if self.block_sparse:
-            # Upstream passes it on to the method below, which is not given the cache.
+            # Upstream passes the mask on to the method below, which does not get the cache.
             begin = 0 if cache is None else cache.offset
             answer: mx.array = super().__call__(x, (mask, begin, cache), cache)
         else:
@@ -32,8 +32,8 @@ class SparseBlocks(phi3small.Attention):  # type: ignore[misc]  # mlx-lm has no 
     def _block_sparse_attention(
         self, queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: Any
     ) -> mx.array:
-        """(rows, heads, tokens, head size) each; `mask`: the batch's, each row's position of the first query,
-        and the cache."""
+        """Return the attention of (rows, heads, tokens, head size) each. `mask`: the batch's, each row's
+        position of the first query, and the cache."""
         of_batch, begin, cache = mask
         columns = keys.shape[2]
         places = mx.arange(columns) + first_positions(cache, begin, queries.shape[2], columns)

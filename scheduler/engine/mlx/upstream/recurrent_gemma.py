@@ -74,6 +74,7 @@ class RowRecurrence(recurrent_gemma.RecurrentBlock):  # type: ignore[misc]  # ml
 
 
 def _gate(x: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
-    """(rows, tokens, channels) through a block of `weight` (heads, size, size) for each head."""
+    """Return (rows, tokens, channels) numbers behind a block of `weight` (heads, size, size) for each
+    head."""
     heads = x.reshape(*x.shape[:2], *bias.shape)
     return mx.sigmoid(((heads.swapaxes(1, 2) @ weight).swapaxes(1, 2) + bias).flatten(2, 3))
