@@ -1,1 +1,1 @@
-"""What an operator types besides `serve`: each command in a file or a folder of its own."""
+"""The commands of `penstock`, each in a file or a folder of its own."""

@@ -1,4 +1,4 @@
-"""One answer to a chat completion while it is streamed: what has come of it, and its figures."""
+"""One streamed answer to a chat completion: the part received so far, and its figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHORTEST_SECONDS = 0.05
 
 @dataclass(slots=True)
 class Call:
-    """A tool call. `arguments` are JSON, if the model wrote it so."""
+    """A tool call. `arguments` is JSON if the model wrote valid JSON."""
 
     call_id: str = ""
     name: str = ""
@@ -31,26 +31,26 @@ class Usage:
 
 @dataclass(slots=True)
 class Answer:
-    """Times are seconds of one clock; None if it has not happened yet."""
+    """An answer while it is received. Times are seconds on one clock."""
 
     sent_at: float
     waiting: str = "sent"
-    """The server's word on a request that has no token yet: `queued 3`, `prefill 512/2000`."""
+    """The server's last comment on a request that has no token yet: `queued 3`, `prefill 512/2000`."""
     text: list[str] = field(default_factory=list)
     """Pieces, as they came."""
     thinking: list[str] = field(default_factory=list)
     calls: dict[int, Call] = field(default_factory=dict)
     stamps: list[float] = field(default_factory=list)
-    """When each piece of text, thinking or a call came."""
+    """Times at which pieces of text, thinking or calls came."""
     usage: Usage | None = None
     ended: str | None = None
-    """The model's reason to end: `stop`, `length`, `tool_calls`."""
+    """The finish reason: `stop`, `length`, `tool_calls`; None until it came."""
     failure: str | None = None
-    """The server has ended it, or the connection."""
+    """Why the answer failed: an error of the server or of the connection. None if it has not failed."""
     stopped_by: int | None = None
-    """The signal by which the user wanted no more."""
+    """Number of the signal by which the user stopped the answer, or None."""
     is_over: bool = False
-    """Nothing follows."""
+    """Whether the stream has ended or failed, so that nothing follows."""
     _rest: bytearray = field(default_factory=bytearray)
 
     @property
@@ -58,7 +58,7 @@ class Answer:
         return self.ended is not None and self.failure is None
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take a piece of the body, cut anywhere. What no client can know is skipped."""
+        """Take a piece of the body, which may be cut anywhere. Skip fields and lines that are unknown."""
         self._rest += data
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
@@ -133,7 +133,7 @@ class Answer:
         return " · ".join(parts)
 
     def remark(self) -> str | None:
-        """Return the remark on an answer that did not end by itself."""
+        """Return a remark on an answer that did not end by itself, or None."""
         if self.failure is not None:
             return self.failure
         if self.stopped_by is not None:

@@ -14,11 +14,12 @@ from api.cli.running_server import Address, reason, refusal
 from api.cli.terminal import ENDING
 
 _TIMEOUT = httpx.Timeout(600.0, connect=5.0, write=60.0)
-"""Penstock sends a comment every few seconds; another server may be silent while a request waits."""
+"""Long, because servers other than Penstock, which sends a comment every few seconds, may be silent while a
+request waits."""
 _REFUSAL_BYTES = 1 << 16
 _REFUSAL_SECONDS = 10.0
 _END_SECONDS = 1.0
-"""Time between an answer's end and its connection's."""
+"""Time that the server has to close the connection after the answer's end."""
 
 
 async def ask_until_interrupt(
@@ -28,7 +29,7 @@ async def ask_until_interrupt(
     on_change: Callable[[], None],
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> None:
-    """Run `ask` in the main thread; Ctrl-C and SIGTERM end it, and the answer has been stopped by them."""
+    """Run `ask` in the main thread until it ends or a signal of `ENDING` stops it: `answer.stopped_by`."""
     async with trio.open_nursery() as nursery:
 
         async def stop_on_interrupt(task_status: trio.TaskStatus[None]) -> None:
@@ -54,8 +55,8 @@ async def ask(
     answer: Answer,
     on_change: Callable[[], None],
 ) -> None:
-    """Fill `answer` until it ends or fails. Cancelled, it closes the connection, and the server ends the
-    request."""
+    """Fill `answer` until it ends or fails. If cancelled, close the connection, upon which the server cancels
+    the request."""
     try:
         await _follow(http, where, body, answer, on_change)
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -77,7 +78,7 @@ async def _follow(
     async with http.stream("POST", url, json=body, headers=where.headers) as response:
         # httpx declares an iterator, but returns a generator that must be closed.
         raw = cast(AsyncGenerator[bytes, None], response.aiter_bytes())
-        # Read to its end, so that the generators below this one end too; but no server may delay that.
+        # Read to the end, so that httpx's inner generators end too, but only until a deadline.
         with trio.CancelScope() as over:
             async with aclosing(raw) as pieces:
                 if response.status_code != 200:

@@ -1,7 +1,7 @@
-"""`penstock serve` as the child of a command: it ends with its parent, also if that is killed.
+"""`penstock serve` as the child of a command: it ends when the command does, even if that is killed.
 
-The parent holds the other end of standard input, which the kernel closes with the process: that works on
-Linux and macOS, and cannot be forgotten by a parent that has no time to say anything.
+The command holds the other end of standard input, and the kernel closes it when the command's process ends:
+this works on Linux and macOS, and needs no action of a process that is being killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from api.cli.command_line import main
 
 
 def watch_parent(descriptor: int) -> None:
-    """Return when the pipe is closed; SIGTERM has been sent to this process then."""
+    """Wait until the pipe is closed, and send SIGTERM to this process."""
     while os.read(descriptor, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

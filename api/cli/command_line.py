@@ -1,4 +1,4 @@
-"""The command line: the table of commands, each in a file of its own that is imported when it is called."""
+"""The command line: the table of commands, each of which is imported only when it is called."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from scheduler.errors import OptionError, StartupError
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 COMMANDS = "penstock.commands"
-"""Commands of other packages: what one names is a LazyGroup, or else is quick to import, since `--help` shows
-its first line."""
+"""The entry point group in which other packages register commands. `--help` imports each of them for its
+first line, so each must be a LazyGroup or quick to import."""
 
 
 class Entry(NamedTuple):
@@ -90,7 +90,8 @@ class _Penstock(LazyGroup):
         return {**registered, **super()._lines()}
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Ctrl-C ends every command here: without a word, and not with click's "Aborted!" and 1."""
+        """End every command on Ctrl-C here, with 130 and without a message, instead of click's "Aborted!" and
+        1."""
         try:
             return super().invoke(ctx)
         except BaseException as error:
@@ -143,8 +144,8 @@ def penstock() -> None:
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 served and drained, 1 could not start or failed, 2 an option was
-    refused, 130 Ctrl-C."""
+    """Run the command line. The exit code is 0 after success (`serve`: after its drain), 1 if the command
+    could not start or failed, 2 if an option was refused, 130 after Ctrl-C."""
     try:
         penstock()
     except OptionError as error:

@@ -6,4 +6,4 @@ from scheduler.errors import StartupError
 
 
 class OperatorError(StartupError):
-    """The command cannot continue: one or two lines with the cause and the remedy. Exit code 1."""
+    """The command cannot continue and exits with 1. The message has the cause and the remedy."""

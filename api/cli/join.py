@@ -21,8 +21,8 @@ from scheduler.shared.own_path import with_own_path
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
-    help="File with the server's token, a copy of the one that it names at its start."
-    f"  [env var: {TOKEN_VARIABLE}]",
+    help="File with the server's token: a copy of the file that the server names when it starts."
+    f"  [default: the token itself in {TOKEN_VARIABLE}]",
 )
 @click.option("--device", default="0", show_default=True, help="Which of this machine's devices.")
 @click.option("--name", default="", help="This machine's name at the server.  [default: its host name]")
@@ -32,15 +32,15 @@ from scheduler.shared.own_path import with_own_path
     type=click.Choice(["auto", "off"]),
     default="auto",
     show_default=True,
-    help="Hold off a Mac's idle sleep while it is an engine: its server cannot wake it.",
+    help="Keep a Mac from idle sleep while it is an engine, because its server cannot wake it.",
 )
 def engine(
     address: str, token_file: Path | None, device: str, name: str, blas: str, prevent_sleep: str
 ) -> None:
-    """Compute for a server on another machine, which has started with --engines join.
+    """Compute for a server on another machine that was started with --engines join.
 
-    Loads the model that the server names, found here by its fingerprint, and ends with its connection.
-    Keep it alive with `penstock service install --engine`, or run it again.
+    The engine finds the model that the server names on this machine, by its fingerprint, and ends when the
+    connection does. `penstock service install --engine` keeps one running.
     """
     environment = with_own_path(os.environ)
     if token_file is not None:
@@ -53,7 +53,7 @@ def engine(
     command = [sys.executable, "-m", "scheduler.engine", "--join", address, "--device", device]
     command += ["--name", name, "--blas", blas]
     if prevent_sleep == "auto" and sys.platform == "darwin":
-        # It ends with this process, whose place the engine takes.
+        # caffeinate ends with this process, whose place the engine takes (exec).
         with suppress(OSError):
             subprocess.Popen(caffeinate_command(os.getpid()), stdin=subprocess.DEVNULL)
     sys.stdout.flush()

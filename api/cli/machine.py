@@ -1,4 +1,5 @@
-"""This machine's device and memory, and what models take of it: asked of a child process, which has MLX."""
+"""This machine's device and memory, and what models take of it, as a child process that imports MLX reports
+them."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from scheduler.shared.row_bytes import RowBytes, Window
 
 _MODULE = "scheduler.engine.mlx.model_facts"
 _START_SECONDS, _MODEL_SECONDS = 60.0, 20.0
-"""MLX's import took 15 s from a cold disk; a model's shapes take one, those of hundreds of layers a few."""
+"""MLX's import took 15 s from a cold disk; a model's shapes take 1 s, or a few for hundreds of layers."""
 _TAIL_LINES = 3
 _REASON_CHARACTERS = 200
-"""mlx-lm names every tensor that is missing."""
+"""Bound on a reason: mlx-lm names every tensor that is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,10 @@ class Machine:
     """The device that engines would use."""
 
     device: str
-    """MLX's name of it; `cpu` for all processors."""
+    """MLX's name of the device; `cpu` for all processors together."""
     kind: DeviceKind
     wide_weights: bool
-    """Whether it computes in float32 whatever is stored."""
+    """Whether it computes in float32, whatever type the weights are stored in."""
     machine_bytes: int
     """Physical memory, or the control group's limit."""
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -46,12 +47,13 @@ class ModelMemory:
     weights_bytes: int
     row: RowBytes
     q8_row: RowBytes | None = None
-    """With `--kv-cache-dtype q8`, where that takes less."""
+    """Bytes of a row with `--kv-cache-dtype q8`, or None if that takes no less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """`models`: by folder. Those that mlx-lm cannot build are in `reasons`, without an answer in neither."""
+    """What the child process reported, by folder: `models`, and in `reasons` why mlx-lm cannot build one. A
+    folder that got no answer is in neither."""
 
     machine: Machine
     models: Mapping[Path, ModelMemory] = field(default_factory=dict)
@@ -59,8 +61,8 @@ class Answers:
 
 
 def ask(folders: Sequence[Path] = ()) -> Answers:
-    """Ask a child process about this machine and the models in `folders`. Reads no weights. Raise
-    OperatorError where MLX does not work here."""
+    """Ask a child process about this machine and the models in `folders`, without reading weights. Raise
+    OperatorError if MLX does not work here."""
     seconds = _START_SECONDS + _MODEL_SECONDS * len(folders)
     command = [sys.executable, "-m", _MODULE, *map(str, folders)]
     try:
@@ -84,7 +86,8 @@ def ask(folders: Sequence[Path] = ()) -> Answers:
 
 
 def read_answers(lines: Sequence[str]) -> Answers:
-    """Return what the child's lines say. Raise ValueError, TypeError or KeyError for what no child writes."""
+    """Return the content of the child's lines. Raise ValueError, TypeError or KeyError if they are
+    malformed."""
     first, *others = [json.loads(line) for line in lines]
     machine = Machine(
         str(first["device"]),
@@ -110,7 +113,7 @@ def _row(found: Mapping[str, Any]) -> RowBytes:
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a Python child: without this program's options, which include keys."""
+    """Return the environment of a Python child, without this program's options, which may hold API keys."""
     child = {name: value for name, value in environment.items() if not name.startswith("PENSTOCK_")}
     return {**with_own_path(child), "HF_HUB_OFFLINE": "1"}
 

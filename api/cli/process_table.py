@@ -25,7 +25,7 @@ def processes() -> list[Process]:
 
 
 def tree(root: int) -> list[int]:
-    """Return a process and all that descend from it."""
+    """Return the ids of a process and of all its descendants."""
     found, table = [root], processes()
     for parent in found:
         found += [one.pid for one in table if one.parent == parent]

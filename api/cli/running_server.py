@@ -42,7 +42,7 @@ class Address:
 
     @property
     def trust_env(self) -> bool:
-        """Return whether proxies of the environment apply: they cannot reach this machine's loopback."""
+        """Return whether the environment's proxies apply: they cannot reach this machine's loopback."""
         host = httpx.URL(self.url).host
         try:
             return not ip_address(host).is_loopback
@@ -52,7 +52,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """One entry of `/v1/models`. Other servers than Penstock leave out all but the name."""
+    """One entry of `/v1/models`. Servers other than Penstock may give no more than the name."""
 
     name: str
     context_tokens: int | None = None
@@ -122,7 +122,7 @@ def _checked_url(ctx: click.Context, parameter: click.Parameter, value: str | No
 
 
 def base_url(text: str) -> str:
-    """Return the address without `/v1` and with a scheme, as people leave it out. Raise click's
+    """Return the address without `/v1`, and with a scheme, which people leave out. Raise click's
     BadParameter."""
     full = text.strip() if "://" in text else f"http://{text.strip()}"
     try:
@@ -137,13 +137,14 @@ def base_url(text: str) -> str:
 
 
 def address(url: str | None, api_key: str | None, environment: Mapping[str, str]) -> Address:
-    """Return where to look. `PENSTOCK_API_KEY` may be written as `penstock serve` reads it, with tenants."""
+    """Return where to look for a server. `PENSTOCK_API_KEY` may be a list of keys with tenants, as
+    `penstock serve` reads it."""
     key = api_key or client_key(environment.get("PENSTOCK_API_KEY", ""))
     return Address(url or DEFAULT_URL, key or None, given=url is not None)
 
 
 def find(where: Address, transport: httpx.BaseTransport | None = None) -> RunningServer:
-    """Ask what answers there. Raise NoServer, or OperatorError if the answer is of no use."""
+    """Return the server that answers there. Raise NoServer, or OperatorError if the answer cannot be used."""
     try:
         with httpx.Client(timeout=_PROBE_TIMEOUT, trust_env=where.trust_env, transport=transport) as http:
             answer = http.get(f"{where.url}/v1/models", headers=where.headers)
@@ -157,7 +158,7 @@ def find(where: Address, transport: httpx.BaseTransport | None = None) -> Runnin
 
 
 def read_listing(where: Address, answer: httpx.Response) -> RunningServer:
-    """Return the server that answered `GET /v1/models` so. Raise OperatorError."""
+    """Return the server that sent this answer to `GET /v1/models`. Raise OperatorError."""
     if answer.status_code == 401:
         wrong = "does not know the API key" if where.key else "wants an API key"
         raise OperatorError(f"{where.url} {wrong}: give --api-key or set PENSTOCK_API_KEY")
@@ -184,11 +185,11 @@ def _listed(entry: Mapping[str, Any]) -> ListedModel:
 
 
 def reason(error: BaseException) -> str:
-    """Return a transport's error as one line: the system's own words, if it has any."""
+    """Return a transport's error as one line, in the system's words if there are any."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError) and found.errno:
-            # trio has a sentence of its own beside the number; names that are not found have no number.
+            # trio puts its own sentence beside errno; on Linux, errors of name resolution have negative ones.
             return os.strerror(found.errno) if found.errno > 0 else str(found.strerror)
         if isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]

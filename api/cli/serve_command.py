@@ -41,8 +41,8 @@ class _GroupedHelp(click.Command):
 
 
 def _click_options(option: options.Option) -> Iterator[click.Option]:
-    """Return one option for each name, so that two names with different values can be refused; help shows
-    them together.
+    """Yield one option for each name, so that two names with different values can be refused; help shows them
+    together.
 
     Values stay text here: `options.load` checks them all, and names the option when it refuses one.
     """
@@ -64,7 +64,7 @@ def _click_options(option: options.Option) -> Iterator[click.Option]:
 def _completed(
     option: options.Option, _ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return what completes a value: the field knows more of it than click, for which it is text."""
+    """Return completions of a value from the option's field, because for click every value is text."""
     annotation = ServeSettings.model_fields[option.field].annotation
     if option.field in _PATHS or Path in (annotation, *get_args(annotation)):
         return [CompletionItem(incomplete, type="file")]
@@ -72,7 +72,8 @@ def _completed(
 
 
 class _WithCommas(click.types.StringParamType):
-    """The type of an option that may be given several times: its variable has the values with commas."""
+    """The type of an option that may be given several times: its variable has the values separated by
+    commas."""
 
     envvar_list_splitter = ","
 
@@ -82,7 +83,7 @@ def _metavar(option: options.Option) -> str:
 
 
 def _settings(ctx: click.Context) -> ServeSettings:
-    """Return what `serve` was given on its command line and in the environment. Raise OptionError."""
+    """Return the settings given on the command line of `serve` and in the environment. Raise OptionError."""
     options.refuse_unknown_variables(os.environ)
 
     def values(source: ParameterSource) -> dict[str, str]:
@@ -104,7 +105,7 @@ def serve_settings(arguments: Sequence[str]) -> ServeSettings:
 def _serve(ctx: click.Context, /, **given: Any) -> None:
     """Serve a model to OpenAI's and Anthropic's clients."""
     checked = _settings(ctx)
-    # The garbage collector would look again and again at what imports leave: a sixth of a start's CPU time.
+    # The collector would traverse the imported objects again and again: a sixth of a start's CPU time.
     gc.disable()
     # Imported here, because `--help` and a refused option do not need it and it takes seconds.
     from api import serving

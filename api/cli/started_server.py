@@ -27,7 +27,7 @@ _LISTENING = re.compile(r"^listening  (http://\S+)", re.M)
 """What `penstock serve` prints when an engine is ready (`api/announcement.py`)."""
 _POLL_SECONDS = 0.1
 _DRAIN_SECONDS = 1.0
-"""The command that asked is over."""
+"""A short drain is enough: the command that sent requests has ended."""
 _STOP_SECONDS = 10.0
 """Time from SIGTERM until its process group is killed."""
 _LOGS_KEPT = 8
@@ -64,10 +64,11 @@ class Start:
 def found_or_started(
     where: Address, arguments: Sequence[str], console: Console, environment: Mapping[str, str]
 ) -> Iterator[RunningServer]:
-    """Use the server at `where`. If there is none at the default address, start one until the block is left.
+    """Use the server at `where`. If there is none at the default address, start one, which ends when the
+    block is left.
 
-    `arguments` are those of `penstock serve`. Raise OperatorError, in whose text the child's log ends if it
-    did not start.
+    `arguments` are those of `penstock serve`. Raise OperatorError, with the end of the server's log if it did
+    not start.
     """
     try:
         server = find(where)
@@ -85,8 +86,8 @@ def found_or_started(
 def started(start: Start, console: Console) -> Iterator[RunningServer]:
     """Start a server and wait until it is ready; end it when the block is left, however that happens.
 
-    It ends also if this process is killed: it reads a pipe that closes then (`child_server.py`). Progress
-    goes to `console`, if that is a terminal. The log stays only where the server ended by itself.
+    The server also ends if this process is killed: it reads a pipe that closes then (`child_server.py`).
+    Progress goes to `console`, if that is a terminal. The log is kept only if the server ended by itself.
     """
     log = _new_log(user_cache_folder(start.environment) / "logs")
     with log.open("wb") as output:
@@ -113,7 +114,7 @@ def started(start: Start, console: Console) -> Iterator[RunningServer]:
 
 
 def _new_log(folder: Path) -> Path:
-    """Return an empty file that only this user reads; the oldest ones are deleted."""
+    """Create and return an empty file that only this user can read; delete the oldest ones."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for old in sorted(folder.glob("server-*.log"), key=_written)[: 1 - _LOGS_KEPT]:
@@ -134,7 +135,7 @@ def _written(path: Path) -> float:
 
 
 def _wait_ready(child: subprocess.Popen[bytes], log: Path, console: Console) -> str:
-    """Return the server's address. Raise OperatorError if it ends first."""
+    """Wait until the server is ready, and return its address. Raise OperatorError if it ends first."""
     begun = time.monotonic()
     terminal = console.is_terminal
     with console.status("starting a server") if terminal else nullcontext() as status:
@@ -158,7 +159,8 @@ def _is_ready(url: str) -> bool:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """SIGTERM, then SIGKILL for its process group: after the deadline, or on Ctrl-C meanwhile."""
+    """Send SIGTERM and wait; then send SIGKILL to the child's process group, at the latest after the deadline
+    or on Ctrl-C."""
     try:
         with suppress(ProcessLookupError):
             child.terminate()

@@ -1,4 +1,4 @@
-"""What commands on a terminal share: text that cannot steer it, keys that are not echoed, a clean end."""
+"""What commands on a terminal share: text without control characters, unechoed keys, a clean end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LFLAG = 3
 
 
 def printable(text: str) -> str:
-    """Return text of a model or a client as a terminal may show it: without escape sequences and other
-    control characters, without overrides of the direction, and encodable. Line breaks and tabs stay."""
+    """Return text of a model or a client that is safe to show on a terminal: encodable, without control
+    characters (so without escape sequences) and without direction overrides. Line breaks and tabs stay."""
     return _UNPRINTABLE.sub(lambda found: "" if found[0] == "\r" else "\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -31,8 +31,9 @@ def one_line(text: str, columns: int) -> str:
 
 @contextmanager
 def unechoed(descriptor: int, *, by_key: bool = False) -> Iterator[None]:
-    """Echo no keys, which would break what is drawn; they wait for whatever reads next. `by_key`: reads
-    return with each key, not with each line. Restored when the block is left. No terminal: no effect."""
+    """Turn off the echo of keys, which would break what is drawn; they wait for the next read. With `by_key`,
+    a read returns at each key, not at each line. Leaving the block restores the terminal. Do nothing if
+    `descriptor` is no terminal."""
     try:
         before = termios.tcgetattr(descriptor)
     except (termios.error, OSError, ValueError):
@@ -48,7 +49,8 @@ def unechoed(descriptor: int, *, by_key: bool = False) -> Iterator[None]:
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What ends a command. In trio a task receives them: an exception in its loop would break it."""
+"""Signals that end a command. Under trio a task receives them: an exception raised within trio's loop would
+break it."""
 
 
 def exit_code(number: int) -> int:
@@ -57,7 +59,8 @@ def exit_code(number: int) -> int:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether Ctrl-C raised it: also in a nursery's group, and as what click's prompts make of it."""
+    """Return whether Ctrl-C raised the error, alone, in a nursery's group, or as the Abort of click's
+    prompts."""
     match error:
         case KeyboardInterrupt():
             return True
@@ -70,7 +73,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def end_cleanly_when_terminated() -> None:
-    """SIGTERM and SIGHUP become SystemExit, so that the terminal is restored and children are ended."""
+    """Raise SystemExit on SIGTERM and SIGHUP, so that the terminal is restored and children are ended."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         sys.exit(exit_code(number))

@@ -36,7 +36,7 @@ def _tools(ctx: click.Context, parameter: click.Parameter, value: Path | None) -
 @click.argument("words", metavar="[QUESTION]", nargs=-1)
 @server_options
 @click.option(
-    "--model", metavar="NAME", help="Model to ask; where a server is started, the one that it serves."
+    "--model", metavar="NAME", help="Model to ask; if a server is started for the chat, the model to serve."
 )
 @click.option("--system", metavar="TEXT", default="", help="System message.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Most tokens of an answer.")
@@ -60,7 +60,7 @@ def chat(
 ) -> None:
     """Chat with a model, on the terminal or in a pipe.
 
-    Any OpenAI-compatible server will do. Where none runs at the default address, one is started, and ends
+    Any OpenAI-compatible server will do. If none runs at the default address, Penstock starts one, which ends
     with the chat.
 
     With a QUESTION, or without a terminal as standard input, only the answer is written to standard output:

@@ -10,7 +10,7 @@ from typing import Any
 from api.cli.answer import Answer
 
 NOT_RUN = "This tool was not run: the user's client runs no tools."
-"""The result of each call: a call without one is refused by many templates."""
+"""The result of each tool call, because many chat templates refuse a call without one."""
 
 
 @dataclass(slots=True)
@@ -21,9 +21,9 @@ class Conversation:
     """The messages in the form of OpenAI's API, without the system's, and without thinking: chat templates
     drop that of earlier turns."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Fields of the body that the user has set: the server knows which there are, and their bounds."""
+    """Fields of the body that the user has set, unchecked: the server checks names and bounds."""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Offered to the model, as OpenAI's API has them."""
+    """Tools offered to the model, in the form of OpenAI's API."""
 
     def ask(self, question: str) -> dict[str, Any]:
         """Add a question, and return the body of the request for its answer."""
@@ -39,14 +39,14 @@ class Conversation:
         }
 
     def keep(self, answer: Answer) -> None:
-        """Add what has come of the answer; without anything, take its question back."""
+        """Add what was received of the answer, or remove its question if that is nothing."""
         text = "".join(answer.text)
-        # Arguments of a call that was cut are no JSON.
+        # Arguments of a call that was cut are not valid JSON.
         calls = list(answer.calls.values()) if answer.is_whole else []
         if not (text or calls):
             self.messages.pop()
             return
-        # Ids tell results apart; some servers leave them out.
+        # Results refer to calls by id; some servers leave ids out.
         ids = [call.call_id or f"call_{number}" for number, call in enumerate(calls)]
         message: dict[str, Any] = {"role": "assistant", "content": text or None}
         if calls:

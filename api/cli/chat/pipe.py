@@ -21,8 +21,8 @@ MOST_CHARACTERS = 16 << 20
 
 
 def question(words: str, stdin: TextIO) -> str:
-    """Return what is asked: the argument, or standard input, or the argument about standard input. Raise
-    click's UsageError."""
+    """Return the question: the argument, standard input, or the argument followed by standard input. Raise
+    click's UsageError if there is none, or standard input cannot be used."""
     piped = ""
     if not stdin.isatty():
         try:
@@ -43,9 +43,9 @@ def answer_once(
     output: TextIO,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> None:
-    """Write the answer while it comes. Raise OperatorError if it fails, SystemExit on Ctrl-C or if its reader
-    has left."""
-    # What a terminal shows must not steer it; a file gets what the model wrote.
+    """Write the answer while it comes. Raise OperatorError if it fails, SystemExit on a signal or if the
+    reader of `output` has left."""
+    # The model's text must not control a terminal; a file gets what the model wrote.
     shown = printable if output.isatty() else str
     answer = Answer(0.0)
     written = 0

@@ -33,14 +33,14 @@ _INTERRUPTS_TO_QUIT = 2
 _COMMANDS = {
     "/system [TEXT]": "set the system message; without text: remove it",
     "/model [NAME]": "use another model; without a name: list them",
-    "/set [NAME VALUE]": "set a field of the request, as temperature; VALUE default: the model's own",
+    "/set [NAME VALUE]": "set a field of the request, such as temperature; VALUE default: unset it",
     "/clear": "forget the conversation, keep the system message",
     "/help": "show this",
     "/quit": "end (as Ctrl-D, or Ctrl-C twice)",
 }
 _KEYS = "Ctrl-C: stop the answer.  Alt-Enter: a new line."
 _FIELDS = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "repetition_penalty")
-"""Those that a key press completes; others can be set, too."""
+"""The fields that completion offers; others can be set, too."""
 
 ReadLine = Callable[[], str]
 """Returns what was entered. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
@@ -59,16 +59,16 @@ class Session:
         self._console = console
         self._transport = transport
         self._interrupts = 0
-        """Ctrl-C since the last line was entered."""
+        """Number of times that Ctrl-C was pressed since the last line was entered."""
 
     def words(self) -> list[str]:
-        """Return the lines that complete what is typed behind a slash."""
+        """Return the lines that completion offers."""
         commands = [shape.split()[0] for shape in _COMMANDS]
         models = [f"/model {model.name}" for model in self._server.chat_models]
         return [*commands, *models, *(f"/set {name} " for name in _FIELDS)]
 
     def run(self, read_line: ReadLine) -> bool:
-        """Return at `/quit`, Ctrl-D, or Ctrl-C twice; the latter: True."""
+        """Obey lines until `/quit`, Ctrl-D, or Ctrl-C twice. Return whether it was Ctrl-C."""
         while True:
             try:
                 line = read_line()
@@ -159,7 +159,7 @@ async def _draw_forever(view: AnswerView) -> None:
 
 
 def line_reader(words: Callable[[], list[str]], environment: Mapping[str, str]) -> ReadLine:
-    """Return what reads a line, with completion and a history."""
+    """Return a function that reads a line from the terminal, with completion and a history."""
     keys = KeyBindings()
 
     @keys.add("escape", "enter")
@@ -177,8 +177,8 @@ def line_reader(words: Callable[[], list[str]], environment: Mapping[str, str]) 
 
 
 def history(folder: Path) -> History:
-    """Return the lines that were entered before, in a file that only this user reads; where it cannot be
-    written, they are kept in memory."""
+    """Return the history of entered lines: a file that only this user can read, or, if it cannot be written,
+    one in memory that begins empty."""
     path = folder / "chat-history"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,14 +15,14 @@ from api.cli.terminal import one_line, printable
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ROWS_LEFT = 3
-"""Rows of the terminal's height that stay free: a taller block cannot be erased."""
+"""Rows of the terminal that the live block leaves free: one taller than the terminal cannot be erased."""
 _MOST_LIVE_CHARACTERS = 8000
 """Bound on a block that is drawn as Markdown at each frame; the end of a longer one is drawn as text."""
 
 
 def finished(text: str) -> int:
-    """Return how much of Markdown that is still being written will not change: what is before the last blank
-    line outside code, unless the line behind it is indented and so may continue a list."""
+    """Return the length of the part of unfinished Markdown that will not change: all before the last line
+    that follows a blank one outside code and is not indented: an indented one may continue a list."""
     end = at = 0
     fence = ""
     is_blank = False
@@ -40,13 +40,13 @@ def finished(text: str) -> int:
 
 
 class AnswerView:
-    """Draws one answer; a context manager, behind which the terminal is as it was, with the answer on it."""
+    """Draws one answer. It is a context manager; leaving it restores the terminal, with the answer on it."""
 
     def __init__(self, console: Console, answer: Answer) -> None:
         self._console = console
         self._answer = answer
         self._thought = self._written = 0
-        """Pieces that were taken from the answer."""
+        """Numbers of pieces of thinking and text that were taken from the answer."""
         self._thoughts = self._rest = ""
         """Thinking and text that are not printed yet."""
         self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -60,7 +60,7 @@ class AnswerView:
 
     def draw(self, now: float) -> None:
         """Show what has come since the last call."""
-        # Written at once: no frame in between is seen.
+        # The console writes all of it at once, so that no frame in between is seen.
         with self._console:
             self._print_finished()
             self._live.update(_Lines(self._unfinished(now), is_tail=True), refresh=True)
@@ -96,7 +96,7 @@ class AnswerView:
                 self._console.print()
 
     def _print(self, block: RenderableType) -> None:
-        # What is live is drawn again below what is printed, and would be there twice for a moment.
+        # The live part is drawn again below what is printed, and without this would show twice for a moment.
         self._live.update(Text(""), refresh=True)
         self._console.print(block)
 
@@ -118,14 +118,13 @@ def _thinking(text: str) -> Text:
 
 
 def _markdown(text: str) -> RenderableType:
-    # A link's text is the model's choice: its target has to be seen.
+    # The model chooses a link's text, so its target must be visible.
     return _Lines(Markdown(printable(text.strip("\n")), code_theme="ansi_dark", hyperlinks=False))
 
 
 class _Lines:
     """Lines without rich's empty lines around a block, and without the spaces that it fills lines with, which
-    would wrap when the terminal gets narrower. `is_tail`: only as many of the last lines as the terminal
-    has."""
+    would wrap when the terminal gets narrower. If `is_tail`, only the last lines that fit the terminal."""
 
     def __init__(self, content: RenderableType, *, is_tail: bool = False) -> None:
         self._content = content

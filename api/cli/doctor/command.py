@@ -20,7 +20,7 @@ from api.cli.doctor.report import write_report
 
 _COLUMNS = 80
 _PORT = 8000
-"""`serve`'s."""
+"""The default port of `serve`."""
 _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
@@ -32,14 +32,14 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
     multiple=True,
     envvar="PENSTOCK_PORT",
     metavar="PORT",
-    help="To serve on; may be repeated.  [default: 8000, or PENSTOCK_PORT]",
+    help="Port to serve on; may be repeated.  [default: 8000, or PENSTOCK_PORT]",
 )
 @click.option(
     "--folder",
     "folders",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="With models, beside the hub's; may be repeated.",
+    help="Folder with models, beside the hub's cache; may be repeated.",
 )
 @click.option(
     "--tokens",
@@ -47,9 +47,9 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
     default=32_768,
     show_default=True,
     metavar="N",
-    help="Of an agent's prompt and answer.",
+    help="Tokens of an agent's prompt and answer together.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For a machine to read.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -68,8 +68,8 @@ def doctor(
 ) -> None:
     """Say what this machine can serve, and what stands in the way.
 
-    Each finding says what to do. The models on disk are listed with how many agents of N tokens each
-    could serve at a time, if they shared nothing. Exit code 1 if `penstock serve` would not serve.
+    Each finding says what to do, if anything. The models on disk are listed with how many agents of N tokens
+    each could serve at a time, if they shared nothing. The exit code is 1 if `penstock serve` would fail.
     """
     facts = gather(ports or (_PORT,), folders, tokens)
     found = findings(facts)

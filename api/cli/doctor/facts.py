@@ -12,7 +12,7 @@ from api.cli.models.memory_plan import MemoryPlan
 from api.version import Version
 
 PortState: TypeAlias = Literal["free", "penstock", "taken", "refused"]
-"""`refused`: no program listens there, and `serve` could not: ports below 1024 need root."""
+"""`refused`: no program listens there, and `serve` could not either, as on a port that needs root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A folder that serving writes to. `free_bytes` -1: not known."""
+    """A folder that serving writes to. `free_bytes` is -1 if unknown."""
 
     what: str
     folder: Path
@@ -40,7 +40,7 @@ class Pin:
     wanted: str
     """The version as the metadata has it, `>=5,<6`; empty for any."""
     found: str
-    """Empty: it is not installed."""
+    """The installed version, or an empty string if there is none."""
     accepted: bool
 
 
@@ -64,18 +64,18 @@ class Leftover:
 class ModelOnDisk:
     model: DiskModel
     plan: MemoryPlan | None
-    """The memory plan. None if it is no model, or MLX does not work here."""
+    """The memory plan, or None if it is no model, mlx-lm cannot build it, or MLX does not work here."""
     agents: int | None = None
     """How many sequences of `agent_tokens` run at a time, or None if unknown."""
     agent_tokens: int = 0
-    """The number asked for, or the model's context, if that is less."""
+    """The number asked for, or the model's context if that is less; 0 without a plan."""
     reason: str = ""
     """Why it cannot be served here, or an empty string if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the machine has. `*_bytes` are None if the system does not report them."""
+    """What was found out about the machine. `available_bytes` is None if the system does not report it."""
 
     version: Version
     platform: str
@@ -86,31 +86,32 @@ class Facts:
     back_ends: tuple[str, ...] = ()
     """Packages that bring MLX's compiled library."""
     cards: int = 0
-    """NVIDIA's, that the driver shows and CUDA_VISIBLE_DEVICES allows."""
+    """Number of NVIDIA cards that CUDA_VISIBLE_DEVICES names or, if it is not set, that the driver lists."""
     machine: Machine | None = None
     """The machine, or None if MLX does not work."""
     machine_error: str = ""
     limit_bytes: int = 0
-    """All that an engine may use by default; 0: not known."""
+    """Bytes that an engine may use by default with the first model that has a plan; 0 if there is no such
+    model, or it does not fit."""
     physical_bytes: int = 0
     available_bytes: int | None = None
     cores: int = 1
     """Number of cores that this process may run on."""
     quota_cores: float | None = None
-    """The quota of its control group; None without a quota."""
+    """The CPU quota of its control group in cores, or None without a quota."""
     blas: Blas | None = None
     pins: tuple[Pin, ...] = ()
     ports: tuple[Port, ...] = ()
     disks: tuple[Disk, ...] = ()
     open_files: int = 0
-    """The hard limit."""
+    """The hard limit on open files of this process, `sys.maxsize` if there is none."""
     wanted_files: int = 0
     """Number of files for `serve`'s default bound on connections."""
     connections: int = 0
-    """What that bound becomes within the limit."""
+    """The bound on connections that `serve` would use within `open_files`."""
     leftovers: tuple[Leftover, ...] = ()
     variable_error: str = ""
     """The error that `serve` would raise for the PENSTOCK_ variables; empty without one."""
     tokens: int = 0
-    """Tokens of an agent, as asked for."""
+    """Tokens of an agent's prompt and answer, as asked for."""
     models: tuple[ModelOnDisk, ...] = ()

@@ -1,4 +1,4 @@
-"""Asks this machine for the facts: child processes, sockets, folders, package metadata. All with timeouts."""
+"""Gather the facts about this machine: from child processes, sockets, folders and package metadata."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def gather(ports: Sequence[int], folders: Sequence[Path], tokens: int) -> Facts:
-    """Return the facts. Takes some seconds, and more on a machine with many models."""
+    """Return the facts. This takes some seconds, and more on a machine with many models."""
     back_ends = installed_back_ends()
     found = disk_models.find(folders, dialects=False)
     answers, error = _ask([one.folder for one in found if one.is_model])
@@ -118,8 +118,8 @@ def _quota_cores() -> float | None:
 
 
 def pins(back_ends: Sequence[str], package: str = PACKAGE) -> tuple[Pin, ...]:
-    """Return what our metadata asks for on this platform, with the extra that brought the back end. Empty
-    where Penstock runs without being installed."""
+    """Return the packages that our metadata asks for on this platform, including the extras that brought the
+    back ends. Return none where Penstock runs without being installed."""
     extras = ["", *(_EXTRAS[name] for name in back_ends if name in _EXTRAS)]
     try:
         texts = requires(package) or []
@@ -143,8 +143,8 @@ def _pin(text: str, extras: Sequence[str]) -> Pin | None:
 
 
 def port_fact(number: int) -> Port:
-    """Return whether the port is free: bind as `serve` would, on the loopback address."""
-    # Asked first: macOS lets 127.0.0.1 be bound beside another program's *, which it then hides.
+    """Return the state of the port: connect to it, then bind it as `serve` would, on the loopback address."""
+    # Connect first: macOS lets 127.0.0.1 be bound beside another program's *, which it then hides.
     with suppress(OSError):
         socket.create_connection((_HOST, number), _ASK_SECONDS).close()
         return Port(number, "penstock" if _is_penstock(number) else "taken")
@@ -174,7 +174,7 @@ def _disks() -> Iterator[Disk]:
 
 
 def _disk(what: str, folder: Path) -> Disk:
-    """Creates nothing: where the folder is not there, the nearest one above it answers."""
+    """Return the facts of the folder, or of the nearest existing one above it; create nothing."""
     there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
     try:
         free_bytes = shutil.disk_usage(there).free
@@ -190,7 +190,8 @@ def _leftovers() -> tuple[Leftover, ...]:
 
 
 def leftovers(found: Sequence[tuple[int, int, str]]) -> tuple[Leftover, ...]:
-    """Return the engines of `(pid, parent, command)` whose parent is no Python: init has taken them."""
+    """Return the engines among `(pid, parent, command)` whose server is gone: their parent is neither Python
+    nor `penstock`, because init has adopted them."""
     commands = {pid: command for pid, _, command in found}
     return tuple(
         Leftover(pid, command)

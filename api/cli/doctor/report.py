@@ -20,7 +20,8 @@ _MEASURES = "bench"
 
 
 def write_report(file: Path, facts: Facts, found: Sequence[Finding], quick: bool) -> int:
-    """Measure the device, and write everything to `file`. Return the exit code: 1 if something is wrong.
+    """Measure the device, and write everything to `file`. Return the exit code of the measurements: 0 if
+    nothing is wrong.
 
     Raise OperatorError if the file cannot be written, or the measurements are not installed.
     """

@@ -1,6 +1,6 @@
-"""What is known of an agent's command line, and what it gets to work with a server.
+"""The description of an agent's command line, and the setup that makes it work with a server.
 
-`penstock launch` starts agents by it, and `api/AGENTS.md` is written from it.
+`penstock launch` starts agents by these, and `api/AGENTS.md` is written from them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from api.cli.errors import OperatorError
 from api.cli.running_server import ListedModel, RunningServer
 
 NO_KEY = "dummy"
-"""Sent to a server without keys: agents refuse to start with none."""
+"""The key sent to a server without keys, because agents refuse to start without one."""
 FOLDER = "{folder}"
 """Prefix of a value that stands for the folder of `Setup.files`."""
 IDLE_MS = 3_600_000
-"""Bound for agents that end a stream after five minutes without an event, and ask again: a long prompt may
-take longer on a small machine, and what keeps the connection alive meanwhile is no event to them."""
+"""Idle timeout for agents whose default ends a stream after five minutes without an event and sends the
+request again: a long prefill may take longer, and they do not count keep-alive comments as events."""
 _BYTES_A_TOKEN = 4
 _OUTPUT_SHARE = 4
 _MOST_OUTPUT_TOKENS = 32_000
@@ -35,7 +35,7 @@ class Target:
     small: ListedModel
     """The model for titles, summaries and the like."""
     models: tuple[ListedModel, ...]
-    """All that an agent may switch to."""
+    """The models that an agent may switch to."""
 
     @property
     def openai_url(self) -> str:
@@ -50,7 +50,7 @@ class Setup:
     arguments: tuple[str, ...] = ()
     """They come before the user's own."""
     removed: tuple[str, ...] = ()
-    """Variables that would lead it elsewhere, or tell the server another provider's key."""
+    """Variables that would lead it elsewhere, or send another provider's key to the server."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Name -> text of files that exist while it runs, in a temporary folder."""
 
@@ -66,7 +66,7 @@ class Tried:
 
     @property
     def first_tokens(self) -> int:
-        """About how many a model's tokenizer makes of that."""
+        """Return about how many tokens that is."""
         return self.first_kilobytes * 1000 // _BYTES_A_TOKEN
 
 
@@ -108,7 +108,7 @@ def target_of(server: RunningServer, model: str | None, small_model: str | None)
     elif model is None:
         small = (server.chat_models[1:] or (main,))[0]
     else:
-        # Who names one model means it.
+        # A user who names one model means it for everything.
         small = main
     return Target(server.url, server.key or NO_KEY, main, small, server.chat_models)
 

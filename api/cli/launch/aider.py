@@ -11,7 +11,7 @@ _METADATA = "aider-models.json"
 
 
 def setup(target: Target) -> Setup:
-    # aider's own names for these two: those of OpenAI lose against a project's `.env`.
+    # aider's own variables: a project's `.env` overrides OPENAI_API_BASE and OPENAI_API_KEY.
     environment = {"AIDER_OPENAI_API_BASE": target.openai_url, "AIDER_OPENAI_API_KEY": target.key}
     arguments = ("--model", _named(target.model), "--weak-model", _named(target.small))
     known = {_named(model): _metadata(model) for model in (target.model, target.small)}
@@ -20,7 +20,7 @@ def setup(target: Target) -> Setup:
 
 
 def _named(model: ListedModel) -> str:
-    # litellm's: the provider, then the name.
+    # litellm names a model by its provider, then its name.
     return f"openai/{model.name}"
 
 

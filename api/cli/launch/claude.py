@@ -13,7 +13,7 @@ def setup(target: Target) -> Setup:
         "ANTHROPIC_DEFAULT_OPUS_MODEL": target.model.name,
         "ANTHROPIC_DEFAULT_SONNET_MODEL": target.model.name,
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": target.small.name,
-        # The user's settings.json may have an `env` for another provider; it is not read then.
+        # With this, Claude Code ignores another provider in the `env` of the user's settings.json.
         "CLAUDE_CODE_PROVIDER_MANAGED_BY_HOST": "1",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         # Its default would be the first model with a context of a million.

@@ -26,7 +26,7 @@ def _settings(target: Target) -> dict[str, str | int]:
 
 
 def setup(target: Target) -> Setup:
-    # Not CODEX_HOME: in another one it finds neither the user's settings nor the sessions.
+    # Not CODEX_HOME: in another folder Codex would find neither the user's settings nor the sessions.
     pairs = [f"{key}={_toml(value)}" for key, value in _settings(target).items()]
     return Setup({_KEY: target.key}, tuple(part for pair in pairs for part in ("-c", pair)))
 

@@ -38,7 +38,8 @@ def setup_of(
 
 
 def _past_proxies(server: RunningServer, environment: Mapping[str, str]) -> dict[str, str]:
-    """A proxy cannot reach this machine's loopback, and agents ask it for every host."""
+    """Return variables that except a server on loopback from proxies, which agents use for every host and
+    which cannot reach it; empty if not needed."""
     if server.address.trust_env or not any(environment.get(name) for name in _PROXIES):
         return {}
     host = httpx.URL(server.url).host
@@ -57,7 +58,7 @@ def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
 
 
 def warning(agent: Agent, model: ListedModel) -> str | None:
-    """Return what to say where the agent's own prompt leaves little or nothing of the context."""
+    """Return a warning if the agent's own prompt leaves little or nothing of the context, else None."""
     context, own = model.context_tokens, agent.tried.first_tokens
     if context is None or context >= own * 3 // 2:
         return None

@@ -1,6 +1,6 @@
-"""An agent as a child that owns the terminal: signals are its own, and so is the exit code.
+"""Run an agent as a child that owns the terminal: it gets the signals, and its exit code is returned.
 
-It is a child, not this process by exec, because temporary files and perhaps a server end with it.
+It does not replace this process by exec, which must remove temporary files and perhaps end a server after it.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ def _wait(pid: int) -> int:
         _, status = os.waitpid(pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             return status
-        # It stopped itself, on Ctrl-Z: the shell waits for this process, and must see the same of it.
+        # Ctrl-Z stopped the agent: the shell waits for this process, so this one must stop, too.
         os.kill(os.getpid(), signal.SIGSTOP)
         os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
 def _forwarding() -> Iterator[Callable[[int], None]]:
-    """Send this process's signals to the child whose id the caller passes on, also those that come before it
-    does."""
+    """Forward this process's signals to the child whose id the caller passes to the yielded function, also
+    signals that came before."""
     children: list[int] = []
     early: list[int] = []
 

@@ -31,7 +31,7 @@ def _model(model: ListedModel) -> dict[str, Any]:
 
 
 def setup(target: Target) -> Setup:
-    # Merged with the user's own files, and read after them.
+    # OpenCode merges it with the user's own files, and reads it after them.
     return Setup({"OPENCODE_CONFIG_CONTENT": json.dumps(_settings(target))})
 
 

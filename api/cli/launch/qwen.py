@@ -16,7 +16,7 @@ def setup(target: Target) -> Setup:
         return Setup(environment, arguments)
     limits = {
         "QWEN_CODE_MAX_OUTPUT_TOKENS": str(output_tokens(context)),
-        # Settings below the user's own.
+        # Defaults, which the user's own settings override.
         "QWEN_CODE_SYSTEM_DEFAULTS_PATH": f"{FOLDER}/{_DEFAULTS}",
     }
     settings = {"model": {"generationConfig": {"contextWindowSize": context}}}

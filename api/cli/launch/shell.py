@@ -17,7 +17,7 @@ _BREAK = " \\\n  "
 def text(setup: Setup, command: tuple[str, ...], present: Collection[str] = ()) -> str:
     """Return what a user could type instead: `command` is the agent and all of its arguments.
 
-    `present`: the environment's variables, of which those in the way are removed.
+    `present`: names in the environment; the command removes those that `setup.removed` lists.
     """
     removed = [word for name in setup.removed if name in present for word in ("-u", name)]
     words = [

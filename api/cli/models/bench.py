@@ -1,7 +1,7 @@
 """`penstock bench MODEL`: a self-test of about 20 seconds on a server of its own.
 
-Time to the first token of a prompt, tokens a second of one stream, and of eight. How long each part takes is
-chosen from how fast the one before was, so that a slow machine is not measured for minutes.
+It measures the TTFT of a prompt, and tokens a second of one stream and of eight. The speed of each part sets
+the length of the next, so that a slow machine is not measured for minutes.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ _PROMPT_WORDS = 160
 """About 500 tokens."""
 _PROMPT_TIMES = 3
 _PROMPT_SECONDS = 4.0
-"""A prompt is not sent again where its answer took longer."""
+"""A prompt whose first token took longer is the last one."""
 _PACED_SECONDS = 4.0
 _ENOUGH = 0.7
-"""Part of those seconds that is enough; where the first answers were short, further ones follow."""
+"""The part of those seconds that is enough; if the answers were shorter, a further round follows."""
 _FEWEST_TOKENS, _MOST_TOKENS = 16, 1024
 _GROWTH = 4
 """Growth from round to round: a speed that is measured for a moment may be wrong."""
 _OF_CONTEXT = 4
-"""An answer takes a quarter of it at most."""
+"""Divisor: an answer takes a quarter of the context at most."""
 _MOST_SECONDS, _MOST_PACED_SECONDS = 60.0, 10.0
-"""Bounds on a request; what has come then counts."""
+"""Bounds on a request, at which it is cut; the tokens received until then count."""
 _PERCENTILE = 99
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What streams that ran together came to. `gap_p99_ms`: between two tokens of a stream."""
+    """The figures of streams that ran together. `gap_p99_ms` is between two tokens of a stream."""
 
     streams: int
     tokens: int
@@ -89,7 +89,7 @@ class SelfTest:
 
     @property
     def figure(self) -> str:
-        """One line."""
+        """Return the result as one line."""
         return (
             f"{self.model} ({self.weights}): first token after {self.ttft_seconds:.2f} s,"
             f" {_rate(self.alone)} tokens/s alone,"
@@ -132,7 +132,7 @@ def self_test(model: str, serve_options: tuple[str, ...], folders: tuple[Path, .
         raise OperatorError(f"{error};\nnor is it a command of `penstock bench`: see its --help") from error
     refuse(found)
     arguments = () if found.source == "embedded" else ("--model", str(found.folder))
-    # Self-tests of two days are to be compared: the environment's options do not count, those given here do.
+    # Self-tests of different days must be comparable: only options given here count, not the environment's.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     start = Start((*arguments, *serve_options), None, plain)
     console = Console(stderr=True)
@@ -158,7 +158,7 @@ def refuse(model: DiskModel) -> None:
 async def measure(
     server: RunningServer, model: DiskModel, transport: httpx.AsyncBaseTransport | None = None
 ) -> SelfTest:
-    """Measure a server that has only this to do. Raise OperatorError if a request fails."""
+    """Measure a server that has no other requests. Raise OperatorError if a request fails."""
     async with client(server.address, transport) as http:
         streams = _Client(http, server)
         # The first request after a start pays for what is compiled and paged in.
@@ -180,7 +180,7 @@ async def measure(
 
 
 def tokens_for(tokens_per_second: float, seconds: float) -> int:
-    """Return how many tokens a stream gets so that it takes about these seconds."""
+    """Return how many tokens a stream must have to take about this many seconds, within bounds."""
     return max(_FEWEST_TOKENS, min(_MOST_TOKENS, int(tokens_per_second * seconds)))
 
 
@@ -208,8 +208,8 @@ class _Client:
     server: RunningServer
 
     async def paced(self, streams: int, tokens_per_second: float, most_tokens: int) -> Streams:
-        """Return the figures of some seconds of streams. `tokens_per_second`: of all of them, as far as it is
-        known."""
+        """Return the figures of some seconds of streams. `tokens_per_second` is the estimated rate of all
+        together, 0 if unknown."""
         found, most = Streams(streams, 0, 0.0, 0.0), _FEWEST_TOKENS * _GROWTH
         end = trio.current_time() + _MOST_PACED_SECONDS
         while found.seconds < _ENOUGH * _PACED_SECONDS and trio.current_time() < end:
@@ -222,8 +222,8 @@ class _Client:
     async def run(
         self, streams: int, tokens: int, words: int, seconds: float = _MOST_SECONDS
     ) -> list[Answer]:
-        """Send this many requests at a time, each with a prompt that nothing has cached. What has come after
-        `seconds` counts. Raise OperatorError."""
+        """Send this many requests at once, each with a prompt that is not cached. Cut them after `seconds`,
+        and count what was received. Raise OperatorError."""
         found = [Answer(trio.current_time()) for _ in range(streams)]
         with trio.move_on_after(seconds):
             async with trio.open_nursery() as nursery:
@@ -241,20 +241,20 @@ def _body(tokens: int, words: int) -> dict[str, Any]:
     return {
         "messages": [{"role": "user", "content": _prompt(words)}],
         "max_tokens": tokens,
-        # And not `ignore_eos`: after its end a model writes marks that no delta shows.
+        # Not `ignore_eos`: after its end a model writes marks that no delta shows.
         "min_tokens": tokens,
         "temperature": 0,
         "stream": True,
-        # With each delta: a stream that the clock cuts has a count, too.
+        # Usage comes with each delta, so that a stream cut by the clock has a count, too.
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
 
 
 def _nothing() -> None:
-    """The figures are taken when all have ended."""
+    """Ignore the change: the figures are taken when all have ended."""
 
 
 def _prompt(words: int) -> str:
-    """The first word is another one each time, so that no prefix is cached."""
+    """Return a prompt whose first word is random, so that no prefix is cached."""
     numbers = " ".join(str(secrets.randbelow(1000)) for _ in range(words))
     return f"{secrets.token_hex(4)}: tell a long story with these numbers: {numbers}"

@@ -30,7 +30,7 @@ _CONVERTER = (sys.executable, "-m", "scheduler.engine.mlx.conversion")
 _BITS = ("2", "3", "4", "5", "6", "8")
 _GROUPS = ("32", "64", "128")
 _MODES = {"affine": (None, None), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
-"""Bits and group of those that have only one."""
+"""Bits and group size of each mode that has only one of each; (None, None) for a free choice."""
 _RECIPES = ("mixed_2_6", "mixed_3_4", "mixed_3_6", "mixed_4_6")
 _DTYPES = ("float16", "bfloat16", "float32")
 _DEFAULT_GROUP = 64
@@ -43,7 +43,7 @@ _STOP_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the weights become. Without `bits` they are not packed."""
+    """What the weights become. Without `bits` and `recipe` they are not packed."""
 
     bits: int | None = None
     group_size: int | None = None
@@ -84,7 +84,8 @@ def target_of(
     dtype: str | None,
     unpack: bool,
 ) -> Target:
-    """Return what options say together. Raise click's UsageError where they say nothing, or two things."""
+    """Return the target of these options. Raise click's UsageError if they say nothing or contradict each
+    other."""
     bits = None if q_bits is None else int(q_bits)
     group = None if q_group_size is None else int(q_group_size)
     of_mode = _MODES[q_mode]
@@ -160,7 +161,7 @@ def convert(
 
 
 def refuse_source(model: DiskModel, target: Target) -> None:
-    """Raise OperatorError for a source of which mlx-lm makes no such target."""
+    """Raise OperatorError if mlx-lm cannot convert this source to the target."""
     if not model.is_model:
         raise OperatorError(f"{model.name} cannot be converted: {model.reason}")
     packs = target.bits is not None or target.recipe is not None
@@ -191,7 +192,7 @@ def _converted(tensor: StoredTensor, target: Target) -> int:
 
 
 def check_disk(needed_bytes: int, folder: Path, free_bytes: int) -> None:
-    """Raise OperatorError where the result does not fit."""
+    """Raise OperatorError if the result does not fit on the disk."""
     if needed_bytes + _SPARE_BYTES > free_bytes:
         raise OperatorError(
             f"the result takes about {gigabytes(needed_bytes)} in {folder.parent}, and"
@@ -224,7 +225,7 @@ def run(source: Path, folder: Path, target: Target, environment: Mapping[str, st
 
 @contextmanager
 def _child(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A child in a session of its own, which is over when the block is left."""
+    """Start a child in a session of its own; leaving the block kills the whole session's process group."""
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -232,7 +233,7 @@ def _child(command: list[str], environment: Mapping[str, str]) -> Iterator[subpr
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        # As it comes: what it printed before it failed would follow the reason, and push it out.
+        # Unbuffered: else its output would follow the reason of a failure, and push it out of the last lines.
         env={**child_environment(environment), "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )

@@ -1,7 +1,7 @@
-"""The models on this machine's disk, as files say them: nothing here imports MLX, or reads weights.
+"""The models on this machine's disk, as their files describe them: nothing here imports MLX or reads weights.
 
 A place that holds no model, or half of one, is listed with the reason, in the words of `serve`. The dialects
-are found by what `serve` uses for `auto`, which loads a tokenizer and takes a second for a large one.
+are found as `serve` finds them for `auto`, by loading the tokenizer, which takes a second for a large one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Quantization:
     group_size: int
     mode: str
     most_bits: int = 0
-    """0: all layers have the same."""
+    """The most bits of any packed layer, or 0 if all have the same."""
 
     def __str__(self) -> str:
         if self.mode != "affine":
@@ -107,8 +107,8 @@ def find(
     dialects: bool = True,
 ) -> list[DiskModel]:
     """Return every model of the hub's cache, of Penstock's own folder and of `folders`, and the embedded one,
-    in order of their names. `cache`, `made`: other places than this user's. Not `dialects`: they stay empty,
-    as `chat_template` is, and nothing slow is loaded. Raise nothing for what a folder may hold."""
+    in order of their names. `cache` and `made` replace this user's folders. If `dialects` is false, dialects
+    and `chat_template` stay empty, and no tokenizer is loaded. Raise nothing, whatever a folder may hold."""
     places = [
         *_hub_places(hub_cache() if cache is None else cache),
         *_folder_places([made_models_folder() if made is None else made], given=False),
@@ -135,7 +135,7 @@ def named(
 
 
 def described(place: DiskModel) -> DiskModel:
-    """Return the model with all that its files say, but the dialects; or with the reason why it is none."""
+    """Return the model with all that its files say except the dialects, or with the reason why it is none."""
     if place.source != "folder" or _is_candidate(place.folder):  # Else it may be a whole disk.
         place = replace(place, disk_bytes=_disk_bytes(place.folder))
     if place.reason:
@@ -171,7 +171,7 @@ def _read(place: DiskModel) -> DiskModel:
 
 
 def with_dialects(models: Sequence[DiskModel]) -> list[DiskModel]:
-    """Return the models with what their tokenizers say; where one cannot be loaded, with the reason."""
+    """Return the models with the facts of their tokenizers, or with the reason why one cannot be loaded."""
     # One after another: transformers' lazy imports fail in threads.
     return [_with_dialects(model) for model in models]
 
@@ -214,7 +214,7 @@ def quantization(config: Any, packed_layers: int) -> Quantization | None:
     if not isinstance(bits, int):
         return Quantization(0, 0, str(found.get("quant_method") or "unknown"))
     own = [layer["bits"] for layer in found.values() if isinstance(layer, dict) and "bits" in layer]
-    # A recipe names every packed layer, and leaves a default there that none has.
+    # A recipe names every packed layer, and leaves a default in the file that applies to none.
     used = {
         one for one in (own if own and len(own) >= packed_layers else [bits, *own]) if isinstance(one, int)
     }
@@ -224,8 +224,8 @@ def quantization(config: Any, packed_layers: int) -> Quantization | None:
 
 
 def _hub_places(cache: Path) -> Iterator[DiskModel]:
-    """Yield each snapshot of each repository; of one without any, its folder. Read here and not by
-    `scan_cache_dir`, which leaves out a repository whole where one link is broken."""
+    """Yield each snapshot of each repository, or the repository's folder if it has none. huggingface_hub's
+    `scan_cache_dir` is not used, because it leaves out a whole repository if one link is broken."""
     for repository in _subfolders(cache):
         if not repository.name.startswith(_REPO_PREFIX):
             continue
@@ -237,15 +237,15 @@ def _hub_places(cache: Path) -> Iterator[DiskModel]:
             reason = "its download was cut" if partial else "it has no files"
             yield DiskModel(name, repository, "hub", partial_bytes=partial, reason=reason)
         for snapshot in snapshots:
-            # One without any reference is a download under way.
+            # A lone snapshot without any reference is a download under way.
             is_main = snapshot.name == main or (len(snapshots) == 1 and not _children(repository / "refs"))
             own = name if is_main else f"{name}@{snapshot.name[:12]}"
             yield DiskModel(own, snapshot, "hub", partial_bytes=partial, revision=snapshot.name)
 
 
 def _folder_places(folders: Iterable[Path], *, given: bool) -> Iterator[DiskModel]:
-    """Yield a folder that is a model, or the models in it, at most two deep (`owner/name`). What an operator
-    has `given` and holds none is listed."""
+    """Yield each folder that is a model, or the models in it, at most two deep (`owner/name`). If `given` by
+    an operator, a folder without models is yielded, too, with the reason."""
     for folder in folders:
         folder = folder.expanduser()
         if not folder.is_dir():
@@ -278,7 +278,7 @@ def _is_candidate(folder: Path) -> bool:
 
 
 def _distinct(places: Iterable[DiskModel]) -> list[DiskModel]:
-    """Return the first of those with one folder, which several options may name."""
+    """Return one place for each folder, the first, since several options may name the same folder."""
     found: dict[str, DiskModel] = {}
     for place in places:
         found.setdefault(os.path.realpath(place.folder), place)
@@ -286,8 +286,8 @@ def _distinct(places: Iterable[DiskModel]) -> list[DiskModel]:
 
 
 def _disk_bytes(folder: Path) -> int:
-    """Return the bytes of the files below, links followed: a snapshot's are links to blobs, of which each
-    counts once."""
+    """Return the bytes of the files below, with links followed: a snapshot's files are links to blobs, and
+    each blob counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for base, _, names in os.walk(folder, onerror=None):
         for name in names:

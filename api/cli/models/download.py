@@ -1,8 +1,8 @@
 """Fetch a model's files into the hub's cache: several at a time, resumed where they were cut, and checked.
 
-The layout is huggingface_hub's, so that everything which reads its cache finds them. It is done here because
-huggingface_hub throws a half file away, and does not compare what came with the hub's checksum. A half file
-is `blobs/ETAG.incomplete`; the reference to a revision is written last, when all files are there.
+The layout is huggingface_hub's, so that all programs that read its cache find the files. huggingface_hub
+itself is not used, because it throws a partial file away and does not check the hub's checksum. A partial
+file is `blobs/ETAG.incomplete`; the reference to a revision is written last, when all files are there.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from api.cli.models import hub
 from api.cli.models.hub import HubFile, HubListing
 
 _TIMEOUT = httpx.Timeout(20.0, connect=15.0)
-"""The first is the longest silence of a download."""
+"""The first number bounds the silence of a download."""
 _TRIES, _PAUSE_SECONDS = 5, 1.0
 """Tries in a row without a byte; pauses double."""
 _READ_BYTES = 1 << 20
 _AT_A_TIME = 4
 _SPARE_BYTES = 256 << 20
-"""Left free on the disk beside the files."""
+"""Bytes that must stay free on the disk beside the files."""
 
 
 class DownloadProgress:
-    """Gets the state of a download while it runs, and shows nothing."""
+    """Receives the progress of a download. This base class shows nothing."""
 
     def begin(self, file: HubFile, have_bytes: int) -> None: ...
 
     def advance(self, file: HubFile, nbytes: int) -> None:
-        """`nbytes` is negative where what was there is thrown away."""
+        """Take `nbytes` more, a negative number if bytes that were there are thrown away."""
 
     def done(self, file: HubFile) -> None: ...
 
@@ -50,21 +50,21 @@ class DownloadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The folder of the model, and what was checked."""
+    """The folder of a downloaded model, and how its files were checked."""
 
     folder: Path
     fetched_bytes: int
     sha256_files: int
-    """Compared with the hub's SHA-256."""
+    """Number of files that were compared with the hub's SHA-256."""
     git_files: int
-    """Compared with git's SHA-1, as the hub has for small files."""
+    """Number of files that were compared with git's SHA-1, which the hub has for small files."""
     present_files: int
-    """Were there in their full size, and were not read again."""
+    """Number of files that were there in their full size, and were not read again."""
 
 
 @dataclass(slots=True)
 class Download:
-    """One commit's files into `cache`. `endpoint`: of the hub; `token`: sent to it and to no other host."""
+    """The download of one commit's files into `cache`. The `token` is sent to the hub's `endpoint` only."""
 
     listing: HubListing
     cache: Path
@@ -90,12 +90,12 @@ class Download:
 
     @property
     def missing_bytes(self) -> int:
-        """Half files are there already; equal files are one."""
+        """Return the bytes to download, without those of partial files; equal files count once."""
         missing = {file.etag: file for file in self.missing()}.values()
         return sum(max(0, file.nbytes - max(0, _size(self._half(file)))) for file in missing)
 
     def check_disk(self) -> None:
-        """Raise OperatorError where the files do not fit."""
+        """Raise OperatorError if the files do not fit on the disk."""
         needed = self.missing_bytes
         free = self.free_bytes(existing(self.cache))
         if needed and needed + _SPARE_BYTES > free:
@@ -106,8 +106,8 @@ class Download:
             )
 
     async def run(self, after_small: Callable[[Path], None] = lambda snapshot: None) -> Result:
-        """Fetch what is missing. `after_small` gets the snapshot when all but the weights are there, and may
-        raise. Raise OperatorError; half files stay, for the next call."""
+        """Fetch what is missing. `after_small` is called with the snapshot when all but the weights are
+        there, and may raise. Raise OperatorError; partial files stay, for the next call."""
         present = [file for file in self.listing.files if file not in self.missing()]
         try:
             (self.repository / "blobs").mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class Download:
     async def _fetch_all(self, http: httpx.AsyncClient, files: list[HubFile]) -> None:
         limit = trio.CapacityLimiter(_AT_A_TIME)
         failures: list[Exception] = []
-        # Equal files are one blob.
+        # Equal files share one blob.
         blobs = {file.etag: file for file in files}
 
         async def one(file: HubFile) -> None:
@@ -183,7 +183,7 @@ class Download:
         self.progress.done(file)
 
     async def _fill(self, http: httpx.AsyncClient, file: HubFile, stream: BinaryIO) -> None:
-        """Append until the file has its size. Raise OperatorError."""
+        """Append to the file until it has its full size. Raise OperatorError."""
         failed = 0
         while (have := stream.seek(0, os.SEEK_END)) < file.nbytes:
             try:
@@ -209,12 +209,12 @@ class Download:
         async with http.stream("GET", self._url(file), headers=headers) as answer:
             self._check_status(file, answer)
             if have and answer.status_code == 200:
-                # Without ranges: from the start.
+                # The server ignored the range, and sends the file from its start.
                 self.progress.advance(file, -have)
                 stream.truncate(0)
                 stream.seek(0)
                 have = 0
-            # As they come: bytes that wait for a full buffer are lost where the connection is cut.
+            # Raw and as they come: bytes that wait for a full buffer are lost if the connection is cut.
             async for chunk in answer.aiter_raw():
                 chunk = chunk[: file.nbytes - have]
                 stream.write(chunk)
@@ -223,7 +223,7 @@ class Download:
                 self.progress.advance(file, len(chunk))
 
     def _check_status(self, file: HubFile, answer: httpx.Response) -> None:
-        """Raise OperatorError, or httpx.TransportError for what may be better in a moment."""
+        """Raise OperatorError for a refusal, or httpx.TransportError for one that a retry may pass."""
         status, model = answer.status_code, self.listing.model
         if status in (200, 206):
             return
@@ -271,7 +271,8 @@ def digest(path: Path, file: HubFile) -> str:
 
 @contextmanager
 def _locked(half: Path) -> Iterator[BinaryIO]:
-    """Two writers of one file would mix their bytes; the lock ends with its holder."""
+    """Open and lock a partial file: two writers would mix their bytes. The lock ends with the process that
+    holds it. Raise OperatorError if another process holds it."""
     with half.open("ab+") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -285,7 +286,7 @@ def _locked(half: Path) -> Iterator[BinaryIO]:
 
 
 def _size(path: Path) -> int:
-    """-1: it is not there."""
+    """Return the file's size, or -1 if it is not there."""
     try:
         return path.stat().st_size
     except OSError:
@@ -293,7 +294,7 @@ def _size(path: Path) -> int:
 
 
 def existing(path: Path) -> Path:
-    """Return the folder, or the nearest one above it that is there: where its disk is asked."""
+    """Return the path, or the nearest folder above it that exists, to ask for its disk's free space."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path

@@ -1,4 +1,4 @@
-"""What the Hugging Face hub has under an id: files, sizes and checksums; and its refusals in our words."""
+"""What the Hugging Face hub has under an id: files, sizes and checksums; and texts for its refusals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.prompt.model_folder import FILES
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _PATTERNS = (*FILES, "README.md", "LICENSE*")
-"""What a model is served from, and what says who made it and on which terms."""
+"""Patterns of the files that a model is served from, and of those that name its authors and terms."""
 _WEIGHTS = "model*.safetensors"
 _SECONDS = 20.0
 _MESSAGE_CHARACTERS = 200
@@ -23,7 +23,8 @@ Sha: TypeAlias = str
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """`etag`: the name of its blob in the cache: SHA-256 of a large file, git's SHA-1 of others."""
+    """A file of a repository. `etag` is the SHA-256 of a large file, git's SHA-1 of others, and the name of
+    its blob in the cache."""
 
     path: str
     nbytes: int
@@ -31,7 +32,7 @@ class HubFile:
 
     @property
     def is_large(self) -> bool:
-        """Stored apart from git, with a SHA-256."""
+        """Return whether it is stored apart from git, with a SHA-256."""
         return len(self.etag) == 64
 
 
@@ -50,7 +51,7 @@ class HubListing:
 
 
 def check_id(model: str) -> None:
-    """Raise OperatorError for what no hub id looks like."""
+    """Raise OperatorError if `model` cannot be a hub id."""
     if _ID.fullmatch(model) is None or ".." in model or "--" in model:
         raise OperatorError(f"{model!r} is no hub id: write it as owner/name, as mlx-community/Qwen3-4B-4bit")
 
@@ -82,7 +83,7 @@ def list_files(model: str, revision: str, endpoint: str | None = None) -> HubLis
         raise OperatorError(f"{model} holds no {_WEIGHTS}{_instead([one.rfilename for one in siblings])}")
     if not any(file.path == "config.json" for file in found):
         raise OperatorError(f"{model} holds no config.json, so it is not a model that mlx-lm can load")
-    # Small ones first: they may say that the rest is of no use.
+    # Small files first: they may show that the model cannot be served.
     return HubListing(model, revision, info.sha, tuple(sorted(found, key=lambda file: file.nbytes)))
 
 
@@ -100,7 +101,7 @@ def _instead(names: list[str]) -> str:
 
 @contextmanager
 def refusals(model: str, revision: str) -> Iterator[None]:
-    """Raise OperatorError for what huggingface_hub raises."""
+    """Turn errors that huggingface_hub raises within the block into OperatorError."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,

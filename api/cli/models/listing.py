@@ -33,7 +33,7 @@ def models(folders: tuple[Path, ...], as_json: bool) -> None:
 
 
 def listed(reading: Reading) -> dict[str, Any]:
-    """Return the listing for a machine."""
+    """Return the listing as a JSON object."""
     device: dict[str, Any] = {"device": None, "reason": reading.reason}
     if (found := reading.machine) is not None:
         device = {"device": found.device, "kind": found.kind, "memory_bytes": found.machine_bytes}

@@ -16,9 +16,9 @@ class MemoryPlan:
 
     weights_bytes: int
     limit_bytes: int
-    """All that the engine may use; 0: it does not fit."""
+    """Bytes that the engine may use, or 0 if the model does not fit."""
     least_bytes: int
-    """The least limit that it runs within."""
+    """The least limit within which the model runs."""
     kv_bytes: int = 0
     """Bytes for running sequences and cached prefixes; 0 if it does not fit."""
     row: RowBytes | None = None
@@ -26,7 +26,7 @@ class MemoryPlan:
     reason: str = ""
     """Why it does not fit, with figures; empty if it fits."""
     q8_row: RowBytes | None = None
-    """Bytes of a row with `--kv-cache-dtype q8`, where that takes less."""
+    """Bytes of a row with `--kv-cache-dtype q8`, or None if that takes no less."""
 
     @property
     def fits(self) -> bool:
@@ -38,8 +38,8 @@ class MemoryPlan:
         return None if self.row is None else self.row.token_bytes
 
     def agents(self, tokens: int) -> int | None:
-        """Return how many sequences of `tokens` tokens run at a time that share nothing, or None if unknown.
-        The engine counts once what they share, so more of them run then."""
+        """Return how many sequences of `tokens` tokens that share nothing run at a time, or None if unknown.
+        More run if they share a prefix, which the engine counts once."""
         return None if self.row is None else self._agents(self.row, tokens)
 
     def q8_agents(self, tokens: int) -> int | None:
@@ -66,8 +66,8 @@ class MemoryPlan:
 def memory_plan(
     model: DiskModel, machine: Machine, measured: ModelMemory | None, memory_option: float = 0.0
 ) -> MemoryPlan:
-    """Return the plan of `model`. `measured`: what a child process found; without it the weights are those of
-    the files, and rows are unknown. `memory_option` is `--memory-limit`, 0 for the default."""
+    """Return the plan of `model`. `measured` is what a child process found; if None, the weights' bytes come
+    from the files, and rows are unknown. `memory_option` is `--memory-limit`, 0 for the default."""
     of_files = model.wide_weights_bytes if machine.wide_weights else model.weights_bytes
     weights_bytes = of_files if measured is None else measured.weights_bytes
     row = None if measured is None else measured.row

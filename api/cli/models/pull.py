@@ -33,8 +33,8 @@ _NAME_COLUMNS = 28
 
 
 class _Lines(DownloadProgress):
-    """Progress without a terminal: a line a large file and every ten seconds, with the rate since the
-    last."""
+    """Progress without a terminal: a line for each large file, and one every ten seconds with the rate since
+    the last."""
 
     def __init__(self, total_bytes: int, say: Callable[[str], None], now: Callable[[], float]) -> None:
         self._say, self._now = say, now
@@ -88,7 +88,7 @@ class _Bars(DownloadProgress):
 
 
 def _console() -> Console:
-    """Lines leave room for what a terminal echoes of Ctrl-C, which would break them."""
+    """Return a console whose lines leave room for the terminal's echo of Ctrl-C, which would break them."""
     console = Console(stderr=True)
     console.width = max(20, console.width - 2)
     return console
@@ -131,7 +131,7 @@ def pull(model: str, revision: str) -> None:
             result = trio.run(download.run, _refuse_unknown_type)
     except BaseException as error:
         if is_interrupt(error):
-            # After the bars are gone, which take the lines below them along.
+            # Only after the bars are gone, which erase the lines below them, too.
             click.echo("stopped; what came is kept, and the same command goes on from there", err=True)
         raise
     click.echo(_summary(listing, result))
@@ -146,7 +146,7 @@ def _begin(listing: HubListing, download: Download) -> None:
 
 
 def _refuse_unknown_type(snapshot: Path) -> None:
-    """Raise OperatorError before gigabytes of a model are fetched that mlx-lm does not know."""
+    """Raise OperatorError if mlx-lm does not know the model's type, before its weights are fetched."""
     try:
         config = model_folder.read_json(snapshot / "config.json") or {}
         if not config.get("model_file"):

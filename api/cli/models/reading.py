@@ -29,13 +29,13 @@ folders_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """A model with its plan. `plan` is None if it is no model, or MLX does not work here."""
+    """A model with its plan, which is None if it cannot be served or MLX does not work here."""
 
     model: DiskModel
     plan: MemoryPlan | None
 
     def as_json(self, tokens: int | None = None) -> dict[str, Any]:
-        """Return all that is known of it, and for `tokens` how many agents run at a time."""
+        """Return all that is known of the model; with `tokens`, also how many agents run at a time."""
         known = asdict(self.model) | {"folder": str(self.model.folder), "servable": self.model.is_model}
         if self.plan is None:
             return known | {"fits": None}
@@ -61,7 +61,7 @@ class PlannedModel:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The models and the machine. `machine` is None if MLX does not work here; `reason` has the cause."""
+    """The models and the machine. `machine` is None if MLX does not work here; `reason` then says why."""
 
     models: tuple[PlannedModel, ...]
     machine: Machine | None
@@ -69,7 +69,7 @@ class Reading:
 
 
 def read(models: Sequence[DiskModel]) -> Reading:
-    """Return the models with dialects and plans. A child process measures while tokenizers are loaded."""
+    """Return the models with dialects and plans. A child process asks MLX while tokenizers are loaded."""
     folders = [model.folder for model in models if model.is_model]
     with ThreadPoolExecutor(1) as thread:
         asked = thread.submit(machine.ask, folders)

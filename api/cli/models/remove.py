@@ -50,8 +50,8 @@ def _is_terminal() -> bool:
 
 
 def plan_removal(model: DiskModel, cache: Path, made: Path) -> Removal:
-    """Return what to delete for this model; a blob that another revision has stays. Raise OperatorError for
-    a model that is not ours to delete."""
+    """Return what to delete for this model, without blobs that another revision uses. Raise OperatorError if
+    it lies neither in `cache` nor in `made`."""
     folder = Path(os.path.abspath(model.folder))
     if model.source == "embedded":
         raise OperatorError("the embedded model is a part of the program, and stays")
@@ -96,7 +96,7 @@ def _refers(path: Path, commit: str) -> bool:
 
 
 def _freed(paths: Sequence[Path]) -> int:
-    """Return the bytes of the files below, links not followed."""
+    """Return the bytes of the files at or below the paths, without following links."""
     return sum(
         file.lstat().st_size
         for path in paths

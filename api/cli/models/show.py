@@ -44,7 +44,7 @@ def show(model: str, folders: tuple[Path, ...], tokens: int, as_json: bool) -> N
 
 
 def facts(planned: PlannedModel, reading: Reading, tokens: int) -> Iterator[tuple[str, str]]:
-    """Return name and text of each line."""
+    """Yield the name and the text of each line."""
     model = planned.model
     yield "model", model.name
     yield "folder", str(model.folder)

@@ -1,4 +1,4 @@
-"""`penstock service install|restart|uninstall|status|logs`, and what the units start."""
+"""`penstock service install|restart|uninstall|status|logs`, and the command that the units start."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Which:
 
 
 def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that name the service."""
+    """Give a click command the options that name the service."""
     command = click.option("--system", is_flag=True, help="The machine's, not the user's own.")(command)
     return click.option("--name", default=NAME, show_default=True, help="Name of the service.")(command)
 
@@ -134,7 +134,7 @@ def install(
         system=system,
         run_as=run_as or (os.environ.get("SUDO_USER") if system else None),
         memory_max_bytes=None if memory_max is None else _size("--memory-max", memory_max),
-        # It ends with its server, and waits for the next one.
+        # An engine ends with its server, and must then wait for the next one.
         restart=Restart.ALWAYS if engine else Restart(restart),
         addresses=served.addresses,
         drain_seconds=served.drain_seconds,
@@ -142,7 +142,7 @@ def install(
         log_files=log_files,
     )
     if shows:
-        # Without a manager: what would be written does not depend on one that runs.
+        # --print needs no running manager: the files do not depend on it.
         for file in installation.plan(options, places, variables):
             click.echo(installation.shown(file, exists=exists))
         return
@@ -167,7 +167,7 @@ def install(
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """What the arguments make of a service. `url` is None for an engine, which has no port."""
+    """What follows from a service's arguments. `url` is None for an engine, which has no port."""
 
     url: str | None = None
     addresses: tuple[str, ...] = ()
@@ -175,7 +175,8 @@ class _Served:
 
 
 def _served(engine: bool, arguments: tuple[str, ...], variables: dict[str, str]) -> _Served:
-    """Raise OperatorError, OptionError or click.UsageError for arguments that would be refused."""
+    """Check the arguments, and return what follows from them. Raise OperatorError, OptionError or
+    click.UsageError for those that would be refused."""
     if engine:
         check_engine(arguments, variables)
         return _Served()
@@ -271,7 +272,7 @@ def restart(name: str, system: bool, ready_seconds: float, arguments: tuple[str,
     manager = which.manager
     old = manager.state().pid
     if after.addresses != before.addresses:
-        # systemd listens on those that it knew when it opened its sockets.
+        # systemd keeps listening on the addresses that it knew when it opened its sockets.
         manager.stop()
     installation.write(installation.plan(after, places, variables), after.run_as)
     click.echo("restarting after the drain of what runs")
@@ -298,7 +299,7 @@ def run(
     engine: bool,
     arguments: tuple[str, ...],
 ) -> None:
-    """Serve, or be an engine, with the variables of the environment file: what the service manager starts."""
+    """Serve, or be an engine, with the variables of the environment file. The service manager starts this."""
     if log_file is not None:
         print_into(open_log(log_file, _size("--log-bytes", log_bytes), log_files))
     os.environ.update(environment_file.read(_here(name, system).places.environment))
@@ -313,7 +314,7 @@ def run(
 
 
 def _own_program(argv0: str) -> tuple[str, ...]:
-    """Return the command line of this `penstock`. A link to it (as Homebrew's, to the newest) stays one."""
+    """Return the command line of this `penstock`. A link is not resolved: Homebrew's leads to the newest."""
     found = shutil.which(argv0)
     if found is not None and Path(found).name == "penstock":
         return (os.path.abspath(found),)

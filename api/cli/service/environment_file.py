@@ -1,8 +1,8 @@
 """The file of a service's variables: API keys, tokens of a hub, the device to use.
 
 Keys are in it and nowhere else: every user of the machine can read a command line, and units are often
-readable, too. Lines are `NAME=value`; a value may stand in quotes, of which only the outermost go; `#` begins
-a comment line.
+readable, too. Lines are `NAME=value`; of a value in quotes only the outermost pair is removed; `#` begins a
+comment line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEPT = ("HF_TOKEN", "HF_HOME", "HF_ENDPOINT", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVI
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a new file takes over: the service manager starts with another environment."""
+    """Return the variables that a new file takes over, as the service manager's environment lacks them."""
     return {
         name: value
         for name, value in sorted(environment.items())
@@ -63,8 +63,8 @@ def parsed(text: str, where: str) -> dict[str, str]:
 
 
 def read(path: Path) -> dict[str, str]:
-    """Return the variables; none if there is no file. Raise OperatorError for a file that cannot be used, or
-    that others can read."""
+    """Return the file's variables, none if there is no file. Raise OperatorError if the file cannot be used,
+    or others can read it."""
     try:
         if path.stat().st_mode & 0o077:
             raise OperatorError(f"others can read {path}, which may hold keys: chmod 600 {path}")
@@ -77,8 +77,8 @@ def read(path: Path) -> dict[str, str]:
 
 
 def write_new(path: Path, text: str) -> bool:
-    """Write a file that only its owner reads, from its first byte on; False if there is one already. Raise
-    OSError."""
+    """Write a file that only its owner can read from its first byte on. Return False, without writing, if it
+    exists already. Raise OSError."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
     except FileExistsError:

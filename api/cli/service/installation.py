@@ -25,11 +25,11 @@ class Planned:
     content: bytes
     mode: int
     is_kept: bool = False
-    """One that exists stays as it is."""
+    """Whether an existing file stays as it is."""
 
 
 def plan(options: ServiceOptions, places: Places, variables: Mapping[str, str]) -> tuple[Planned, ...]:
-    """Return every file of a new service. `variables`: of the environment file, if there is none yet."""
+    """Return every file of a new service. `variables` go into the environment file if there is none yet."""
     unit = (
         plist(options, places)
         if options.platform is Platform.LAUNCHD
@@ -46,7 +46,7 @@ def plan(options: ServiceOptions, places: Places, variables: Mapping[str, str]) 
 
 
 def shown(planned: Planned, *, exists: bool) -> str:
-    """Return what `--print` shows of a file. Values of variables stay unseen: a terminal keeps what it
+    """Return what `--print` shows of a file, without the values of variables: a terminal keeps what it
     shows."""
     if planned.is_kept and exists:
         return f"# {planned.path} (exists, and is kept)\n"
@@ -57,7 +57,7 @@ def shown(planned: Planned, *, exists: bool) -> str:
 
 
 def make_log_folder(places: Places, owner: str | None) -> None:
-    """Make the folder in which the service writes its log, if it does. Raise OperatorError."""
+    """Make the folder of the service's log, if it writes one itself. Raise OperatorError."""
     if places.log is None or places.log.parent.exists():
         return
     try:
@@ -69,8 +69,8 @@ def make_log_folder(places: Places, owner: str | None) -> None:
 
 
 def write(files: tuple[Planned, ...], owner: str | None) -> list[Path]:
-    """Write the files, each whole or not at all, and return those written. `owner`: who runs the service; the
-    folder of the environment file is theirs. Raise OperatorError."""
+    """Write the files, each whole or not at all, and return those written. `owner` runs the service, and gets
+    the private files and their new folder. Raise OperatorError."""
     written = []
     for one in files:
         try:
@@ -104,7 +104,7 @@ def _replace(one: Planned) -> None:
 
 
 def recorded(places: Places) -> ServiceOptions:
-    """Return what was installed. Raise OperatorError."""
+    """Return the recorded options of the installed service. Raise OperatorError if there is none."""
     try:
         return msgspec.json.decode(places.record.read_bytes(), type=ServiceOptions)
     except FileNotFoundError as error:
@@ -116,7 +116,7 @@ def recorded(places: Places) -> ServiceOptions:
 
 
 def remove(places: Places, *, keep_environment: bool) -> list[Path]:
-    """Remove what `install` wrote, and the logs; return what is gone. Raise OperatorError."""
+    """Remove what `install` wrote, and the logs. Return the removed files. Raise OperatorError."""
     files = [places.unit, *([] if places.socket is None else [places.socket]), places.record]
     if places.log is not None:
         files += sorted(places.log.parent.glob(f"{places.log.stem}*.log*"))
@@ -131,7 +131,7 @@ def remove(places: Places, *, keep_environment: bool) -> list[Path]:
         except OSError as error:
             raise OperatorError(f"cannot remove {path}: {error}") from error
         removed.append(path)
-    # Only where they are empty: the first of them is the service's own.
+    # rmdir removes only empty folders: the second may hold other services.
     for folder in (places.folder, places.folder.parent):
         with suppress(OSError):
             folder.rmdir()

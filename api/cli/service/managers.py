@@ -1,4 +1,4 @@
-"""The service managers' own commands: start, stop, what they know, and where the log is."""
+"""The service managers' own commands: to start and stop a service, and to read its state and its log."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from scheduler.engine.budget.readings import MacMemory
 
 _COMMAND_SECONDS = 60.0
 _STOP_SECONDS = 3700.0
-"""Longer than any drain: both managers kill what outlives its own."""
+"""Longer than any drain: both managers kill a service that outlives its stop timeout."""
 _POLL_SECONDS = 0.2
 _BOOTSTRAP_SECONDS = 30.0
 _SHOWN = "ActiveState,SubState,NRestarts,LoadState,Job,MainPID,MemoryCurrent"
 _STILL_THERE = (5, 37)
-"""What `launchctl bootstrap` answers while the job of before has not quite gone: input/output error,
+"""Exit codes of `launchctl bootstrap` while the previous job has not quite ended: input/output error,
 operation already in progress."""
 _NO_DOMAIN = 125
-"""What it answers where the user has no desktop login."""
+"""Its exit code if the domain does not exist: the user has no desktop login."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,22 @@ class ManagerState:
     text: str
     """The state, as in `active (running)`."""
     is_active: bool
-    """It runs or is being started; otherwise nothing will come of waiting."""
+    """Whether it runs or is being started; if not, waiting for it is useless."""
     restarts: int | None
     pid: int | None = None
     memory_bytes: int | None = None
-    """Memory of all its processes, where the manager counts it."""
+    """Memory of all its processes, or None if unknown."""
 
 
 class Manager(Protocol):
     def start(self) -> None:
-        """Start what was written, now and at each login or boot, without waiting until it is ready. One that
-        runs is drained before."""
+        """Start the installed service, now and at each login or boot, without waiting until it is ready. A
+        running one is drained first."""
         ...
 
     def stop(self) -> None:
-        """Stop it, start it no more, and return when its drain has ended. Nothing happens if it is not
-        there."""
+        """Stop the service and its starts at login or boot, and return when its drain has ended. Do nothing
+        if it does not exist."""
         ...
 
     def reread(self) -> None:
@@ -70,7 +70,7 @@ class Manager(Protocol):
 
 class Systemd:
     def __init__(self, name: str, folder: Path, *, system: bool) -> None:
-        """`folder`: where its units are. An engine has no sockets."""
+        """`folder` holds its units. An engine has no socket unit."""
         self._name = name
         self._folder = folder
         self._units = [f"{name}.socket", f"{name}.service"]
@@ -132,13 +132,13 @@ def _number(text: str) -> int | None:
 
 
 class Launchd:
-    """The agent of a user, or a daemon of the machine. launchd gives it no socket: when one process has
-    ended, connections are refused until the next one listens."""
+    """A user's launchd agent, or a daemon of the machine. launchd holds no socket for it: after one process
+    has ended, connections are refused until the next one listens."""
 
     def __init__(self, name: str, places: Places, *, system: bool) -> None:
         self._places = places
         self._label = label(name)
-        # A user who is logged in at the screen has the first, one with only ssh or at boot the second.
+        # A user logged in at the screen has the first domain; one with only ssh, or at boot, has the second.
         self._domains = ("system",) if system else (f"gui/{os.getuid()}", f"user/{os.getuid()}")
 
     def start(self) -> None:
@@ -153,7 +153,7 @@ class Launchd:
         )
 
     def _bootstrap(self, domain: str) -> bool:
-        """Return False where there is no such domain."""
+        """Start the job in the domain, or return False if there is no such domain. Raise OperatorError."""
         command = ["launchctl", "bootstrap", domain, str(self._places.unit)]
         end = time.monotonic() + _BOOTSTRAP_SECONDS
         while (done := _done(command)).returncode:
@@ -168,7 +168,7 @@ class Launchd:
         for domain in self._domains:
             target = f"{domain}/{self._label}"
             _run(["launchctl", "bootout", target], may_fail=True)
-            # It returns before the job has ended, which drains.
+            # bootout returns before the job has ended: the job is draining.
             end = time.monotonic() + _STOP_SECONDS
             while self._printed(target):
                 if time.monotonic() > end:
@@ -176,7 +176,7 @@ class Launchd:
                 time.sleep(_POLL_SECONDS)
 
     def reread(self) -> None:
-        """launchd has forgotten it already."""
+        """Do nothing: launchd has forgotten the job already."""
 
     def state(self) -> ManagerState:
         printed = (self._printed(f"{domain}/{self._label}") for domain in self._domains)
@@ -185,21 +185,21 @@ class Launchd:
 
     def log_command(self, lines: int, *, follow: bool) -> list[str]:
         assert self._places.log is not None
-        # By name: the file is replaced when it has its size.
+        # -F follows the name: a new file replaces the log when it has its size.
         return ["tail", *(["-F"] if follow else []), "-n", str(lines), str(self._places.log)]
 
     def hints(self) -> list[str]:
         return []
 
     def _printed(self, target: str) -> str:
-        """Return launchd's description of it; empty without one."""
+        """Return launchd's description of the job, or an empty string if there is none."""
         done = _done(["launchctl", "print", target])
         return "" if done.returncode else done.stdout
 
 
 def launchd_state(text: str) -> ManagerState:
-    """Read what `launchctl print` prints: the lines of the outermost block, which have one tab. Blocks within
-    it have a state, too."""
+    """Read what `launchctl print` prints, but only the lines of the outermost block, which have one tab:
+    inner blocks have a `state`, too."""
     lines = (line[1:] for line in text.splitlines() if line.startswith("\t") and not line.startswith("\t\t"))
     shown = dict(line.split(" = ", 1) for line in lines if " = " in line)
     if "state" not in shown:
@@ -213,8 +213,8 @@ def launchd_state(text: str) -> ManagerState:
 
 
 def _memory_bytes(pid: int) -> int | None:
-    """Return what a service's processes hold; None where they are another user's. launchd does not
-    count it, and `ps` leaves out what Metal holds, which is the model."""
+    """Return the memory of a service's processes, or None if another user owns them. launchd does not count
+    it, and `ps` leaves out what Metal holds, which is the model."""
     if sys.platform == "darwin":
         memory = MacMemory()
         footprints = [memory.footprint_bytes(one) for one in tree(pid)]
@@ -225,7 +225,7 @@ def _memory_bytes(pid: int) -> int | None:
 
 
 def manager_of(platform: Platform, name: str, places: Places, *, system: bool) -> Manager:
-    """Raise OperatorError where there is no such manager."""
+    """Return the service manager. Raise OperatorError if it does not run on this machine."""
     match platform:
         case Platform.SYSTEMD:
             if shutil.which("systemctl") is None or not Path("/run/systemd/system").exists():
@@ -241,7 +241,7 @@ def manager_of(platform: Platform, name: str, places: Places, *, system: bool) -
 
 
 def _run(command: Sequence[str], *, seconds: float = _COMMAND_SECONDS, may_fail: bool = False) -> str:
-    """Return its output. Raise OperatorError with its stderr if it failed."""
+    """Run a command and return its output. Raise OperatorError with the end of its stderr if it failed."""
     done = _done(command, seconds)
     if done.returncode and not may_fail:
         raise _failed(command, done)

@@ -1,6 +1,6 @@
-"""A log that keeps its size: for launchd, which only appends, and newsyslog serves no user's agents.
+"""A log of bounded size, for launchd, which only appends to one file; newsyslog serves no user's agents.
 
-The service writes every line itself, so it can begin a new file between two, and loses none.
+The service writes every line itself, so it can begin a new file between two lines, and loses none.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _MODE = 0o600
 
 
 class RotatingLog:
-    """`write` whole lines. The newest file is `path`, older ones `path.1`, `path.2`, ...; none is larger than
-    `most_bytes` and one write."""
+    """A log to which `write` appends whole lines. The newest file is `path`, older ones are `path.1`,
+    `path.2`, ...; none is larger than `most_bytes` or one write."""
 
     def __init__(self, path: Path, most_bytes: int, files: int) -> None:
-        """`files`: at least 1, `path` included. Raise OSError."""
+        """`files` is the number of files to keep, at least 1, including `path`. Raise OSError."""
         self._path = path
         self._most_bytes = most_bytes
         self._files = files
@@ -30,7 +30,7 @@ class RotatingLog:
         self._file = self._open()
 
     def write(self, lines: bytes) -> None:
-        """A full disk loses lines, and ends nothing."""
+        """Append lines. If the disk is full they are lost, but the service goes on."""
         try:
             if self._file.tell() + len(lines) > self._most_bytes and self._file.tell():
                 self._rotate()
@@ -65,11 +65,11 @@ class RotatingLog:
 
 _MOST_LINE_BYTES = 64 * 1024
 _LAST_OUTPUT_SECONDS = 5.0
-"""An engine that outlives the server for a moment holds the pipe open."""
+"""Bound on the wait for the last output: an engine that outlives the server for a moment holds the pipe."""
 
 
 def print_into(log: RotatingLog) -> None:
-    """Write all that this process and its children print to the log, until the process has ended."""
+    """Redirect all that this process and its children print to the log, until the process has ended."""
     read, write = os.pipe()
     _print_to(write)
     os.close(write)
@@ -86,7 +86,7 @@ def print_into(log: RotatingLog) -> None:
 
 
 def open_log(path: Path, most_bytes: int, files: int) -> RotatingLog:
-    """Raise OperatorError."""
+    """Open the log. Raise OperatorError."""
     try:
         return RotatingLog(path, most_bytes, files)
     except OSError as error:
@@ -102,7 +102,7 @@ def _print_to(descriptor: int) -> None:
 
 
 def _pump(read: int, log: RotatingLog) -> None:
-    """Write whole lines, so that a new file begins with one."""
+    """Copy whole lines from the pipe to the log, so that each new file begins with a whole line."""
     left = b""
     with open(read, "rb", buffering=0) as printed:
         while data := printed.read(_MOST_LINE_BYTES):

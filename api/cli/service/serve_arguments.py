@@ -1,4 +1,4 @@
-"""What a service may be given of `serve`'s options, checked before anything is written or started."""
+"""Check a service's arguments before anything is written or started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def known_variables() -> frozenset[str]:
 
 
 def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a new environment file takes over."""
+    """Return the variables that a new environment file takes over."""
     known = known_variables()
     return {
         name: value
@@ -34,8 +34,8 @@ def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSettings:
-    """Return what `serve` would make of them. This process's own variables for `serve` are replaced by
-    `variables`, those of the service. Raise OperatorError, OptionError or click.UsageError."""
+    """Return the settings that `serve` would use. Replace this process's own variables for `serve` by the
+    service's `variables`. Raise OperatorError, OptionError or click.UsageError."""
     if any(one == "--api-key" or one.startswith("--api-key=") for one in arguments):
         raise OperatorError(
             "--api-key would be in the unit, which others can read: set PENSTOCK_API_KEY instead,\n"
@@ -47,7 +47,7 @@ def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSett
         {name: value for name, value in variables.items() if name.startswith(ENVIRONMENT_PREFIX)}
     )
     settings = serve_settings(arguments)
-    # Also the files that options name.
+    # This reads the files that the key options name, too.
     settings.keys()
     return settings
 
@@ -68,8 +68,8 @@ def check_ports(settings: ServeSettings) -> None:
 
 
 def addresses_of(settings: ServeSettings) -> tuple[str, ...]:
-    """Return every address that `serve` would listen on, its metrics' behind: systemd takes no host names.
-    Raise OperatorError."""
+    """Return every IP address and port that `serve` would listen on, those for metrics last: systemd takes no
+    host names. Raise OperatorError."""
     found = []
     for port in (settings.port, settings.metrics_port):
         if port is not None:
@@ -84,7 +84,7 @@ def addresses_of(settings: ServeSettings) -> tuple[str, ...]:
 
 
 def url_of(settings: ServeSettings) -> str:
-    """Return where this machine reaches the server."""
+    """Return the URL at which this machine reaches the server."""
     return f"http://{_with_port(_ANY.get(settings.host, settings.host), settings.port)}"
 
 

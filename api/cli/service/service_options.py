@@ -1,4 +1,4 @@
-"""What a service is made of, and where its files are: both pure, for the texts of units and for `--print`."""
+"""The options of a service, and the places of its files. Nothing here writes or starts anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Platform(StrEnum):
 
     @classmethod
     def of(cls, system: str) -> Platform:
-        """`system`: as `sys.platform` has it."""
+        """Return the platform of a value of `sys.platform`."""
         return cls.LAUNCHD if system == "darwin" else cls.SYSTEMD
 
 
@@ -32,7 +32,7 @@ class Restart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """Raises OperatorError for what no service manager could run."""
+    """The options of a service. Raises OperatorError for those with which no service manager could run it."""
 
     name: str = NAME
     program: tuple[str, ...]
@@ -40,18 +40,18 @@ class ServiceOptions:
     engine: bool = False
     """Whether it is an engine for a server on another machine, and not a server."""
     arguments: tuple[str, ...] = ()
-    """Those of `serve`, or of `engine`, checked already."""
+    """Arguments of `serve`, or of `engine`, already checked."""
     platform: Platform
     system: bool = False
-    """Whether the service is the machine's, from its start on; otherwise it is the user's."""
+    """Whether the machine runs the service from its boot on; otherwise the user does."""
     run_as: str | None = None
-    """The user of a system service."""
+    """The user that a system service runs as; None for a user's own service."""
     memory_max_bytes: int | None = None
-    """Bound on the memory of all processes together."""
+    """Bound on the memory of all processes together, or None for no bound."""
     restart: Restart = Restart.ON_FAILURE
     restart_seconds: int = 5
     addresses: tuple[str, ...] = ()
-    """Those that systemd listens on for it, as `127.0.0.1:8000` or `[::1]:8000`."""
+    """Addresses on which systemd listens for it, such as `127.0.0.1:8000` or `[::1]:8000`."""
     drain_seconds: float = 30.0
     """The drain time of `serve`."""
     log_bytes: int = 10 << 20
@@ -79,33 +79,33 @@ class Places:
     """Where a service's files are."""
 
     unit: Path
-    """systemd's, or launchd's plist."""
+    """systemd's unit, or launchd's property list."""
     socket: Path | None
-    """systemd's unit of the sockets; None under launchd, which starts the server without any."""
+    """systemd's unit of the sockets, or None under launchd, which holds none for the server."""
     folder: Path
-    """Made by `install`."""
+    """The folder of the environment file and the record, made by `install`."""
     log: Path | None
     """The log file, or None if the service manager keeps the log."""
 
     @property
     def environment(self) -> Path:
-        """Keys, and other variables."""
+        """Return the file of keys and other variables."""
         return self.folder / "environment"
 
     @property
     def record(self) -> Path:
-        """Return what `install` was asked for."""
+        """Return the file that records the options given to `install`."""
         return self.folder / "service.json"
 
 
 def check_name(name: str) -> None:
-    """Raise OperatorError: it becomes the name of files and of the unit."""
+    """Raise OperatorError if `name` cannot be the name of files and of the unit."""
     if _NAMES.fullmatch(name) is None:
         raise OperatorError(f"{name!r} is no name of a service: a letter, then letters, digits, - and _")
 
 
 def places_of(name: str, platform: Platform, *, system: bool, environment: Mapping[str, str]) -> Places:
-    """Raise OperatorError for what is no name."""
+    """Return the places of a service's files. Raise OperatorError for an invalid name."""
     check_name(name)
     home = Path(environment.get("HOME") or Path.home())
     match platform:
@@ -126,12 +126,12 @@ def places_of(name: str, platform: Platform, *, system: bool, environment: Mappi
 
 
 def label(name: str) -> str:
-    """launchd's name of the service."""
+    """Return launchd's name of the service."""
     return f"penstock.{name}"
 
 
 def run_command(options: ServiceOptions, places: Places) -> list[str]:
-    """Return what the service manager starts."""
+    """Return the command that the service manager starts."""
     scope = ["--system"] if options.system else []
     log = []
     if places.log is not None:

@@ -29,14 +29,15 @@ class ServiceStatus:
     options: ServiceOptions
     url: str | None
     ready: str
-    """What `/ready` says; empty for an engine, whose server says it."""
+    """The status in the answer of `/ready`; empty for an engine, which has no port."""
     is_ready: bool
 
 
 def described(
     manager: Manager, options: ServiceOptions, url: str | None, *, as_json: bool
 ) -> tuple[str, bool]:
-    """Return the text of `status`, and whether it is ready: an engine, which has no `url`, if it runs."""
+    """Return the text of `status`, and whether the service is ready. An engine, which has no `url`, is ready
+    if it runs."""
     state = manager.state()
     ready, is_ready = ("", state.pid is not None) if url is None else probe(url)
     up = "" if state.pid is None else ps("-p", str(state.pid), "-o", "etime=").strip()
@@ -46,7 +47,7 @@ def described(
 
 
 def probe(url: str) -> tuple[str, bool]:
-    """Ask `/ready`."""
+    """Ask `/ready`. Return its status as text, and whether the server is ready."""
     try:
         answer = httpx.get(f"{url}/ready", timeout=_PROBE_SECONDS, trust_env=False)
         return str(answer.json().get("status", answer.status_code)), answer.status_code == 200
@@ -71,8 +72,8 @@ def lines(found: ServiceStatus) -> list[str]:
 
 
 def wait_started(manager: Manager, before: int | None, url: str | None, seconds: float) -> None:
-    """Wait until another process than `before` is ready, or runs, where there is no `url`. Raise
-    OperatorError if it ended, or is late."""
+    """Wait until a process other than `before` is ready or, if there is no `url`, runs. Raise OperatorError
+    if it ended, or is not ready after `seconds`."""
     deadline = time.monotonic() + seconds
     look = "look at penstock service logs; penstock service uninstall removes it"
     while time.monotonic() < deadline:
@@ -88,7 +89,7 @@ def wait_started(manager: Manager, before: int | None, url: str | None, seconds:
 
 
 def _last_words(manager: Manager) -> str:
-    """Return the error of an end in the log, as ` (penstock: ...)`."""
+    """Return the last error of `serve` in the log as ` (penstock: ...)`, or an empty string."""
     try:
         command = manager.log_command(20, follow=False)
         log = subprocess.run(

@@ -10,7 +10,7 @@ from typing import Any
 from api.cli.service.service_options import Places, Restart, ServiceOptions, label, run_command
 
 _STOP_MARGIN_SECONDS = 15
-"""Beyond the drain, until systemd or launchd kills what is left."""
+"""Time after the drain until systemd or launchd kills what is left."""
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$", "\t": "\\t"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,+@")
 
@@ -26,23 +26,23 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
         *([] if options.engine else [f"Requires={options.name}.socket", f"After={options.name}.socket"]),
         # A user's systemd has no such unit.
         *(["Wants=network-online.target", "After=network-online.target"] if options.system else []),
-        # A model that cannot be loaded is not loaded without end. An engine is its server's to refuse.
+        # Do not retry a model that cannot be loaded without end. An engine retries until its server is there.
         f"StartLimitIntervalSec={0 if options.engine else 600}",
         "StartLimitBurst=5",
         "",
         "[Service]",
-        # An engine is there when it has joined, which its server says.
+        # An engine does not notify systemd: its server says when it has joined.
         *(["Type=exec"] if options.engine else ["Type=notify", "NotifyAccess=main"]),
         f"ExecStart={_command(run_command(options, places))}",
         f"Restart={options.restart}",
         f"RestartSec={options.restart_seconds}",
-        # A refused option is refused again.
+        # A refused option would be refused again.
         "RestartPreventExitStatus=2",
         # Loading a model, or fetching it first, has its own limit: --ready-seconds.
         "TimeoutStartSec=infinity",
         f"TimeoutStopSec={int(options.drain_seconds) + _STOP_MARGIN_SECONDS}",
         *([] if options.engine else ["WatchdogSec=120"]),
-        # The drain's signal goes to the main process, SIGKILL in the end to every one.
+        # SIGTERM, for the drain, goes to the main process only; the SIGKILL in the end goes to all.
         "KillMode=mixed",
         "UMask=0077",
         "NoNewPrivileges=yes",
@@ -52,7 +52,7 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
     if options.run_as is not None:
         lines.append(f"User={options.run_as}")
     if options.memory_max_bytes is not None:
-        # Slower before the end comes.
+        # Above MemoryHigh systemd slows the service down before MemoryMax ends it.
         lines += [
             f"MemoryHigh={options.memory_max_bytes * 95 // 100}",
             f"MemoryMax={options.memory_max_bytes}",
@@ -63,8 +63,8 @@ def unit_text(options: ServiceOptions, places: Places) -> str:
 
 
 def socket_text(options: ServiceOptions) -> str:
-    """Return the unit of the sockets. systemd keeps them open: what comes while no process serves waits in
-    their backlog."""
+    """Return the unit of the sockets. systemd keeps them open, so connections that come while no process
+    serves wait in their backlog."""
     lines = [
         "# Written by penstock service install, which writes it anew",
         "[Unit]",
@@ -72,10 +72,10 @@ def socket_text(options: ServiceOptions) -> str:
         "",
         "[Socket]",
         *(f"ListenStream={address}" for address in options.addresses),
-        # Each address is given by itself, as the server would listen.
+        # IPv4 and IPv6 addresses are listed separately, as the server would listen on them.
         "BindIPv6Only=ipv6-only",
         "Backlog=4096",
-        # At boot, before the machine has its address.
+        # At boot the sockets open before the machine has its address.
         *(["FreeBind=yes"] if options.system else []),
         "",
         "[Install]",
@@ -89,14 +89,14 @@ def _command(words: Sequence[str]) -> str:
 
 
 def quoted(word: str) -> str:
-    """Return a word as systemd reads it back: no specifier (%), no variable ($), no split."""
+    """Quote a word so that systemd reads it unchanged: no specifier (%), no variable ($), no split."""
     if word and _PLAIN.issuperset(word):
         return word
     return '"' + "".join(_ESCAPES.get(letter, letter) for letter in word) + '"'
 
 
 def plist(options: ServiceOptions, places: Places) -> bytes:
-    """Return the file. It has no key: the process reads them from the environment file."""
+    """Return the property list. It has no key: the process reads them from the environment file."""
     entries: dict[str, Any] = {
         "Label": label(options.name),
         "ProgramArguments": run_command(options, places),
@@ -121,6 +121,6 @@ def plist(options: ServiceOptions, places: Places) -> bytes:
     if options.run_as is not None:
         entries["UserName"] = options.run_as
     if places.log is not None:
-        # Only for what comes before the service opens its log, or instead of it.
+        # Only for errors before the service opens its log, or when it cannot.
         entries["StandardErrorPath"] = str(places.log.with_suffix(".crash.log"))
     return plistlib.dumps(entries, sort_keys=False)

@@ -54,7 +54,7 @@ def _print_once(following: Following) -> None:
 
 
 async def _show(following: Following) -> int | None:
-    """Draw until `q`, and return None, or until a signal as of Ctrl-C, and return its number."""
+    """Draw until the key `q` or a signal such as Ctrl-C's. Return the signal's number, or None."""
     console = Console()
     ended_by: int | None = None
     with (

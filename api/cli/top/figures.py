@@ -1,4 +1,4 @@
-"""What changes between snapshots: rates and percentiles of the last seconds, as the live page has them."""
+"""Rates and percentiles of the last seconds, computed from snapshots as the live page does."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SHORTEST_SECONDS = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a window; None where nothing was observed."""
+    """Figures of a window. One is None if nothing was observed for it."""
 
     output_rate: float | None
-    """Tokens a second, as the others."""
+    """Generated tokens a second; the two rates below are in tokens a second, too."""
     prefill_rate: float | None
     cached_rate: float | None
     cached_share: float | None
@@ -41,7 +41,7 @@ class Window:
         self._rates: deque[float] = deque(maxlen=_POINTS)
 
     def add(self, now: Snapshot) -> None:
-        """Forget the others where they cannot be compared with it."""
+        """Add a snapshot. Forget the earlier ones if it is of another model or another run of the server."""
         if self._snapshots:
             last = self._snapshots[-1]
             if (
@@ -58,7 +58,7 @@ class Window:
             self._snapshots.popleft()
 
     def figures(self) -> Figures:
-        """Raise IndexError without a snapshot."""
+        """Return the figures of the window. Raise IndexError if there is no snapshot."""
         then, now = self._snapshots[0], self._snapshots[-1]
         span = now.time - then.time
 
@@ -95,8 +95,8 @@ def _median_and_95th(then: Buckets, now: Buckets) -> tuple[float, float] | None:
 
 
 def quantile(then: Buckets, now: Buckets, share: float) -> float | None:
-    """Return the value below which `share` of what was observed between the two lies, linear within a bucket;
-    None if nothing was. What is beyond the last edge counts as that edge."""
+    """Return the value below which `share` of the observations between the two lie, linear within a bucket,
+    or None if there are none. A value beyond the last finite edge counts as that edge."""
     new = [after - before for (_, before), (_, after) in zip(then, now, strict=False)]
     if len(then) != len(now) or not new or new[-1] <= 0:
         return None

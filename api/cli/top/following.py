@@ -1,4 +1,4 @@
-"""Follow a server's `/live`, and follow it again when it is back."""
+"""Follow the stream of a server's `/live`, and connect again after it was lost."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """A snapshot comes twice a second."""
 RETRY_SECONDS = 2.0
 _ONCE_SECONDS = 1.5
-"""Snapshots that far apart make a rate."""
+"""Snapshots must be this far apart to give a rate."""
 
 
 class Lost(Exception):
-    """The stream is over: a line that says why."""
+    """The stream has ended. The message is one line that says why."""
 
 
 class Following:
-    """`view` is what is known now."""
+    """Follows one server; `view` is its latest state."""
 
     def __init__(
         self, where: Address, model: str | None, transport: httpx.AsyncBaseTransport | None = None
@@ -42,7 +42,7 @@ class Following:
         """Set when there is something new to show; the reader makes the next one."""
 
     def show_next_model(self) -> None:
-        """Go on with the model behind the one that is shown, if there are several."""
+        """Show the model after the one that is shown, if there are several."""
         names = [] if self.view.snapshot is None else [one.model for one in self.view.snapshot.models]
         if len(names) > 1 and self.view.snapshot is not None:
             shown = self.view.snapshot.model
@@ -68,8 +68,8 @@ class Following:
             await trio.sleep(RETRY_SECONDS)
 
     async def once(self) -> View:
-        """Return what there is to see after a moment. Raise Lost."""
-        # Cancelled, not left: so every generator below ends where it waits.
+        """Return the view once the snapshots are far enough apart for rates. Raise Lost."""
+        # Cancelled, not left by `break`: so each generator below ends where it waits.
         with trio.CancelScope() as enough:
             try:
                 await self._until(enough)
@@ -91,7 +91,7 @@ class Following:
     def _take(self, event: Snapshot | Cache) -> None:
         if isinstance(event, Snapshot):
             self._window.add(event)
-            # What was shown last may be another model's, or of the server's last run.
+            # The cache that was shown may be of another model, or of the server's previous run.
             before, cache = self.view.snapshot, self.view.cache
             if self.view.trouble or (before is not None and before.model != event.model):
                 cache = None

@@ -1,4 +1,4 @@
-"""One frame of `penstock top`, which fits the terminal. No I/O is here."""
+"""Make one frame of `penstock top` that fits the terminal, without I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from api.cli.top.snapshots import Cache, Engine, Model, Request, Snapshot, Tenan
 
 _T = TypeVar("_T")
 _STALL_SECONDS = 10.0
-"""Time without a step, while there is work, that the screen reports."""
+"""Time without a step, while there is work, from which on the screen reports it."""
 _MOST_ROWS = 200
 """Rows of a frame without a height."""
 _MOST_CHARACTERS = 400
@@ -43,7 +43,7 @@ class _Column(Generic[_T]):
     heading: str
     cell: Callable[[_T], str]
     columns: int = 0
-    """Its width; 0: what is left."""
+    """The width of the column; 0 means all that the others leave."""
     needs_columns: int = 0
     """The width of the terminal below which the column is left out."""
     is_number: bool = True
@@ -163,7 +163,7 @@ def _bar(name: str, parts: Sequence[float], whole: float, text: str, width: int)
         left = _BAR_COLUMNS
         for part, style in zip(parts, ("green", "blue"), strict=False):
             columns = min(left, round(_BAR_COLUMNS * part / whole)) if whole > 0 else 0
-            # What is there at all is seen.
+            # A part above 0 gets at least one column.
             columns = min(left, max(columns, 1)) if part > 0 else 0
             line.append("█" * columns, style)
             left -= columns

@@ -1,7 +1,7 @@
-"""What `/live` sends, as far as `penstock top` shows it.
+"""The part of `/live`'s events that `penstock top` shows.
 
-Fields that are unknown are skipped, and those that a server leaves out have a default, so that client and
-server may be of different versions.
+Unknown fields are skipped, and those that a server leaves out have a default, so that client and server may
+be of different versions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 _Name = str | None
 Buckets = list[tuple[str, float]]
-"""Upper edge, and how many observations up to it since the server started."""
+"""Pairs of an upper edge and the number of observations up to it since the server started."""
 
 
 class Engines(Struct, frozen=True):
@@ -116,15 +116,15 @@ class Cache(Struct, frozen=True):
 
 
 class NotALiveStream(Exception):
-    """Events that are not those of Penstock's `/live`."""
+    """The stream's events are not those of Penstock's `/live`."""
 
 
 _MOST_EVENT_BYTES = 64 << 20
 
 
 class LiveEvents:
-    """Reads snapshots and cache reports from pieces of the stream's body, cut anywhere; other events are
-    skipped. Raises NotALiveStream."""
+    """Reads snapshots and cache reports from pieces of the stream's body, which may be cut anywhere, and
+    skips other events. Raises NotALiveStream."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
