@@ -24,7 +24,7 @@ serve: $(VENV)/serve-$(BACKEND)
 monitor:
 	@TARGET="$(TARGET)" grafana/monitor
 
-# Engines die 20 times under 200 requests, and every answer is compared; make chaos ARGS="--deaths 100 --requests 1000".
+# Engines die 24 times under 200 requests, and every answer is compared; make chaos ARGS="--deaths 100 --requests 1000".
 chaos: $(VENV)/test
 	$(VENV)/bin/penstock bench chaos $(ARGS)
 

@@ -1,6 +1,6 @@
 """Markers on schema fields that the server knows but does not support, with reasons.
 
-What is in no schema at all is ignored and named (`unknown_fields.py`). `api/README.md` has the table of all
+What is in no schema at all is ignored and named (`unknown_fields.py`). `api/FIELDS.md` has the table of all
 fields, and a test compares it with these marks.
 """
 

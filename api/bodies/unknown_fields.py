@@ -1,6 +1,6 @@
 """The fields of a body that no schema knows: ignored, and named to the client, in the log and in the metrics.
 
-While an `UnknownFields` is noting, a schema (`Body` in `openai/messages.py`) drops what it does not know;
+While an `UnknownFields` is noting, a schema (`Body` in `body.py`) drops what it does not know;
 else it is refused. Only a body that has such fields costs anything: one walk of it at most, and 17 names.
 """
 

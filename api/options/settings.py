@@ -2,7 +2,7 @@
 and the only place that names them.
 
 `options.py` makes the command line, the environment (`--max-slots`, `PENSTOCK_MAX_SLOTS`) and the table in
-`README.md` from these fields, so that they always agree.
+`api/OPTIONS.md` from these fields, so that they always agree.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Traits:
     wide_weights: bool = False
     """16-bit and packed weights have no fast path, so `--weights-dtype auto` is float32."""
     multiplies_packed: bool = False
-    """Products with packed keys and values need no unpacking. Elsewhere they are unpacked by pieces."""
+    """Products with packed keys and values need no unpacking. Elsewhere those of many queries do."""
     most_score_bytes: int = 1 << 30
     """Bound on the memory for the scores of one attention product and what is computed from them, where the
     memory limit allows as much: longer chunks over longer runs are computed in pieces."""

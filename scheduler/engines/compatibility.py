@@ -47,7 +47,7 @@ def _shown(value: str | int) -> str:
 
 
 class Compatibility:
-    """All engines must match the first one's model, weights dtype and vocabulary for as long as the pool
+    """All engines must match the first one in what `refusal` compares for as long as the pool
     lives: every answer so far, and every prompt that waits, was made for that model."""
 
     def __init__(self) -> None:
