@@ -27,7 +27,7 @@ from scheduler.shared.messages import Ready
 COMPARED_STEPS = 64
 """Ranks that differ emit tokens of nothing until they are compared."""
 _NOTHING = StepPlan()
-_COMPUTED = ("emit_pending", "chunks", "decode", "end", "evict", "predicted_seconds")
+_COMPUTED = ("emit_pending", "chunks", "decode", "drafts", "foresee", "end", "evict", "predicted_seconds")
 """Fields of a plan that wait until all ranks have refused the same sequences."""
 
 

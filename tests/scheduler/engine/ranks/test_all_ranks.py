@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.budget.changes import BudgetChange, Evict
+from scheduler.engine.drafts.speculation import Draft
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
@@ -99,6 +100,18 @@ def test_drafts_are_sent_to_every_rank() -> None:
     )
     with pytest.raises(RanksDisagree):
         journal.finish()
+
+
+def test_drafts_beside_an_admission_are_verified() -> None:
+    """They belong to the part of the plan that decodes, and so does what grammars force next."""
+    ranks = Ranks(_scripted, compared_steps=1)
+    first, second = (Sequence.of(request(number, [1, number], 9)) for number in (1, 2))
+    ranks.together.execute(StepPlan(admit=(Admit(first),), decode=(1,)))
+    draft = Draft(1, tuple(_answer([1, 1], 9)[1:3]), "prediction")
+    ranks.together.execute(StepPlan(admit=(Admit(second),), decode=(1, 2), drafts=(draft,), foresee=True))
+    admitted, computed = [one for one in ranks.followers.sent if isinstance(one, StepPlan)][-2:]
+    assert (admitted.drafts, admitted.foresee) == ((), False)
+    assert (computed.drafts, computed.foresee) == ((draft,), True)
 
 
 def test_what_is_refused_at_admission_is_refused_everywhere() -> None:
