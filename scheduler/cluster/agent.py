@@ -196,7 +196,8 @@ class RayNodes:
 
 
 def _actor(server_address: ServerAddress, node: Node, unit: int) -> str:
-    """Return the actor's name. A server with another token, such as the next one, has actors of its own."""
+    """Return the actor's name. A server with another token has actors of its own, as the next one does unless
+    a file keeps the token."""
     server = hashlib.sha256(server_address.token.encode()).hexdigest()[:12]
     return f"penstock-engine-{server}-{node.id}-{unit}"
 

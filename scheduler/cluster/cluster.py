@@ -108,7 +108,7 @@ class RayCluster:
 
     async def _talk(self, stream: trio.abc.Stream) -> bool:
         """Speak with the agent until it is gone, breaks the protocol or is silent. Return False also for a
-        silent one: it hangs in Ray, whose stacks show nothing."""
+        silent one: no stacks are asked of an agent that hangs in Ray."""
         assert self._server_address is not None
         channel = FrameChannel(stream, server_inbound())
         channel.send_nowait(self._server_address)
