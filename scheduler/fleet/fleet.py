@@ -36,7 +36,7 @@ class FleetMemory:
         return 0
 
     def reserve(self, model: str) -> None:
-        """Let the others give back what a model needs that is to be loaded."""
+        """Let the others give back what this model needs, which is to be loaded."""
 
     def may_load(self, model: str) -> bool:
         """Return whether the others have given it back."""
