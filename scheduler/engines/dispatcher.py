@@ -98,9 +98,9 @@ class Dispatcher:
                 engine.quarantined = engine.quarantined and engine.has_suspect
 
     def _taker(self, record: StreamRecord) -> Engine | None:
-        """Return the engine that resumes a suspect now, or None: the one that died with it, another one in
-        quarantine, or, if it roams, one of the others, unless that is the last: a poisonous request must
-        leave one that serves."""
+        """Return the engine that resumes a suspect now, if there is one: that which died with it, another one
+        in quarantine, or, if it roams, any but the last of the others, as a poisonous request must leave one
+        that serves."""
         may = [one for one in self._engines.values() if one.quarantined and not one.hopeless]
         others = [one for one in self._engines.values() if one.ready and one.credits and not one.quarantined]
         others.sort(key=lambda one: one.requests)

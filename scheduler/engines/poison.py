@@ -14,9 +14,9 @@ that are in quarantine already. After a death for lack of memory or of the devic
 same engine's next process tries it again, within lowered bounds. A death because the device timed out is
 blamed on no request while the next engine can have smaller prefill chunks: those on board keep their
 suspicion, and the death does not count. A signal from outside is blamed on none either, nor is GPU work that
-macOS ended for another process's fault: both take the suspicion back. Both are bounded for one request:
-chunks climb back, its prompt may be one that no chunk size gets through, and a system may kill for lack of
-memory without saying so.
+macOS ended for another process's fault: both take the suspicion back. All of this holds only a bounded number
+of times for one request: chunks climb back, its prompt may be one that no chunk size gets through, and a
+system may kill for lack of memory without saying so.
 """
 
 from __future__ import annotations
