@@ -97,8 +97,8 @@ class Inspections:
 
     async def inspect(self, clear: bool, top: int, head_tokens: int, unpin: str = "") -> Inspection:
         """Return the engine's contents: after an eviction with `clear`, after the release of a pin with
-        `unpin`, else from an inspection that was asked for at most a second ago. Raise Unavailable if no
-        reply arrives."""
+        `unpin`, else from an inspection that is at most a second old or still pending. Raise Unavailable if
+        no reply arrives."""
         if clear or unpin:
             self._shared = None
             return await self._wait(self._send(Inspect(0, clear, top, head_tokens, unpin)))
