@@ -1,8 +1,8 @@
 """The agent: `python -m scheduler.cluster.agent --fd N --ray ADDRESS`. The only process that imports Ray.
 
-Ray puts threads and signal handlers into a process that imports it, and ends a driver when its head is
-gone: so it may have this process, which nothing hangs on. It knows no engine: it reports which nodes
-there are, and keeps an actor on each of their places. The server starts it again when it ends.
+Ray puts threads and signal handlers into a process that imports it, and ends a driver when its head is gone:
+so it gets a process of its own, on which nothing depends. The agent knows no engine: it reports which nodes
+there are, and keeps an actor on each of their places. The server starts the agent again when it ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _POLL_SECONDS = 1.0
 _SIGN_OF_LIFE_SECONDS = 5.0
 _CONNECT_SECONDS = 45.0
 _ANSWER_SECONDS = 10.0
-"""A question that Ray has not answered by then is not going to be: its head is gone."""
+"""Bound on a call to Ray: if there is no answer by then, its head is gone and none will come."""
 _NO_TOKENS = (
     "Ray must check tokens, or anybody who reaches its port runs code on every machine: on one machine run"
     " `ray get-auth-token --generate`, copy ~/.ray/auth_token to all, and set RAY_AUTH_MODE=token for `ray"
@@ -52,7 +52,7 @@ except AuthenticationError:
     sys.exit(0)
 sys.exit(77)
 """
-"""Asks the head without a token. Exits with 77 if that is answered."""
+"""A program that asks the head without a token, and exits with 77 if the head answers."""
 _ANSWERED = 77
 
 
@@ -68,14 +68,14 @@ class ServerLink:
         self._reader = agent_inbound()
 
     def server_address(self) -> ServerAddress:
-        """Return its first message. Ends the process if the server is gone."""
+        """Return the server's first message. End this process if the server is gone."""
         while data := self._link.recv(1 << 16):
             for message in self._reader.feed(data):
                 return message
         os._exit(0)
 
     def send(self, message: FromAgent) -> None:
-        """Send whole messages, from any thread. Ends the process if the server is gone."""
+        """Send a message, from any thread. End this process if the server is gone."""
         try:
             self._link.sendall(encode(message))
         except OSError:
@@ -87,7 +87,7 @@ class ServerLink:
 
 
 class Deadline:
-    """Ends the process when Ray does not answer: its calls cannot be interrupted."""
+    """Ends this process when Ray does not answer in time: a call to Ray cannot be interrupted."""
 
     def __init__(self, server: ServerLink) -> None:
         self._server = server
@@ -114,13 +114,13 @@ class Deadline:
 
 
 def end(server: ServerLink, reason: str) -> NoReturn:
-    """Say why, and end at once: Ray's own way out may take a minute when its head is gone."""
+    """Send the server the reason, and end at once: Ray's own exit may take a minute when its head is gone."""
     server.send(AgentRefused(reason))
     os._exit(1)
 
 
 class RayNodes:
-    """Connected to Ray once it is made."""
+    """A connection to Ray, made at once: it lists the nodes, and starts the actors on them."""
 
     def __init__(self, address: str) -> None:
         """Raise AgentUnusable."""
@@ -147,7 +147,7 @@ class RayNodes:
         self.address: str = self._ray.util.get_node_ip_address()
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the living ones that have places for engines."""
+        """Return the living nodes that have places for engines."""
         return tuple(
             Node(
                 id=node["NodeID"],
@@ -161,8 +161,8 @@ class RayNodes:
         )
 
     def keep_engines(self, nodes: Sequence[Node], server_address: ServerAddress) -> None:
-        """Let an actor be on each place of these nodes. One that Ray cannot start yet, as another job has the
-        resource, stays in its queue."""
+        """Start an actor on each place of these nodes that has none. An actor that Ray cannot start yet,
+        because another job has the resource, stays in Ray's queue."""
         wanted = {
             _actor(server_address, node, unit): (node, unit) for node in nodes for unit in range(node.places)
         }
@@ -176,7 +176,8 @@ class RayNodes:
             self._ray.remote(EngineActor)
             .options(
                 name=name,
-                # It stays when this process has ended, and comes back when its own has.
+                # The actor outlives this process, and Ray starts it again when the actor's own process has
+                # ended.
                 lifetime="detached",
                 max_restarts=-1,
                 num_cpus=0,
@@ -195,14 +196,15 @@ class RayNodes:
 
 
 def _actor(server_address: ServerAddress, node: Node, unit: int) -> str:
-    """Return the actor's name. Another server, and the next one, have others: each has a token of its own."""
+    """Return the actor's name. A server with another token has actors of its own, as the next one does unless
+    a file keeps the token."""
     server = hashlib.sha256(server_address.token.encode()).hexdigest()[:12]
     return f"penstock-engine-{server}-{node.id}-{unit}"
 
 
 def check_reachable(address: str) -> None:
-    """Check the port first: Ray tries for a minute, a connection to a closed port fails at once. Raise
-    AgentUnusable."""
+    """Raise AgentUnusable if nothing accepts connections at this address. Ray would try for a minute; a
+    connection to a closed port fails at once."""
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdecimal()):
         return
@@ -214,7 +216,8 @@ def check_reachable(address: str) -> None:
 
 
 def _answers_without_token(head: str) -> bool:
-    """Asked by a process of its own: the mode of this one is set when Ray is imported."""
+    """Return whether the head answers a process without a token: another one than this, whose mode was set
+    when it imported Ray."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
     done = subprocess.run(
         [sys.executable, "-c", _PROBE, head],
@@ -229,7 +232,7 @@ def _answers_without_token(head: str) -> bool:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the last line: Ray's own errors end with the one that they are about."""
+    """Return the last line of the error: Ray's errors end with the line that names the cause."""
     return next(reversed(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -259,7 +262,7 @@ def _report(
 
 
 def run(link: socket.socket, address: str) -> None:
-    """Return when the server is gone."""
+    """Run the agent. Return when the server is gone."""
     server = ServerLink(link)
     server_address = server.server_address()
     if (refusal := token_refusal(os.environ)) is not None:
@@ -281,7 +284,7 @@ def main() -> NoReturn:
     parser.add_argument("--ray", required=True)
     options = parser.parse_args()
     run(socket.socket(fileno=options.fd), options.ray)
-    # The server is gone, and nobody waits for Ray's goodbye.
+    # The server is gone, and nobody waits for Ray to disconnect.
     os._exit(0)
 
 

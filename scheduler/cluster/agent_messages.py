@@ -1,4 +1,4 @@
-"""What the server and its agent send each other. Frames as on an engine's link (`shared/framing.py`)."""
+"""What the server and its agent send each other, in the frames of an engine's link (`shared/framing.py`)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Node(WireStruct, frozen=True):
     """A machine of the cluster that has places for engines."""
 
     id: str
-    """Ray's, another one each time the node joins."""
+    """Ray's id of the node: a new one each time it joins."""
     host: str
     """The machine's name."""
     name: str
-    """What the operator calls the node; Ray takes its address if he does not."""
+    """The operator's name for the node; if there is none, Ray takes its address."""
     address: str
     places: int
-    """How much of the resource `mlx` it offers: an engine for each unit."""
+    """Units of the resource `mlx` that it offers. Each unit gets one engine."""
 
     @property
     def machine(self) -> str:
-        """Return the name by which its engines join, the same when the node joins again: the operator's, if
-        there is one."""
+        """Return the name by which its engines join: the operator's name for the node, or else the machine's.
+        It stays the same when the node joins again."""
         return self.host if self.name == self.address else self.name
 
     def place(self, unit: int) -> str:
@@ -38,12 +38,12 @@ class ServerAddress(WireStruct, frozen=True, tag="place"):
     """The first message to the agent: keep an engine that joins this server on each place of each node."""
 
     addresses: tuple[str, ...]
-    """The server's addresses in the order in which to try them; if empty, the one that Ray has of its
-    machine."""
+    """The server's addresses in the order in which to try them; if empty, engines dial the address that Ray
+    has of the agent's machine."""
     port: int
     token: str
     blas: str
-    """`--blas` of those machines, on a plain Linux CPU."""
+    """The value of `--blas` for engines on those machines; it has an effect on a plain Linux CPU."""
 
     def __repr__(self) -> str:
         return f"ServerAddress(addresses={self.addresses!r}, port={self.port})"
@@ -54,7 +54,7 @@ class Nodes(WireStruct, frozen=True, tag="nodes"):
     something has changed, and every few seconds as a sign of life."""
 
     address: str
-    """This machine's, as the others know it."""
+    """The address of the agent's machine, as the other nodes know it."""
     nodes: tuple[Node, ...]
 
 

@@ -1,8 +1,8 @@
 """The machines of a Ray cluster as the server sees them, and the agent that speaks with Ray.
 
-Ray has the list of machines, and keeps on each unit of their resource `mlx` the command that joins this
-server. An engine that runs needs neither Ray nor the agent: when they are gone, only new machines get
-none.
+Ray knows the machines, and runs an actor on each unit of their resource `mlx`, which keeps an engine of this
+server alive. An engine that runs needs neither Ray nor the agent. Without the agent, machines that are added
+get no engine; without Ray, an engine that ends is not started again either.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ _log = structlog.get_logger("cluster")
 BACKOFF_FIRST_SECONDS = 1.0
 BACKOFF_LIMIT_SECONDS = 15.0
 SILENCE_SECONDS = 60.0
-"""An agent that connects to Ray, or has been connected, gives a sign of life or a reason before this."""
+"""An agent sends a sign of life or its reason to end within this time, also while it connects to Ray; one
+that does not hangs, and is ended."""
 _STOP_SECONDS = 2.0
-"""Time from end of file to SIGKILL: the agent holds nothing."""
+"""Time from end of file to SIGKILL: the agent has nothing to clean up."""
 
 
 class ClusterState(StrEnum):
     CONNECTING = "connecting"
-    """The agent has not sent anything yet."""
+    """The first agent has not reported the nodes yet."""
     CONNECTED = "connected"
     LOST = "lost"
-    """The agent or Ray is gone. Engines continue; machines that come get none."""
+    """The agent or Ray is gone. Engines that run continue; machines that are added get none."""
 
 
 def agent_process(environment: Mapping[str, str], ray_address: str) -> ChildProcess:
-    """Return `python -m scheduler.cluster.agent`."""
-    # Ray reports nothing to its makers, and on a Mac joins a cluster at all.
+    """Return the child process that runs `python -m scheduler.cluster.agent`."""
+    # By default Ray sends usage statistics to its makers, and on a Mac refuses to join a cluster.
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
-    # Its own log lines are for debugging; the last one may say why the agent ended.
+    # The agent's stderr is logged for debugging; its last line may say why the agent ended.
     return ChildProcess(
         "agent",
         "scheduler.cluster.agent",
@@ -64,27 +65,26 @@ def agent_process(environment: Mapping[str, str], ray_address: str) -> ChildProc
 
 
 class RayCluster:
-    """`run` must be running."""
+    """The nodes of a Ray cluster, as an agent reports them. `run` must be running."""
 
     def __init__(self, run_agent: Callable[[Talk], Awaitable[Exit]], metrics: Metrics) -> None:
-        """`run_agent`: as `ChildProcess.run`."""
+        """`run_agent` runs one agent process and returns how it ended, as `ChildProcess.run` does."""
         self._run_agent = run_agent
         self._metrics = metrics
         self._telemetry = Containment(metrics)
         self.state = ClusterState.CONNECTING
         self.reason: str | None = None
-        """Why it is lost."""
+        """Why the cluster is lost, or None if it is not."""
         self.restarts = 0
         self.address: str | None = None
-        """This machine's, as Ray has it."""
+        """This machine's address, as Ray has it; None before the first report."""
         self.nodes: dict[str, Node] = {}
         self._refusal = ""
-        """Why the agent cannot work, as it reported."""
+        """Why the agent cannot work, as it reported or as this server found; empty if neither did."""
         self._server_address: ServerAddress | None = None
 
     async def run(self, server_address: ServerAddress) -> None:
-        """Never returns by itself; cancel it to end the agent. `server_address`: where engines join this
-        server."""
+        """Keep an agent running until cancelled. `server_address`: where engines join this server."""
         self._server_address = server_address
         backoff = Backoff(BACKOFF_FIRST_SECONDS, BACKOFF_LIMIT_SECONDS)
         while True:
@@ -107,7 +107,8 @@ class RayCluster:
         self._telemetry.sample(self._metrics.agent_restarts.inc)
 
     async def _talk(self, stream: trio.abc.Stream) -> bool:
-        """Return when the agent is gone or hangs. Ray has no stacks to show."""
+        """Speak with the agent until it is gone, breaks the protocol or is silent. Return False also for a
+        silent one: no stacks are asked of an agent that hangs in Ray."""
         assert self._server_address is not None
         channel = FrameChannel(stream, server_inbound())
         channel.send_nowait(self._server_address)

@@ -19,24 +19,25 @@ from scheduler.processes.backoff import Backoff
 from scheduler.shared.own_path import with_own_path
 
 DEVICE_VARIABLE = "PENSTOCK_DEVICE"
-"""What a node's own environment calls its device; by default its unit's number."""
+"""The variable of a node's environment that names its device; without it the unit's number is the name."""
 GIVE_UP_SECONDS = 60.0
-"""A server that cannot be reached for this long is gone. The next one has another token."""
+"""An engine that cannot reach the server for this long gives up: the server is gone, and the next one starts
+actors of its own."""
 _PAUSE_FIRST_SECONDS = 1.0
 _PAUSE_LIMIT_SECONDS = 15.0
 _STABLE_SECONDS = 60.0
 _DETACH = "import os, subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True); os._exit(0)"
-"""Starts a command whose parent has ended at once: what ends the actor, or its children, does not reach
-it."""
+"""A program that starts a command in another session and ends at once: what ends the actor or its children
+then does not reach the command."""
 
 
 class EngineActor:
-    """Made by Ray, which makes it again where its process has died."""
+    """An actor on one unit of a node. Ray makes it, and makes it again when its process has died."""
 
     def __init__(
         self, addresses: Sequence[str], port: int, token: str, blas: str, machine: str, unit: int | None
     ) -> None:
-        """`unit`: the number among several actors on this node, or None if there is one."""
+        """`unit`: this actor's number if the node has several, or None if it has one."""
         environment = engine_environment(os.environ)
         device = environment.pop(DEVICE_VARIABLE, str(unit or 0))
         name = machine if not unit else f"{machine}:{unit}"
@@ -54,7 +55,7 @@ class EngineActor:
             started_at = time.monotonic()
             last_words = self._engine()
             if last_words.startswith((GAVE_UP, REFUSED)):
-                # There is nothing to come back to, and the resource is wanted.
+                # Another attempt would end alike, and another server's actor may wait for the resource.
                 self._leave()
             if time.monotonic() - started_at > _STABLE_SECONDS:
                 backoff.lasted()
@@ -62,9 +63,8 @@ class EngineActor:
             backoff.waited()
 
     def _engine(self) -> str:
-        """Start an engine, and return its last words when it has ended. It holds the other end of the pipe
-        for as long as it lives. It asks for no process id: an orphan cannot be waited for, and ids are
-        reused."""
+        """Start an engine, and return its last line of output when it has ended. It has ended when its pipe
+        is closed. Its process id would not show that: an orphan cannot be waited for, and ids are reused."""
         starter = subprocess.Popen(
             [sys.executable, "-c", _DETACH, *self._command],
             env=self._environment,
@@ -88,8 +88,8 @@ class EngineActor:
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the worker's environment without what Ray has put into it for itself: an actor without CPUs
-    and GPUs gets one thread and no card."""
+    """Return the worker's environment without the variables that Ray has set: they give one thread and no
+    card to an actor that reserves no CPU and no GPU."""
     kept = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
     kept.pop("OMP_NUM_THREADS", None)
     if not kept.get("CUDA_VISIBLE_DEVICES"):

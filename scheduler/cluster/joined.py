@@ -1,7 +1,7 @@
 """Engines that dial this server: a member of the pool for each machine that has joined.
 
-A machine's engine is one thing over all its connections: when its link ends, its requests continue at others,
-and it returns when the machine dials again.
+A machine has the same engine in the pool over all its connections: when its link ends, its requests continue
+on other engines, and when the machine dials again it is loaded again.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ _CLOSE_SECONDS = 1.0
 
 
 class JoinedLauncher:
-    """An EngineLauncher that starts nothing: each run is one connection of the machine, or of the
-    machines of all ranks, that has dialed. The connection's end is the engine's, here and there."""
+    """An EngineLauncher that starts nothing: each run uses a connection of the machine that has dialed, or
+    one of each rank's machine. The connection's end ends the engine, on both machines."""
 
     def __init__(self, group: RankGroup | None = None) -> None:
-        """`group`: of an engine whose ranks are on several machines, as its Load has it."""
+        """`group`: the ranks of an engine on several machines, as its Load has them; None if the engine is on
+        one."""
         self._group = group
         self._ranks = 1 if group is None else group.ranks
         self._dialed: dict[int, Dialed] = {}
@@ -69,8 +70,8 @@ class JoinedLauncher:
         return dialed
 
     async def run(self, session: Session) -> Exit:
-        """Implements `EngineLauncher`; waits until the machines have dialed. The log of the service that
-        keeps the engine alive there has the cause of its end."""
+        """Wait until the machines have dialed, then run the session with rank 0. The cause of an engine's end
+        is in the log of the service that keeps it alive on its machine."""
         await self._complete.wait()
         dialed = self.withdraw()
         channels = [Channel(one.stream) for one in dialed]
@@ -93,7 +94,8 @@ class JoinedLauncher:
     async def _lead(
         self, rank: int, host: str, channel: Channel, engine: trio.CancelScope, ended: list[str]
     ) -> None:
-        """Send a rank to rank 0, and end the engine with that rank's link: rank 0 would wait for it."""
+        """Let a rank dial rank 0, and end the engine when the rank's link ends: rank 0 would wait for it in
+        vain."""
         assert self._group is not None
         channel.send_nowait(Follow(rank, self._group.control, self._group.token))
         async with trio.open_nursery() as nursery:
@@ -115,9 +117,10 @@ class _Member:
     machines: dict[str, str]
     """Names and addresses, as they dialed last."""
     away_since: float | None = None
-    """The time since which it has no connection."""
+    """The time since which it has no connection, or None while it has one."""
     taken_since: float | None = None
-    """The time since which a second connection waits beside one that is in use."""
+    """The time since which a second connection waits beside one that is in use, or None without a second
+    one."""
     failures: int = 0
     """Number of failures in a row."""
     retry_at: float | None = None
@@ -137,7 +140,8 @@ class JoinedEngines:
     """The machines that have joined. `run` must be running."""
 
     def __init__(self, engines: Pool, hosts: RankHosts | None = None) -> None:
-        """`hosts`: of the ranks of one engine, which is then the only one."""
+        """`hosts`: the machines of one engine's ranks, which is then the only engine; None if each machine
+        has one."""
         self._engines = engines
         self._hosts = hosts
         self._members: dict[str, _Member] = {}
@@ -145,7 +149,7 @@ class JoinedEngines:
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
-        """Never returns by itself. The engines are the pool's."""
+        """Follow the machines until cancelled. The pool runs their engines."""
         async with trio.open_nursery() as self._nursery:
             while True:
                 try:
@@ -156,7 +160,7 @@ class JoinedEngines:
                 await trio.sleep(_TICK_SECONDS)
 
     def arrived(self, dialed: Dialed) -> None:
-        """Take a machine's connection: for its engine, which is made if it is new."""
+        """Give a machine's connection to its engine, which is added to the pool if the machine is new."""
         rank = 0
         launcher = self._group
         name = dialed.host
@@ -177,7 +181,7 @@ class JoinedEngines:
             self._add(name, launcher)
 
     def adjust(self, now: float) -> None:
-        """Let the pool follow the machines: those that are away leave it, those that dial again are tried
+        """Remove the engines of machines that stay away, and retry failed engines whose machines have dialed
         again."""
         there = {engine.name: engine for engine in self._engines}
         for name, member in list(self._members.items()):
@@ -228,8 +232,8 @@ class JoinedEngines:
             self._engines.retry(member.engine)
 
     def _refuse_second(self, name: str, member: _Member, engine: Engine, now: float) -> None:
-        """A machine that has dialed again waits until its old link is seen to have ended. Where that
-        lives on, there are two machines of one name."""
+        """Refuse a machine's second connection if the first one lives on: then two machines have one name.
+        Until that is known, the second one waits for the end of the first."""
         if not (engine.linked and member.launcher.waiting):
             member.taken_since = None
         elif member.taken_since is None:
@@ -253,5 +257,5 @@ class JoinedEngines:
 
 
 def retry_seconds(failures: int) -> float:
-    """Return how long an engine waits that could not be started `failures` times in a row."""
+    """Return how long an engine waits after `failures` failed starts in a row."""
     return min(RETRY_SECONDS * 2.0 ** min(failures - 1, 16), RETRY_LIMIT_SECONDS)

@@ -42,13 +42,13 @@ class RankHosts:
 
     @property
     def name(self) -> str:
-        """Return the engine's, for people."""
+        """Return a name of the engine for people: the names of its machines."""
         return " + ".join(names[0] for names in self.machines)
 
     def rank_of(self, host: str, address: str) -> int | None:
         """Return the rank of a machine that has joined by this name (`mac-1`, or `mac-1:1` for its second
-        device) from this address, or None if the file has no such machine. A machine that stands in it twice
-        has a device for each of its ranks, in their order."""
+        device) from this address, or None if the file has no such machine. A machine that the file lists
+        several times has a device for each of its ranks, in their order."""
         machine, _, device = host.partition(":")
         known = {host, machine, machine.partition(".")[0], address}
         ranks = [rank for rank, names in enumerate(self.machines) if known.intersection(names)]
@@ -59,7 +59,7 @@ class RankHosts:
 
 
 def read_rank_hosts(path: Path) -> RankHosts:
-    """Each call makes a token. Raise OptionError, which names the file."""
+    """Read the file, and make a new token for the group. Raise OptionError, which names the file."""
     try:
         text = path.read_bytes()
         listed = text.lstrip().startswith(b"[")
@@ -74,7 +74,7 @@ def _decoded(text: bytes) -> _File:
 
 
 def _group(file: _File) -> RankGroup:
-    """Raise ValueError."""
+    """Return the group of these hosts. Raise ValueError if they cannot form one."""
     hosts = file.hosts
     if not 2 <= len(hosts) <= MOST_RANKS:
         raise ValueError(f"an engine has 2 to {MOST_RANKS} ranks, and this file {len(hosts)} hosts")

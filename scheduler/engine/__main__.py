@@ -51,14 +51,14 @@ def main() -> NoReturn:
                 started(backend, command), fingerprint=command.fingerprint, host=socket.gethostname()
             )
         except Exception as error:
-            # Without the stack on stderr: the operator reads one line, and the server logs the stack for whom
-            # it helps. An operator who started this process by hand reads that line here.
+            # The stack is not printed: the operator reads one line, and the server logs the stack at debug
+            # level. An operator who started this process by hand reads that line here.
             why = in_one_line(error)
             if joined:
                 print(why, flush=True)
             _exit_with(inbox, Fault(why, traceback.format_exc()))
         # A generation-2 collection of the heap that the imports leave took 61-299 ms in the middle of a step.
-        # Here and not in `load`: only the owner of the process may decide it for the whole process.
+        # This is here and not in `load`: only the owner of the process may freeze its heap.
         gc.collect()
         gc.freeze()
         if command.pooler is not None:
@@ -90,7 +90,7 @@ def _link() -> tuple[socket.socket, bool]:
     link = join(options)
     # Ctrl-C on a terminal ends it at once, also in the middle of a step.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # What started this process sees by it when it ends.
+    # This copy stays open until the process ends, which shows its end to what started it.
     os.dup(sys.stdout.fileno())
     keep_standard_output_clean()
     return link, True
@@ -113,13 +113,13 @@ def _expect_load(command: ToEngine) -> Load:
 
 _NICE = 15
 _THREADS = Path("/proc/self/task")
-"""Threads of this process: on Linux a nice value is a thread's, and the matrix library has its threads by
-now."""
+"""The threads of this process: on Linux each has a nice value of its own, and the matrix library has started
+its threads by now."""
 
 
 def _yield_processor() -> None:
-    """Yield the processor to chats: a reader waits for each token of a chat, and for a vector only among
-    thousands. Not before the load, which a client waits for."""
+    """Yield the processor to chats: a reader waits for each token of a chat, but a vector is mostly one of
+    thousands. Call this after the load, for which a client waits."""
     if not _THREADS.is_dir():
         os.nice(_NICE)
         return
@@ -127,7 +127,7 @@ def _yield_processor() -> None:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, int(thread.name), _NICE)
     with suppress(OSError):
-        # Each session is a scheduling group of its own, within which alone nice values count.
+        # Each session is a scheduling group of its own, and nice values count only within a group.
         Path("/proc/self/autogroup").write_text(str(_NICE))
 
 

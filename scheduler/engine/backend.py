@@ -59,7 +59,7 @@ class StepResult:
     refused: tuple[tuple[int, str], ...] = ()
     """Sequences of `StepPlan.admit` that cannot run, and why: nothing of them is left."""
     refused_adapters: tuple[tuple[str, str], ...] = ()
-    """Reasons by key."""
+    """Keys of the adapters that were refused, and why."""
     freed_bytes: int = 0
     """Bytes that `StepPlan.clear` freed."""
     evicted_bytes: int = 0
@@ -174,14 +174,14 @@ def check_logprobs(submit: Submit) -> None:
 
 
 def refused_adapters(plan: StepPlan, why: str) -> tuple[tuple[str, str], ...]:
-    """Return `StepResult.refused_adapters` of a back end that takes none."""
+    """Return the `StepResult.refused_adapters` of a back end that takes no adapters."""
     sources = [source for source in plan.adapters if not isinstance(source, str)]
     return tuple((source.key, f"the adapter {source.name!r} cannot be used: {why}") for source in sources)
 
 
 def started(backend: Backend, load: Load) -> Ready:
-    """Load the adapters of `load`, and return what the back end describes then, and whether drafts are
-    verified."""
+    """Load the adapters of `load`. Return what the back end describes then, with the adapters that were
+    refused and whether drafts are verified."""
     refused: tuple[tuple[str, str], ...] = ()
     if load.adapters:
         refused = backend.execute(StepPlan(adapters=load.adapters)).refused_adapters

@@ -12,9 +12,9 @@ from scheduler.shared.adapter_files import salted
 
 
 def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: Sequence, tokens: int) -> None:
-    """Hold what the first `tokens` of a sequence were asked to be held for, and remember what is refused. A
-    longer prefix is left to a later call: the prompt's last token is computed apart. Without `prefixes`, all
-    are refused."""
+    """Hold the prefixes that a request asks for, as far as they are within the first `tokens` of its
+    sequence, and note a refusal in `hold_refusal`. A longer prefix is left to a later call: the prompt's last
+    token is computed apart. Without `prefixes`, all are refused."""
     refusals = list[str]()
     for length, seconds in sequence.submit.holds:
         if prefixes is None:

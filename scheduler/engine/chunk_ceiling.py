@@ -14,12 +14,13 @@ from scheduler.engine.prefill import PrefillLimits
 from scheduler.shared.messages import Load
 
 _FULL_PART = 7 / 8
-"""Rows of equal chunks leave less than a token each of the ceiling, and have at least eight (`prefill`)."""
+"""The part of the ceiling from which a step counts as full: equal chunks leave less than a token a row of it,
+and a row has at least eight (`prefill.py`)."""
 
 
 class ChunkCeiling:
-    """`whole_tokens`: `--prefill-chunk-tokens`. `tokens`: of a step, rows times the longest chunk; 0: no
-    timeout has lowered it."""
+    """`whole_tokens`: `--prefill-chunk-tokens`. `tokens`: the ceiling of a step's rows times its longest
+    chunk; 0 if no timeout has lowered it."""
 
     def __init__(self, whole_tokens: int, tokens: int = 0, climb_chunks: int = 1) -> None:
         self._whole_tokens = whole_tokens
@@ -36,14 +37,14 @@ class ChunkCeiling:
         return self._tokens
 
     def limits(self, limits: PrefillLimits) -> PrefillLimits:
-        """Return these limits with as much fewer rows as the ceiling is lower."""
+        """Return these limits with the number of rows lowered in proportion to the ceiling."""
         if self._tokens == self._whole_tokens:
             return limits
         return replace(limits, rows=max(1, limits.rows * self._tokens // self._whole_tokens))
 
     def computed(self, tokens: int) -> None:
-        """A step with this many prompt tokens, padding included, has ended. It counts if it was about as
-        large as it could be."""
+        """Count a step of this many prompt tokens, padding included, if it was about as large as the ceiling
+        allows."""
         if self._tokens == self._whole_tokens or tokens < _FULL_PART * self._tokens:
             return
         self._full_chunks += 1

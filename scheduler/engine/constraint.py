@@ -45,7 +45,7 @@ class Constraint:
         self.matcher = matcher
         self._judged_elsewhere = judged_elsewhere
         self.too_slow: str | None = None
-        """Why this answer should end."""
+        """Why this answer should end because of slow masks, or None."""
         self._cut_by = cut_by
         self.timed_alone = False
         """Whether its last mask was slow, or computed together with a slow one: the next is timed by
@@ -56,7 +56,7 @@ class Constraint:
         self._foresees = True
         """Whether it may be asked what is forced: until the library fails at it, or is slow."""
         self.failure: str | None = None
-        """Why the answer cannot continue; its masks are invalid after it."""
+        """Why the answer cannot continue, or None. With a failure its masks are invalid."""
         try:
             if output and not self._consume(list(output)):
                 self._fail("the answer so far is not in its grammar")
@@ -80,7 +80,7 @@ class Constraint:
 
     def forced_from(self, position: int) -> tuple[int, ...]:
         """Return the tokens that the grammar forces from `position` on, as the tokenizer would write them;
-        none where the answer is known up to another one."""
+        none unless the answer is known exactly up to there."""
         if position != self._seen or self.failure is not None or not self._foresees:
             return ()
         started = self._clock()
@@ -115,7 +115,7 @@ class Constraint:
         )
 
     def note(self, error: BaseException) -> None:
-        """Record a failure of this row alone. Re-raises KeyboardInterrupt and SystemExit."""
+        """Record a failure of this row alone. Re-raise KeyboardInterrupt and SystemExit."""
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise error
         # BaseException: a panic of the library, which is written in Rust, is no Exception.
@@ -194,7 +194,7 @@ def _fill(
 def _fill_together(
     rows: Sequence[tuple[Constraint, int]], masks: NDArray[np.int32], clock: Callable[[], float]
 ) -> bool:
-    """False if the library raised for one of them; computing them one by one shows which."""
+    """Return False if the library raised for one of them; computing them one by one shows which."""
     started = clock()
     try:
         fill_next_token_bitmask_par(

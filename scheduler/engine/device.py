@@ -75,7 +75,8 @@ class Readings(Protocol):
         ...
 
     def transient_bytes(self) -> int:
-        """Return the most memory since `restart_peak` beyond what was held then, and is held now."""
+        """Return the most memory since `restart_peak` beyond what was held then or is held now, whichever is
+        more."""
         ...
 
 

@@ -27,8 +27,8 @@ class DeviceBusy(Exception):
 def lock_device(device: str, host: str, folder: Path, holder: str, seconds: float) -> int:
     """Return a descriptor that holds the device for as long as it is open.
 
-    Waits for `seconds` for a predecessor to end. `holder`: what a successor reads of this one. `host` is
-    part of the lock's name, for home folders that several machines have. Raise DeviceBusy.
+    Waits for `seconds` for a predecessor to end. `holder`: the text by which a successor names this process.
+    `host` is part of the lock's name, for home folders that several machines have. Raise DeviceBusy.
     """
     path = folder / "devices" / re.sub(r"[^A-Za-z0-9._-]+", "-", f"{host}-{device}.lock")
     try:

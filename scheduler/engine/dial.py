@@ -51,7 +51,8 @@ def dial(
 
 
 def _dial(address: str, port: int, hello: bytes, seconds: float) -> socket.socket:
-    """Raise OSError or LinkError, after which another attempt may succeed; HelloRefused."""
+    """Make one attempt at one address. Raise OSError or LinkError, after which another attempt may succeed,
+    or HelloRefused."""
     link = socket.create_connection((address, port), timeout=seconds)
     try:
         keep_alive(link.setsockopt)

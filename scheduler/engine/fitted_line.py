@@ -30,7 +30,7 @@ class FittedLine:
         return any(self._terms)
 
     def learn(self, cost: float, factors: tuple[float, ...]) -> None:
-        """`cost` must be positive."""
+        """Learn one measurement. `cost` must be positive."""
         for row, factor in enumerate(factors):
             others = self._squares[row]
             for column, other in enumerate(factors):

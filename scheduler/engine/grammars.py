@@ -32,7 +32,7 @@ class Grammars:
         clock: Callable[[], float] = time.thread_time,
         judged_elsewhere: bool = False,
     ) -> None:
-        """`clock`: seconds, to time a row's masks. `judged_elsewhere`: as of a Constraint."""
+        """`clock`: seconds, to time a row's masks. `judged_elsewhere`: as in Constraint."""
         self._judged_elsewhere = judged_elsewhere
         self._tokenizer = tokenizer
         self._clock = clock
@@ -57,9 +57,9 @@ class Grammars:
         return not self._awaited[submit.request_id].done()
 
     def forget(self, request_id: int) -> None:
-        """A request was admitted, cancelled or refused. Drop a compilation that no other request awaits and
-        that has not begun: later requests would wait seconds for it, and the watchdog would declare the
-        engine hung."""
+        """Forget a request that was admitted, cancelled or refused. Drop a compilation that no other request
+        awaits and that has not begun: later requests would wait seconds for it, and the watchdog would
+        declare the engine hung."""
         awaited = self._awaited.pop(request_id, None)
         if awaited is not None and awaited not in self._awaited.values() and awaited.cancel():
             for grammar in [grammar for grammar, kept in self._compiled.items() if kept is awaited]:
@@ -81,7 +81,8 @@ class Grammars:
         return Constraint(matcher, sequence.answer(), self._clock, cut_by, self._judged_elsewhere)
 
     def _own_matcher(self, compiled: Future[LLMatcher], grammar: str) -> LLMatcher:
-        """Raise RequestRefused for any exception of the compilation, which must not end the engine."""
+        """Return a copy of a compiled matcher. Raise RequestRefused for any exception of the compilation,
+        which must not end the engine."""
         try:
             return compiled.result().deep_copy()
         except BaseException as error:

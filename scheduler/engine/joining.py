@@ -28,16 +28,16 @@ from scheduler.shared.user_cache import user_cache_folder
 TOKEN_VARIABLE = "PENSTOCK_JOIN_TOKEN"
 """The server's token. Never an argument, which other users of the machine can read."""
 GAVE_UP, REFUSED = "gave up", "refused"
-"""Beginnings of this process's last line: the server could not be reached in the time given; it refuses this
-engine. Another attempt would end alike."""
+"""Beginnings of this process's last line: the server could not be reached in the time given, or it refuses
+this engine. Another attempt would end alike."""
 _PRIVATE = ("PENSTOCK_", "RAY_")
 """Beginnings of variables that no engine needs, and that may be secrets."""
 _NOTICE_SECONDS = 60.0
 """Time between two lines that name what this process waits for."""
 _DIAL_SECONDS = 5.0
 _HUNG_SECONDS = 60.0
-"""A thread that holds the interpreter for this long keeps the one that reads the link from ending the
-process. What MLX computes, and what hashes or reads weights, releases it."""
+"""The process ends when a thread holds the interpreter for this long, which keeps the thread that reads the
+link from ending the process. What MLX computes, and what hashes or reads weights, releases it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def join(options: argparse.Namespace) -> socket.socket:
-    """Return the connection to the server, once it has let this process in. Ends the process where it
-    cannot."""
+    """Return the connection to the server, once it has let this process in. End the process if that fails."""
     try:
         addresses, port = _address(options.join)
         _preload(options.blas)
@@ -110,7 +109,7 @@ def _lock(device: str, host: str, server: str) -> None:
 
 
 def _dial(addresses: tuple[str, ...], port: int, token: str, name: str, seconds: float) -> socket.socket:
-    """Raise DialFailed, HelloRefused."""
+    """Dial for `seconds`, and print from time to time what it waits for. Raise DialFailed or HelloRefused."""
     give_up_at, notice_at = time.monotonic() + seconds, 0.0
     while True:
         left = min(_DIAL_SECONDS, give_up_at - time.monotonic())

@@ -83,8 +83,8 @@ class EngineLoop:
         ceiling: ChunkCeiling | None = None,
         speculation: Speculation | None = None,
     ) -> None:
-        """Without `ceiling`, no device timeout has lowered it. Without `speculation`, or where the back end
-        verifies no drafts, each step computes one token of a row."""
+        """`ceiling`: that of prefill, or None if no device timeout has lowered it. Without `speculation`, or
+        where the back end verifies no drafts, each step computes one token of a row."""
         self._backend = backend
         self._pace = pace
         self._clock = clock
@@ -136,7 +136,7 @@ class EngineLoop:
         return not self._slots and not self.resting
 
     def turn(self, commands: Iterable[ToEngine]) -> list[Outgoing]:
-        """One turn of the loop. Return no frames when there is nothing to report."""
+        """Run one turn of the loop. Return its frames, none when there is nothing to report."""
         self._drain(commands)
         frames = self._emit(self._step(self._plan()))
         self._background = self._backend.background(idle=not self._slots)
@@ -305,13 +305,13 @@ class EngineLoop:
         return result
 
     def _predicted(self, retired: Retired) -> Retired:
-        """Return it with what became of its request's prediction."""
+        """Return the message with what became of its request's prediction."""
         predicted = self._speculation.ended(retired.request_id)
         whole: Retired = msgspec.structs.replace(retired, predicted=predicted) if any(predicted) else retired
         return whole
 
     def _preempted(self, request_id: int, now: float) -> None:
-        """What the row has computed is kept where there is room, and it is first in the queue."""
+        """Put a preempted row first in the queue. What it has computed is kept as far as there is room."""
         sequence = self._slots.release(request_id)
         assert sequence is not None, "a sequence without a slot was preempted"
         sequence.requeue()

@@ -28,8 +28,8 @@ class Memory:
 
     `kept_bytes`: everything in the prefix cache. `count_pinned_bytes`: the part of it that running rows lease
     and that cannot be evicted; a walk over all leases, so it is called at most once a plan and only if the
-    plan depends on it. `whole_bytes`: the budget without relief (from memory pressure, or after an engine ran
-    out of memory), or None without relief.
+    plan depends on it. `whole_bytes`: the most that the budget may ever be, without relief and with the
+    highest limit: a prompt that exceeds it is refused. None if that is `budget_bytes`.
     """
 
     budget_bytes: int
@@ -67,7 +67,7 @@ class Memory:
     ) -> int:
         """Return what a sequence with a prefix hit of `known_tokens` adds beside these rows: its own charge,
         and what is pinned for it alone. It attends in place to what another row shares, and copies the rest
-        of the hit, unless that is `saving` memory."""
+        of the hit; with `saving`, it attends to all of the hit in place."""
         in_place, pinned = known_tokens if saving else 0, 0
         for row in running:
             shared = min(known_tokens, sequence.shared_with(row))

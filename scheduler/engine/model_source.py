@@ -20,13 +20,13 @@ from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.shared.user_cache import user_cache_folder
 
 EMBEDDED = "penstock-embedded"
-"""What the operator has named who has named none: it comes with this package."""
+"""The name of the model that is served if the operator names none. It comes with this package."""
 _EMBEDDED_FOLDER = Path(__file__).parents[1] / "models" / "embedded"
 
 
 def located(command: Load) -> Load:
-    """Return `command` with folders of this machine, whose files may be read whole for it. Raise LoadRefused
-    with the remedy, or OSError if the folder cannot be read."""
+    """Return `command` with folders of this machine. All of a model's files may be read for that. Raise
+    LoadRefused with the remedy, or OSError if the folder cannot be read."""
     if not command.fingerprint:
         return command
     cache_folder = user_cache_folder(os.environ)

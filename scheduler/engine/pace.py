@@ -32,13 +32,14 @@ _TOKENS_CONTEXT = 1 << 18
 
 
 def _rows(rows: int) -> tuple[float, ...]:
-    """The constant first: larger batches than observed are not expected to be slower."""
+    """Return the factors of a decode step, the constant first: larger batches than observed are not expected
+    to be slower."""
     return 1.0, rows / _ROWS
 
 
 def _chunk(tokens: int, context: int) -> tuple[float, ...]:
-    """Scaled so that the terms are of similar size. The tokens first: the time of a single chunk is
-    attributed to its tokens, so that the next one is not too large."""
+    """Return the factors of a chunk, scaled so that the terms are of similar size. The tokens come first: the
+    time of a single chunk is attributed to its tokens, so that the next one is not too large."""
     return tokens / _TOKENS, tokens * context / _TOKENS_CONTEXT, 1.0
 
 
@@ -105,7 +106,7 @@ class PrefillPace:
             self._decode.learn(seconds, _rows(rows))
 
     def observe_prefill(self, seconds: float, tokens: int, context: int) -> None:
-        """`tokens`: padding included."""
+        """Learn from the prefill of a step. `tokens`: padding included."""
         if seconds > 0 and tokens:
             self._least_chunks += tokens <= 2 * LEAST_TOKENS
             self._prefill.learn(seconds, _chunk(tokens, context))

@@ -36,7 +36,8 @@ StepReason: TypeAlias = BudgetReason | Literal["decode_only", "least_chunk", "em
 PATIENCE_SECONDS = 10.0
 """How long smaller sequences may pass one that does not fit yet."""
 CHECKPOINT_EVERY_TOKENS = 2048
-"""Distance in a long stretch without a boundary: the bound on what a branch inside it recomputes."""
+"""Distance of checkpoints in a long stretch without a boundary: the bound on what a branch inside it
+recomputes."""
 SCAFFOLD_TOKENS = 16
 """All prompts of one chat template begin alike; a shorter shared prefix is not worth a pause or a wait."""
 LEAST_GAP_TOKENS = 256
@@ -72,7 +73,7 @@ class EngineState:
     proposals: abc.Sequence[Proposal] = ()
     """What rows that decode may write next."""
     costs: VerifyCosts = field(default_factory=VerifyCosts)
-    """What verifying it costs."""
+    """What verifying drafts costs."""
 
 
 class Keep(WireStruct, frozen=True):
@@ -129,9 +130,9 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     decode: tuple[int, ...] = ()
     drafts: tuple[Draft, ...] = ()
     """Tokens to verify behind the next ones of rows that decode: they are computed in the same model call,
-    and those that each row would have drawn are its own. Such a step returns all of its tokens."""
+    and each row keeps those that it would have drawn. Such a step returns all of its tokens."""
     foresee: bool = False
-    """Tell what the grammars of rows force next, for drafts."""
+    """Return what the grammars of rows force next, for drafts."""
     reason: StepReason = "idle"
     predicted_seconds: float | None = None
     target_seconds: float | None = None
@@ -144,7 +145,8 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     now: float = 0.0
     """Rank 0's time, by which the prefix caches of all ranks age."""
     refused: tuple[int, ...] = ()
-    """Requests that rank 0 has refused at admission in the plan before: so must every rank have done."""
+    """Requests that rank 0 has refused at admission in the plan before: every rank must have refused the
+    same."""
     compare: int = 0
     """If not 0, each rank sends its state with this number after this plan."""
 
@@ -245,7 +247,7 @@ def _fitting(
         joining = [row for row in prompts if row.request_id not in begun]
         unfinished = min((row.chunkable_tokens for row in whole), default=0) - 1
         if not joining and tokens < longest * len(prompts) and unfinished >= LEAST_CHUNK_TOKENS:
-            # There is no room for them to end; up to there they are not read in the smallest chunks.
+            # There is no room for them to end. Until then they need not be computed in the smallest chunks.
             less = room.taken_bytes(prompts, decoding, (), begun)
             fitting = room.peak.fitting_tokens(room.room_bytes - less, context)
             if (shorter := min(budget.tokens, unfinished * len(prompts), fitting)) > tokens:
@@ -260,7 +262,7 @@ def _fitting(
 
 
 def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: int | None) -> PrefillBudget:
-    """Return the budget under both ceilings; the reason is the lowest of the three."""
+    """Return the budget under both ceilings, with the reason of the lowest of the three."""
     if ceiling_tokens is not None and ceiling_tokens < budget.tokens:
         budget = replace(budget, tokens=ceiling_tokens, reason="gpu_timeout")
     if memory_tokens is not None and memory_tokens < budget.tokens:

@@ -64,7 +64,7 @@ def share(
 
 
 def padded_tokens(chunks: abc.Sequence[Chunk]) -> int:
-    """Return the tokens that the device computes for them."""
+    """Return the tokens that the device computes for these chunks, padding included."""
     return len(chunks) * max((chunk.tokens for chunk in chunks), default=0)
 
 

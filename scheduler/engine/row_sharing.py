@@ -79,7 +79,7 @@ def runs_in_place(
 
 
 def _best_depth(runs: Runs, users: Mapping[tuple[int, int], int], group_cost_tokens: int) -> int:
-    """A run saves its tokens once for every row but one."""
+    """Return how many leading runs save the most: each run saves its tokens once for every row but one."""
     best = saved = depth = 0
     for count, run in enumerate(runs, 1):
         if users[run] < 2:

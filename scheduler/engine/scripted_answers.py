@@ -41,5 +41,5 @@ def scripted_vector(prompt_digest: int, dimensions: int) -> bytes:
 
 
 def digest(prompt: abc.Sequence[int], adapter: str = "") -> int:
-    """`adapter`: the key of its LoRA adapter, which changes every answer."""
+    """Return a prompt's digest. `adapter`: the key of its LoRA adapter, which changes every answer."""
     return zlib.crc32(array("I", prompt).tobytes() + adapter.encode())

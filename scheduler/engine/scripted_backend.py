@@ -46,7 +46,7 @@ KV_BYTES_PER_TOKEN = 64
 _DEFAULT_KV_CACHE_BYTES = 64 << 20
 _DEVICE_BYTES = 128 << 20
 _MOST_ROWS = 1 << 20
-"""All prompts share a step."""
+"""No bound on the prompts of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +331,7 @@ class ScriptedBackend:
         return self._progress(sequence)
 
     def _begin(self, sequence: Sequence) -> PrefillOut:
-        """The prompt's last token is computed with the rows that decode."""
+        """Compute the prompt's last token, with the rows that decode."""
         sequence.computed_tokens += 1
         return self._progress(sequence)
 

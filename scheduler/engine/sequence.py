@@ -13,7 +13,7 @@ from scheduler.shared.token_ids import TokenIds, common_run
 
 
 class Sequence(msgspec.Struct, eq=False, array_like=True):
-    """`tokens` is the only copy of its token ids in this process: prompt, then answer. All other fields are
+    """`tokens` is the only copy of its token ids in this process: prompt, then answer. Most other fields are
     positions in it. As part of a `StepPlan` it goes to the other ranks of an engine, each of which continues
     a record of its own."""
 
@@ -39,13 +39,13 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
     scored_tokens: int = 0
     """The last position of the prompt whose log-probability was returned."""
     hold_refusal: str = ""
-    """The refusal as in Retired, for the last hold of its computed tokens."""
+    """Why a hold that it asked for is not kept, as in Retired; empty if none was refused."""
     _answer_start: int = 0
     _shared: dict[int, int] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, submit: Submit, arrived_at: float = 0.0) -> Sequence:
-        """The prompt's ids are copied, as the answer is appended to them."""
+        """Return the record of a request. The prompt's ids are copied, as the answer is appended to them."""
         tokens = submit.prompt[:]
         salt = salted(submit.adapter, submit.salt)
         return cls(
@@ -62,7 +62,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def prefilled_tokens(self) -> int:
-        """Prompt tokens in the row's KV cache."""
+        """Return the prompt tokens in the row's KV cache."""
         return min(self.computed_tokens, self.prompt_tokens)
 
     @property
@@ -71,7 +71,8 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def chunkable_tokens(self) -> int:
-        """Prompt tokens to compute in chunks: the last one is computed with the rows that decode."""
+        """Return the prompt tokens to compute in chunks: the last one is computed with the rows that
+        decode."""
         return max(0, self.prompt_tokens - 1 - self.computed_tokens)
 
     @property
@@ -121,7 +122,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
 
     @property
     def until_pause(self) -> int:
-        """Chunkable tokens up to the next checkpoint: no chunk goes beyond."""
+        """Return the chunkable tokens up to the next checkpoint: no chunk goes beyond."""
         done, end = self.computed_tokens, self.prompt_tokens - 1
         return next((pause for pause in self.checkpoints if done < pause < end), end) - done
 
@@ -133,8 +134,8 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
         self._shared.clear()
 
     def shared_with(self, other: Sequence) -> int:
-        """Length of the common prefix of both prompts, without this one's last token, which it must compute
-        itself. Cached: every step needs it while one waits and the other prefills."""
+        """Return the length of the common prefix of both prompts, without this one's last token, which it
+        must compute itself. Cached: every step needs it while one waits and the other prefills."""
         if other.request_id not in self._shared:
             same_salt = self.submit.salt == other.submit.salt
             limit = min(self.prompt_tokens - 1, other.prompt_tokens) if same_salt else 0

@@ -26,11 +26,13 @@ class StepMeter:
     between_seconds: float = 0.0
     """Time between steps while there were rows."""
     period_seconds: float = 0.0
-    """From the end of the step before to that of the last; 0 for the first of a busy time."""
+    """From the end of the step before the last to the end of the last; 0 for the first step of a busy
+    time."""
     _ended_at: float | None = None
 
     def idle(self) -> None:
-        """The engine has no rows: the time until the next step does not count as between steps."""
+        """Take note that the engine has no rows: the time until the next step does not count as between
+        steps."""
         self._ended_at = None
 
     def measure(self, plan: StepPlan, result: StepResult, started: float, ended: float) -> None:
@@ -51,7 +53,7 @@ class StepMeter:
         self.model_seconds += min(result.model_seconds, seconds)
 
     def emitted(self, ended: float) -> None:
-        """Tokens were returned, and the model did not run: the next step's period begins here."""
+        """Begin the next step's period here: tokens were returned, and the model did not run."""
         if self._ended_at is not None:
             self._ended_at = ended
 

@@ -25,7 +25,7 @@ from scheduler.shared.messages import AdapterLoaded, AdapterSource, LoadAdapter,
 
 _log = structlog.get_logger("scheduler")
 _REPLY_SECONDS = 120.0
-"""A step may take seconds, and an adapter's files may lie on a slow disk."""
+"""Bound on an engine's reply: a step may take seconds, and an adapter's files may lie on a slow disk."""
 MAX_ADAPTERS = 64
 """Each has a part in every adapted layer's stack, in use or not."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -64,7 +64,7 @@ class Adapters:
         self._loading = trio.Lock()
 
     def joined(self, life: Life, first: frozenset[str], engine: str) -> None:
-        """A process is ready. `first`: the keys in its Load: what has changed since it was sent follows."""
+        """Send a process that is ready what has changed since its Load. `first`: the keys in that."""
         for key, reason in life.ready.refused_adapters:
             _log.error("adapter_lost", engine=engine, reason=reason)
             self.lost(key)
@@ -76,18 +76,18 @@ class Adapters:
 
     @property
     def names(self) -> list[str]:
-        """Return those that requests may use."""
+        """Return the names that requests may use."""
         return list(self._served)
 
     @property
     def present(self) -> tuple[AdapterSource, ...]:
-        """Return what a new engine loads."""
+        """Return the adapters that a new engine loads."""
         return tuple(self._sources.values())
 
     @contextmanager
     def using(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[GenerationRequest, ...]]:
-        """The same requests with their adapters' fingerprints, which stay loaded within this block. Raise
-        ModelNotFound."""
+        """Yield the same requests with their adapters' fingerprints. The adapters stay loaded within this
+        block. Raise ModelNotFound."""
         found = tuple(self._resolved(request) for request in requests)
         used = [request.adapter_key for request in found if request.adapter_key]
         self._uses.update(used)
@@ -120,7 +120,7 @@ class Adapters:
                 self._served[source.name] = self._sources[source.key] = source
             finally:
                 self._drop_unused(source.key)
-            # One that became ready meanwhile has not got it; the others know it.
+            # An engine that became ready meanwhile does not have it; the others do.
             self._send(LoadAdapter(0, source))
             _log.info("adapter_loaded", adapter=source.name, key=source.key)
 
@@ -141,7 +141,7 @@ class Adapters:
             raise AdapterUnusable(refusals[0], param="lora_path")
 
     def unload(self, name: str) -> None:
-        """Take it from new requests; those that have it keep it. Raise ModelNotFound."""
+        """Refuse this adapter to new requests; those that have it keep it. Raise ModelNotFound."""
         source = self._served.pop(name, None)
         if source is None:
             raise ModelNotFound(f"the adapter {name!r} is not loaded", param="lora_name")
@@ -149,8 +149,8 @@ class Adapters:
         self._drop_unused(source.key)
 
     def lost(self, key: str) -> None:
-        """A new engine could not load it: its files have changed, or are gone. Requests that have it fail
-        there; no further ones get it."""
+        """Refuse an adapter to new requests because a new engine could not load it: its files have changed,
+        or are gone. Requests that have it fail on that engine."""
         self._served = {name: source for name, source in self._served.items() if source.key != key}
         self._drop_unused(key)
 

@@ -15,14 +15,14 @@ from scheduler.shared.messages import Counters, Ready, SetMemoryLimit
 from scheduler.telemetry.metrics import ModelMetrics
 
 MOST_ENGINES = 64
-"""Each is a process with a model."""
+"""Bound on a pool's engines: each is a process with a model."""
 Launchers = Callable[[int], EngineLauncher]
 """The launcher of the engine with this number."""
 
 
 class MemoryShare:
-    """One engine's part of the memory of all models, over all its processes: this one has no other model
-    beside it."""
+    """One engine's part of the memory of all models, over all its processes. This class is for a server with
+    one model: nothing is divided."""
 
     def given(self) -> SetMemoryLimit | None:
         """Return the limit that a new process is loaded with, or None if the options set it."""
@@ -31,10 +31,10 @@ class MemoryShare:
     def ready(self, ready: Ready) -> None: ...
     def observe(self, counters: Counters, now: float) -> None: ...
     def ended(self) -> None:
-        """Its process has ended, and another takes its place."""
+        """Called when its process has ended, and another takes its place."""
 
     def gone(self) -> None:
-        """Its process has ended, and none takes its place."""
+        """Called when its process has ended, and none takes its place."""
 
 
 @dataclass(frozen=True, slots=True)

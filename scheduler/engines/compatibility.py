@@ -47,14 +47,15 @@ def _shown(value: str | int) -> str:
 
 
 class Compatibility:
-    """All engines must match the first one in what `refusal` compares for as long as the pool
-    lives: every answer so far, and every prompt that waits, was made for that model."""
+    """All engines must match the first one's model, vocabulary, weights dtype and KV cache dtype for as long
+    as the pool lives: every answer so far, and every prompt that waits, was made for that model."""
 
     def __init__(self) -> None:
         self._first: Ready | None = None
 
     def refusal(self, ready: Ready) -> str:
-        """Return the same verdict for an engine that is ready."""
+        """Return why an engine that is ready cannot serve beside the pool's first one, or an empty string if
+        it can."""
         if self._first is None:
             self._first = ready
         return refusal(self._first, ready)

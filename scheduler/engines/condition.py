@@ -32,10 +32,10 @@ class EngineEvent(Enum):
     RETRY = auto()
     GIVE_UP = auto()
     FORGIVE = auto()
-    """It may be begun again."""
+    """An engine that failed may be started again."""
     STOP = auto()
     GONE = auto()
-    """Nobody keeps it alive any more, and no process is left."""
+    """Its supervisor no longer runs, and no process is left."""
 
 
 _ALIVE = (EngineState.STARTING, EngineState.READY, EngineState.BACKING_OFF)
@@ -49,7 +49,7 @@ TRANSITIONS: dict[tuple[EngineState, EngineEvent], EngineState] = {
     (EngineState.BACKING_OFF, EngineEvent.RETRY): EngineState.STARTING,
     (EngineState.BACKING_OFF, EngineEvent.GIVE_UP): EngineState.FAILED,
     **{(state, EngineEvent.STOP): EngineState.STOPPING for state in (*_ALIVE, EngineState.STOPPING)},
-    # What was on its way when it was stopped.
+    # Events that were on their way when it was stopped.
     **{
         (EngineState.STOPPING, event): EngineState.STOPPING
         for event in (EngineEvent.READY, EngineEvent.END, EngineEvent.RETRY, EngineEvent.GIVE_UP)
@@ -68,8 +68,8 @@ def move(state: EngineState, event: EngineEvent) -> EngineState:
 
 
 def condition_of(state: EngineState, *, died: bool) -> EngineCondition:
-    """Return how operators see it. `died`: a process of it has ended since it was begun, or before that by
-    itself."""
+    """Return the condition that operators see. `died`: whether one of its processes has ended since it was
+    begun, or ended by itself before that."""
     match state:
         case EngineState.ABSENT | EngineState.STOPPING:
             return EngineCondition.UNLOADED

@@ -69,11 +69,11 @@ class StepDeadlines:
         self._steps = 0
 
     def engine_started(self) -> None:
-        """The first steps of an engine are its slowest: only the ceiling bounds them."""
+        """Let only the ceiling bound the next steps: an engine's first steps are its slowest."""
         self._steps = 0
 
     def observe(self, step: TimedStep, seconds: float) -> None:
-        """A step of this kind took `seconds`."""
+        """Take note that a step of this kind took `seconds`."""
         self._steps += 1
         key = (step.work, _size(step))
         self._recent.setdefault(key, deque(maxlen=_RECENT)).append(seconds)

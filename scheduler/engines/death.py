@@ -28,22 +28,22 @@ class Death:
 
 
 _FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
-"""What no fault of the engine's own code raises."""
+"""Signals that no fault of the engine's own code raises."""
 _OF_DEVICE = {DeathCause(fault.value) for fault in DeviceFault}
 _TRACEBACK = "Traceback (most recent call last):"
 
 
 def read_stderr(lines: Sequence[str], returncode: int | None) -> Death:
-    """Return the cause of a death that this process did not cause, from the last `lines` of stderr and the
-    exit status (negative for a signal). The latest line that matches decides: the engine survived the errors
-    above it."""
+    """Return the cause of a death that the server did not cause, from the last `lines` of stderr and the exit
+    status (negative for a signal). The latest line that matches decides: the engine survived the errors above
+    it."""
     for line in reversed(lines):
         if (fault := device_fault(line)) is not None:
             return Death(DeathCause(fault.value), line.strip())
     if returncode in _FROM_OUTSIDE or returncode is None:
-        # An exception that it survived; one that ends it leaves a positive status. An engine on another
-        # machine leaves none: its own failures are messages, and what ends it without one is mostly the
-        # network, the machine's owner or its system.
+        # An exception on stderr is one that the engine survived: one that ends it leaves a positive status.
+        # An engine on another machine leaves none: its own failures are messages, and what ends it without
+        # one is mostly the network, the machine's owner or its system.
         return Death(DeathCause.KILLED)
     if (exception := _last_exception(lines)) is not None:
         return Death(DeathCause.FAULT, exception)
@@ -57,7 +57,7 @@ def conclude(seen: DeathCause, lines: Sequence[str], exit_: Exit) -> Death:
     read = read_stderr(lines, exit_.returncode)
     match seen:
         case DeathCause.EXIT if read.cause is DeathCause.KILLED and exit_.ended_by_us:
-            # It had closed its link, and did not end.
+            # The engine had closed its link and did not exit, so that it was killed here.
             return Death(DeathCause.EXIT)
         case DeathCause.EXIT if read.cause is DeathCause.KILLED and exit_.out_of_memory:
             return Death(DeathCause.OUT_OF_MEMORY, "the kernel killed it for lack of memory")

@@ -15,8 +15,8 @@ from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.record import StreamRecord
 
 _MOST_SESSIONS = 65_536
-"""8 MB, by the hash of tenant and name; with the names it would be two to six times that. Two sessions of one
-hash would share an entry, which only decides between engines that are equally good."""
+"""Bound on remembered sessions: 8 MB by the hash of tenant and session, two to six times that by their names.
+Two sessions of one hash share an entry, which only decides between engines that are equally good."""
 
 
 class Dispatcher:
@@ -87,7 +87,7 @@ class Dispatcher:
             self._choose(healthy or willing, record).resume(self._awaiting.take(record))
 
     def _resume_suspects(self) -> None:
-        """Resume each of them alone: no other request could be blamed for the engine's death, and none joins
+        """Resume each suspect alone, so that only it can be blamed if the engine dies: no other request joins
         it until it is trusted."""
         for record in self._awaiting.suspects:
             if record in self._awaiting and (engine := self._taker(record)) is not None:
@@ -98,8 +98,9 @@ class Dispatcher:
                 engine.quarantined = engine.quarantined and engine.has_suspect
 
     def _taker(self, record: StreamRecord) -> Engine | None:
-        """Return who resumes a suspect now: the engine that it died with, another one in quarantine, or, if
-        it may roam, any but the last of the others: a poison must leave one that serves."""
+        """Return the engine that resumes a suspect now, if there is one: that which died with it, another one
+        in quarantine, or, if it roams, any but the last of the others, as a poisonous request must leave one
+        that serves."""
         may = [one for one in self._engines.values() if one.quarantined and not one.hopeless]
         others = [one for one in self._engines.values() if one.ready and one.credits and not one.quarantined]
         others.sort(key=lambda one: one.requests)

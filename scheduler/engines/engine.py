@@ -1,7 +1,7 @@
 """One engine over all its lives: its requests, its bounds, its speed, and what its deaths mean for them.
 
-What dies with a process is its `Life`. What concerns this engine alone it decides itself; what concerns
-others, or the queue, its observer hears.
+What dies with a process is in its `Life`. The engine decides what concerns itself alone, and reports to its
+observer what concerns other engines or the queue.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ class EngineObserver(Protocol):
         ...
 
     def engine_lost(self, engine: Engine) -> None:
-        """Its process has ended. Also called when the cause becomes known: what died with it may continue at
-        another engine."""
+        """Its process has ended. Also called when the cause becomes known: only then may some of its requests
+        continue on another engine."""
         ...
 
     def left(self, record: StreamRecord) -> None:
-        """Its engine has ended a request, whose answer is still read."""
+        """The engine has ended a request, but the server still reads its answer."""
         ...
 
     def retired(self, record: StreamRecord) -> None: ...
     def replaceable(self, engine: Engine) -> bool:
-        """Return whether others could take its requests."""
+        """Return whether other engines could take its requests."""
         ...
 
 
@@ -107,14 +107,14 @@ class Engine:
         self.share = share
         self.slots = config.engine.max_slots
         self.draining = False
-        """It gets no new requests, and is stopped after its last one."""
+        """Whether it gets no new requests, and is stopped after its last one."""
         self.quarantined = False
-        """It gets no new requests until those suspected of a death are cleared."""
+        """Whether it gets no new requests until its suspects are trusted or gone."""
         self.bounds = EngineBounds(config.engine.prefill_chunk_tokens)
-        """What its next process may use; while one runs, its ceiling as it climbs."""
+        """The bounds of its next process; while one runs, with that one's chunk ceiling as it climbs."""
         self.speeds = Speeds(config.engine.prefill_chunk_tokens)
         self.life: Life | None = None
-        """Its process while it is ready."""
+        """Its process while that is ready, or None."""
         self.lost_at = -math.inf
         self.multiplexer = Multiplexer(
             name,
@@ -138,7 +138,7 @@ class Engine:
         self._loaded_adapters: frozenset[str] = frozenset()
         """Keys in its last process's Load."""
         self.cause: str | None = None
-        """Why its last process ended, since it was begun."""
+        """Why its last process ended, or None if none has since it was begun."""
         self._suspects: list[StreamRecord] = []
         """Requests that may be to blame for the last death, until its cause is known."""
         self._nursery: trio.Nursery | None = None
@@ -158,7 +158,7 @@ class Engine:
 
     @property
     def running(self) -> bool:
-        """Return whether `run` runs, or is to: a process of it may be left."""
+        """Return whether `run` runs or is about to, so that it may have a process."""
         return self.supervisor.running or self._nursery is not None
 
     @property
@@ -182,7 +182,8 @@ class Engine:
         return self.supervisor.condition
 
     def blocked(self, now: float) -> tuple[float, str] | None:
-        """Return until when it is not available, and why: a crash loop, or failed starts."""
+        """Return until when it is not available, and why (a crash loop, or failed starts), or None if it is
+        available."""
         if self.failure is not None:
             return math.inf, self.failure
         if self.life is not None:
@@ -239,7 +240,7 @@ class Engine:
 
     @property
     def _backlog_tokens(self) -> int:
-        """Prompt tokens of its requests that it has yet to compute."""
+        """Return the prompt tokens of its requests that it has yet to compute."""
         tokens = 0
         for record in self.multiplexer:
             match record.state:
@@ -261,8 +262,8 @@ class Engine:
         self.multiplexer.resume(record)
 
     def _prepare_for(self, record: StreamRecord) -> None:
-        """Assume its prefix cached from now on: later requests with it follow this one, and compute none of
-        it."""
+        """Assume the request's prefix cached from now on: later requests with this prefix wait for its
+        computation instead of computing it again."""
         if self.life is not None and not self.requests:
             # It was idle: the time without a step was no stall.
             self.life.stall.woke(self._clock())
@@ -273,19 +274,20 @@ class Engine:
         self._likely.computed(prepared.prefix_blocks)
 
     def left(self, record: StreamRecord) -> None:
-        """A request has left it for good. Its session waits from now on, if its answer is over."""
-        # What it was expected to find is not its own: other requests have computed it.
+        """Take note that a request has left this engine for good, and report to its process that its session
+        waits from now on, if its answer is over."""
+        # The part that it was expected to find cached is not its own: other requests have computed it.
         computed = max(record.prefilled_tokens, record.expected_cached_tokens)
         if record.prefilled_tokens < len(record.prepared.prompt):
             self._likely.forget(record.prepared.prefix_blocks, computed)
         try:
             if (ended := record.turn_ended_message()) is not None:
                 self.send(ended)
-        except Exception:  # Such as a name that cannot be encoded. Eviction knows less, and no stream ends.
+        except Exception:  # A name that cannot be encoded, say. Eviction knows less, and no stream ends.
             _log.exception("turn_end_failed", request=record.prepared.request.public_id)
 
     def send(self, message: ToEngine) -> None:
-        """Dropped while it is not ready."""
+        """Send a message to its process, or drop it while none is ready."""
         if self.life is not None:
             self.life.send(message)
 
@@ -297,7 +299,7 @@ class Engine:
         self.supervisor.begin()
 
     def forgive(self) -> None:
-        """Its failed starts no longer count."""
+        """Forget its failed starts, so that it may be started again."""
         self.cause = None
         self.supervisor.forgive()
 
@@ -322,11 +324,12 @@ class Engine:
         self.supervisor.stop()
 
     def forgo(self) -> None:
-        """It was begun, and `run` does not follow."""
+        """Take back `begin`: `run` does not follow."""
         self.supervisor.forgo()
 
     async def load(self) -> Load:
-        """Raise OSError if the model's files cannot be read, by which engines on other machines know it."""
+        """Return what its next process is to load. Raise OSError if the model's files cannot be read, whose
+        fingerprint engines on other machines compare."""
         engine, known = self._config.engine, ""
         if engine.model:
             cache_folder = Path(engine.cache_folder) if engine.cache_folder else None
@@ -442,8 +445,8 @@ class Engine:
             awaiting.give_up(record, error)
 
     def died(self, death: Death) -> None:
-        """Judge the suspects, and fail a culprit. Not before the cause is known: what the device's watchdog
-        ended may be its chunk's, and what a signal ended is no request's."""
+        """Judge the suspects, and fail a culprit. This waits until the cause is known: a death by the
+        device's watchdog may be the fault of a large chunk, and one by a signal is no request's."""
         self._telemetry.sample(observation.observe_death, self.metrics, death.cause)
         suspects, self._suspects = self._suspects, []
         judge(suspects, death.cause, smallest_chunk=self.bounds.smallest_chunk)
@@ -453,7 +456,7 @@ class Engine:
         culprit = culprit_of(suspects, self._config.recovery.max_request_deaths)
         if culprit is not None and culprit in self._shared.awaiting:
             self._telemetry.sample(self._shared.traits.metrics.poisonous.inc)
-            # Without the line of stderr, which is the operator's.
+            # The client does not get the line of stderr, which is for the operator.
             error = poison(culprit, f"{death.cause.value}: {self.cause}")
             self._shared.awaiting.give_up(culprit, error)
         self._shared.observer.engine_lost(self)

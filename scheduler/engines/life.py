@@ -28,7 +28,7 @@ class Life:
         self.ready = ready
         self.began_at = began_at
         self.send = send
-        """After the process's end it drops what it is given."""
+        """Sends a message to the process, or drops it after the process's end."""
         self.stall = stall
         self.totals = totals
         self.likely = likely
@@ -44,6 +44,6 @@ class Life:
             await self.stall.run()
 
     def end(self) -> None:
-        """Its link has ended: let go of all who wait for it."""
+        """Release all tasks that wait for the process: its link has ended."""
         self._scope.cancel()
         self.calls.close()

@@ -1,5 +1,5 @@
-"""What each of several engines on one machine gets of it: cores, BLAS threads, a GPU. Pure but for the
-questions to the system at the end."""
+"""What each of several engines on one machine gets of it: cores, BLAS threads, a GPU. Pure, but for the last
+functions, which ask the system."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 
 @dataclass(frozen=True, slots=True)
 class MachineShare:
-    """`environment`: variables to set where the operator has not; `cores`: to run on, None for all."""
+    """`environment`: variables to set where the operator has not; `cores`: those to run on, or None for
+    all."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     cores: frozenset[int] | None = None
@@ -27,9 +28,9 @@ def share_of(
     """Return what engine `number` of `engines` gets, all its ranks together. An engine that was added later
     shares with an earlier one.
 
-    On a CPU that is a part of the cores, as many BLAS threads as it has cores, and no pinning where there are
-    more engines than cores. `gpus`: the cards that CUDA may use, one for each rank of each engine; Metal has
-    one for all.
+    On a CPU that is a part of the cores, and as many BLAS threads, which its ranks divide; engines are not
+    pinned if there are more of them than cores. `gpus`: the cards that CUDA may use, one for each rank of
+    each engine; Metal has one for all.
     """
     if engines == 1 and number == 0 and ranks == 1:
         return MachineShare()

@@ -1,8 +1,8 @@
 """Which engine gets the next request. Pure.
 
 The fair queue decides which request is next, this module where it goes. The cost of an engine is the
-estimated time until the answer is complete there, after Dynamo's KV router, in learned seconds where that has
-weights of blocks.
+estimated time until the answer is complete there: as in Dynamo's KV router, but in learned seconds instead of
+weighted blocks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Candidate:
     """An engine with room for the request. `requests`: those that it holds, of which `slots` can run;
     `backlog_tokens`: prompt tokens of theirs that it has yet to compute; `uncached_tokens`: those of the
     request's prompt that its prefix cache is not likely to have; `cached_tokens`: the others;
-    `furthest_tokens`: of the longest answer among its requests."""
+    `furthest_tokens`: output tokens of the longest answer among its requests."""
 
     engine: str
     requests: int
@@ -31,13 +31,13 @@ class Candidate:
 
 
 Place = Callable[[Sequence[Candidate], float, str | None], Candidate]
-"""`place(candidates, output_tokens, last)`: one of the candidates, of which there is at least one.
+"""`place(candidates, output_tokens, last)` returns one of the candidates, of which there is at least one.
 `output_tokens`: expected of the answer; `last`: the engine that had the session's last request."""
 
 
 def least_seconds(candidates: Sequence[Candidate], output_tokens: float, last: str | None) -> Candidate:
-    """Return the one with the least estimated time. Of equal ones the session's last engine, then the one
-    with the fewest requests."""
+    """Return the one with the least estimated time; among equal ones the session's last engine, or else the
+    one with the fewest requests."""
     return min(
         candidates,
         key=lambda one: (
@@ -58,8 +58,8 @@ def estimated_seconds(candidate: Candidate, output_tokens: float) -> float:
     prefill += speeds.prefill_seconds(candidate.uncached_tokens, rows, context)
     wait = 0.0
     if (ahead := candidate.requests - candidate.slots + 1) > 0:
-        # Its furthest row ends first; then a slot becomes free once in an answer's time over its slots. After
-        # a burst all rows are at their beginning.
+        # Its furthest row ends first; after that a slot becomes free every `turn` steps. After a burst all
+        # rows are at their beginning.
         turn = output_tokens / candidate.slots
         first = max(turn, output_tokens - candidate.furthest_tokens)
         wait = (first + (ahead - 1) * turn) * speeds.step_seconds(rows)

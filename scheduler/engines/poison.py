@@ -1,21 +1,22 @@
-"""The effect of an engine's death on the requests on board. Pure: `now` is an argument.
+"""The effect of an engine's death on the requests on board. Pure.
 
 A request that has received some tokens from an engine is *trusted* (`StreamRecord.trusted`). After a death
 all trusted requests resume at once, on any engine. The others are suspects: a request that crashes the engine
 does so in its prefill or, when resumed, at the same token again. A suspect resumes where all others are
 trusted, and no request joins it before it is trusted itself. So a death has one culprit, and the other
 requests lose only time. A culprit fails when it was a suspect at `max_request_deaths` deaths in a row, the
-last time as the only one. A death at which it was trusted does not count: it moved at once, and that the next
-engine dies too before it is trusted there may be an operator's kill of several.
+last time as the only one. A death at which it was trusted does not count: it moved at once, and if the next
+engine dies before it is trusted there, an operator may have killed several engines.
 
 Where they resume follows from the cause (`judge`). After a crash of the engine's own each may go to another
 engine once, so that they need not wait for a load one after the other; a second death keeps it to engines
-that are in quarantine already. What one engine was short of (memory, the device's time) it is to try again
-within that engine's lowered bounds. A death because the device timed out is blamed on no request while the
-next engine can have smaller prefill chunks: those on board keep their suspicion, and the death does not
-count. A signal from outside is blamed on none either, nor is GPU work that macOS ended for another process's
-fault: both take the suspicion back. All that only a bounded number of times for one request: chunks climb
-back, and its prompt may be what no chunk gets through; and a system may kill for memory without a word.
+that are in quarantine already. After a death for lack of memory or of the device's time it does not roam: the
+same engine's next process tries it again, within lowered bounds. A death because the device timed out is
+blamed on no request while the next engine can have smaller prefill chunks: those on board keep their
+suspicion, and the death does not count. A signal from outside is blamed on none either, nor is GPU work that
+macOS ended for another process's fault: both take the suspicion back. All of this holds only a bounded number
+of times for one request: chunks climb back, its prompt may be one that no chunk size gets through, and a
+system may kill for lack of memory without saying so.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from scheduler.statistics import DeathCause
 _MOST_SPARED_DEATHS = 12
 """More than there are halvings between the largest usual chunk, of 8,192 tokens, and the smallest."""
 _MOST_KILLS = 3
-"""Deaths in a row, each before the request had four tokens: an operator does not kill the engine of one
-request so often."""
+"""Deaths in a row, each before the request was trusted: an operator does not kill the engine of one request
+so often."""
 
 
 def count_death(on_board: Iterable[StreamRecord]) -> list[StreamRecord]:

@@ -58,7 +58,7 @@ class PoolObserver(Protocol):
 
 
 class Pool:
-    """`run` must be running. An engine's number is never given again; its name is the number."""
+    """`run` must be running. An engine's name is its number, which no later engine gets."""
 
     def __init__(
         self,
@@ -183,8 +183,8 @@ class Pool:
 
     @property
     def failure(self) -> str | None:
-        """Return why none of its engines can be started. Return None also where that ends `run`, which raises
-        the reason."""
+        """Return why none of its engines can be started, or None if one may be, or if `run` ends with that
+        reason."""
         if self._ends_with_first_engines or not all(engine.failed for engine in self):
             return None
         return next((engine.failure for engine in self), None)
@@ -223,13 +223,13 @@ class Pool:
             self._never_ready = error
             self._nursery.cancel_scope.cancel()
             return
-        # The installation is not the reason, or other models go on.
+        # An engine was ready before, so that the installation works; or machines or other models must go on.
         _log.error("engine_failed", engine=engine.name, reason=str(error))
         self._follow_blocks()
 
     def add(self, launcher: EngineLauncher | None = None) -> Engine:
-        """Start a further engine, by `launcher` or in the way of the first ones. Raise TooManyEngines, or
-        NodesDecide where no engine is started without a launcher of its own."""
+        """Start a further engine, by `launcher` or like the first ones. Raise TooManyEngines, or NodesDecide
+        if engines join by themselves and there is no `launcher`."""
         if launcher is None and self.engines_join:
             raise NodesDecide("there is an engine for each machine that has joined: let another one join")
         if len(self._engines) >= MOST_ENGINES:
@@ -254,8 +254,8 @@ class Pool:
         self._drain(self[name])
 
     def drain(self, name: str) -> Engine:
-        """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine;
-        LastEngine if no other one is left; NodesDecide."""
+        """Give an engine no new requests, and stop it at the end of those that it has. Raise UnknownEngine,
+        LastEngine if no other one is left, or NodesDecide if engines join by themselves."""
         engine = self[name]
         if self.engines_join:
             raise NodesDecide("there is an engine for each machine that has joined: let its machine leave")
@@ -292,7 +292,7 @@ class Pool:
             self._forget(engine)
 
     def _forget(self, engine: Engine) -> None:
-        """It has been stopped."""
+        """Remove an engine that has been stopped."""
         if self._engines.pop(engine.name, None) is not None:
             self.metrics.forget_engine(engine.name)
             _log.info("engine_removed", engine=engine.name)
@@ -328,7 +328,7 @@ class Pool:
             engine.multiplexer.end_all(error)
 
     def woke(self, now: float) -> None:
-        """The machine slept: the time until now was no stall."""
+        """Count the time until now as no stall: the machine slept."""
         for life in self._lives():
             life.stall.woke(now)
 
@@ -375,7 +375,7 @@ class Pool:
                 error = EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0)
                 self.awaiting.give_up(record, error)
         if engine.draining:
-            # It is not replaced: the others have its requests.
+            # Its process is not replaced: the other engines resume its requests.
             engine.stop()
         self._observer.pump()
 
@@ -396,7 +396,7 @@ class Pool:
             self._stop_if_drained(engine)
 
     def _over(self, record: StreamRecord) -> None:
-        """No engine has it any more, and its answer is read."""
+        """Retire a request that no engine has any more, and whose answer is read."""
         record.move(Event.RETIRE)
         self.retired(record)
 

@@ -30,11 +30,11 @@ class Speeds:
         self._learn(costs)
 
     def engine_started(self) -> None:
-        """Its totals begin at zero, and it measures anew."""
+        """Expect totals from zero: a new process of the engine measures anew."""
         self._last = Counters()
 
     def take(self, now: Counters) -> None:
-        """The counters after a step, or after several."""
+        """Learn from the counters after a step, or after several."""
         last, self._last = self._last, now
         if now.costs != last.costs:
             self._learn(now.costs)
@@ -46,7 +46,7 @@ class Speeds:
         self._output = self._output * _DECAY + (now.generated_tokens - last.generated_tokens) / steps
 
     def _learn(self, costs: StepCosts) -> None:
-        """What it has not measured yet stays as its last process had it."""
+        """Take over the costs that the engine has measured. The others stay as its last process had them."""
         if costs.step or costs.row:
             self._decode = costs
         if costs.token or costs.chunk or costs.token_context:
@@ -58,12 +58,12 @@ class Speeds:
         return max(self._decode.row, self._decode.step * _ROW_SHARE)
 
     def step_seconds(self, rows: float) -> float:
-        """Duration of a step that decodes this many rows, without prefill."""
+        """Return the duration of a step that decodes this many rows, without prefill."""
         return self._decode.step + rows * self.row_seconds
 
     def prefill_seconds(self, tokens: int, rows: int, context_tokens: float = 0.0) -> float:
-        """Return how long this many prompt tokens take beside these rows: their own cost behind such a
-        context, and the steps that they are spread over."""
+        """Return how long this many prompt tokens take beside these rows: their own cost with this context,
+        and that of the steps that they are spread over."""
         costs = self._prefill
         steps = tokens / self._chunk_tokens * (costs.chunk + (self.step_seconds(rows) if rows else 0.0))
         return steps + tokens * (costs.token + context_tokens * costs.token_context)

@@ -44,11 +44,11 @@ class StallWatch:
         deadlines.engine_started()
 
     def woke(self, now: float) -> None:
-        """Work arrived at an idle engine, or the machine slept: the silence until now was no stall."""
+        """Count the silence until now as no stall: work arrived at an idle engine, or the machine slept."""
         self._progressed_at = now
 
     def stepped(self, output: StepOutput, now: float) -> None:
-        """A step's output has arrived. Call this before routing it: routing changes the rows on board. One
+        """A step's output has arrived. Call this before routing it: routing changes the rows on board. Output
         that only answers SetMemoryLimit is of no step."""
         if not (output.tokens or output.prefills or output.retired):
             return
@@ -72,7 +72,7 @@ class StallWatch:
         return now - self._progressed_at if self._on_board else 0.0
 
     def last_step_seconds(self, now: float) -> float | None:
-        """Age of the last step, busy or idle; None before the first."""
+        """Return the age of the last step, busy or idle, or None before the first."""
         return None if self._last_step_at is None else now - self._last_step_at
 
     def limit_seconds(self) -> float:
@@ -95,13 +95,13 @@ class StallWatch:
         return min(end_at, now + min(_LOOK_SECONDS, limit / 4))
 
     def overslept(self, seconds: float, now: float) -> None:
-        """This process itself did not run for `seconds` (a closed lid, a frozen container). That time does
-        not count against the engine."""
+        """Do not count `seconds` against the engine for which the server itself did not run (a closed lid, a
+        frozen container)."""
         if seconds > _LOOK_SECONDS:
             self._progressed_at = min(now, self._progressed_at + seconds)
 
     async def run(self) -> None:
-        """Never returns by itself."""
+        """Look until cancelled."""
         while True:
             look_at = self.look(trio.current_time())
             await trio.sleep_until(look_at)

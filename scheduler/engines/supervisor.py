@@ -50,7 +50,7 @@ class Supervised(Protocol):
 
     def loading(self, stage: str) -> None: ...
     def begin_life(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
-        """A process is ready, and reached by `send`."""
+        """A process is ready. `send` sends to it."""
         ...
 
     def step(self, output: StepOutput) -> None: ...
@@ -74,7 +74,8 @@ class EngineFault(Exception):
 
 
 class EngineNeverReady(StartupError):
-    """The engine could not be started at all: the model or the installation is broken."""
+    """The engine could not be started at all: the model or the installation is broken, or it is unlike its
+    pool's engines."""
 
 
 _FIRST_STARTS = 3
@@ -90,13 +91,13 @@ class Ending:
     """How one engine process ends, or could not be started. Times are trio's clock."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    """Around the exchange of messages, once the process runs."""
+    """The scope of the exchange of messages, once the process runs."""
     became_ready_at: float | None = None
     cause: str = "the engine process ended"
     death: DeathCause = DeathCause.EXIT
     reported_fault: bool = False
     refused: bool = False
-    """Whether no further one should be tried."""
+    """Whether no further process should be tried."""
     stack: str = ""
     """The traceback of a load that failed."""
 
@@ -123,7 +124,7 @@ class Supervisor:
         self._refusal = refusal
         self.state = EngineState.ABSENT
         self.failure: str | None = None
-        """Why no start is tried any more."""
+        """Why no start is tried any more, or None if one may be."""
         self.restarts = 0
         self.failed_starts = 0
         """Processes in a row that ended before they were ready, or could not be started."""
@@ -151,12 +152,12 @@ class Supervisor:
 
     @property
     def running(self) -> bool:
-        """Return whether `run` runs, or is to: a process may be left."""
+        """Return whether `run` runs or is about to, so that there may be a process."""
         return self.state not in (EngineState.ABSENT, EngineState.FAILED)
 
     @property
     def was_ready(self) -> bool:
-        """Return whether any of its engines ever was."""
+        """Return whether any of its processes was ever ready."""
         return self._slowest_load_seconds is not None
 
     def begin(self) -> None:
@@ -170,12 +171,12 @@ class Supervisor:
             self.death_cause = None
 
     def forgo(self) -> None:
-        """`run` does not follow."""
+        """Take back `begin`: `run` does not follow."""
         if self.running:
             self._move(EngineEvent.GONE)
 
     def forgive(self) -> None:
-        """What could not be started may be tried again."""
+        """Let an engine that could not be started be tried again."""
         if self.state is EngineState.FAILED:
             self._move(EngineEvent.FORGIVE)
             self.failure = None
@@ -214,7 +215,7 @@ class Supervisor:
                 exit_ = await self._launcher.run(partial(self._session, ending))
             except LaunchFailed as error:
                 exit_ = self._not_launched(ending, str(error))
-            # Its Fault counts as the last line of stderr: the same text, and never cut off.
+            # The engine's Fault counts as the last line of stderr: it is the same text, and never cut off.
             last_words = (*exit_.last_stderr, *ending.stack.splitlines(), ending.cause)
             death = conclude(ending.death, last_words, exit_)
             self.death_cause = death.cause
@@ -256,7 +257,8 @@ class Supervisor:
         return EngineNeverReady(reason)
 
     def _not_launched(self, ending: Ending, cause: str) -> Exit:
-        """A failed start like any other: reported, and retried with backoff."""
+        """Report a process that could not be launched like any other failed start, which is retried with
+        backoff."""
         ending.cause, ending.death = cause, DeathCause.START
         self.failed_starts += 1
         self._move(EngineEvent.END)

@@ -15,13 +15,16 @@ from scheduler.service import Scheduler
 
 _log = structlog.get_logger("fleet")
 _RESERVED_SECONDS = 10.0
-"""A model waits this long for what others have promised: their rows may have grown meanwhile."""
+"""A model waits this long for the memory that others are to give back, and is then decided on anew: their
+rows may have grown meanwhile."""
 _TICK_SECONDS = 1.0
-"""Idle models and those whose turn is over are noticed this late."""
+"""Time between two decisions without a request: idle models, and those whose turn is over, are noticed this
+late."""
 
 
 class FleetMemory:
-    """What models take of the one device, whose memory is of unknown size."""
+    """The memory that models take of one device. This class knows no bound: each model may be loaded at
+    once."""
 
     @property
     def budget_bytes(self) -> int | None:
@@ -33,21 +36,21 @@ class FleetMemory:
         return 0
 
     def reserve(self, model: str) -> None:
-        """It is to be loaded: the others give back what it needs."""
+        """Let the others give back what this model needs, which is to be loaded."""
 
     def may_load(self, model: str) -> bool:
-        """Return whether they have."""
+        """Return whether the others have given it back."""
         return True
 
     def release(self, model: str) -> None:
-        """It is not loaded after all."""
+        """Take back `reserve`: the model is not loaded after all."""
 
     def rebalance(self, now: float) -> None:
-        """Let shares follow use."""
+        """Adjust the engines' shares to their use."""
 
 
 class Fleet:
-    """`run` must be running. The first model is the one of requests that name none."""
+    """All models of a server. `run` must be running. Requests that name no model get the first one."""
 
     def __init__(
         self, models: Sequence[Model], memory: FleetMemory | None = None, patience: Patience | None = None
@@ -57,7 +60,8 @@ class Fleet:
         self._patience = patience or Patience()
         self._change = trio.Event()
         self.retiring = False
-        """Whether another process takes the requests to come: what shows this one without end, ends."""
+        """Whether another process takes the requests to come. The live page, which would show this one
+        without end, then ends."""
         if len(models) > 1:
             TenantCharges([model.scheduler for model in models])
         for model in models:
@@ -86,10 +90,9 @@ class Fleet:
         return next(iter(self))
 
     async def run(self) -> None:
-        """Never returns by itself. Cancelling it ends all engines and fails every request.
+        """Run all models until cancelled, which ends all engines and fails every request.
 
-        Raise EngineNeverReady, of the only model, or StartupError if none of those loaded at the start can
-        be.
+        Raise EngineNeverReady if the only model cannot be loaded.
         """
         async with trio.open_nursery() as nursery:
             for model in self:
@@ -106,7 +109,7 @@ class Fleet:
                     await self._change.wait()
 
     async def _run(self, model: Model) -> None:
-        # For every line that its tasks log.
+        # Every line that its tasks log names the model.
         with structlog.contextvars.bound_contextvars(**({"model": model.name} if len(self) > 1 else {})):
             await model.scheduler.run()
 
@@ -158,15 +161,16 @@ class Fleet:
         await self._change.wait()
 
     def load(self, name: str, now: float, keep_seconds: float | None = None) -> Model:
-        """An operator asks for a model. Raise ModelNotFound."""
+        """Have a model loaded, as an operator asks. `keep_seconds`: as in `Model.want`. Raise
+        ModelNotFound."""
         model = self[name]
         model.want(now, keep_seconds)
         self._notify()
         return model
 
     def unload(self, name: str) -> Model:
-        """Unload a model when the requests that its engines have are over; one that is being loaded at once.
-        Raise ModelNotFound."""
+        """Unload a model when the requests that its engines have are over, or at once if it is still being
+        loaded. Raise ModelNotFound."""
         model = self[name]
         if model.reserved_at is not None:
             self._memory.release(name)

@@ -1,9 +1,9 @@
 """One memory budget over all engines: who has which part of it, and what they have reported.
 
-State of the shared budget, without tasks: current grants, reports, and the messages that the fleet must send
-(`rebalance`). The device is unknown here: the first engine, which is loaded without a part, reports what the
-operator's option, the device and the machine come to, and that is the budget. Where it knows of no limit
-there is none, and no engine is sent one.
+This module has no tasks: it keeps each engine's part and reports, and returns the limits that the fleet must
+send (`rebalance`). The server does not know the device: the first engine, which is loaded without a part,
+reports the limit that follows from the operator's option, the device and the machine, and that is the budget.
+If it reports none, there is no budget, and no engine is sent a limit.
 
 A part is an engine's from the moment that it is granted until its process has ended. An engine that has died
 keeps it, and is loaded with it again.
@@ -22,11 +22,11 @@ from scheduler.shared.messages import Counters, Ready, SetMemoryLimit
 _ACTIVITY_SECONDS = 30.0
 """Time over which an engine's activity is averaged: the seconds that it computes, of those that pass."""
 _WAITING_ACTIVITY = 0.25
-"""Requests that wait for an engine count as much as a quarter of its time."""
+"""Requests that wait in an engine count as much as computing for a quarter of the time."""
 _REPORT_SECONDS = 5.0
 """An engine that uses more than its part is asked again after this long: an idle one does not report."""
 _MOST_PART = 16
-"""What an engine may get at most is sent anew where it changes by a sixteenth."""
+"""The most that an engine may get is sent again when it has changed by a sixteenth."""
 
 
 class _Phase(Enum):
@@ -39,8 +39,8 @@ class _Phase(Enum):
 @dataclass(slots=True)
 class _Engine:
     """`floor_bytes`, `least_bytes` and `kept_bytes` are those of `EngineMemory`. `limit_bytes`: its part, as
-    sent last; `asked_bytes`: as it has confirmed; `used_bytes`: the larger of its use and of the limit in
-    force."""
+    sent last; `asked_bytes`: the part that it has confirmed; `used_bytes`: the larger of its use and the
+    limit in force."""
 
     name: str
     need_bytes: int
@@ -93,7 +93,8 @@ class _Engine:
 
 
 class MemoryBudget:
-    """`sharers`: how many engines divide what the first one reports, as `EngineConfig.sharers`."""
+    """The parts of all engines. `sharers`: the number of engines that share the device, as in `EngineConfig`;
+    the first one's limit is an equal part of the budget."""
 
     def __init__(self, sharers: int = 1) -> None:
         self.budget_bytes: int | None = None
@@ -111,7 +112,7 @@ class MemoryBudget:
     # --- what happens to engines
 
     def reserve(self, engine: str, need_bytes: int) -> None:
-        """This engine is to be loaded, and needs so much at least (`memory_need.py`)."""
+        """Keep a part for an engine that is to be loaded, and needs at least this much (`memory_need.py`)."""
         one = self._engines.setdefault(engine, _Engine(engine, need_bytes))
         if one.phase is _Phase.ABSENT:
             one.need_bytes = need_bytes
@@ -139,12 +140,12 @@ class MemoryBudget:
         return message
 
     def ready(self, engine: str, ready: Ready) -> None:
-        """It has been loaded."""
+        """Take the report of an engine that has been loaded."""
         one = self._engines[engine]
         alone = all(other.phase is _Phase.ABSENT for other in self._others(engine))
         if self.budget_bytes is None:
             for other in self._others(engine):
-                # Loaded in the same way, at the same time.
+                # They are loaded in the same way, at the same time.
                 other.limit_bytes = ready.memory_limit_bytes
         if self.budget_bytes is None or (alone and not one.most_bytes):
             # Other programs may leave a later engine less, or more.
@@ -154,13 +155,13 @@ class MemoryBudget:
         one.starts(_Phase.READY)
         one.used_bytes = one.limit_bytes
         if not one.most_bytes:
-            # Nothing was sent, and nothing is, before its part changes.
+            # No limit was sent to it, and none is before its part changes.
             one.sharers, one.most_bytes = self._sharers, self._message(one, one.limit_bytes).most_bytes
 
     def observe(self, engine: str, counters: Counters, now: float, waiting: bool = False) -> None:
-        """Its counters have arrived. `waiting`: whether requests wait for it in the queue."""
+        """Take an engine's counters. `waiting`: whether requests wait in it for a slot."""
         if (one := self._engines.get(engine)) is None:
-            return  # Nothing is expected of it any more.
+            return  # It has no part any more.
         one.activity = one.activity_now(now)
         one.activity += max(0.0, counters.busy_seconds - one.busy_seconds) / _ACTIVITY_SECONDS
         one.activity_at, one.busy_seconds = now, counters.busy_seconds
@@ -175,13 +176,13 @@ class MemoryBudget:
             one.least_bytes = one.floor_bytes
 
     def ended(self, engine: str) -> None:
-        """Its process has ended, and another is to take its place: it keeps its part."""
+        """Keep the part of an engine whose process has ended, for the next one."""
         if (one := self._engines.get(engine)) is not None:
             one.starts(_Phase.ABSENT)
             one.most_bytes = 0
 
     def forget(self, engine: str) -> None:
-        """Its process has ended, or was never started, and none is to take its place."""
+        """Free the part of an engine whose process has ended, or was never started, if none is to follow."""
         self._engines.pop(engine, None)
 
     # --- what follows
@@ -191,8 +192,8 @@ class MemoryBudget:
         return self._engines[engine].least
 
     def room_bytes(self, without: Container[str] = ()) -> int | None:
-        """Return what the others can make free for a newcomer, each down to what its rows need; some are
-        counted as unloaded. Return None if there is no bound."""
+        """Return what the engines can make free for a newcomer, each down to what its rows need and those in
+        `without` unloaded, or None if there is no bound."""
         if not self.budget_bytes:
             return None
         held = [one.least for one in self._engines.values() if one.name not in without]
@@ -230,7 +231,8 @@ class MemoryBudget:
 
     @staticmethod
     def _moves(one: _Engine) -> bool:
-        """One message at a time, so that it is known what an engine may be using."""
+        """Return whether its limit may change: it gets one message at a time, so that its possible use is
+        known."""
         confirmed = one.asked_bytes == one.limit_bytes
         return one.phase is _Phase.ABSENT or (one.phase is _Phase.READY and confirmed)
 

@@ -1,8 +1,9 @@
 """What a model that is not loaded would need at least: from its files, before any engine has read them.
 
-As `engine/mlx/loading.py` makes weights of them: what is stored, or converted to one type, packed weights
-unpacked. A process's floor then comes from the engine's own arithmetic (`engine/budget/limits.py`). Once a
-model has been loaded its engine reports both exactly (`Ready`).
+The weights are counted as `engine/mlx/loading.py` makes them: as they are stored, or converted to one type,
+for which packed weights are unpacked unless they are to stay packed. A process's floor then comes from the
+engine's own arithmetic (`engine/budget/limits.py`). Once a model has been loaded its engine reports both
+exactly (`Ready`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def need_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
 
 
 def weights_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
-    """Return the bytes of the model's weights in memory; more where mlx-lm leaves out some of them."""
+    """Return the bytes of the model's weights in memory; too many where mlx-lm leaves out some of them."""
     stored = tensors(folder)
     if weights_dtype == "auto":
         weights_dtype = "float32" if device in (None, "cpu") else "stored"
@@ -61,7 +62,7 @@ def _converted_bytes(name: str, stored: Mapping[str, StoredTensor], target_bytes
     layer, _, kind = name.rpartition(".")
     packed = f"{layer}.scales" in stored
     if packed and kind in ("scales", "biases"):
-        return 0  # They are multiplied in.
+        return 0  # They are multiplied into the weights.
     if packed and kind == "weight":
         return tensor.elements * _WORD_BITS // bits.of(layer) * target_bytes
     if tensor.dtype in _FLOAT_BYTES or tensor.dtype.startswith(_SMALL_FLOAT):

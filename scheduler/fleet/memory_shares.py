@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 _LEAST_WEIGHT = 1e-3
 """The weight of an idle engine, beside one that is busy all the time."""
 _GROWTH_PART = 4
-"""An engine that computes wants what it uses and a quarter of its part, which it may fill until shares are
+"""An engine that computes wants a quarter of its part beyond what it uses: it may fill that before shares are
 computed again."""
 _MOVED_PART = 16
 """Shares move only if one changes by a sixteenth: each move may evict."""
@@ -60,8 +60,8 @@ class Shares:
 
 
 def shares(budget_bytes: int, engines: Sequence[EngineMemory]) -> Shares:
-    """Return what each engine should have. Of engines that do not fit together those that have a share come
-    first, the most active first, then the others in their order."""
+    """Return what each engine should have. If they do not fit together, those that have a share come first,
+    then the others; of both the most active first."""
     fixed = {one.engine: one.limit_bytes for one in engines if one.fixed}
     left_bytes = max(0, budget_bytes - sum(fixed.values()))
     free = [one for one in engines if not one.fixed]
@@ -78,7 +78,8 @@ def shares(budget_bytes: int, engines: Sequence[EngineMemory]) -> Shares:
 def _placed(
     budget_bytes: int, engines: Sequence[EngineMemory], alone: bool
 ) -> tuple[list[EngineMemory], list[EngineMemory]]:
-    """Return those whose floors fit together, and the others. One that is `alone` runs with what there is."""
+    """Return those whose floors fit together, and the others. `alone`: the first is placed also if it does
+    not fit, and runs with what there is."""
     placed: list[EngineMemory] = []
     unplaced: list[EngineMemory] = []
     left_bytes = budget_bytes
@@ -92,7 +93,7 @@ def _placed(
 
 
 def _kv(kv_bytes: int, engines: Sequence[EngineMemory]) -> dict[str, int]:
-    """Return each one's part of this, which their floors leave."""
+    """Return each engine's part of `kv_bytes`, which their floors leave."""
     needs = {one.engine: one.rows_bytes for one in engines}
     if sum(needs.values()) > kv_bytes:
         # Rows will be preempted, or admitted later: the smallest needs are met first.
@@ -110,7 +111,7 @@ def _kv(kv_bytes: int, engines: Sequence[EngineMemory]) -> dict[str, int]:
 
 
 def _wish(one: EngineMemory, part_bytes: int) -> int:
-    """Return what it uses, or will use soon."""
+    """Return the bytes of KV that it uses, or will use soon."""
     return one.held_bytes + (part_bytes // _GROWTH_PART if one.activity > 0 else 0)
 
 
@@ -119,7 +120,8 @@ def _by_activity(kv_bytes: int, engines: Sequence[EngineMemory]) -> dict[str, in
     parts: dict[str, int] = {}
     weights = {one.engine: max(0.0, one.activity) + _LEAST_WEIGHT for one in engines}
     left_bytes, left_weight = kv_bytes, sum(weights.values())
-    # The one with the most rows for its weight is next: where it needs no more than its part, nobody does.
+    # The engine with the most bytes of rows for its weight is next: if it needs no more than its part, no
+    # other does.
     for one in sorted(engines, key=lambda one: one.rows_bytes / weights[one.engine], reverse=True):
         weight = weights[one.engine]
         fair_bytes = int(left_bytes * min(1.0, weight / left_weight))

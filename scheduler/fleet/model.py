@@ -21,7 +21,7 @@ from scheduler.telemetry.readings import value_of
 
 _log = structlog.get_logger("fleet")
 _FAILED_STARTS = 3
-"""Attempts of a load whose engine dies without a reason."""
+"""Attempts at a load whose engine dies without a reason."""
 RETRY_SECONDS = 60.0
 """After a failed load requests are refused for this long; the next one then starts another attempt."""
 
@@ -37,7 +37,8 @@ class ModelTraits:
 
 
 class Model(ModelLoader):
-    """The fleet calls `follow`, `load`, `hold`, `unload` and `give_up`; nothing else changes its state."""
+    """One model. Only the fleet changes its state, but for `check`, which forgives a failed load after a
+    while."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class Model(ModelLoader):
         self._clock = clock
         self._stage = ""
         self._wanted_at: float | None = None
-        """When an operator asked for it."""
+        """When an operator asked for it to be loaded, or None if none waits for that."""
         self._used_at = self._loaded_at = -math.inf
         self._failed_at = -math.inf
         scheduler.model_loader = self
@@ -109,7 +110,7 @@ class Model(ModelLoader):
 
     @property
     def condition(self) -> str:
-        """Return its state; of a loaded one that of its engines."""
+        """Return its state, or that of its engines if they are loaded."""
         life = self.scheduler.pool.statistics()
         if self.state is ModelState.LOADED or life.ready is not None:
             return life.condition.value
@@ -117,12 +118,12 @@ class Model(ModelLoader):
 
     @property
     def memory_bytes(self) -> int:
-        """Return what its engines use, as they have reported last; 0: it is not loaded."""
+        """Return what its engines use, as they have reported last; 0 if it is not loaded."""
         engines = self.scheduler.metrics.engines if self.scheduler.pool.ready is not None else ()
         return int(sum(value_of(engine.memory_guard["used"]) for engine in engines))
 
     def loading(self, stage: str) -> None:
-        """Its engine has begun a stage of its load."""
+        """Take note that its engine has begun a stage of its load."""
         self._stage = stage
 
     # --- by the fleet
@@ -169,7 +170,8 @@ class Model(ModelLoader):
                 pass
 
     def want(self, now: float, keep_seconds: float | None = None) -> None:
-        """An operator asks for it. `keep_seconds`: instead of its idle seconds from now on."""
+        """Take note that an operator asks for it. `keep_seconds` replaces its idle seconds from now on: None
+        leaves them, and less than 0 keeps it loaded without a request."""
         if self.state is ModelState.FAILED:
             self._forgive()
         if keep_seconds is not None:
@@ -183,7 +185,7 @@ class Model(ModelLoader):
             self._wanted_at = now
 
     def reserve(self, now: float) -> None:
-        """It is the next to be loaded, when others have given back the memory for it."""
+        """Make it the next to be loaded, when others have given back the memory for it."""
         self._stage, self.reserved_at = "", now
         self._move(ModelState.LOADING)
 
@@ -192,7 +194,7 @@ class Model(ModelLoader):
         self.scheduler.pool.load()
 
     def postpone(self) -> None:
-        """The memory did not become free."""
+        """Give up loading it for now: the memory did not become free."""
         self.reserved_at = None
         self._move(ModelState.UNLOADED)
 
@@ -202,13 +204,13 @@ class Model(ModelLoader):
         self._move(ModelState.DRAINING)
 
     def unload(self) -> None:
-        """Its engines have no requests."""
+        """End the processes of its engines, which must have no requests."""
         self._move(ModelState.UNLOADING)
         self.scheduler.pool.dispatcher.held = True
         self.scheduler.pool.unload()
 
     def give_up(self) -> None:
-        """An operator wants it unloaded, or not loaded. Requests that wait load it again."""
+        """Unload it, or stop its load, as an operator asks. Requests that wait have it loaded again."""
         # Its engines may be ready, and have requests, since the fleet's last turn.
         self.follow(self._clock())
         self._wanted_at = None
@@ -234,7 +236,7 @@ class Model(ModelLoader):
     def _why_failed(self) -> str | None:
         """Return why its engines do not start, or None if they still may."""
         if self.scheduler.pool.engines_join:
-            # A machine that can may join at any time.
+            # A machine that can load it may join at any time.
             return None
         if (failure := self.scheduler.pool.failure) is not None:
             return failure

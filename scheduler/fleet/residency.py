@@ -34,14 +34,14 @@ class Patience:
     """How long a model stays although another one waits."""
 
     least_loaded_seconds: float = 10.0
-    """An idle one. Bounds the loads of a minute to six for each model that fits."""
+    """The least time for an idle model. It bounds the loads of a minute to six for each model that fits."""
     turn_seconds: float = 60.0
-    """One that serves."""
+    """The least time for a model that has requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One model at a moment. Times are the fleet's clock."""
+    """One model at a moment. Times are by the fleet's clock."""
 
     name: str
     state: ModelState
@@ -118,7 +118,7 @@ def _is_over(model: Standing, now: float) -> bool:
 
 
 def _wanted(models: Sequence[Standing]) -> list[Standing]:
-    """Return those to load, the longest wait first."""
+    """Return the models to load, the one that has waited longest first."""
     waiting = [
         (model.wanted_since, number, model)
         for number, model in enumerate(models)

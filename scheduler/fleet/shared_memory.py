@@ -28,7 +28,8 @@ class EngineShare(MemoryShare):
 
     def given(self) -> SetMemoryLimit | None:
         if self.engine not in dict(self.budget):
-            # Added by an operator: nobody has given back anything for it, so it says that it does not fit.
+            # An operator has added it, and no engine has given back memory for it: it gets what is free, and
+            # reports if that is too little.
             self.budget.reserve(self.engine, 0)
         return self.budget.given(self.engine)
 
@@ -39,7 +40,7 @@ class EngineShare(MemoryShare):
         try:
             self.budget.observe(self.engine, counters, now, counters.waiting > 0)
         except Exception:
-            # It must not cost the step that brought these counters.
+            # A failure here must not cost the step that brought these counters.
             _log.exception("memory_budget_failed", engine=self.engine)
 
     def ended(self) -> None:
@@ -50,8 +51,8 @@ class EngineShare(MemoryShare):
 
 
 class SharedMemory(FleetMemory):
-    """One budget of all models. `needs` returns the least that an engine of each model takes on a
-    device, as its files tell; the device is None before it is known."""
+    """One budget of all models. `needs`, by model, returns the least that an engine takes on a device, by the
+    model's files; the device is None before it is known."""
 
     def __init__(self, budget: MemoryBudget, needs: Mapping[str, Callable[[str | None], int]]) -> None:
         self._budget = budget
@@ -66,7 +67,7 @@ class SharedMemory(FleetMemory):
         return EngineShare(self._budget, _name(model, engine))
 
     def follow(self, model: str, pool: Pool) -> None:
-        """The engines of this model; they are loaded at once if they are the first."""
+        """Follow a model's engines, and reserve their memory if they are loaded at the start."""
         self._pools[model] = pool
         if pool.loaded:
             self.reserve(model)

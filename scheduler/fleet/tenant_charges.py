@@ -1,9 +1,9 @@
 """Tenants charged over all models: engine time on one counts against a tenant in the queues of the others.
 
 Each model's queue keeps accounts of its own (`intake/service_ledger.py`). Every charge to a tenant is also
-made in the other queues, converted by what a token of service takes on each model, so that a tenant cannot
-double its share of the device by using two models. Sessions are not charged: they compete within a tenant,
-and an agent's session is on one model.
+made in the other queues, converted by the engine time of a token of service on each model, so that a tenant
+cannot double its share of the device by using two models. Sessions are not charged: they compete within a
+tenant, and an agent's session is on one model.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ class Backoff:
         """Pause before the next start."""
 
     def lasted(self) -> None:
-        """The last process has lasted: its end is no failure to start."""
+        """Begin again with the first pause: the last process has lasted, so that its end is no failure to
+        start."""
         self.seconds = self._first
 
     def waited(self) -> None:

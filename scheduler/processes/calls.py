@@ -1,5 +1,5 @@
-"""Messages to one process that it answers, by number, and the tasks that wait for the answers. Viewers share
-one inspection a second."""
+"""Numbered questions to one process, and the tasks that wait for the answers. Viewers share one inspection a
+second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Call(Generic[_Reply]):
 
 
 class Calls:
-    """Every call gets one reply or none, also when the process ends meanwhile."""
+    """The open calls to one process. Each ends with one reply or none, also when the process ends
+    meanwhile."""
 
     def __init__(self, send: Callable[[ToEngine], None]) -> None:
         self._send = send
@@ -48,7 +49,7 @@ class Calls:
         return call
 
     async def wait(self, call: Call[_Reply], seconds: float) -> _Reply | None:
-        """Return None if no reply comes within `seconds`, or none any more."""
+        """Return the reply, or None if none comes within `seconds` or the process has ended."""
         call.waiters += 1
         try:
             with trio.move_on_after(seconds):
@@ -72,7 +73,7 @@ class Calls:
         return True
 
     def close(self) -> None:
-        """The process has ended."""
+        """End all open calls without a reply: the process has ended."""
         self._closed = True
         for call in self._open.values():
             call.done.set()
@@ -95,8 +96,9 @@ class Inspections:
         """The last query without `clear`, open or answered."""
 
     async def inspect(self, clear: bool, top: int, head_tokens: int, unpin: str = "") -> Inspection:
-        """Return the engine's contents, at most a second old; with `clear`, after evicting, with `unpin`,
-        after releasing it. Raise Unavailable if no reply arrives."""
+        """Return the engine's contents: after an eviction with `clear`, after the release of a pin with
+        `unpin`, else from an inspection that is at most a second old or still pending. Raise Unavailable if
+        no reply arrives."""
         if clear or unpin:
             self._shared = None
             return await self._wait(self._send(Inspect(0, clear, top, head_tokens, unpin)))

@@ -42,7 +42,7 @@ Talk = Callable[[trio.abc.Stream], Awaitable[bool]]
 
 class StderrTail:
     """A child process's stderr, line by line: to our log, and the last lines for the cause of death. Fed with
-    bytes in pieces of any size. `event`, `level`: of each line in the log; `fields`: beside it."""
+    bytes in pieces of any size. `event`, `level`, `fields`: those of each line in the log."""
 
     def __init__(self, event: str = "engine_stderr", level: int = logging.INFO, **fields: str) -> None:
         self._event, self._level = event, level
@@ -62,7 +62,7 @@ class StderrTail:
         self._pending = pending[-_LINE_BYTES:]
 
     def end(self) -> None:
-        """Nothing follows: what is left is a line, too."""
+        """Take what is left as a line, too: nothing follows."""
         self._relay(self._pending)
         self._pending = b""
 
@@ -122,9 +122,9 @@ class ChildProcess:
         level: int = logging.INFO,
         cores: frozenset[int] | None = None,
     ) -> None:
-        """`name`: for errors and the log, to which its stderr goes at this `level`. `stop_seconds`: from the
-        end of its link to SIGKILL. `stdout`: as `subprocess` takes it. `cores`: the only ones that it may
-        use, or None for all, as on systems that cannot pin."""
+        """`name`: the process's name in errors and in the log, to which its stderr goes at this `level`.
+        `stop_seconds`: from the end of its link to SIGKILL. `stdout`: as `subprocess` takes it. `cores`: the
+        only ones that it may use, or None for all, as on systems that cannot pin."""
         self._name, self._module, self._arguments = name, module, tuple(arguments)
         self._environment = dict(environment)
         self._stop_seconds = stop_seconds
@@ -132,7 +132,7 @@ class ChildProcess:
 
     async def run(self, talk: Talk) -> Exit:
         """Start the process, let `talk` speak with it, and return when the process has ended. It is ended
-        when `talk` returns, raises or is cancelled. Raise LaunchFailed before it is called."""
+        when `talk` returns, raises or is cancelled. Raise LaunchFailed before `talk` is called."""
         process, ours = await self._start()
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         oom_kills_before, hung, ended_by_us = oom_kills(), False, False
@@ -212,7 +212,7 @@ class ChildProcess:
 
 
 async def relay_stderr(stream: trio.abc.ReceiveStream, tail: StderrTail, relayed: trio.Event) -> None:
-    """Relay to its end, which may never come if the process left a child of its own."""
+    """Relay a stderr to its end, which may never come if the process left a child of its own."""
     try:
         async for data in stream:
             tail.feed(data)

@@ -1,6 +1,7 @@
 """The server's port for engines on other machines: it checks each connection's Hello and hands it over.
 
-Until it is identified a connection costs a descriptor, a kilobyte and a second, and 64 of them at most.
+A connection that has not identified itself costs at most a descriptor, a kilobyte and a second; there are at
+most 64 of them.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Listener:
     async def serve(
         self, host: str, port: int, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Never returns by itself. Starts with the port, which for 0 is a free one. Raise OSError if it
-        cannot be listened on."""
+        """Accept connections until cancelled. Starts with the port, a free one if `port` is 0. Raise OSError
+        if the port cannot be listened on."""
         listeners = await trio.open_tcp_listeners(port, host=host)
         if port == 0 and len(listeners) > 1:
             # Each family got a port of its own: keep one.
@@ -71,7 +72,7 @@ class Listener:
                 nursery.start_soon(self._accept, listener, nursery)
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
-        # Not trio.serve_listeners, which closes a connection when its handler returns.
+        # trio.serve_listeners would close a connection when its handler returns.
         async with listener:
             while True:
                 try:

@@ -1,4 +1,4 @@
-"""How often the kernel has killed a process for lack of memory, of this control group or machine.
+"""How often the kernel has killed a process of this control group or machine for lack of memory.
 
 A SIGKILL does not show who sent it; a count that grew while the engine lived means that it was the kernel.
 macOS counts nothing that a process may read: its kills look like an operator's there.

@@ -28,7 +28,7 @@ class EngineLauncher(Protocol):
 
 
 class ProcessLauncher:
-    """`python -m scheduler.engine` on one end of a socket pair."""
+    """Starts `python -m scheduler.engine` on one end of a socket pair."""
 
     def __init__(
         self, environment: Mapping[str, str], stop_seconds: float, cores: frozenset[int] | None = None

@@ -56,7 +56,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def weights_bytes(folder: Path) -> int:
-    """Return the bytes of its factors, about; 0 if they cannot be read."""
+    """Return about the bytes of an adapter's factors, or 0 if they cannot be read."""
     try:
         return (folder / WEIGHTS_FILE).stat().st_size
     except OSError:
@@ -71,7 +71,7 @@ def check_unchanged(folder: Path, key: str) -> None:
 
 @contextmanager
 def named(name: str) -> Iterator[None]:
-    """Refusals from within name the adapter."""
+    """Let refusals from within this block name the adapter."""
     try:
         yield
     except AdapterRefused as refused:
@@ -79,7 +79,7 @@ def named(name: str) -> Iterator[None]:
 
 
 def read_config(folder: Path) -> AdapterConfig:
-    """Raise AdapterRefused, which names the field."""
+    """Return what `adapter_config.json` has. Raise AdapterRefused, which names the field."""
     try:
         with (folder / CONFIG_FILE).open("rb") as file:
             text = file.read(_MAX_CONFIG_BYTES + 1)

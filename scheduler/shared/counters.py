@@ -49,13 +49,13 @@ class MemoryState(WireStruct, frozen=True):
     """What is given up (`scheduler/engine/budget/policy.py`: Relief); 0: nothing."""
     used: int = 0
     limit: int = 0
-    """0: none."""
+    """The limit in force; 0 if there is none."""
     available: int = -1
     """What the system or container can still give; -1: unknown."""
     pressure: int = 0
-    """The system's: 0 normal, 1 warning, 2 critical."""
+    """The system's memory pressure: 0 normal, 1 warning, 2 critical."""
     chunk_peak: int = 0
-    """Expected of the next prefill chunk."""
+    """The expected peak of the next prefill chunk."""
     floor: int = 0
     """The least limit with which it runs, without a row; 0: it has no limit."""
     least: int = 0
@@ -63,12 +63,12 @@ class MemoryState(WireStruct, frozen=True):
     kept: int = 0
     """The least limit with which it keeps its prefixes, too; at least `least`."""
     asked: int = 0
-    """The limit of the last SetMemoryLimit, or that it was loaded with."""
+    """The limit of the last SetMemoryLimit, or the one that it was loaded with."""
 
 
 class StepCosts(WireStruct, frozen=True):
-    """Seconds, as the engine has fitted them to its latest steps (`engine/pace.py`); 0: not measured, or
-    part of another one."""
+    """Seconds, as the engine has fitted them to its latest steps (`engine/pace.py`); 0: not measured, or part
+    of another cost."""
 
     step: float = 0.0
     """Seconds of a step that decodes, whatever its rows."""
@@ -110,7 +110,7 @@ class Counters(WireStruct, frozen=True):
     model_seconds: float = 0.0
     """Part of `busy_seconds`: in mlx-lm's step, which computes the model and waits for its results."""
     between_seconds: float = 0.0
-    """Outside steps, while rows waited for the next one."""
+    """Seconds outside steps, while rows waited for the next one."""
     memory: DeviceMemory = DeviceMemory()
     preempted: int = 0
     """Part of `waiting`: preempted requests."""

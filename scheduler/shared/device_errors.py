@@ -1,8 +1,8 @@
 """Which errors are the device's and not the program's, by their text: MLX raises all of them as RuntimeError.
 
-The engine asks it of exceptions: since MLX 0.32.1 a Metal command buffer that fails raises at the next
-evaluation that waits for it, once, and what it should have written is garbage. A broad handler
-lets such an error go on, which ends the engine. The server asks it of a dead engine's stderr.
+The engine asks this about exceptions: since MLX 0.32.1 a Metal command buffer that fails raises at the next
+evaluation that waits for it, once, and what it should have written is garbage. So a broad handler raises such
+an error again, which ends the engine. The server asks it about a dead engine's stderr.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def device_fault(text: str) -> DeviceFault | None:
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Return whether the device, or its memory, failed: it says nothing of the model, the adapter or the file
-    that was being tried, and arrays that were being computed are garbage."""
+    """Return whether the device, or its memory, failed. Such an error says nothing about the model, the
+    adapter or the file that was being tried, and arrays that were being computed are garbage."""
     if isinstance(error, MemoryError):
         return True
     text = str(error)

@@ -23,8 +23,8 @@ LENGTH_BYTES = 4
 
 
 def _encode_token_ids(value: object) -> memoryview:
-    """Encode token ids as bytes: 100,000 ids as a msgpack array take 0.5 ms to encode and 2.7 ms to decode;
-    so 0.01 ms."""
+    """Encode token ids as bytes: 100,000 ids take 0.01 ms; as a msgpack array they take 0.5 ms to encode and
+    2.7 ms to decode."""
     if isinstance(value, array):
         return memoryview(value).cast("B")
     raise NotImplementedError(f"{type(value).__name__} is in no message")

@@ -1,6 +1,6 @@
 """The first frame of a connection over TCP, and which peers it admits. Pure: without I/O.
 
-A connection is worth nothing until its Hello has the token of those that it dials: 32 random bytes,
+A connection is admitted only with the token of the process that it dials in its Hello: 32 random bytes,
 compared in constant time.
 """
 
@@ -61,8 +61,9 @@ def new_token() -> str:
 
 
 def check_hello(hello: Hello, token: str, *roles: str) -> None:
-    """Raise HelloRefused unless this Hello has the token and one of the roles; OtherProtocol if it has."""
-    # In constant time: the time that a refusal takes tells nothing of the token.
+    """Raise HelloRefused unless this Hello has the token and one of the roles, and OtherProtocol if it has
+    both, but another version."""
+    # In constant time: the time that a refusal takes reveals nothing of the token.
     same = secrets.compare_digest(token.encode(), hello.token.encode())
     if not same or hello.role not in roles:
         raise HelloRefused("its token is wrong, or nobody waits for it")
@@ -73,7 +74,7 @@ def check_hello(hello: Hello, token: str, *roles: str) -> None:
 
 
 def read_hello(body: bytes) -> Hello:
-    """Raise LinkError."""
+    """Return the Hello in the first frame's body. Raise LinkError if it is none."""
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -6,11 +6,11 @@ import socket
 from contextlib import suppress
 
 BUFFER_BYTES = 1 << 20
-"""macOS gives a pair 8 KiB: a few step frames, after which the engine waits in every pause of the server's
-loop. With 8 KiB on Linux, steps of 4 ms and pauses of 50 ms in every 100, the engine waited 181 ms a second
-(203 steps/s); with these buffers 2 to 8 (247 steps/s). A prompt of 100,000 tokens was read in 51 pieces and
-183 ms beside a thread that computes; with these in 2 and 16 ms. Linux gives 208 KiB unasked, and at most
-`wmem_max`."""
+"""Size of each end's two buffers. macOS gives a pair 8 KiB: a few step frames, after which the engine waits
+in every pause of the server's loop. With 8 KiB on Linux, steps of 4 ms and pauses of 50 ms in every 100, the
+engine waited 181 ms a second (203 steps/s); with these buffers 2 to 8 (247 steps/s). Beside a thread that
+computes, a prompt of 100,000 tokens was read in 51 pieces and 183 ms; with these buffers in 2 pieces and 16
+ms. Linux gives 208 KiB unasked, and at most `wmem_max`."""
 
 
 def link_pair() -> tuple[socket.socket, socket.socket]:

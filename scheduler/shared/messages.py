@@ -61,14 +61,15 @@ class GrammarTokenizer(WireStruct, frozen=True):
     json: bytes
     """Its `tokenizer.json`, compressed by zlib: 10 to 30 MB of text, of which a quarter remains."""
     eos_token_ids: tuple[int, ...]
-    """The tokenizer's own; the model's configuration may name others."""
+    """The tokenizer's own end tokens; the model's configuration may name others."""
 
     def __repr__(self) -> str:
         return f"GrammarTokenizer({len(self.json)} bytes, eos_token_ids={self.eos_token_ids})"
 
 
 class RankGroup(WireStruct, frozen=True):
-    """One engine of several `mx.distributed` ranks. The server knows rank 0 only, which gets the Load."""
+    """One engine of several `mx.distributed` ranks. The server sends the Load to rank 0 alone, and speaks
+    with it as with any engine."""
 
     ranks: int
     backend: Literal["ring", "jaccl", "nccl"]
@@ -91,7 +92,7 @@ class Follow(WireStruct, frozen=True, tag="follow"):
     control: str
     """IP:PORT of rank 0."""
     token: str
-    """The group's."""
+    """The group's token, as in RankGroup."""
 
     def __repr__(self) -> str:
         return f"Follow(rank={self.rank}, control={self.control!r})"
@@ -118,11 +119,12 @@ class EngineConfig(WireStruct, frozen=True):
     kv_disk: str = ""
     """Folder of the disk tier; empty without one."""
     kv_disk_bytes: int = 32 << 30
-    """Bytes of each engine."""
+    """Bytes on disk that each engine may use."""
     itl_target_ms: float = 0.0
     """Target inter-token latency while prefills run; 0: in proportion to the decode steps."""
     load_check: Literal["auto", "off"] = "auto"
-    """Whether to check at load how much of the batch is right for the model."""
+    """Whether to check at load which ways of batching (drafts, padded chunks, shared prefixes, several rows)
+    give the model's right tokens."""
     cache_folder: str = ""
     """Folder in which verdicts of that check and digests of weights are kept between starts; empty for
     none."""
@@ -148,7 +150,7 @@ class EngineConfig(WireStruct, frozen=True):
     """Whether rows verify drafts where that is expected to save time."""
     kv_cache_dtype: KvCacheDtype = "auto"
     tokenizer: GrammarTokenizer | None = None
-    """Where there is none, requests with a grammar are refused."""
+    """The tokenizer for grammars. With None, requests with a grammar are refused."""
 
 
 class Load(EngineConfig, frozen=True, tag="load"):
@@ -171,11 +173,11 @@ class Load(EngineConfig, frozen=True, tag="load"):
 class Sampling(WireStruct, frozen=True):
     """Sampling parameters. `temperature` 0 is greedy, and then the cut-offs have no effect.
 
-    The cut-offs act as in mlx-lm's samplers (top-p, then min-p, then top-k, on the untempered
-    distribution). `repetition_penalty` counts prompt and output, the presence and frequency
-    penalties count output only, as vLLM does; `repetition_context` bounds the former to that many last
-    tokens, as mlx-lm does, and 0 does not. `seed` is never absent: a request without one
-    gets one at admission, so that its tokens can be computed again.
+    The cut-offs act as in mlx-lm's samplers (top-p, then min-p, then top-k, on the untempered distribution).
+    `repetition_penalty` counts prompt and output, the presence and frequency penalties count output only, as
+    vLLM does; `repetition_context` bounds the former to that many last tokens, as mlx-lm does; 0 is no bound.
+    `seed` is never absent: a request without one gets one at admission, so that its tokens can be computed
+    again.
     """
 
     temperature: float = 1.0
@@ -204,9 +206,10 @@ class ThinkingBudget(WireStruct, frozen=True):
     end: tuple[int, ...]
     """What is forced when the budget is spent."""
     opens: bool = False
-    """The prompt has opened reasoning."""
+    """Whether the prompt has opened reasoning."""
     anywhere: bool = False
-    """Reasoning may begin in the middle of a text; otherwise only after `blanks`, or nothing."""
+    """Whether reasoning may begin in the middle of a text. Otherwise it begins only where the answer so far,
+    or since the last reasoning, is `blanks` or nothing."""
     call_start: tuple[int, ...] = ()
     call_end: tuple[int, ...] = ()
     """The marks of a tool call: a whole one within reasoning ends it. Empty: nothing is a call, or calls have
@@ -338,9 +341,9 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     fallbacks: tuple[str, ...] = ()
     """What the model runs with because of the check at load (`Fallback` in `engine/mlx/batching.py`)."""
     memory_limit_bytes: int = 0
-    """What it may use, of the option, the device and the machine; 0: none is known."""
+    """The limit that follows from the option, the device and the machine; 0 if none is known."""
     memory_floor_bytes: int = 0
-    """The least limit with which it runs, without a row; 0: none is known."""
+    """The least limit with which it runs, without a row; 0 if there is none."""
     refused_adapters: tuple[tuple[str, str], ...] = ()
     """Keys of those in Load that could not be loaded, and why: a sentence for the operator."""
     ranks: int = 1
@@ -350,11 +353,12 @@ class Ready(WireStruct, frozen=True, tag="ready"):
     host: str = ""
     """The engine's machine, as it names itself."""
     float32: Float32 = "float32"
-    """What products of float32 numbers are computed in. TF32: with 10 bits, where the device has it."""
+    """What products of float32 numbers are computed in. "tf32" has 10 bits of mantissa, where the device has
+    it."""
     verifies: bool = False
     """Whether it verifies drafts: the model can take tokens back, and the operator has not turned it off."""
     kv_cache_dtype: KvCacheDtype = "auto"
-    """What keys and values are packed into; auto also where the model's cannot be."""
+    """What keys and values are packed into; "auto" also if the model's cannot be packed."""
 
 
 class LogprobsOut(WireStruct, frozen=True):

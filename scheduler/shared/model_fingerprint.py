@@ -27,8 +27,8 @@ _WEIGHTS = ("model*.safetensors", "*/model*.safetensors")
 _KEPT = "weights"
 _PIECE_BYTES = 4 << 20
 _TICKS_NS = 2 * 10**9
-"""A file that changed this short a time ago may change again without another time: file systems count in up
-to 2 s."""
+"""A file that changed less than this ago may change again and keep its time of change: file systems count in
+steps of up to 2 s."""
 _one_at_a_time = threading.Lock()
 """Several engines are started at once, and the first one's reading serves all of them."""
 
@@ -36,7 +36,7 @@ _one_at_a_time = threading.Lock()
 def fingerprint(folder: Path, cache_folder: Path | None = None) -> str:
     """Return 64 hex digits for the model in `folder`, the same on every machine that has a copy of it.
 
-    It reads all of the weights, 1.7 GB a second on one core, without the GIL; only what has changed, where
+    Reads all of the weights, at 1.7 GB a second on one core and without the GIL, or only what has changed if
     `cache_folder` keeps digests. Raise OSError if a file cannot be read, or changes meanwhile.
     """
     kept = None if cache_folder is None else cache_folder / _KEPT

@@ -22,7 +22,8 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PinnedPrefix:
-    """What is reported of a pin. `cached_tokens`: running rows may have taken its memory."""
+    """What is reported of a pin. `cached_tokens`: those that are still cached, as running rows may have taken
+    its memory."""
 
     name: str
     tokens: int
@@ -30,7 +31,7 @@ class PinnedPrefix:
 
 
 def pin_name(tokens: Sequence[int], salt: str) -> str:
-    """Sixteen hex digits. `salt`: with the adapter (`adapter_files.salted`)."""
+    """Return a pin's name: sixteen hex digits. `salt`: with the adapter (`adapter_files.salted`)."""
     digest = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=8, person=b"pin")
     digest.update(b"\0")
     digest.update(compact(tokens))

@@ -1,6 +1,6 @@
 """How an engine makes one vector of a prompt, where its model is an embedder or a reranker.
 
-As there, the field order is the format.
+As in `messages.py`, the field order is the format.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ class CacheReport(WireStruct, frozen=True):
     trunks: list[PrefixReport]
     complaints: list[str]
     kept_bytes: int = 0
-    """Bytes that requests and operators asked to keep for a time."""
+    """Bytes that are held because requests or operators asked for it."""
     refused_holds: int = 0
-    """The part of these that would have exceeded the share of the budget that may be held."""
+    """How many holds and pins were refused, as what may be held or pinned is bounded."""
     pins: list[PinReport] = msgspec.field(default_factory=list)
 
 

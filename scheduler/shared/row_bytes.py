@@ -25,7 +25,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class RowBytes:
-    """`state_bytes`: independent of the row's length."""
+    """What a row's caches take. `state_bytes` does not depend on the row's length."""
 
     token_bytes: int
     state_bytes: int = 0

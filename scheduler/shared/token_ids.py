@@ -21,8 +21,8 @@ def compact(tokens: Sequence[int]) -> TokenIds:
 
 
 def largest(tokens: array[int]) -> int:
-    """Return the largest of at least one id: 0.02 ms for 100,000, of which `max` makes as many objects in
-    2.5 ms, between two steps."""
+    """Return the largest of at least one id. Of 100,000 this takes 0.02 ms, between two steps; `max`, which
+    makes an object of each, takes 2.5 ms."""
     # Imported here: a scripted engine starts without it.
     import numpy as np
 

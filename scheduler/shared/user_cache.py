@@ -1,4 +1,4 @@
-"""Where this user's caches are, and what is not to be lost with them."""
+"""Where this user's caches are, and the data that must not be lost with them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def user_cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def user_data_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder for what cannot be had again, as converted models. macOS empties Library/Caches when
-    the disk is full, and so do cleaners; elsewhere it is the folder of the caches. Creates nothing."""
+    """Return the folder for what cannot be had again, such as converted models. macOS empties Library/Caches
+    when the disk is full, and so do cleaners; elsewhere it is the folder of the caches. Creates nothing."""
     if sys.platform == "darwin" and not environment.get("XDG_CACHE_HOME"):
         return _home(environment) / "Library" / "Application Support" / "penstock"
     else:

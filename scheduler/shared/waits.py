@@ -35,8 +35,8 @@ preempted. "nothing": it has got one."""
 
 
 class WaitOut(WireStruct, frozen=True):
-    """What a request waits for now: sent when that changes, and not of one that gets a slot at once. It
-    changed `seconds_ago`, before the step that this is sent with."""
+    """What a request waits for now: sent when that changes, and not about one that gets a slot at once. The
+    change was `seconds_ago`, counted from when this is sent."""
 
     request_id: int
     waits_for: WaitReason
@@ -61,8 +61,8 @@ class Waits:
         return bool(self._changes)
 
     def look(self, reasons: Mapping[int, WaitReason], now: float) -> None:
-        """These are not admitted in this turn, for these reasons. A preempted one keeps its own until it has
-        a slot again: what it waits for is that memory is free."""
+        """Note why these requests are not admitted in this turn. A preempted one keeps that reason until it
+        has a slot again: it waits for free memory."""
         for request_id, reason in reasons.items():
             known = self._reported.get(request_id)
             if known not in (reason, "preempted"):
@@ -76,12 +76,12 @@ class Waits:
         self._changes[request_id] = reason, now
 
     def admitted(self, request_id: int, now: float) -> None:
-        """It has a slot. Nothing is sent of one that did not wait."""
+        """Note that a request has a slot. Nothing is sent about one that did not wait."""
         if self._reported.pop(request_id, None) is not None:
             self._changes[request_id] = "nothing", now
 
     def forget(self, request_id: int) -> None:
-        """It retires without a slot."""
+        """Forget a request that retires without a slot."""
         self._reported.pop(request_id, None)
         self._changes.pop(request_id, None)
 

@@ -1,4 +1,4 @@
-"""What a step plan changes of memory's budget, as it goes to the back end and to every rank."""
+"""What a step plan changes of the memory budget, as it goes to the back end and to every rank."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class BudgetChange(WireStruct, frozen=True):
 
 
 class Evict(WireStruct, frozen=True):
-    """Evict before the model runs, and after admissions have leased what they use. `clear_pool`: return what
-    that frees to the system."""
+    """Evict this many bytes before the model runs, and after admissions have leased what they use.
+    `clear_pool`: return what that frees to the system."""
 
     nbytes: int
     clear_pool: bool = False

@@ -29,8 +29,8 @@ others."""
 
 
 def _factors(tokens: int, context: int) -> tuple[float, ...]:
-    """The tokens first: what one chunk leaves open is attributed to its tokens, so that larger chunks are
-    expected to take more."""
+    """Return the factors of the line, the tokens first: what one chunk leaves open is attributed to its
+    tokens, so that larger chunks are expected to take more."""
     return tokens / 64, tokens * context / (1 << 18), 1.0
 
 
@@ -53,8 +53,8 @@ class ChunkPeak:
         self._first_bytes = first_bytes
 
     def observe(self, tokens: int, context: int, transient_bytes: int) -> None:
-        """A chunk of `tokens` (padding included) behind `context` computed tokens took this much at its
-        peak, beyond what was held before it."""
+        """Learn that a chunk of `tokens` (padding included) behind `context` computed tokens took this much
+        at its peak, beyond what was held before it."""
         if tokens <= 0:
             return
         self._taken.append(max(0, transient_bytes))
@@ -87,14 +87,15 @@ class CopyPeak:
         self._ratios: deque[float] = deque(maxlen=_RECENT)
 
     def observe(self, row_bytes: int, transient_bytes: int) -> None:
-        """Most steps copy nothing, and would push those that do out of the window: they do not count."""
+        """Learn from a step without a chunk. Most copy nothing, and would push those that do out of the
+        window: they do not count."""
         if row_bytes > 0 and transient_bytes > row_bytes * _NOTICED:
             self._ratios.append(min(_MOST_COPIES, transient_bytes / row_bytes))
 
     @property
     def part(self) -> float:
-        """Return the part of the rows' bytes that one more step may copy at a time: all before any was
-        seen."""
+        """Return the part of the rows' bytes that one more step may copy at a time; before any was measured,
+        all of them."""
         return max(_LEAST_COPIES, max(self._ratios, default=_MOST_COPIES))
 
     def needed_bytes(self, row_bytes: int) -> int:
@@ -102,7 +103,7 @@ class CopyPeak:
 
 
 class Learned:
-    """Both, of one engine. `first_bytes`, `most_tokens`: as in ChunkPeak."""
+    """Both peaks of one engine. `first_bytes`, `most_tokens`: as in ChunkPeak."""
 
     def __init__(self, first_bytes: int, most_tokens: int) -> None:
         self.peak = ChunkPeak(first_bytes, most_tokens)

@@ -33,7 +33,7 @@ PROCESS_BYTES = 256 << 20
 _STARTED_BYTES = 115 << 20
 """The same before the first request, on Linux."""
 _RESERVE_BYTES, _RESERVE_PART = 32 << 20, 32
-"""Reserve of what the system can still give: a fixed part, or a part of a small limit."""
+"""How much of what the system can still give is left to it: 32 MiB, or a 32nd of a small limit."""
 _SCORES = 1 / 64
 """Fraction of the limit that the scores of one attention product may take: 85 MB of 8 GB of unified memory, a
 gigabyte of a large GPU, where smaller pieces would leave it idle."""
@@ -47,7 +47,7 @@ class MemoryTooSmall(LoadRefused):
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
     """The limit of this engine. With `limit_bytes` 0 it is unknown, and only `kv_bytes` bounds. `kv_bytes` is
-    the operator's KV budget, or None for what the others leave."""
+    the operator's KV budget, or None for what the other parts of the limit leave."""
 
     limit_bytes: int
     weights_bytes: int = 0
@@ -70,16 +70,17 @@ class MemoryLimit:
 
     @property
     def reserve_bytes(self) -> int:
-        """Return what is left of the system's memory: for the server, and for what no arithmetic covers."""
+        """Return how much of the system's memory is not to be taken: for the server, and for what no
+        arithmetic covers."""
         return min(_RESERVE_BYTES, self.limit_bytes // _RESERVE_PART or _RESERVE_BYTES)
 
     @property
     def first_peak_bytes(self) -> int:
-        """Expected of the largest chunk before any was measured."""
+        """Return the expected peak of the largest chunk before any was measured."""
         return int(max(0, self.limit_bytes - self.weights_bytes) * _FIRST_PEAK)
 
     def whole_kv_bytes(self, peak_bytes: int) -> int:
-        """Return the KV budget beside chunks of this peak, of which engines use a share."""
+        """Return the KV budget beside chunks of this peak, before `share` is applied."""
         if self.kv_bytes is not None and not self.most_bytes:
             return self.kv_bytes
         fixed_bytes = self.weights_bytes + self.pool_bytes + self.process_bytes
@@ -91,8 +92,8 @@ class MemoryLimit:
 
     @property
     def most_kv_bytes(self) -> int:
-        """Return the most that one request may ever need: a refusal is final, but chunks can be made smaller,
-        and a limit raised."""
+        """Return the most KV that one request may ever get, by which it is refused: a refusal is final, but
+        chunks can be made smaller, and a limit raised."""
         most = self.resized(max(self.limit_bytes, self.most_bytes)) if self.most_bytes else self
         return most.whole_kv_bytes(0)
 

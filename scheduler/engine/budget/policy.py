@@ -120,9 +120,9 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """All that memory decides, and that is written anywhere, which `MemoryWatch._keep_to` alone does.
-    `kv_bytes`: for the prefix cache and running rows. `pool_bytes`: of freed buffers, `score_bytes`: of the
-    scores of one attention product."""
+    """The decisions about memory that are carried out, by `MemoryWatch._keep_to` alone. `kv_bytes`: for the
+    prefix cache and running rows. `pool_bytes`: of freed buffers, `score_bytes`: of the scores of one
+    attention product."""
 
     kv_bytes: int
     pool_bytes: int
@@ -145,9 +145,9 @@ def moved(before_bytes: int, kv_bytes: int) -> bool:
 
 
 def buffers(limit: MemoryLimit, reading: Reading, needed_bytes: int) -> tuple[int, int, int]:
-    """Return the bounds on what MLX keeps of freed buffers, which grows within a step, too, and on the scores
-    of attention, by what the system can still give: the limit has room for all of it. And how much both may
-    still grow: chunks may have been learned with a lower bound on them."""
+    """Return the bound on freed buffers that MLX keeps, the bound on the scores of attention, and how much
+    both may still grow in the next step, as chunks may have been learned with lower bounds. The limit has
+    room for both, so that only what the system can still give lowers them."""
     pool, scores, reserved = limit.pool_bytes, limit.score_bytes, 0
     if reading.available is not None:
         free = reading.available + reading.pool
@@ -171,8 +171,8 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What steps take, as learned. `chunk_bytes`: at the peak of the next chunk. `fitting_tokens`: the most
-    that the headroom is enough for. `step_bytes`: of the last step, as predicted."""
+    """What steps take, as learned. `chunk_bytes`: at the peak of the next chunk. `fitting_tokens`: the
+    largest chunk that the headroom is enough for. `step_bytes`: what the last step was predicted to take."""
 
     chunk_bytes: int
     fitting_tokens: int

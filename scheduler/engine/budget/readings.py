@@ -22,8 +22,8 @@ from pathlib import Path
 from scheduler.engine.device import Pressure, SystemMemory
 
 _STALLED_PERCENT = 10.0
-"""Percentage of the last ten seconds. If some task waited for memory it is a warning; if all tasks did, it is
-critical."""
+"""Percentage of the last ten seconds: if some task waited for memory for that long, the pressure is a
+warning; if all tasks did, it is critical."""
 _LARGEST_BYTES = 1 << 60
 """Control groups of version 1 spell "no limit" as a number beyond any memory."""
 
@@ -62,7 +62,7 @@ class LinuxMemory:
         return int(numbers[1]) * self._page_bytes if len(numbers) > 1 else 0
 
     def _pressure(self) -> Pressure:
-        """The machine's stalls; a tight control group shows in what it has left."""
+        """Return the pressure by the machine's stalls; a tight control group shows in what it has left."""
         stalled = dict.fromkeys(("some", "full"), 0.0)
         for line in _read(self._root / "proc/pressure/memory").splitlines():
             kind, average, *_ = line.split()
@@ -134,7 +134,7 @@ def _read(path: Path) -> str:
 
 
 def _fields(text: str) -> dict[str, int]:
-    """Lines of "name: number" or "name number"."""
+    """Return the numbers by name in lines of "name: number" or "name number"."""
     found: dict[str, int] = {}
     for line in text.splitlines():
         parts = line.replace(":", " ").split()
@@ -144,7 +144,7 @@ def _fields(text: str) -> dict[str, int]:
 
 
 _FLAVOR = 0
-"""RUSAGE_INFO_V0, which has the footprint as every later one."""
+"""RUSAGE_INFO_V0, which has the footprint as every later version has."""
 _FOOTPRINT_AT = 16 + 7 * 8
 """`ri_phys_footprint` in `struct rusage_info_v0`: behind a UUID and seven 64-bit fields."""
 _USAGE_BYTES = 16 + 10 * 8
@@ -152,8 +152,8 @@ _LEVELS = {1: Pressure.NORMAL, 2: Pressure.WARN, 4: Pressure.CRITICAL}
 
 
 class MacMemory:
-    """macOS has no figure of what is left that it keeps to: it compresses and swaps first, and its level
-    shows that."""
+    """Memory on macOS, which has no dependable figure of what is left: it compresses and swaps first, and its
+    pressure level shows that."""
 
     def __init__(self) -> None:
         self._system = ctypes.CDLL(ctypes.util.find_library("System"))
@@ -205,7 +205,7 @@ def host_memory() -> HostMemory:
 
 
 def restart_host_peak() -> int | None:
-    """Measure the peak from here; returns what is resident. None where that is not possible."""
+    """Measure the peak from here. Return what is resident, or None where that is not possible."""
     try:
         _CLEAR.write_text(_RESET_PEAK)
     except OSError:

@@ -67,5 +67,5 @@ class StepRoom:
 
 
 def _own_tokens(row: Sequence) -> int:
-    """Return what the row holds for itself, or copies when it joins."""
+    """Return the tokens that the row holds for itself, or copies when it joins."""
     return row.computed_tokens - row.in_place_tokens

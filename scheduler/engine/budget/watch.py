@@ -44,7 +44,7 @@ _GROWTH_PART = 8
 
 
 class MemoryWatch:
-    """`allowance` before a plan, `measured` after a step; both in the engine's one thread."""
+    """Call `allowance` before a plan and `measured` after a step, both in the engine's one thread."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class MemoryWatch:
         most_chunk_tokens: int,
         charged_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """`carry_out`: what is decided takes effect before it returns. `row_bytes`: what the rows hold;
-        `charged_bytes`: with the reserve for their answers, or None if none is kept."""
+        """`carry_out` has carried out a change when it returns. `row_bytes`: what the rows hold;
+        `charged_bytes`: that with the reserve for their answers, or None if none is kept."""
         self._device = device
         self._prefixes = prefixes
         self._carry_out = carry_out
@@ -93,7 +93,7 @@ class MemoryWatch:
 
     @property
     def whole_bytes(self) -> int:
-        """Return the most that one request may ever need."""
+        """Return the most KV that one request may ever get."""
         return self._limit.most_kv_bytes
 
     @property
@@ -120,7 +120,7 @@ class MemoryWatch:
             self._report(error)
 
     def memory(self) -> DeviceMemory:
-        """Return the allocator's counters; the peak since the engine started."""
+        """Return the allocator's counters, with the peak since the engine started."""
         now = self._device.memory()
         self._peak_bytes = max(self._peak_bytes, now.peak, now.active)
         return DeviceMemory(now.active, now.cached, self._peak_bytes, now.recommended)
@@ -133,7 +133,8 @@ class MemoryWatch:
 
     @property
     def _close(self) -> bool:
-        """Memory is short, or may be after another step: each is preceded by a reading."""
+        """Return whether memory is short, or may be after another step: then each step is preceded by a
+        reading."""
         if self._last is None or self._last.headroom is None:
             return False
         return self._last.headroom < CLOSE * max(self._needed_bytes, self._step_bytes)
@@ -225,7 +226,7 @@ class MemoryWatch:
             cached, pinned = self._prefixes.nbytes, self._prefixes.pinned_bytes()
         available = system.available_bytes
         if available is not None:
-            # All of them may take it in the same step.
+            # All engines that share it may take it in the same step.
             available //= self._limit.sharers
         return Reading(
             used=max(memory.active + memory.cached, system.footprint_bytes),
@@ -260,8 +261,8 @@ class MemoryWatch:
         return self._limit.least_bytes(kv_bytes, peak)
 
     def starting(self, prefills: bool, step_bytes: int) -> Evict | None:
-        """A step begins that takes this much, as far as is known. Return which prefixes it must evict for
-        that."""
+        """Prepare for a step that takes `step_bytes`, as far as is known. Return what it must evict for that,
+        or None."""
         self.memory()
         self._step_bytes = step_bytes
         self._device.restart_peak(host=prefills)
@@ -273,7 +274,8 @@ class MemoryWatch:
         return Evict(nbytes, clear_pool=last.available is not None and last.available < needed)
 
     def measured(self, chunk_tokens: int, context_tokens: int) -> None:
-        """The step has ended, after these prompt tokens, padding included, behind `context_tokens`."""
+        """Learn from a step that has ended. `chunk_tokens`: the prompt tokens that it computed, padding
+        included, behind `context_tokens`."""
         try:
             self._learn(chunk_tokens, context_tokens)
         except Exception as error:
@@ -288,8 +290,8 @@ class MemoryWatch:
             self._learned.copies.observe(self._row_bytes(), transient_bytes)
 
     def _report(self, error: Exception) -> None:
-        """Accounting must not end a stream: the last allowance stands. Logged once: it may come each step.
-        Raise the device's errors: they are of the steps before."""
+        """Print the first failure of accounting, which must not end a stream: the last allowance stands.
+        Raise the device's errors, which are those of the steps before."""
         if is_device_error(error):
             raise error
         if not self._failed:

@@ -105,8 +105,8 @@ class Chain:
         return Place(self.key(blocks), self.key(blocks - 1), "b", end)
 
     def snapshot(self, position: int, alone: bool) -> Place:
-        """Return the state's place right after the first `position` tokens, 0 < position. `alone`: it needs
-        no blocks."""
+        """Return the place of the state right after the first `position` tokens, 0 < position. `alone`: it
+        needs no blocks."""
         assert 0 < position <= self.tokens, "the chain has no such position"
         parent = self.key(position // BLOCK_TOKENS)
         rest = self._run(position - position % BLOCK_TOKENS, position)
@@ -117,7 +117,8 @@ class Chain:
 
 
 def _digest(kind: str, *parts: bytes) -> Key:
-    """Each part is preceded by its length: no two lists of parts give the same bytes."""
+    """Return the key of these parts. Each is preceded by its length: no two lists of parts give the same
+    bytes."""
     digest = blake2b(digest_size=_KEY_BYTES, person=kind.encode())
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))

@@ -24,8 +24,8 @@ from scheduler.engine.disk.disk_index import FoundFile
 _LOCK = "penstock-kv.lock"
 _PARTIAL = ".partial"
 _UNTOUCHED_SECONDS = 2.0
-"""A file that was modified later may still be copied, and a folder get another file within the same tick of
-the file system's clock: both are looked at again."""
+"""A file that was modified less than this ago may still be being copied, and such a folder may get another
+file within the same tick of the file system's clock: both are looked at again."""
 
 
 class DiskTierUnavailable(Exception):
@@ -33,7 +33,8 @@ class DiskTierUnavailable(Exception):
 
 
 class DiskFolder:
-    """Owned from construction to `release`. One thread at a time writes, deletes and stamps; any may read.
+    """A folder that this process owns from construction to `release`. One thread at a time writes, deletes
+    and stamps; any may read.
 
     Every method but `release` may wait for the disk, and raises OSError.
     """
@@ -169,7 +170,7 @@ class DiskFolder:
 
 
 def _tighten(folder: Path) -> None:
-    """Leave alone other users' folders, and shared ones such as /tmp, which root owns."""
+    """Make a folder of this user private, unless it is a shared one such as /tmp."""
     status = folder.stat()
     is_shared = bool(status.st_mode & stat.S_ISVTX)
     if status.st_uid == os.geteuid() and not is_shared and status.st_mode & 0o077:

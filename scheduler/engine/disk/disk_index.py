@@ -64,8 +64,8 @@ class DiskIndex:
         self.touch(entry.place.key)
 
     def restore(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """Take over what a scan found, as used after all that is here. Return files without their parent, and
-        duplicates."""
+        """Take over what a scan found, as more recently used than all that is here. Return files without
+        their parent, and duplicates."""
         used: dict[Key, float] = {}
         standing: set[Key] = set()  # What was here and has new files above it.
         orphans: list[FoundFile] = []
@@ -89,7 +89,8 @@ class DiskIndex:
         return orphans
 
     def touch(self, key: Key) -> Entry | None:
-        """Mark an entry and its parents as used now: O(path). None if it is not in the index."""
+        """Mark an entry and its parents as used now: O(path). Return the entry, or None if it is not in the
+        index."""
         entry = above = self._entries.get(key)
         while above is not None:
             self._entries.move_to_end(above.place.key)

@@ -12,7 +12,7 @@ from scheduler.engine.disk.block_file import Content
 
 @dataclass(frozen=True, slots=True)
 class ReadOutcome:
-    """What was read and intact."""
+    """What was read and was intact."""
 
     blocks: tuple[Content, ...] = ()
     """Consecutive, from the start of the read; fewer than requested if one was damaged or missing."""
@@ -21,7 +21,7 @@ class ReadOutcome:
 
 
 class DiskRead:
-    """Always ends with an outcome, which is empty after a cancel or an error."""
+    """One read. It always ends with an outcome, which is empty after a cancel or an error."""
 
     def __init__(
         self, blocks: tuple[Place, ...], snapshot: Place | None, when_done: Callable[[], None] | None
@@ -34,7 +34,7 @@ class DiskRead:
         self._done = threading.Event()
 
     def poll(self) -> ReadOutcome | None:
-        """None while the read is under way. Never waits."""
+        """Return the outcome, or None while the read is under way. Never waits."""
         return self._outcome
 
     def wait(self, deadline_seconds: float) -> ReadOutcome | None:
@@ -43,7 +43,7 @@ class DiskRead:
         return self._outcome
 
     def cancel(self) -> None:
-        """The read ends before its next file."""
+        """End the read before its next file."""
         self.cancelled = True
 
     def finish(self, outcome: ReadOutcome) -> None:

@@ -52,7 +52,7 @@ class StoreStatistics:
 
 
 class DiskStore:
-    """Never more than the budget on the disk, the file being written included."""
+    """The tier's files: never more than the budget on the disk, the file being written included."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class DiskStore:
         self._doomed: deque[Entry] = deque()
         self._unstamped: deque[Place] = deque()
         self._strays: dict[Place, int] = {}
-        """Copied in before the files that they stand on, with their sizes: kept, for these may follow, and
-        evicted first."""
+        """Files that were copied in before those that they depend on, with their sizes. They are kept, as
+        those may follow, and evicted first."""
         self._leaving_bytes = 0  # Of files that left the index and are not deleted yet, or could not be.
         self._resume_at, self._pause_seconds = float("-inf"), _FIRST_PAUSE_SECONDS
         self._reads = self._read_bytes = self._writes = self._write_bytes = self._evicted_files = 0
@@ -269,14 +269,15 @@ class DiskStore:
         return True
 
     def _forget(self, key: Key) -> list[Entry]:
-        """Remove an entry and its descendants from the index; the caller (under the lock) deletes the
-        files."""
+        """Remove an entry and its descendants from the index, under the lock. The caller deletes the files
+        later."""
         forgotten = self._index.remove(key)
         self._leaving_bytes += sum(entry.nbytes for entry in forgotten)
         return forgotten
 
     def _delete(self, entry: Entry) -> bool:
-        """Return whether its bytes are free. If not, they count against the budget until the next start."""
+        """Delete a file. Return whether its bytes are free. If not, they count against the budget until the
+        next start."""
         try:
             self._folder.delete(entry.place)
         except OSError as error:

@@ -25,7 +25,7 @@ from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
 _LOOK_SECONDS = 5.0
 """Time between two looks for files that were copied into the folder."""
 _LOOK_PATIENCE_SECONDS = 1.0
-"""Requests wait for a look so long at most. One takes milliseconds, unless the disk is slow."""
+"""Requests wait at most this long for a look, which takes milliseconds unless the disk is slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +131,14 @@ class DiskTier:
             return self._knows(chain.snapshot(position, self._lone_snapshots).key)
 
     def put_block_nowait(self, chain: Chain, end: int, content: Content) -> bool:
-        """Write the block of tokens [end - BLOCK_TOKENS, end), after the blocks before it. False if it was
-        dropped, which is counted. The bytes must not change afterwards."""
+        """Write the block of tokens [end - BLOCK_TOKENS, end), after the blocks before it. Return False if it
+        was dropped, which is counted. The bytes must not change afterwards."""
         return self._put(chain.block(end), content)
 
     def put_snapshot_nowait(self, chain: Chain, position: int, content: Content) -> bool:
         """Write the state right after `position` tokens, after the blocks up to there. It must also contain
         what layers that can be cut hold between the last block's end and `position`, or it cannot be
-        restored. False if it was dropped, which is counted. The bytes must not change afterwards."""
+        restored. Return False if it was dropped, which is counted. The bytes must not change afterwards."""
         return self._put(chain.snapshot(position, self._lone_snapshots), content)
 
     def start_read(
@@ -190,7 +190,8 @@ class DiskTier:
         return self._store.check_integrity()
 
     def flush(self, deadline_seconds: float) -> bool:
-        """Wait until everything put is written or dropped and damaged files are deleted. False on timeout."""
+        """Wait until everything put is written or dropped and damaged files are deleted. Return False on
+        timeout."""
         with self._changed:
             return self._changed.wait_for(self._is_flushed, deadline_seconds)
 
@@ -249,7 +250,7 @@ class DiskTier:
         self._folder.release()
 
     def _wait_for_work(self) -> bool:
-        """False when the tier is closed and no work is left."""
+        """Wait for work. Return False when the tier is closed and no work is left."""
         with self._changed:
             self._working = False
             self._changed.notify_all()

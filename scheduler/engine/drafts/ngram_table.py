@@ -52,7 +52,8 @@ class NgramTable:
         self._entered = last
 
     def find(self, text: array[int], tokens: array[int]) -> int | None:
-        """Return the position in the text behind the latest place of the last `order` of `tokens` in it."""
+        """Return the position in the text behind the latest known place of the last `order` of `tokens`, or
+        None."""
         end = len(tokens)
         if end < self._order:
             return None

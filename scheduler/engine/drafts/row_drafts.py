@@ -27,21 +27,22 @@ Chances: TypeAlias = dict[Source, float]
 
 @dataclass(slots=True)
 class RowDrafts:
-    """What a source expects is held against what the row writes, verified or not. So a row whose text does
-    not repeat costs nothing, and one that begins to copy is found without a try."""
+    """What one row may write next. What a source expects is compared with what the row writes, also if it was
+    not verified. So a row whose text does not repeat costs nothing, and one that begins to copy is noticed
+    without a draft."""
 
     long: NgramTable
     short: NgramTable
     prediction: array[int]
     predicted: NgramTable
     everyone: Chances
-    """Those of all rows."""
+    """The chances of all rows, with which a row begins."""
     chances: Chances
     accepted_prediction: int = 0
     rejected_prediction: int = 0
     _expected: list[tuple[Source, tuple[int, ...]]] = field(default_factory=list)
     _expected_at: int = 0
-    """Where in the row's text it is expected."""
+    """The position in the row's text at which it is expected."""
 
     @classmethod
     def of(cls, row: engine.Sequence, everyone: Chances) -> RowDrafts:
@@ -98,7 +99,7 @@ def common(expected: Sequence[int], written: Sequence[int]) -> int:
 
 
 def _continued(text: array[int], start: int, count: int) -> tuple[int, ...]:
-    """Return `count` tokens of the text from `start` on. Where it ends, what has repeated goes on."""
+    """Return `count` tokens of the text from `start` on. If the text ends before, the tokens repeat."""
     tokens = text[start : start + count].tolist()
     while len(tokens) < count:
         tokens += tokens[: count - len(tokens)]

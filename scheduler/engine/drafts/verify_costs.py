@@ -29,8 +29,8 @@ class VerifyCosts:
     _learned_steps: int = 0
 
     def learn(self, seconds: float, rows: int, drafted: int) -> None:
-        """`drafted`: the drafts that each row was computed with, padding included. Unusual numbers, at the
-        end of an answer, teach nothing."""
+        """Learn from a step. `drafted`: the drafts that each row was computed with, padding included. Unusual
+        numbers, at the end of an answer, teach nothing."""
         if seconds <= 0 or drafted not in (0, *DRAFTED):  # With a virtual clock a step takes no time.
             return
         self._seconds.setdefault((_size(rows), drafted), deque(maxlen=_REMEMBERED)).append(seconds)
@@ -45,10 +45,10 @@ class VerifyCosts:
         return self._typical(_size(rows), 0) or 0.0
 
     def ratio(self, rows: int, drafted: int) -> float:
-        """Return the cost of a step with `drafted` drafts a row; infinite before a plain step was measured. A
-        width that was not measured is taken to be as far above the next smaller one as that is above a plain
-        step, and one that was measured once no dearer than that; two that were not measured at all
-        are not tried at once."""
+        """Return the cost of a step with `drafted` drafts a row; infinite before a plain step was measured.
+        The further drafts of a width that was not measured are taken to cost as much each as those of the
+        next smaller width, and a width that was measured once no more than that. The cost is infinite, too,
+        if the next smaller width was not measured: widths are tried one after the other."""
         size = _size(rows)
         if (plain := self._typical(size, 0)) is None:
             return math.inf
@@ -67,11 +67,12 @@ class VerifyCosts:
         return math.inf
 
     def _typical(self, size: int, drafted: int) -> float | None:
-        """Return the second smallest of several."""
+        """Return the second smallest of several measurements, the smallest of at most two, or None without
+        any."""
         known = sorted(self._seconds.get((size, drafted), ()))
         return known[1 if len(known) > 2 else 0] if known else None
 
 
 def _size(rows: int) -> int:
-    """Batches of one size take about the same time."""
+    """Return the size by which a batch is known: batches of one size take about the same time."""
     return round(_SIZES_PER_DOUBLING * math.log2(rows))

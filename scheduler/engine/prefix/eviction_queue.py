@@ -26,12 +26,12 @@ class EvictionQueue(Generic[NodeT]):
         return max(len(self._order), len(self._due))
 
     def ticket(self) -> int:
-        """Return a new one, which makes its node's older entries invalid."""
+        """Return a new ticket, which makes its node's older entries invalid."""
         self._tickets += 1
         return self._tickets
 
     def put(self, node: NodeT, ticket: int, place: tuple[int, float, float, bool], until: float) -> None:
-        """Queue a node at this place, which holds until then."""
+        """Queue a node at this place, which holds until the time `until`."""
         heappush(self._order, (*place, ticket, node))
         if until < inf:
             heappush(self._due, (until, ticket, node))
@@ -65,7 +65,7 @@ class EvictionQueue(Generic[NodeT]):
         heappop(self._order)
 
     def nodes(self) -> set[NodeT]:
-        """Everything that is queued."""
+        """Return all nodes that are queued."""
         return {node for *_, ticket, node in self._order if self._is_valid(ticket, node)}
 
     def clear(self) -> None:

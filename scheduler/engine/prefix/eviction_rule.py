@@ -21,8 +21,8 @@ class EvictionRule(Protocol):
     """Learns what happens to sessions and entries; times are seconds of one clock."""
 
     def worth(self, mark: Mark, last_used: float, hits: int, now: float) -> tuple[float, float]:
-        """Return what keeping a leaf, or a snapshot within a path, is worth, the least is evicted first; and
-        the time until which that holds."""
+        """Return what keeping a leaf, or a snapshot within a path, is worth, and the time until which that
+        holds. What is worth least is evicted first."""
         ...
 
     def hit(self, mark: Mark, now: float) -> None:
@@ -43,9 +43,9 @@ class EvictionRule(Protocol):
 class ByReturn:
     """Evict first what is not expected back soon, by hits per second of keeping it.
 
-    One session's turns by the session's gaps. A prefix that several use by its own hits, of all of
-    them together: after n hits with a mean gap g, n / (n g + age), times the chance that there is another.
-    Everything else by what became of its like.
+    One session's turns are judged by the session's gaps. A prefix that several sessions use is judged by all
+    of its hits together: after n hits with a mean gap g, n / (n g + age), times the chance that there is
+    another. Everything else is judged by what became of entries like it.
     """
 
     def __init__(self, sessions: int) -> None:

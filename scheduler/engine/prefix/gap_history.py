@@ -45,14 +45,14 @@ class GapHistory:
         self.returned = [0.0] * BUCKETS
 
     def waited(self, start: int, end: int) -> None:
-        """One left the buckets from `start` to before `end` without a return."""
+        """Count one that left the buckets from `start` to before `end` without a return."""
         for bucket in range(start, end):
             self.reached[bucket] += 1.0
         if start == 0:
             self._fade()
 
     def came(self, bucket: int) -> None:
-        """One returned in this bucket."""
+        """Count one that returned in this bucket."""
         self.reached[bucket] += 1.0
         self.returned[bucket] += 1.0
         if bucket == 0:

@@ -85,7 +85,8 @@ class Holds(Generic[SegmentT, SnapshotT]):
         return ""
 
     def unpin(self, name: str) -> bool:
-        """A time for which its nodes were to be kept ends, too. False for an unknown name."""
+        """Release a pin; a time for which its nodes were to be kept ends, too. Return False for an unknown
+        name."""
         if (pin := self._pins.pop(name, None)) is None:
             return False
         self._release(pin)
@@ -116,8 +117,8 @@ class Holds(Generic[SegmentT, SnapshotT]):
         return [(self._marks[node], node.nbytes) for node in (end, *self._tree.parents(end))]
 
     def begin(self, pieces: Iterable[tuple[Mark, int]], until: float, room: int) -> bool:
-        """Hold these marks' nodes, each with its bytes, until then. False, with nothing changed, if more
-        than `room` bytes would be held."""
+        """Hold these marks' nodes, each with its bytes, until then. Return False, with nothing changed, if
+        more than `room` bytes would be held."""
         path = list(pieces)
         more = sum(nbytes for mark, nbytes in path if not mark.held_bytes)
         if self.nbytes + more > room:
@@ -132,7 +133,7 @@ class Holds(Generic[SegmentT, SnapshotT]):
         return True
 
     def split(self, upper: Mark, upper_bytes: int, lower: Mark, lower_bytes: int) -> None:
-        """A node was cut in two: both are held as long as it was."""
+        """Hold both parts of a node that was cut in two for as long as it was held."""
         if lower.held_bytes:
             upper.held_until = lower.held_until
             self._count(upper, upper_bytes)
@@ -140,7 +141,7 @@ class Holds(Generic[SegmentT, SnapshotT]):
             self._push(upper)
 
     def end(self, mark: Mark) -> None:
-        """Its time is over, or it was evicted."""
+        """Hold a mark's node no longer: its time is over, or it was evicted."""
         self.nbytes -= mark.held_bytes
         mark.held_until, mark.held_bytes = 0.0, 0
 

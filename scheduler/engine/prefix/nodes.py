@@ -71,7 +71,7 @@ class Node(Generic[SegmentT, SnapshotT]):
 
     @property
     def nbytes(self) -> int:
-        """Everything that this node holds."""
+        """Return the bytes of everything that this node holds."""
         snapshot = 0 if self.snapshot is None else self.snapshot.nbytes
         return self.segment.nbytes + snapshot + KEY_BYTES * len(self.tokens)
 

@@ -33,8 +33,8 @@ _MOST_RENEWED = 1024
 
 
 class PrefixCache(Generic[SegmentT, SnapshotT]):
-    """Holds at most budget - running bytes, and `buffers`, except for leased paths. Exact after every
-    call."""
+    """Holds at most the budget less the running bytes, and at most `buffers`, except for leased paths. Both
+    bounds hold after every call."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             node = self._tree.attach(match.tokens, salt, snapshot)
             assert node is not None, "a pinned path was lost"
         mark = self._marks[node]
-        mark.snapshot_used = mark.last_used  # No younger than the leaf of its own turn, which it goes before.
+        mark.snapshot_used = mark.last_used  # No younger than its own turn's leaf: it is evicted before it.
         self._file(node)
         self._thin(node)
         self._make_room(0)
@@ -213,12 +213,13 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return outcome if end is None or end in self._marks else HoldOutcome(NO_ROOM)
 
     def unpin(self, name: str) -> bool:
-        """Hold what `pin_name` names no longer; nothing is evicted. False for an unknown name."""
+        """Release the pin of this name (`pin_name`); nothing is evicted. Return False for an unknown name."""
         self._renew()
         return self._holds.unpin(name)
 
     def ended(self, salt: str, session: str, kind: str) -> None:
-        """A turn of a session ended, and it waits for `kind`: the tools that it called, or how it ended."""
+        """Note that a turn of a session has ended, and that the session waits for `kind`: the tools that the
+        turn called, or how it ended."""
         self._now, key = self._clock(), (salt, session)
         self._rule.ended(key, kind, self._now)
         for node in self._turns.ends.get(key, ()):
@@ -290,7 +291,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return match.restorable() if self._needs_snapshot else match
 
     def _extend(self, leaf: Node[SegmentT, SnapshotT]) -> None:
-        """A new leaf continues a conversation that came back before, or parts from others."""
+        """Mark the parent of a new leaf as extended, and as shared if others part there. Mark the leaf if it
+        continues a conversation that came back before."""
         if (parent := leaf.parent) is not None and (mark := self._marks.get(parent)) is not None:
             mark.extended = True
             mark.shared |= mark.owner is None and len(parent.children) > 1
@@ -303,7 +305,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._file(node)
 
     def _inherit(self, upper: Node[SegmentT, SnapshotT], lower: Node[SegmentT, SnapshotT]) -> None:
-        """The tree split an edge: both nodes inherit its mark."""
+        """Let both nodes of an edge that the tree has split inherit its mark."""
         mark = self._marks[lower]
         self._marks[upper] = above = replace(mark, turns=set(), snapshot_used=0.0, snapshot_hits=0, ticket=0)
         above.held_until, above.held_bytes = 0.0, 0

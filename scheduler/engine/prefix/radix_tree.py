@@ -174,7 +174,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return lease
 
     def release(self, lease: Lease[SegmentT, SnapshotT]) -> None:
-        """The lease is empty afterwards, so that it keeps no bytes alive."""
+        """End a lease. It is empty afterwards, so that it keeps no bytes alive."""
         assert lease in self.leases, "a lease is released once, to the tree that made it"
         self.leases.remove(lease)
         for segment, _ in lease.pieces:
@@ -188,7 +188,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         lease.pieces, lease.snapshot, lease.node = (), None, None
 
     def parents(self, node: Node[SegmentT, SnapshotT]) -> Iterator[Node[SegmentT, SnapshotT]]:
-        """Return the nodes above, without the root."""
+        """Yield the nodes above, the nearest first, without the root."""
         above = node.parent
         while above is not None and above.parent is not None:
             yield above
@@ -202,7 +202,8 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         return tuple(tokens)
 
     def walk(self, top: Node[SegmentT, SnapshotT] | None = None) -> Iterator[Node[SegmentT, SnapshotT]]:
-        """`top` and all below it (or all nodes), each after its parent. No recursion: chains are long."""
+        """Yield `top` and all below it (or all nodes), each after its parent. No recursion: chains are
+        long."""
         if top is None:
             pending = [node for root in self._roots.values() for node in root.children.values()]
         else:

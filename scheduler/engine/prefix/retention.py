@@ -69,7 +69,7 @@ class Mark:
         self.last_used, self.superseded = now, False
 
     def passed_by(self, key: SessionKey | None, now: float, forks: bool) -> None:
-        """Something was cached here or below, of a whole turn if there is a session."""
+        """Take note that something was cached here or below: a whole turn, if there is a session."""
         self._used_by(key, hit=False)
         if forks and not self.protected:
             self.protected = True

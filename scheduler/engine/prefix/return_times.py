@@ -85,7 +85,7 @@ class ReturnTimes:
         return len(self._sessions)
 
     def ended(self, key: SessionKey, kind: str, now: float) -> None:
-        """A turn of the session ended; from now on it waits, for `kind`."""
+        """Note that a turn of the session has ended: from now on the session waits for `kind`."""
         waiting = self._sessions.setdefault(key, _Waiting())
         self._sessions.move_to_end(key)
         waiting.since, waiting.kind, waiting.counted, waiting.densities = now, kind, 0, ()
@@ -95,7 +95,7 @@ class ReturnTimes:
             del self._sessions[oldest]
 
     def returned(self, key: SessionKey, now: float) -> None:
-        """A request came for what the session's last turn left."""
+        """Note that a request has come for what the session's last turn left."""
         waiting = self._sessions.get(key)
         if waiting is None or waiting.since is None:
             return
@@ -106,7 +106,7 @@ class ReturnTimes:
         waiting.since = None
 
     def lost(self, key: SessionKey, now: float) -> None:
-        """What it left is evicted: count how long it has not returned. It may return yet."""
+        """Count how long a session has not returned: what it left is evicted. It may return yet."""
         waiting = self._sessions.get(key)
         if waiting is None or waiting.since is None:
             return
@@ -116,7 +116,7 @@ class ReturnTimes:
         waiting.counted = max(waiting.counted, bucket)
 
     def density(self, key: SessionKey, age_seconds: float) -> float:
-        """Expected hits per second of keeping what the session left that long ago."""
+        """Return the expected hits per second of keeping what the session left that long ago."""
         waiting = self._sessions.get(key)
         if waiting is None:
             return self._forgotten.density(age_seconds)
@@ -131,7 +131,7 @@ class ReturnTimes:
         return self._unowned[continued].density(age_seconds)
 
     def unowned_observed(self, continued: bool, age_seconds: float, returned: bool) -> None:
-        """It was asked for at this age, or evicted."""
+        """Note that an entry that no session owns was asked for at this age, or evicted."""
         self._unowned[continued].observe(age_seconds, returned)
 
     def _histories(self, key: SessionKey, waiting: _Waiting) -> tuple[GapHistory, ...]:

@@ -12,7 +12,8 @@ from scheduler.engine.prefix.retention import Mark, Retention, SessionKey
 
 
 class SessionTurns(Generic[SegmentT, SnapshotT]):
-    """Bounded by `retention`, in sessions and in branches of each: the longest silent goes.
+    """The ends of sessions' newest turns, bounded by `retention` in sessions and in branches of each: the
+    longest silent goes.
 
     `file` is called with every node whose mark changed.
     """
@@ -33,8 +34,8 @@ class SessionTurns(Generic[SegmentT, SnapshotT]):
     def supersede(
         self, key: SessionKey, end: Node[SegmentT, SnapshotT] | None, length: int, system_tokens: int
     ) -> None:
-        """A turn of `length` tokens, cached up to `end`, supersedes the session's older turns. An older turn
-        that is longer, or shares only the system prompt, is a branch: both stay."""
+        """Let a turn of `length` tokens, cached up to `end`, supersede the session's older turns. An older
+        turn that is longer, or shares only the system prompt, is a branch: both stay."""
         path = set() if end is None else {end, *self._tree.parents(end)}
         for old in tuple(self.ends.get(key, ())):
             above = (old, *self._tree.parents(old))

@@ -25,7 +25,7 @@ from scheduler.engine.sequence import Sequence
 from scheduler.shared.messages import Ready
 
 COMPARED_STEPS = 64
-"""Ranks that differ emit tokens of nothing until they are compared."""
+"""Steps that compute between two comparisons: until one, ranks that differ emit garbage."""
 _NOTHING = StepPlan()
 _COMPUTED = ("emit_pending", "chunks", "decode", "drafts", "foresee", "end", "evict", "predicted_seconds")
 """Fields of a plan that wait until all ranks have refused the same sequences."""
@@ -58,8 +58,8 @@ class AllRanks:
         time_of: Callable[[], float] = time.monotonic,
         compared_steps: int = COMPARED_STEPS,
     ) -> None:
-        """`own`: rank 0's, whose prefix cache reads `clock`. Waits until the others have loaded the model.
-        Raise LoadRefused where one has loaded something else."""
+        """`own`: rank 0's back end, whose prefix cache reads `clock`. Waits until the others have loaded the
+        model. Raise LoadRefused where one has loaded something else."""
         self._own = own
         self._followers = followers
         self._clock = clock
@@ -79,7 +79,7 @@ class AllRanks:
         self._missing: dict[int, int] = {}
         self._comparisons = 0
         self.agreed: State | None = None
-        """The last state that all ranks had."""
+        """The last state that all ranks had, or None before the first comparison."""
 
     @property
     def facts(self) -> BackendFacts:
@@ -87,7 +87,7 @@ class AllRanks:
 
     @property
     def cache(self) -> Cache | None:
-        """Rank 0's: the others hold the same."""
+        """Return rank 0's cache: those of the others hold the same."""
         return self._own.cache
 
     @property
@@ -102,8 +102,8 @@ class AllRanks:
         self._own.check(sequence)
 
     def preparing(self, sequence: Sequence) -> bool:
-        """Sent once, and only of what takes a while. The others need not be asked whether they are done: they
-        wait for themselves when it is admitted."""
+        """Send the other ranks a sequence with a grammar, once: only that takes a while. They need not be
+        asked whether they are done: each waits for itself when the sequence is admitted."""
         request_id = sequence.request_id
         if sequence.submit.grammar and request_id not in self._prepared:
             self._prepared.add(request_id)
@@ -121,7 +121,7 @@ class AllRanks:
         if plan.computes:
             self._steps += 1
             compare = self._steps % self._compared_steps == 0
-            # A time is one process's own: what it means is decided here, between two steps.
+            # Each rank measures other times: which rows they end is decided here, between two steps.
             plan = with_changes(plan, end=self._slow, compare=self._next_number() if compare else 0)
             self._slow = ()
         plan = with_changes(plan, waits={}, adapters=())

@@ -132,7 +132,7 @@ class _Reception:
 
 
 def _first_frame(link: socket.socket, deadline: float) -> bytes:
-    """Raise LinkError for what is no Hello, and TimeoutError."""
+    """Return the first frame's body. Raise LinkError for what is no Hello, and TimeoutError."""
     length = int.from_bytes(_exactly(link, LENGTH_BYTES, deadline), "big")
     if length > MOST_HELLO_BYTES:
         raise LinkError(f"a first frame of {length} bytes is no Hello")

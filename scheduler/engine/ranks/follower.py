@@ -32,7 +32,7 @@ from scheduler.shared.hello import HelloRefused, rank_role
 from scheduler.shared.messages import Follow
 
 RANK_SECONDS = 120.0
-"""Bound for rank 0, which may have to wait for the other machines."""
+"""Bound on dialing rank 0, which may have to wait for the other machines."""
 _SET_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of <sys/prctl.h>."""
 
@@ -102,8 +102,8 @@ def _end(inbox: Inbox[ToRank], failed: RankFailed) -> NoReturn:
 
 
 def _die_with_parent() -> None:
-    """Linux ends this process with rank 0 even while it is stopped and reads no end of file. Rank 0 starts it
-    from its main thread, which lives as long as its process."""
+    """Let Linux end this process with rank 0, also while this one is stopped and reads no end of file. Rank 0
+    starts it from its main thread, which lives as long as its process."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL))
 

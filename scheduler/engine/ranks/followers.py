@@ -56,7 +56,7 @@ class LinkedFollowers:
     """The other ranks, in the order of their numbers, from 1 on."""
 
     def __init__(self, peers: Sequence[Peer], load: Load, lost: Lost) -> None:
-        """They load `load`. `lost`: called when one of them is gone, at any time from now on."""
+        """Let them load `load`. `lost`: called when one of them is gone, at any time from now on."""
         self._peers = peers
         self._lost = lost
         self._reports = [queue.SimpleQueue[bytes]() for _ in peers]

@@ -14,20 +14,21 @@ from scheduler.shared.wire_struct import WireStruct
 
 
 class Start(WireStruct, frozen=True, tag="start"):
-    """The first frame: load this, as this rank. Answered by Joined or Failed."""
+    """The first frame: load this, as this rank. Answered by LoadReport messages, then Joined or
+    RankFailed."""
 
     load: Load
     rank: int
 
 
 class LoadReports(WireStruct, frozen=True, tag="heard"):
-    """The LoadReports of all ranks, by rank, once each has sent one."""
+    """The content of the LoadReport of each rank, by rank, once all have one."""
 
     reports: tuple[bytes, ...]
 
 
 class Prepare(WireStruct, frozen=True, tag="prepare"):
-    """A waiting request has a grammar to compile; without the ids of its prompt."""
+    """A waiting request has a grammar to compile. `submit` is without the ids of its prompt."""
 
     submit: Submit
 
@@ -56,7 +57,7 @@ class RankFailed(WireStruct, frozen=True, tag="failed"):
 
 class State(WireStruct, frozen=True, tag="state"):
     """Sent after the plan that had this number in `compare`. `digest`: a hash of all tokens and ends of rows
-    so far, and of what was prefilled; then bytes held now."""
+    so far, and of what was prefilled. The bytes are those at that time."""
 
     number: int
     digest: str

@@ -46,7 +46,7 @@ class Digest:
             self._hash.update(self._encoder.encode((tokens, ends, prefills)))
 
     def state(self, number: int, backend: Backend, result: StepResult) -> State:
-        """`result`: of the last plan."""
+        """Return the state of a rank. `result`: that of the last plan."""
         held, budget = 0, 0
         if (cache := backend.cache) is not None:
             held, budget = cache.prefixes.nbytes, cache.prefixes.budget_bytes
@@ -83,7 +83,7 @@ def disagreement(own: Joined, other: Joined) -> str | None:
 
 
 class OtherRank:
-    """`carry_out` in the order in which rank 0 sent the messages."""
+    """A rank other than 0. Call `carry_out` in the order in which rank 0 sent the messages."""
 
     def __init__(self, backend: Backend, clock: PlanClock, answer: Callable[[State], None]) -> None:
         self._backend = backend
@@ -94,7 +94,8 @@ class OtherRank:
         """Requests that the last plan refused: rank 0 must have refused them as well."""
 
     def carry_out(self, message: ToRank) -> None:
-        """Raise RanksDisagree, and what the back end raises, after which this rank cannot continue."""
+        """Carry out a message. Raise RanksDisagree, and what the back end raises, after which this rank
+        cannot continue."""
         match message:
             case StepPlan():
                 self._execute(message)
