@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from api.http.limits import Limits
-from api.http.refusals import Refusal, RequestRefused
+from api.http.refusals import Refusal, RefusedByServer
 
 SMALL_BYTES = 1 << 16
 """A body up to this size never waits: all connections together cannot hold much of it."""
@@ -53,7 +53,7 @@ class BodyBudget:
         self._of_account[account] += count
 
     async def wait_and_take(self, account: str, count: int) -> None:
-        """Raise RequestRefused if there is no room for too long."""
+        """Raise RefusedByServer if there is no room for too long."""
         if self._has_room(account, count) and not self._waiting:
             self.take(account, count)
             return
@@ -73,7 +73,7 @@ class BodyBudget:
                 self._waiting.remove(waiter)
                 self._grant()
         if not waiter.granted.is_set():
-            raise RequestRefused(
+            raise RefusedByServer(
                 Refusal.BODIES_TOO_MANY, retry_after_seconds=self._limits.retry_after_seconds
             )
 
@@ -118,7 +118,7 @@ class BodyCharge:
         return self._budget.crowded
 
     async def cover(self, count: int, account: Callable[[], str]) -> None:
-        """Charge for a body of which `count` bytes are to be held now. Raise RequestRefused if there is no
+        """Charge for a body of which `count` bytes are to be held now. Raise RefusedByServer if there is no
         room."""
         if self._length is not None:
             count = self._length

@@ -18,7 +18,7 @@ from api.http.http_scope import addresses, scope_of
 from api.http.inbound import Inbound
 from api.http.limits import Limits
 from api.http.outbound import ClientGone, Outbound
-from api.http.refusals import Refusal, RequestRefused, answer
+from api.http.refusals import Refusal, RefusedByServer, answer
 from api.http.request_body import RequestBody
 from api.http.request_id import request_id_of
 from api.http.statistics import Tally
@@ -62,7 +62,7 @@ class Connection:
             while (request := await self._next_request()) is not None and await self._exchange(request):
                 self._parser.start_next_cycle()
                 self._is_first_request = False
-        except RequestRefused as refused:
+        except RefusedByServer as refused:
             self._tally.refusals[refused.refusal] += 1
             await self._say_goodbye(answer(refused, server_name=self._service.server_name))
 
@@ -82,7 +82,7 @@ class Connection:
                     await self._linger()
                 return
             raise self._crowded()
-        except RequestRefused as refused:
+        except RefusedByServer as refused:
             if refused.refusal is Refusal.HEADER_TIMEOUT:
                 refused = self._crowded()
             self._tally.refusals[refused.refusal] += 1
@@ -94,9 +94,9 @@ class Connection:
             )
             await self._say_goodbye(response)
 
-    def _crowded(self) -> RequestRefused:
+    def _crowded(self) -> RefusedByServer:
         seconds = self._limits.retry_after_seconds
-        return RequestRefused(Refusal.TOO_MANY_CONNECTIONS, retry_after_seconds=seconds)
+        return RefusedByServer(Refusal.TOO_MANY_CONNECTIONS, retry_after_seconds=seconds)
 
     def _is_always_answered(self, request: h11.Request) -> bool:
         path = scope_of(request, None, None, {})["path"]
@@ -106,7 +106,7 @@ class Connection:
 
     async def _next_request(self) -> h11.Request | None:
         """Return the next request, or None if the client left or the idle timeout expired. Raise
-        RequestRefused."""
+        RefusedByServer."""
         if not self._has_bytes() and not await self._wait_first_bytes():
             return None
         with trio.move_on_after(self._limits.header_seconds):
@@ -114,7 +114,7 @@ class Connection:
             if request is not None:
                 _check_head(request, self._limits.body_bytes)
             return request
-        raise RequestRefused(Refusal.HEADER_TIMEOUT)
+        raise RefusedByServer(Refusal.HEADER_TIMEOUT)
 
     def _has_bytes(self) -> bool:
         return self._inbound.has_read_ahead or bool(self._parser.trailing_data[0])
@@ -138,7 +138,7 @@ class Connection:
                 # The parser checks its bound only when it needs more bytes, and would let a whole head pass.
                 room = self._limits.header_bytes - len(self._parser.trailing_data[0])
                 if room <= 0:
-                    raise RequestRefused(Refusal.HEADERS_TOO_LARGE)
+                    raise RefusedByServer(Refusal.HEADERS_TOO_LARGE)
                 data = await self._inbound.read(room)
                 if not data:
                     return None
@@ -146,7 +146,7 @@ class Connection:
         except h11.RemoteProtocolError as error:
             too_large = error.error_status_hint == 431
             refusal = Refusal.HEADERS_TOO_LARGE if too_large else Refusal.MALFORMED
-            raise RequestRefused(refusal, error.error_status_hint) from error
+            raise RefusedByServer(refusal, error.error_status_hint) from error
         assert isinstance(event, h11.Request), event
         return event
 
@@ -173,7 +173,7 @@ class Connection:
             await self._outbound.abort()
         elif exchange.answerable:
             await self._say_goodbye(
-                exchange.answer(exchange.refused or RequestRefused(Refusal.INTERNAL_ERROR))
+                exchange.answer(exchange.refused or RefusedByServer(Refusal.INTERNAL_ERROR))
             )
         # Otherwise nothing: the missing end tells the client that the response is truncated.
         return False
@@ -226,14 +226,14 @@ def _declared_bytes(request: h11.Request) -> int | None:
 def _check_head(request: h11.Request, body_bytes: int) -> None:
     """Refuse what h11 accepts and this server does not support."""
     if not request.http_version.startswith(b"1."):
-        raise RequestRefused(Refusal.UNSUPPORTED, 505)
+        raise RefusedByServer(Refusal.UNSUPPORTED, 505)
     if request.method == b"CONNECT":
         # A success would turn the connection into a tunnel.
-        raise RequestRefused(Refusal.UNSUPPORTED)
+        raise RefusedByServer(Refusal.UNSUPPORTED)
     length = _declared_bytes(request)
     is_chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
     if length is not None and is_chunked:
         # A proxy in front that honours the other header would see a different request (request smuggling).
-        raise RequestRefused(Refusal.MALFORMED)
+        raise RefusedByServer(Refusal.MALFORMED)
     if length is not None and length > body_bytes:
-        raise RequestRefused(Refusal.BODY_TOO_LARGE)
+        raise RefusedByServer(Refusal.BODY_TOO_LARGE)

@@ -21,7 +21,7 @@ from api.http.asgi import Application, Message, OnError, Scope
 from api.http.http_scope import ResponseHead, response_head
 from api.http.inbound import Inbound
 from api.http.outbound import ClientGone, Outbound, WriteStalled
-from api.http.refusals import Refusal, RequestRefused, answer
+from api.http.refusals import Refusal, RefusedByServer, answer
 from api.http.request_body import RequestBody
 
 
@@ -135,7 +135,7 @@ class Exchange:
         self._head: ResponseHead | None = None
         self._phase = Phase.WAITING
         self.end = End.NONE
-        self.refused: RequestRefused | None = None
+        self.refused: RefusedByServer | None = None
         """The first refusal of the request or its client."""
 
     @property
@@ -207,7 +207,7 @@ class Exchange:
         if self._phase not in (Phase.FINISHING, Phase.COMPLETE):
             self._cancel_app(End.CLIENT_GONE)
 
-    def _refuse(self, refused: RequestRefused) -> None:
+    def _refuse(self, refused: RefusedByServer) -> None:
         if self.refused is None:
             self.refused = refused
         self._cancel_app(End.REFUSED)
@@ -242,7 +242,7 @@ class Exchange:
                     body = self._body.take_parts()
                     return {"type": "http.request", "body": body, "more_body": not self._body.arrived}
                 await self._body.wait_more()
-            except RequestRefused as refused:
+            except RefusedByServer as refused:
                 self._refuse(refused)
         if self._cancelled:
             await self._raise_cancelled()
@@ -252,7 +252,7 @@ class Exchange:
         """Make room before the client is asked to send the body."""
         try:
             await self._body.make_room(self._account)
-        except RequestRefused as refused:
+        except RefusedByServer as refused:
             self._refuse(refused)
 
     def _account(self) -> str:
@@ -261,7 +261,7 @@ class Exchange:
     def _parse_body(self) -> None:
         try:
             self._body.parse_arrived()
-        except RequestRefused as refused:
+        except RefusedByServer as refused:
             self._refuse(refused)
 
     # ---- send
@@ -321,12 +321,12 @@ class Exchange:
             await self._outbound.write(data)
         except ClientGone as error:
             if isinstance(error, WriteStalled):
-                self._refuse(RequestRefused(Refusal.WRITE_TIMEOUT))
+                self._refuse(RefusedByServer(Refusal.WRITE_TIMEOUT))
             self._cancel_app(End.CLIENT_GONE)
             await self._raise_cancelled()
             raise
 
-    def answer(self, refused: RequestRefused) -> bytes:
+    def answer(self, refused: RefusedByServer) -> bytes:
         """Send the server's own response to this request, if `answerable`."""
         return answer(
             refused,

@@ -46,7 +46,7 @@ _ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {
 }
 
 
-class RequestRefused(Exception):
+class RefusedByServer(Exception):
     """The request was refused before it reached the application, or while it was there."""
 
     def __init__(
@@ -59,7 +59,7 @@ class RequestRefused(Exception):
 
 
 def answer(
-    refused: RequestRefused,
+    refused: RefusedByServer,
     *,
     server_name: str | None,
     with_body: bool = True,

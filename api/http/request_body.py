@@ -10,11 +10,11 @@ import trio
 from api.http.body_budget import BodyCharge
 from api.http.inbound import Inbound
 from api.http.limits import Limits
-from api.http.refusals import Refusal, RequestRefused
+from api.http.refusals import Refusal, RefusedByServer
 
 
 class RequestBody:
-    """Every method that parses raises RequestRefused for a body that is malformed or too large."""
+    """Every method that parses raises RefusedByServer for a body that is malformed or too large."""
 
     def __init__(self, parser: h11.Connection, inbound: Inbound, limits: Limits, charge: BodyCharge) -> None:
         self._parser = parser
@@ -47,13 +47,13 @@ class RequestBody:
             try:
                 event = self._parser.next_event()
             except h11.RemoteProtocolError as error:
-                raise RequestRefused(Refusal.MALFORMED, error.error_status_hint) from error
+                raise RefusedByServer(Refusal.MALFORMED, error.error_status_hint) from error
             if isinstance(event, h11.Data):
                 self._bytes += len(event.data)
                 earned = len(event.data) / self._limits.body_bytes_per_second
                 self._left_seconds = min(self._limits.body_seconds, self._left_seconds + earned)
                 if self._bytes > self._limits.body_bytes:
-                    raise RequestRefused(Refusal.BODY_TOO_LARGE)
+                    raise RefusedByServer(Refusal.BODY_TOO_LARGE)
                 self._parts.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 self.arrived = True
@@ -65,7 +65,7 @@ class RequestBody:
                 self._parser.receive_data(data)
 
     async def make_room(self, account: Callable[[], str]) -> None:
-        """Charge `account` for what comes next. Raise RequestRefused if there is no room for it."""
+        """Charge `account` for what comes next. Raise RefusedByServer if there is no room for it."""
         ahead = 0 if self.arrived else self._limits.read_ahead_bytes
         await self._charge.cover(min(self._bytes + ahead, self._limits.body_bytes), account)
 
@@ -83,7 +83,7 @@ class RequestBody:
             await self._inbound.wait_arrival()
         self._left_seconds -= trio.current_time() - started
         if self._left_seconds <= self._least_seconds:
-            raise RequestRefused(Refusal.BODY_TIMEOUT)
+            raise RefusedByServer(Refusal.BODY_TIMEOUT)
 
     @property
     def _least_seconds(self) -> float:

@@ -22,8 +22,8 @@ from typing import Any, NoReturn
 from scheduler.cluster.agent_messages import (
     AgentRefused,
     FromAgent,
-    Node,
     Nodes,
+    RayNode,
     ServerAddress,
     agent_inbound,
 )
@@ -146,10 +146,10 @@ class RayNodes:
             raise AgentUnusable(f"Ray at {head} answers without a token: {_NO_TOKENS}")
         self.address: str = self._ray.util.get_node_ip_address()
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[RayNode, ...]:
         """Return the living nodes that have places for engines."""
         return tuple(
-            Node(
+            RayNode(
                 id=node["NodeID"],
                 host=node["NodeManagerHostname"],
                 name=node["NodeName"],
@@ -160,7 +160,7 @@ class RayNodes:
             if node["Alive"] and node["Resources"].get(RESOURCE, 0) >= 1
         )
 
-    def keep_engines(self, nodes: Sequence[Node], server_address: ServerAddress) -> None:
+    def keep_engines(self, nodes: Sequence[RayNode], server_address: ServerAddress) -> None:
         """Start an actor on each place of these nodes that has none. An actor that Ray cannot start yet,
         because another job has the resource, stays in Ray's queue."""
         wanted = {
@@ -169,7 +169,7 @@ class RayNodes:
         for name in wanted.keys() - set(self._ray.util.list_named_actors()):
             self._start(name, *wanted[name], server_address)
 
-    def _start(self, name: str, node: Node, unit: int, server_address: ServerAddress) -> None:
+    def _start(self, name: str, node: RayNode, unit: int, server_address: ServerAddress) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         (
@@ -195,7 +195,7 @@ class RayNodes:
         )
 
 
-def _actor(server_address: ServerAddress, node: Node, unit: int) -> str:
+def _actor(server_address: ServerAddress, node: RayNode, unit: int) -> str:
     """Return the actor's name. A server with another token has actors of its own, as the next one does unless
     a file keeps the token."""
     server = hashlib.sha256(server_address.token.encode()).hexdigest()[:12]

@@ -10,7 +10,7 @@ from scheduler.shared.framing import FrameReader
 from scheduler.shared.wire_struct import WireStruct
 
 
-class Node(WireStruct, frozen=True):
+class RayNode(WireStruct, frozen=True):
     """A machine of the cluster that has places for engines."""
 
     id: str
@@ -55,7 +55,7 @@ class Nodes(WireStruct, frozen=True, tag="nodes"):
 
     address: str
     """The address of the agent's machine, as the other nodes know it."""
-    nodes: tuple[Node, ...]
+    nodes: tuple[RayNode, ...]
 
 
 class AgentRefused(WireStruct, frozen=True, tag="cannot"):

@@ -18,8 +18,8 @@ import trio
 from scheduler.cluster.agent_messages import (
     AgentRefused,
     FromAgent,
-    Node,
     Nodes,
+    RayNode,
     ServerAddress,
     server_inbound,
 )
@@ -78,7 +78,7 @@ class RayCluster:
         self.restarts = 0
         self.address: str | None = None
         """This machine's address, as Ray has it; None before the first report."""
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, RayNode] = {}
         self._refusal = ""
         """Why the agent cannot work, as it reported or as this server found; empty if neither did."""
         self._server_address: ServerAddress | None = None
@@ -143,7 +143,7 @@ class RayCluster:
             case AgentRefused(reason=reason):
                 self._refusal = reason
 
-    def _seen(self, nodes: dict[str, Node]) -> None:
+    def _seen(self, nodes: dict[str, RayNode]) -> None:
         for node in nodes.values():
             if node.id not in self.nodes:
                 _log.info("node_joined", machine=node.machine, address=node.address, places=node.places)

@@ -21,7 +21,7 @@ from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.drafts.speculation import Proposal, Speculation
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import EngineState, StepPlan, plan, with_changes
+from scheduler.engine.plan import PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.sequence import Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError, RequestRefused
@@ -210,7 +210,7 @@ class EngineLoop:
         if (room := allowance.room) is not None:
             room = replace(room, saving=room.saving and self._facts.in_place)
             allowance = replace(allowance, room=room)
-        state = EngineState(
+        state = PlanInput(
             waiting=self._ready(),
             running=list(self._slots),
             begun=self._last_result.begun,

@@ -46,7 +46,7 @@ full one does."""
 
 
 @dataclass(frozen=True, slots=True)
-class EngineState:
+class PlanInput:
     """The input of a plan. `waiting`: in order of arrival, sequences whose grammar and disk reads are done.
     `running`: in order of admission; those whose prefill has begun are in `begun`. `cached_tokens`: the
     length of a sequence's prefix hit. Without `memory`, only slots bound admission. `has_pending`: the back
@@ -167,7 +167,7 @@ def with_changes(plan: StepPlan, **changes: object) -> StepPlan:
     return changed
 
 
-def plan(state: EngineState, now: float) -> StepPlan:
+def plan(state: PlanInput, now: float) -> StepPlan:
     """Return the next step's plan. Changes nothing."""
     preempt = [] if state.memory is None else state.memory.victims(state.running)
     running = [row for row in state.running if row not in preempt]
@@ -208,7 +208,7 @@ def plan(state: EngineState, now: float) -> StepPlan:
 
 
 def _drafts(
-    state: EngineState, rows: abc.Sequence[Sequence], gone: abc.Sequence[Sequence]
+    state: PlanInput, rows: abc.Sequence[Sequence], gone: abc.Sequence[Sequence]
 ) -> tuple[Draft, ...]:
     """Return what the decoding ones of `rows` verify. `gone`: rows that leave. While memory is short nothing
     is verified, as drafts take activations."""
@@ -225,7 +225,7 @@ def _drafts(
 
 
 def _fitting(
-    state: EngineState, rows: abc.Sequence[Sequence], budget: PrefillBudget
+    state: PlanInput, rows: abc.Sequence[Sequence], budget: PrefillBudget
 ) -> tuple[tuple[Chunk, ...], PrefillBudget, int]:
     """Return the chunks of this step, their budget as far as memory allows it, and what the step takes of
     memory. Where that is too much, the longest prompts join later, and then chunks are smaller; prompts that
@@ -305,7 +305,7 @@ class _Admissions:
         return tuple(Keep(*item) for item in self.keep.items())
 
 
-def _admissions(state: EngineState, running: list[Sequence], free_slots: int, now: float) -> _Admissions:
+def _admissions(state: PlanInput, running: list[Sequence], free_slots: int, now: float) -> _Admissions:
     """Return which sequences to admit beside these rows, and what the rows must put into the prefix cache
     before."""
     found = _Admissions(list(running))

@@ -50,7 +50,7 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-class Adapters:
+class PoolAdapters:
     """`first`: those with which the engines start; `lives`: the processes that are ready."""
 
     def __init__(

@@ -19,7 +19,7 @@ import trio
 
 from scheduler.config import load_message
 from scheduler.engine_bounds import EngineBounds
-from scheduler.engines.adapters import Adapters
+from scheduler.engines.adapters import PoolAdapters
 from scheduler.engines.boundary import EngineTraits, MemoryShare
 from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.condition import EngineState
@@ -92,7 +92,7 @@ class Shared:
     traits: EngineTraits
     observer: EngineObserver
     awaiting: Awaiting
-    adapters: Adapters
+    adapters: PoolAdapters
     compatibility: Compatibility
     turns: Turns
     telemetry: Containment

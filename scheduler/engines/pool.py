@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 import trio
 
-from scheduler.engines.adapters import Adapters
+from scheduler.engines.adapters import PoolAdapters
 from scheduler.engines.boundary import MOST_ENGINES, EngineTraits, Launchers
 from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.dispatcher import Dispatcher
@@ -82,7 +82,7 @@ class Pool:
         self._share_of = traits.share_of
         self._telemetry = Containment(self.metrics.server)
         self._engines: dict[str, Engine] = {}
-        self.adapters = Adapters(config.engine.adapters, self._lives)
+        self.adapters = PoolAdapters(config.engine.adapters, self._lives)
         self._shared = Shared(
             traits, self, self.awaiting, self.adapters, Compatibility(), self.turns, self._telemetry
         )

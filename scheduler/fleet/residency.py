@@ -66,7 +66,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ResidencyDecision:
     """What to do now. `unload`: end the processes of models without requests. `drain`: give these no new
     requests. `waits`: by the name of a model that cannot be loaded yet, what it waits for. `impossible`: by
     name, why no wait helps."""
@@ -80,7 +80,7 @@ class Decision:
 
 def decide(
     models: Sequence[Standing], budget_bytes: int | None, now: float, patience: Patience | None = None
-) -> Decision:
+) -> ResidencyDecision:
     """Decide what to load and unload. `budget_bytes` bounds all models together; None is no bound."""
     patience = patience or Patience()
     unload = [model.name for model in models if _is_over(model, now)]
@@ -106,7 +106,7 @@ def decide(
             unload += idle
             drain += serving
             waits[wanted.name] = _waits_for(models, unload, drain)
-    return Decision(load, tuple(unload), tuple(drain), waits, impossible)
+    return ResidencyDecision(load, tuple(unload), tuple(drain), waits, impossible)
 
 
 def _is_over(model: Standing, now: float) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from scheduler.engine.backend import Backend
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.ranks.all_ranks import COMPARED_STEPS, AllRanks
-from scheduler.engine.ranks.messages import Joined, Prepare, State, ToRank
+from scheduler.engine.ranks.messages import Joined, Prepare, RankState, ToRank
 from scheduler.engine.ranks.other_rank import OtherRank, PlanClock, joined
 from scheduler.shared.framing import FrameReader, encode, message_decoder
 
@@ -25,7 +25,7 @@ class MemoryFollowers:
         clocks = [PlanClock() for _ in range(count)]
         self.backends = [make(clock) for clock in clocks]
         self._reader: FrameReader[ToRank] = FrameReader(message_decoder(ToRank))
-        self._states: list[tuple[int, State]] = []
+        self._states: list[tuple[int, RankState]] = []
         self._ranks = [
             OtherRank(backend, clock, lambda state, rank=rank: self._states.append((rank, state)))  # type: ignore[misc]
             for rank, (backend, clock) in enumerate(zip(self.backends, clocks, strict=True), 1)
@@ -42,7 +42,7 @@ class MemoryFollowers:
     def joined(self) -> Sequence[Joined]:
         return [joined(backend) for backend in self.backends]
 
-    def states(self) -> Sequence[tuple[int, State]]:
+    def states(self) -> Sequence[tuple[int, RankState]]:
         found, self._states = self._states, []
         return found
 

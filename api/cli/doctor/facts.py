@@ -33,7 +33,7 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class RequiredPackage:
     """A package that our own metadata asks for."""
 
     package: str
@@ -100,7 +100,7 @@ class Facts:
     quota_cores: float | None = None
     """The CPU quota of its control group in cores, or None without a quota."""
     blas: Blas | None = None
-    pins: tuple[Pin, ...] = ()
+    pins: tuple[RequiredPackage, ...] = ()
     ports: tuple[Port, ...] = ()
     disks: tuple[Disk, ...] = ()
     open_files: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from api.cli.doctor.facts import Disk, Facts, ModelOnDisk, Pin, Port
+from api.cli.doctor.facts import Disk, Facts, ModelOnDisk, Port, RequiredPackage
 from api.options.back_end import missing_back_end
 from scheduler.engine.budget.limits import recommended_bytes
 
@@ -194,7 +194,7 @@ def _packages(facts: Facts) -> Iterator[Finding]:
         yield Finding("ok", "packages", f"{len(facts.pins)} as Penstock asks for them")
 
 
-def _pinned(pin: Pin) -> str:
+def _pinned(pin: RequiredPackage) -> str:
     return f"{pin.package} {pin.found} ({pin.wanted})"
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
-from api.cli.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Pin, Port
+from api.cli.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Port, RequiredPackage
 from api.cli.errors import OperatorError
 from api.cli.machine import Answers, ask
 from api.cli.models import disk_models
@@ -117,7 +117,7 @@ def _quota_cores() -> float | None:
         return None  # Not Linux, an older kernel's groups, or the word `max`.
 
 
-def pins(back_ends: Sequence[str], package: str = PACKAGE) -> tuple[Pin, ...]:
+def pins(back_ends: Sequence[str], package: str = PACKAGE) -> tuple[RequiredPackage, ...]:
     """Return the packages that our metadata asks for on this platform, including the extras that brought the
     back ends. Return none where Penstock runs without being installed."""
     extras = ["", *(_EXTRAS[name] for name in back_ends if name in _EXTRAS)]
@@ -128,7 +128,7 @@ def pins(back_ends: Sequence[str], package: str = PACKAGE) -> tuple[Pin, ...]:
     return tuple(pin for text in texts if (pin := _pin(text, extras)) is not None)
 
 
-def _pin(text: str, extras: Sequence[str]) -> Pin | None:
+def _pin(text: str, extras: Sequence[str]) -> RequiredPackage | None:
     try:
         wanted = Requirement(text)
     except InvalidRequirement:
@@ -139,7 +139,7 @@ def _pin(text: str, extras: Sequence[str]) -> Pin | None:
     with suppress(PackageNotFoundError, InvalidVersion):
         found = installed_version(wanted.name)
         accepted = wanted.specifier.contains(found, prereleases=True)
-    return Pin(wanted.name, str(wanted.specifier), found, accepted)
+    return RequiredPackage(wanted.name, str(wanted.specifier), found, accepted)
 
 
 def port_fact(number: int) -> Port:

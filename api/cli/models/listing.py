@@ -13,7 +13,7 @@ import click
 from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.download import gigabytes
-from api.cli.models.reading import PlannedModel, Reading, folders_option, read
+from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read
 
 _COLUMNS = "  {:>7}  {:<13} {:<9} {:>8}  {:<24} {}"
 _WIDTH = 78
@@ -32,7 +32,7 @@ def models(folders: tuple[Path, ...], as_json: bool) -> None:
         click.echo(line)
 
 
-def listed(reading: Reading) -> dict[str, Any]:
+def listed(reading: ModelsReading) -> dict[str, Any]:
     """Return the listing as a JSON object."""
     device: dict[str, Any] = {"device": None, "reason": reading.reason}
     if (found := reading.machine) is not None:
@@ -40,7 +40,7 @@ def listed(reading: Reading) -> dict[str, Any]:
     return {"machine": device, "models": [one.as_json() for one in reading.models]}
 
 
-def lines(reading: Reading) -> Iterator[str]:
+def lines(reading: ModelsReading) -> Iterator[str]:
     """Return the listing for a terminal of 80 columns."""
     heads = ("size", "type", "weights", "context", "tools, reasoning", "memory")
     yield click.style(_COLUMNS.format(*heads).rstrip(), dim=True)
@@ -88,7 +88,7 @@ def _fits(one: PlannedModel) -> str:
     return "fits" if one.plan.fits else click.style("too large", fg="red")
 
 
-def _memory(reading: Reading) -> str:
+def _memory(reading: ModelsReading) -> str:
     if reading.machine is None:
         return f"\nwhether they fit is not known: {reading.reason}"
     device = "processors" if reading.machine.kind == "cpu" else reading.machine.device

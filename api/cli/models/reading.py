@@ -60,7 +60,7 @@ class PlannedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ModelsReading:
     """The models and the machine. `machine` is None if MLX does not work here; `reason` then says why."""
 
     models: tuple[PlannedModel, ...]
@@ -68,7 +68,7 @@ class Reading:
     reason: str = ""
 
 
-def read(models: Sequence[DiskModel]) -> Reading:
+def read(models: Sequence[DiskModel]) -> ModelsReading:
     """Return the models with dialects and plans. A child process asks MLX while tokenizers are loaded."""
     folders = [model.folder for model in models if model.is_model]
     with ThreadPoolExecutor(1) as thread:
@@ -77,8 +77,8 @@ def read(models: Sequence[DiskModel]) -> Reading:
         try:
             answers = asked.result()
         except OperatorError as error:
-            return Reading(tuple(PlannedModel(model, None) for model in models), None, str(error))
-    return Reading(tuple(_planned(model, answers) for model in models), answers.machine)
+            return ModelsReading(tuple(PlannedModel(model, None) for model in models), None, str(error))
+    return ModelsReading(tuple(_planned(model, answers) for model in models), answers.machine)
 
 
 def _planned(model: DiskModel, answers: Answers) -> PlannedModel:
@@ -90,7 +90,7 @@ def _planned(model: DiskModel, answers: Answers) -> PlannedModel:
     return PlannedModel(model, memory_plan(model, answers.machine, answers.models.get(model.folder)))
 
 
-def read_one(text: str, folders: Sequence[Path]) -> tuple[PlannedModel, Reading]:
+def read_one(text: str, folders: Sequence[Path]) -> tuple[PlannedModel, ModelsReading]:
     """Return the model of a name or a folder. Raise OperatorError if there is none."""
     model = find_one(text, folders)
     reading = read([model])

@@ -12,7 +12,7 @@ import click
 from api.cli.models.download import gigabytes
 from api.cli.models.listing import weights_text
 from api.cli.models.memory_plan import MemoryPlan
-from api.cli.models.reading import PlannedModel, Reading, folders_option, read_one
+from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read_one
 
 _WIDTH = 78
 _AGENT_TOKENS = (4096, 16384, 32768, 65536, 131072)
@@ -43,7 +43,7 @@ def show(model: str, folders: tuple[Path, ...], tokens: int, as_json: bool) -> N
         click.echo(filled if len(text.split()) > 1 else f"{name:<12}{text}")
 
 
-def facts(planned: PlannedModel, reading: Reading, tokens: int) -> Iterator[tuple[str, str]]:
+def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each line."""
     model = planned.model
     yield "model", model.name
@@ -73,7 +73,7 @@ def facts(planned: PlannedModel, reading: Reading, tokens: int) -> Iterator[tupl
 
 
 def _memory(
-    plan: MemoryPlan | None, reading: Reading, context_tokens: int, tokens: int
+    plan: MemoryPlan | None, reading: ModelsReading, context_tokens: int, tokens: int
 ) -> Iterator[tuple[str, str]]:
     if plan is None or reading.machine is None:
         yield "memory", f"not known: {reading.reason}"

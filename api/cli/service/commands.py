@@ -28,9 +28,9 @@ from api.cli.service.serve_arguments import (
 )
 from api.cli.service.service_options import (
     NAME,
-    Places,
     Platform,
     Restart,
+    ServiceFiles,
     ServiceOptions,
     places_of,
 )
@@ -50,7 +50,7 @@ class _Which:
     platform: Platform
 
     @property
-    def places(self) -> Places:
+    def places(self) -> ServiceFiles:
         return places_of(self.name, self.platform, system=self.system, environment=os.environ)
 
     @property

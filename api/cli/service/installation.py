@@ -13,7 +13,7 @@ import msgspec
 
 from api.cli.errors import OperatorError
 from api.cli.service import environment_file
-from api.cli.service.service_options import Places, Platform, ServiceOptions
+from api.cli.service.service_options import Platform, ServiceFiles, ServiceOptions
 from api.cli.service.units import plist, socket_text, unit_text
 
 
@@ -28,7 +28,7 @@ class Planned:
     """Whether an existing file stays as it is."""
 
 
-def plan(options: ServiceOptions, places: Places, variables: Mapping[str, str]) -> tuple[Planned, ...]:
+def plan(options: ServiceOptions, places: ServiceFiles, variables: Mapping[str, str]) -> tuple[Planned, ...]:
     """Return every file of a new service. `variables` go into the environment file if there is none yet."""
     unit = (
         plist(options, places)
@@ -56,7 +56,7 @@ def shown(planned: Planned, *, exists: bool) -> str:
     return "\n".join([f"# {planned.path} (mode {planned.mode:o})", *lines]) + "\n"
 
 
-def make_log_folder(places: Places, owner: str | None) -> None:
+def make_log_folder(places: ServiceFiles, owner: str | None) -> None:
     """Make the folder of the service's log, if it writes one itself. Raise OperatorError."""
     if places.log is None or places.log.parent.exists():
         return
@@ -103,7 +103,7 @@ def _replace(one: Planned) -> None:
         partial.unlink(missing_ok=True)
 
 
-def recorded(places: Places) -> ServiceOptions:
+def recorded(places: ServiceFiles) -> ServiceOptions:
     """Return the recorded options of the installed service. Raise OperatorError if there is none."""
     try:
         return msgspec.json.decode(places.record.read_bytes(), type=ServiceOptions)
@@ -115,7 +115,7 @@ def recorded(places: Places) -> ServiceOptions:
         raise OperatorError(f"{places.record} cannot be used: {error}") from error
 
 
-def remove(places: Places, *, keep_environment: bool) -> list[Path]:
+def remove(places: ServiceFiles, *, keep_environment: bool) -> list[Path]:
     """Remove what `install` wrote, and the logs. Return the removed files. Raise OperatorError."""
     files = [places.unit, *([] if places.socket is None else [places.socket]), places.record]
     if places.log is not None:

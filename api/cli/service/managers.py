@@ -14,7 +14,7 @@ from typing import Protocol
 
 from api.cli.errors import OperatorError
 from api.cli.process_table import tree
-from api.cli.service.service_options import Places, Platform, label
+from api.cli.service.service_options import Platform, ServiceFiles, label
 from scheduler.engine.budget.readings import MacMemory
 
 _COMMAND_SECONDS = 60.0
@@ -135,7 +135,7 @@ class Launchd:
     """A user's launchd agent, or a daemon of the machine. launchd holds no socket for it: after one process
     has ended, connections are refused until the next one listens."""
 
-    def __init__(self, name: str, places: Places, *, system: bool) -> None:
+    def __init__(self, name: str, places: ServiceFiles, *, system: bool) -> None:
         self._places = places
         self._label = label(name)
         # A user logged in at the screen has the first domain; one with only ssh, or at boot, has the second.
@@ -224,7 +224,7 @@ def _memory_bytes(pid: int) -> int | None:
         return None
 
 
-def manager_of(platform: Platform, name: str, places: Places, *, system: bool) -> Manager:
+def manager_of(platform: Platform, name: str, places: ServiceFiles, *, system: bool) -> Manager:
     """Return the service manager. Raise OperatorError if it does not run on this machine."""
     match platform:
         case Platform.SYSTEMD:

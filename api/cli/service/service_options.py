@@ -75,7 +75,7 @@ class ServiceOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ServiceFiles:
     """Where a service's files are."""
 
     unit: Path
@@ -104,7 +104,7 @@ def check_name(name: str) -> None:
         raise OperatorError(f"{name!r} is no name of a service: a letter, then letters, digits, - and _")
 
 
-def places_of(name: str, platform: Platform, *, system: bool, environment: Mapping[str, str]) -> Places:
+def places_of(name: str, platform: Platform, *, system: bool, environment: Mapping[str, str]) -> ServiceFiles:
     """Return the places of a service's files. Raise OperatorError for an invalid name."""
     check_name(name)
     home = Path(environment.get("HOME") or Path.home())
@@ -113,11 +113,11 @@ def places_of(name: str, platform: Platform, *, system: bool, environment: Mappi
             config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
             units = Path("/etc/systemd/system") if system else config / "systemd" / "user"
             folder = Path("/etc/penstock") if system else config / "penstock" / "services"
-            return Places(units / f"{name}.service", units / f"{name}.socket", folder / name, None)
+            return ServiceFiles(units / f"{name}.service", units / f"{name}.socket", folder / name, None)
         case Platform.LAUNCHD:
             library = Path("/Library") if system else home / "Library"
             agents = "LaunchDaemons" if system else "LaunchAgents"
-            return Places(
+            return ServiceFiles(
                 library / agents / f"{label(name)}.plist",
                 None,
                 library / "Application Support" / "penstock" / "services" / name,
@@ -130,7 +130,7 @@ def label(name: str) -> str:
     return f"penstock.{name}"
 
 
-def run_command(options: ServiceOptions, places: Places) -> list[str]:
+def run_command(options: ServiceOptions, places: ServiceFiles) -> list[str]:
     """Return the command that the service manager starts."""
     scope = ["--system"] if options.system else []
     log = []

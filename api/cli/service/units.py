@@ -7,7 +7,7 @@ import plistlib
 from collections.abc import Sequence
 from typing import Any
 
-from api.cli.service.service_options import Places, Restart, ServiceOptions, label, run_command
+from api.cli.service.service_options import Restart, ServiceFiles, ServiceOptions, label, run_command
 
 _STOP_MARGIN_SECONDS = 15
 """Time after the drain until systemd or launchd kills what is left."""
@@ -15,7 +15,7 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$", "\t": "\\t"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./=:,+@")
 
 
-def unit_text(options: ServiceOptions, places: Places) -> str:
+def unit_text(options: ServiceOptions, places: ServiceFiles) -> str:
     """Return the unit. It has no key: the process reads them from the environment file."""
     lines = [
         "# Written by penstock service install, which writes it anew; your own settings go into",
@@ -95,7 +95,7 @@ def quoted(word: str) -> str:
     return '"' + "".join(_ESCAPES.get(letter, letter) for letter in word) + '"'
 
 
-def plist(options: ServiceOptions, places: Places) -> bytes:
+def plist(options: ServiceOptions, places: ServiceFiles) -> bytes:
     """Return the property list. It has no key: the process reads them from the environment file."""
     entries: dict[str, Any] = {
         "Label": label(options.name),

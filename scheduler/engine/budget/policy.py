@@ -64,7 +64,7 @@ class Relief(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MemoryReading:
     """Memory at one time, in bytes. `used`: this engine's memory, the allocator's pool included. `limit`: 0
     if there is none. `available`: what the system or container can still give, or None if unknown. `kv`:
     cached prefixes and running rows; `fixed_kv`: the part of it that only preemption frees. `pool`: freed
@@ -144,7 +144,7 @@ def moved(before_bytes: int, kv_bytes: int) -> bool:
     return abs(kv_bytes - before_bytes) * BUDGET_STEP >= before_bytes
 
 
-def buffers(limit: MemoryLimit, reading: Reading, needed_bytes: int) -> tuple[int, int, int]:
+def buffers(limit: MemoryLimit, reading: MemoryReading, needed_bytes: int) -> tuple[int, int, int]:
     """Return the bound on freed buffers that MLX keeps, the bound on the scores of attention, and how much
     both may still grow in the next step, as chunks may have been learned with lower bounds. The limit has
     room for both, so that only what the system can still give lowers them."""
@@ -183,31 +183,31 @@ class Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class MemoryDecision:
     budget: Budget
     allowance: Allowance
     given_up: GivenUp
 
 
 def budget(
-    reading: Reading,
+    reading: MemoryReading,
     needs: Needs,
     limit: MemoryLimit,
     whole: Budget,
     given_up: GivenUp,
     now: float,
-) -> Decision:
+) -> MemoryDecision:
     """Return what the engine may use until the next reading. `whole`: the budget without relief."""
     given_up = relieved(given_up, reading, whole.kv_bytes, needs.chunk_bytes, now)
     allowance = allowed(given_up, needs.fitting_tokens)
     kv_bytes = whole.kv_bytes if given_up.kv_bytes is None else min(given_up.kv_bytes, whole.kv_bytes)
     if reading.headroom is None:
-        return Decision(replace(whole, kv_bytes=kv_bytes), allowance, given_up)
+        return MemoryDecision(replace(whole, kv_bytes=kv_bytes), allowance, given_up)
     pool, scores, growth = buffers(limit, reading, needs.chunk_bytes)
     room_bytes = reading.headroom - limit.reserve_bytes - growth + reading.kv - reading.fixed_kv
     saving = room_bytes < max(CLOSE * needs.chunk_bytes, needs.step_bytes)
     room = StepRoom(room_bytes, reading.rows, needs.copied_part, needs.row_bytes, needs.peak, saving)
-    return Decision(
+    return MemoryDecision(
         replace(whole, kv_bytes=kv_bytes, pool_bytes=pool, score_bytes=scores),
         replace(allowance, room=room),
         given_up,
@@ -221,7 +221,9 @@ def allowed(given_up: GivenUp, fitting_tokens: int) -> Allowance:
     return Allowance(given_up.relief, given_up.kv_bytes, chunk_tokens)
 
 
-def relieved(before: GivenUp, reading: Reading, whole_bytes: int, needed_bytes: int, now: float) -> GivenUp:
+def relieved(
+    before: GivenUp, reading: MemoryReading, whole_bytes: int, needed_bytes: int, now: float
+) -> GivenUp:
     """Give up one level where memory is short, take one back where it has sufficed for long enough.
     `whole_bytes`: the KV budget without relief; `needed_bytes`: at the peak of the next chunk."""
     short = _short_bytes(reading, whole_bytes, needed_bytes)
@@ -232,7 +234,7 @@ def relieved(before: GivenUp, reading: Reading, whole_bytes: int, needed_bytes: 
     return replace(before, calm_since=None)
 
 
-def _short_bytes(reading: Reading, whole_bytes: int, needed_bytes: int) -> int:
+def _short_bytes(reading: MemoryReading, whole_bytes: int, needed_bytes: int) -> int:
     headroom = reading.headroom
     short = 0 if headroom is None else needed_bytes - headroom
     match reading.pressure:
@@ -246,13 +248,13 @@ def _short_bytes(reading: Reading, whole_bytes: int, needed_bytes: int) -> int:
             return max(short, reading.kv // _PRESSED_PART, 1)
 
 
-def _suffices(reading: Reading, needed_bytes: int) -> bool:
+def _suffices(reading: MemoryReading, needed_bytes: int) -> bool:
     """Return whether there is room for twice what is needed: what is taken back must not be short at once."""
     headroom = reading.headroom
     return reading.pressure is Pressure.NORMAL and (headroom is None or headroom >= 2 * needed_bytes)
 
 
-def _more(before: GivenUp, reading: Reading, short: int, now: float) -> GivenUp:
+def _more(before: GivenUp, reading: MemoryReading, short: int, now: float) -> GivenUp:
     relief, calm_seconds = before.relief, before.calm_seconds
     if before.returned_at is not None and now - before.returned_at < calm_seconds:
         # What was taken back was short at once.

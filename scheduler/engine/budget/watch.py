@@ -19,8 +19,8 @@ from scheduler.engine.budget.policy import (
     Allowance,
     Budget,
     GivenUp,
+    MemoryReading,
     Needs,
-    Reading,
     budget,
     moved,
     nearest_limit,
@@ -78,7 +78,7 @@ class MemoryWatch:
         self._read_at: float | None = None
         self._peak_bytes = 0
         self._failed = False
-        self._last: Reading | None = None
+        self._last: MemoryReading | None = None
         self._idle_bytes = 0
         """What was held beside arrays after freed buffers were returned last."""
         self._step_bytes = 0
@@ -213,13 +213,13 @@ class MemoryWatch:
             # The system, or another engine, gets what is given back, and not the pool of freed buffers.
             self._keep_to(changed, clear_pool=raised < 0)
 
-    def _should_clear(self, reading: Reading, needed: int) -> bool:
+    def _should_clear(self, reading: MemoryReading, needed: int) -> bool:
         if reading.headroom is not None and reading.headroom < needed:
             return True
         short = reading.available is not None and reading.available < self._step_bytes
         return short and reading.idle - self._idle_bytes >= _LEAST_CLEARED_BYTES
 
-    def _reading(self) -> Reading:
+    def _reading(self) -> MemoryReading:
         memory, system = self._device.memory(), self._device.system()
         rows, cached, pinned = self._row_bytes(), 0, 0
         if self._prefixes is not None:
@@ -228,7 +228,7 @@ class MemoryWatch:
         if available is not None:
             # All engines that share it may take it in the same step.
             available //= self._limit.sharers
-        return Reading(
+        return MemoryReading(
             used=max(memory.active + memory.cached, system.footprint_bytes),
             limit=self._limit.limit_bytes,
             available=available,
@@ -246,7 +246,7 @@ class MemoryWatch:
         needed = max(self._charged_bytes(), self._row_bytes()) + pinned_bytes
         return needed + needed // _GROWTH_PART
 
-    def _wanted(self, reading: Reading) -> tuple[int, int, int]:
+    def _wanted(self, reading: MemoryReading) -> tuple[int, int, int]:
         """Return the least limits: of the process alone, with its rows, and with all its prefixes."""
         rows = self._needed_by_rows(reading.fixed_kv - reading.rows)
         kept = rows + reading.kv - reading.fixed_kv

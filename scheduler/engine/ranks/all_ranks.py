@@ -19,7 +19,7 @@ from scheduler.engine.backend import Backend, BackendFacts, Cache, StepResult, r
 from scheduler.engine.device import Readings
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.plan import StepPlan, with_changes
-from scheduler.engine.ranks.messages import Joined, Prepare, State
+from scheduler.engine.ranks.messages import Joined, Prepare, RankState
 from scheduler.engine.ranks.other_rank import Digest, PlanClock, RanksDisagree, disagreement, joined
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.messages import Ready
@@ -42,7 +42,7 @@ class Followers(Protocol):
         """Wait until all have loaded the model."""
         ...
 
-    def states(self) -> abc.Sequence[tuple[int, State]]:
+    def states(self) -> abc.Sequence[tuple[int, RankState]]:
         """Return the states that have arrived since the last call, each with its rank."""
         ...
 
@@ -74,11 +74,11 @@ class AllRanks:
         self._slow: tuple[tuple[int, str], ...] = ()
         self._digest = Digest()
         self._steps = 0
-        self._expected: dict[int, State] = {}
+        self._expected: dict[int, RankState] = {}
         """This rank's states by number, until all others have sent theirs."""
         self._missing: dict[int, int] = {}
         self._comparisons = 0
-        self.agreed: State | None = None
+        self.agreed: RankState | None = None
         """The last state that all ranks had, or None before the first comparison."""
 
     @property

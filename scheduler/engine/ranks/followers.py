@@ -22,8 +22,8 @@ from scheduler.engine.ranks.messages import (
     LoadReports,
     Prepare,
     RankFailed,
+    RankState,
     Start,
-    State,
 )
 from scheduler.shared.framing import FrameReader, encode, message_decoder
 from scheduler.shared.messages import Load
@@ -61,7 +61,7 @@ class LinkedFollowers:
         self._lost = lost
         self._reports = [queue.SimpleQueue[bytes]() for _ in peers]
         self._joined = [queue.SimpleQueue[Joined]() for _ in peers]
-        self._states: queue.SimpleQueue[tuple[int, State]] = queue.SimpleQueue()
+        self._states: queue.SimpleQueue[tuple[int, RankState]] = queue.SimpleQueue()
         self._ending = threading.Lock()
         for rank, peer in enumerate(peers, 1):
             peer.link.sendall(encode(Start(load, rank)))
@@ -86,8 +86,8 @@ class LinkedFollowers:
     def joined(self) -> Sequence[Joined]:
         return [each.get() for each in self._joined]
 
-    def states(self) -> Sequence[tuple[int, State]]:
-        found: list[tuple[int, State]] = []
+    def states(self) -> Sequence[tuple[int, RankState]]:
+        found: list[tuple[int, RankState]] = []
         while not self._states.empty():
             found.append(self._states.get())
         return found
@@ -111,7 +111,7 @@ class LinkedFollowers:
                 self._reports[rank - 1].put(mine)
             case Joined():
                 self._joined[rank - 1].put(answer)
-            case State():
+            case RankState():
                 self._states.put((rank, answer))
             case RankFailed(error=error, stack=stack):
                 print(stack, file=sys.stderr)

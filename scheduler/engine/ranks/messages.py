@@ -55,7 +55,7 @@ class RankFailed(WireStruct, frozen=True, tag="failed"):
     stack: str
 
 
-class State(WireStruct, frozen=True, tag="state"):
+class RankState(WireStruct, frozen=True, tag="state"):
     """Sent after the plan that had this number in `compare`. `digest`: a hash of all tokens and ends of rows
     so far, and of what was prefilled. The bytes are those at that time."""
 
@@ -66,4 +66,4 @@ class State(WireStruct, frozen=True, tag="state"):
     row_bytes: int
 
 
-Answer: TypeAlias = LoadReport | Joined | RankFailed | State
+Answer: TypeAlias = LoadReport | Joined | RankFailed | RankState

@@ -13,7 +13,7 @@ import msgspec
 
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.plan import StepPlan
-from scheduler.engine.ranks.messages import Joined, LoadReports, Prepare, Start, State, ToRank
+from scheduler.engine.ranks.messages import Joined, LoadReports, Prepare, RankState, Start, ToRank
 from scheduler.engine.sequence import Sequence
 
 
@@ -45,12 +45,12 @@ class Digest:
         if tokens or ends or prefills:
             self._hash.update(self._encoder.encode((tokens, ends, prefills)))
 
-    def state(self, number: int, backend: Backend, result: StepResult) -> State:
+    def state(self, number: int, backend: Backend, result: StepResult) -> RankState:
         """Return the state of a rank. `result`: that of the last plan."""
         held, budget = 0, 0
         if (cache := backend.cache) is not None:
             held, budget = cache.prefixes.nbytes, cache.prefixes.budget_bytes
-        return State(number, self._hash.hexdigest(), held, budget, result.kv_bytes)
+        return RankState(number, self._hash.hexdigest(), held, budget, result.kv_bytes)
 
 
 def joined(backend: Backend) -> Joined:
@@ -85,7 +85,7 @@ def disagreement(own: Joined, other: Joined) -> str | None:
 class OtherRank:
     """A rank other than 0. Call `carry_out` in the order in which rank 0 sent the messages."""
 
-    def __init__(self, backend: Backend, clock: PlanClock, answer: Callable[[State], None]) -> None:
+    def __init__(self, backend: Backend, clock: PlanClock, answer: Callable[[RankState], None]) -> None:
         self._backend = backend
         self._clock = clock
         self._answer = answer

@@ -8,8 +8,8 @@ import trio.testing
 from scheduler.cluster.agent_messages import (
     AgentRefused,
     FromAgent,
-    Node,
     Nodes,
+    RayNode,
     ServerAddress,
     agent_inbound,
 )
@@ -20,15 +20,15 @@ ADDRESS = "10.0.0.1"
 SIGN_OF_LIFE_SECONDS = 5.0
 
 
-def node(machine: str, life: int = 1, places: int = 1) -> Node:
+def node(machine: str, life: int = 1, places: int = 1) -> RayNode:
     """`life`: each time that a node joins, Ray gives it another id."""
-    return Node(f"{machine}/{life}", machine, ADDRESS, ADDRESS, places)
+    return RayNode(f"{machine}/{life}", machine, ADDRESS, ADDRESS, places)
 
 
 class FakeRay:
     """Launches agents. The attributes may change while one runs."""
 
-    def __init__(self, *nodes: Node) -> None:
+    def __init__(self, *nodes: RayNode) -> None:
         self.nodes = nodes
         self.refusal = ""
         """Why agents cannot work; empty: they can."""

@@ -18,8 +18,8 @@ from scheduler.cluster.agent import AgentUnusable, check_reachable, token_refusa
 from scheduler.cluster.agent_messages import (
     AgentRefused,
     FromAgent,
-    Node,
     Nodes,
+    RayNode,
     ServerAddress,
     agent_inbound,
     server_inbound,
@@ -120,7 +120,7 @@ def test_an_engine_gets_its_machines_environment() -> None:
 
 def test_messages_come_back_as_they_went() -> None:
     assert list(agent_inbound().feed(encode(PLACE))) == [PLACE]
-    nodes = Nodes("10.0.0.1", (Node("id", "mac-1", "10.0.0.1", "10.0.0.1", 1),))
+    nodes = Nodes("10.0.0.1", (RayNode("id", "mac-1", "10.0.0.1", "10.0.0.1", 1),))
     assert list(server_inbound().feed(encode(nodes))) == [nodes]
     assert PLACE.token not in repr(PLACE)
 
@@ -130,8 +130,8 @@ def test_messages_come_back_as_they_went() -> None:
     [("mac-1", "10.0.0.1", "mac-1"), ("mac-1", "mac-1", "mac-1"), ("mac-1", "left", "left")],
 )
 def test_a_machine_has_the_operators_name_or_its_own(host: str, name: str, machine: str) -> None:
-    assert Node("id", host, name, "10.0.0.1", 1).machine == machine
-    assert [Node("id", host, name, "10.0.0.1", 2).place(unit) for unit in range(2)] == [
+    assert RayNode("id", host, name, "10.0.0.1", 1).machine == machine
+    assert [RayNode("id", host, name, "10.0.0.1", 2).place(unit) for unit in range(2)] == [
         machine,
         f"{machine}:1",
     ]

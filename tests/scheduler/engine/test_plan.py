@@ -16,8 +16,8 @@ from scheduler.engine.plan import (
     CHECKPOINT_EVERY_TOKENS,
     LEAST_GAP_TOKENS,
     Admit,
-    EngineState,
     Keep,
+    PlanInput,
     Restorable,
     StepPlan,
     checkpoints_of,
@@ -47,8 +47,8 @@ def state_of(
     limits: PrefillLimits | None = None,
     begun: frozenset[int] = frozenset(),
     has_pending: bool = False,
-) -> EngineState:
-    return EngineState(
+) -> PlanInput:
+    return PlanInput(
         waiting,
         running or [],
         begun,

@@ -11,7 +11,7 @@ from scheduler.engine.budget.policy import Allowance, Relief
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.memory import Memory
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.plan import PATIENCE_SECONDS, EngineState, plan
+from scheduler.engine.plan import PATIENCE_SECONDS, PlanInput, plan
 from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
 from scheduler.engine.sequence import Sequence
@@ -22,7 +22,7 @@ from tests.contracts.journal import prompt_of, request
 from tests.examples import examples
 
 
-def state_of(waiting: list[Sequence], running: list[Sequence], **fields: object) -> EngineState:
+def state_of(waiting: list[Sequence], running: list[Sequence], **fields: object) -> PlanInput:
     defaults: dict[str, object] = {
         "begun": frozenset(),
         "free_slots": 4,
@@ -32,7 +32,7 @@ def state_of(waiting: list[Sequence], running: list[Sequence], **fields: object)
         "pace": PrefillPace(2048),
         "limits": PrefillLimits(8, 2048),
     }
-    return EngineState(waiting, running, **(defaults | fields))  # type: ignore[arg-type]
+    return PlanInput(waiting, running, **(defaults | fields))  # type: ignore[arg-type]
 
 
 def unlike(request_id: int, tokens: int = 20) -> Sequence:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.fleet.residency import Decision, ModelState, Patience, Standing, decide
+from scheduler.fleet.residency import ModelState, Patience, ResidencyDecision, Standing, decide
 from tests.examples import examples
 
 BUDGET_BYTES = 100
@@ -24,7 +24,7 @@ def asked(name: str, need_bytes: int = 60, since: float = 999.0) -> Standing:
     return model(name, ModelState.UNLOADED, need_bytes, wanted_since=since)
 
 
-def at(now: float, *models: Standing, budget_bytes: int | None = BUDGET_BYTES) -> Decision:
+def at(now: float, *models: Standing, budget_bytes: int | None = BUDGET_BYTES) -> ResidencyDecision:
     return decide(models, budget_bytes, now)
 
 
@@ -37,7 +37,7 @@ def test_without_a_known_budget_everything_fits() -> None:
 
 
 def test_nothing_is_loaded_that_nobody_asks_for() -> None:
-    assert at(1000.0, model("a"), model("b", ModelState.UNLOADED)) == Decision()
+    assert at(1000.0, model("a"), model("b", ModelState.UNLOADED)) == ResidencyDecision()
 
 
 def test_one_model_loads_at_a_time() -> None:
@@ -146,7 +146,7 @@ class Simulated:
         if self.queued or self.running:
             self.used_at = now
 
-    def obey(self, decision: Decision, now: float) -> None:
+    def obey(self, decision: ResidencyDecision, now: float) -> None:
         if self.name in decision.drain:
             assert self.state is ModelState.LOADED
             self.state = ModelState.DRAINING

@@ -18,7 +18,7 @@ from rich.console import Console
 from api.cli.command_line import penstock
 from api.cli.doctor import command
 from api.cli.doctor.command import as_object, show
-from api.cli.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Pin, Port, PortState
+from api.cli.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Port, PortState, RequiredPackage
 from api.cli.doctor.findings import Finding, Level, Topic, findings, serves
 from api.cli.machine import Machine
 from api.cli.models.disk_models import DiskModel
@@ -46,7 +46,7 @@ LINUX = Facts(
     available_bytes=12 * GB,
     cores=8,
     blas=Blas("OpenBLAS 0.3 (scipy-openblas32)"),
-    pins=(Pin("trio", ">=0.35,<1", "0.36", True),),
+    pins=(RequiredPackage("trio", ">=0.35,<1", "0.36", True),),
     ports=(Port(8000, "free"),),
     disks=(Disk("models", Path("/home/a/hub"), 50 * GB, True),),
     open_files=4096,
@@ -155,11 +155,11 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
         *("blas", "note", "disk full", "slow"),
     ),
     "a package is missing": (
-        replace(LINUX, pins=(Pin("trio", ">=0.35,<1", "", False),)),
+        replace(LINUX, pins=(RequiredPackage("trio", ">=0.35,<1", "", False),)),
         *("packages", "problem", "trio is not installed", "pip install 'trio>=0.35,<1'"),
     ),
     "a package is of another release": (
-        replace(LINUX, pins=(Pin("mlx-lm", "==0.32.2", "0.33.0", False),)),
+        replace(LINUX, pins=(RequiredPackage("mlx-lm", "==0.32.2", "0.33.0", False),)),
         *("packages", "note", "mlx-lm 0.33.0 (==0.32.2)", "'mlx-lm==0.32.2'"),
     ),
     "the port is another program's": (

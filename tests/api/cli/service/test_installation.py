@@ -13,7 +13,7 @@ from api.cli.errors import OperatorError
 from api.cli.service import installation
 from api.cli.service.commands import service
 from api.cli.service.serve_arguments import own_variables
-from api.cli.service.service_options import Places, Platform, ServiceOptions
+from api.cli.service.service_options import Platform, ServiceFiles, ServiceOptions
 from scheduler.errors import OptionError
 
 OPTIONS = ServiceOptions(
@@ -25,15 +25,15 @@ OPTIONS = ServiceOptions(
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "units/p.service", tmp_path / "units/p.socket", tmp_path / "conf/p", None)
+def places(tmp_path: Path) -> ServiceFiles:
+    return ServiceFiles(tmp_path / "units/p.service", tmp_path / "units/p.socket", tmp_path / "conf/p", None)
 
 
-def install(places: Places, options: ServiceOptions = OPTIONS, **variables: str) -> list[Path]:
+def install(places: ServiceFiles, options: ServiceOptions = OPTIONS, **variables: str) -> list[Path]:
     return installation.write(installation.plan(options, places, variables), None)
 
 
-def test_the_unit_is_for_all_and_the_keys_are_not(places: Places) -> None:
+def test_the_unit_is_for_all_and_the_keys_are_not(places: ServiceFiles) -> None:
     written = install(places, PENSTOCK_API_KEY="secret")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in written}
     assert modes == {"environment": 0o600, "service.json": 0o600, "p.service": 0o644, "p.socket": 0o644}
@@ -42,7 +42,7 @@ def test_the_unit_is_for_all_and_the_keys_are_not(places: Places) -> None:
     assert installation.recorded(places) == OPTIONS
 
 
-def test_a_second_install_keeps_the_environment_file(places: Places) -> None:
+def test_a_second_install_keeps_the_environment_file(places: ServiceFiles) -> None:
     install(places, PENSTOCK_API_KEY="secret")
     places.environment.write_text("PENSTOCK_API_KEY=changed\n")
     other = replace(OPTIONS, arguments=("--port", "9000"))
@@ -51,7 +51,7 @@ def test_a_second_install_keeps_the_environment_file(places: Places) -> None:
     assert installation.recorded(places) == other
 
 
-def test_uninstall_leaves_nothing_but_what_is_kept(places: Places) -> None:
+def test_uninstall_leaves_nothing_but_what_is_kept(places: ServiceFiles) -> None:
     install(places)
     stranger = places.unit.parent / "other.service"
     stranger.write_text("")
@@ -62,7 +62,7 @@ def test_uninstall_leaves_nothing_but_what_is_kept(places: Places) -> None:
     assert stranger.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_named(places: Places) -> None:
+def test_a_folder_that_cannot_be_written_is_named(places: ServiceFiles) -> None:
     places.folder.parent.parent.joinpath("conf").write_text("a file")
     with pytest.raises(OperatorError, match=f"cannot write {places.environment}"):
         install(places)

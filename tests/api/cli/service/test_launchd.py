@@ -14,7 +14,7 @@ from api.cli.errors import OperatorError
 from api.cli.process_table import Process
 from api.cli.service import managers
 from api.cli.service.managers import Launchd
-from api.cli.service.service_options import Places
+from api.cli.service.service_options import ServiceFiles
 from scheduler.engine.budget.readings import MacMemory
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ DRAIN = 3
 @dataclass
 class Mac:
     folder: Path
-    places: Places
+    places: ServiceFiles
 
     def launchd(self, *, system: bool = False) -> Launchd:
         return Launchd("penstock", self.places, system=system)
@@ -57,7 +57,7 @@ def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mac:
     monkeypatch.setenv("FAKE_LAUNCHCTL", str(tmp_path))
     (tmp_path / "drain").write_text(str(DRAIN))
     plist = tmp_path / "penstock.penstock.plist"
-    return Mac(tmp_path, Places(plist, None, tmp_path / "conf", tmp_path / "logs/penstock.log"))
+    return Mac(tmp_path, ServiceFiles(plist, None, tmp_path / "conf", tmp_path / "logs/penstock.log"))
 
 
 def test_a_user_with_a_desktop_has_its_agent_there(mac: Mac) -> None:

@@ -19,9 +19,9 @@ from api.cli.errors import OperatorError
 from api.cli.service.installation import plan
 from api.cli.service.serve_arguments import addresses_of, check_engine
 from api.cli.service.service_options import (
-    Places,
     Platform,
     Restart,
+    ServiceFiles,
     ServiceOptions,
     places_of,
 )
@@ -39,7 +39,7 @@ SYSTEM = replace(USER, system=True, run_as="root", memory_max_bytes=8 << 30, dra
 AGENT = replace(USER, platform=Platform.LAUNCHD)
 
 
-def places(options: ServiceOptions) -> Places:
+def places(options: ServiceOptions) -> ServiceFiles:
     environment = {"HOME": "/home/ann"}
     return places_of(options.name, options.platform, system=options.system, environment=environment)
 

@@ -13,7 +13,7 @@ from scheduler.engine.budget.policy import (
     MOST_CALM_SECONDS,
     Allowance,
     GivenUp,
-    Reading,
+    MemoryReading,
     Relief,
     allowed,
     relieved,
@@ -24,7 +24,7 @@ from tests.examples import examples
 
 _BUDGET = 1000
 _TICK = 0.25
-_AMPLE = Reading(
+_AMPLE = MemoryReading(
     used=1000, limit=10_000, available=None, pressure=Pressure.NORMAL, kv=800, fixed_kv=200, pool=0
 )
 
@@ -36,7 +36,7 @@ class _Guarded:
         self.given_up = GivenUp()
         self.now = 0.0
 
-    def see(self, reading: Reading, needed: int = 100, fitting: int = 64, times: int = 1) -> Allowance:
+    def see(self, reading: MemoryReading, needed: int = 100, fitting: int = 64, times: int = 1) -> Allowance:
         for _ in range(times):
             self.given_up = relieved(self.given_up, reading, _BUDGET, needed, self.now)
             self.now += _TICK
@@ -143,9 +143,9 @@ class _Machine:
     cached: int = 0
     most: int = 0
 
-    def reading(self) -> Reading:
+    def reading(self) -> MemoryReading:
         used = self.weights + self.rows + self.cached
-        return Reading(
+        return MemoryReading(
             used,
             self.limit,
             self.limit + self.limit // 10 - used - self.outside,

@@ -24,7 +24,7 @@ from scheduler.engine.drafts.speculation import (
 )
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
 from scheduler.engine.memory import Memory
-from scheduler.engine.plan import EngineState, StepPlan, plan
+from scheduler.engine.plan import PlanInput, StepPlan, plan
 from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import request
@@ -219,7 +219,7 @@ def test_saved_seconds_are_those_of_plain_steps_for_the_same_tokens() -> None:
     assert speculation.counters.saved_seconds == pytest.approx(0.01 * 7 / 2 - 0.045, rel=1e-3)
 
 
-def _state(rows: Sequence[EngineSequence], **changes: object) -> EngineState:
+def _state(rows: Sequence[EngineSequence], **changes: object) -> PlanInput:
     proposals = [_proposal(row.request_id, 1.0) for row in rows if not row.prefilling]
     state = state_of([], list(rows))
     fields = {"verified_tokens": 1024, "proposals": proposals, "costs": _FREE} | changes
