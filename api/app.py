@@ -56,7 +56,7 @@ EVERYBODY = Identity()
 
 @dataclass(frozen=True, slots=True)
 class AppOptions:
-    """What operators choose of the application."""
+    """The options of the application."""
 
     keep_alive_seconds: float = 5.0
     """The longest silence of a stream before a comment is sent."""

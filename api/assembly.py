@@ -1,4 +1,4 @@
-"""Make the models of `penstock serve` from its options: each one's scheduler, and what it is served as."""
+"""Make the models of `penstock serve` from its options: the scheduler and the served names of each."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _remote_engines(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> 
 
 
 def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) -> _Made:
-    """`number` 0: the first model, which is loaded at once."""
+    """Make one model. The first one, `number` 0, is loaded at once."""
     settings, name = options.settings, _names(options, found)[0]
     alone = shared.models == 1
     click.echo(f"model      {'' if alone else f'{name}: '}{found.note}")
@@ -270,9 +270,10 @@ def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _launchers(blas: BlasChoice, config: SchedulerConfig, *, alone: bool) -> Launchers:
-    """Each engine gets its share of the machine, where the operator's environment leaves the choice.
+    """Return the launchers. Each engine gets its share of the machine, where the operator's environment
+    leaves the choice.
 
-    Several models share all of it: which of them is busy changes, and an idle one needs no core."""
+    Several models share all cores: which of them is busy changes, and an idle one needs no core."""
     environment = engine_environment(os.environ)
     cores, gpus = sorted(cores_of_process()), gpus_of(environment)
     ranks = 1 if config.engine.ranks is None else config.engine.ranks.ranks
@@ -292,7 +293,7 @@ class _Loading:
     """Shows the operator what an engine loads, and wakes the tasks that wait for it."""
 
     def __init__(self, model: str, engines: int) -> None:
-        """`model`: empty if it is the only one."""
+        """`model` is empty if it is the server's only one."""
         self.tell: Callable[[str], None] = lambda stage: None
         self._model = model
         self._engines = engines
@@ -312,7 +313,7 @@ def _find_model(options: ModelOptions) -> _Found:
         model_folder.find(options.model), settings.task, matryoshka=settings.matryoshka == "on"
     )
     if options.settings.engine == "mlx":
-        # Here and not in the engine: a process that can name the file, before the tokenizer takes seconds.
+        # Checked here, not in the engine, to name the bad file before loading the tokenizer takes seconds.
         if not folder.brings_code:
             model_types.check(folder.model_type)
         weight_files.check(folder.path)
@@ -324,7 +325,7 @@ def cache_folder(settings: ServeSettings) -> Path:
 
 
 def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> ServedModel:
-    """Log the defaults that apply where a body names none, and what of the model's file is ignored."""
+    """Return the served model. Log the defaults for what bodies omit, and the ignored values of its file."""
     file, ignored = DefaultSettings(), dict[str, str]()
     if settings.generation_config == "auto":
         file, ignored = from_file(found.folder.generation_config)

@@ -36,8 +36,8 @@ _PLAIN_TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class _MachineReport:
-    """A machine for operators. `living`: its engine is linked, or Ray counts the node as living;
-    `places`: of the resource `mlx`; `engines`: the names of those on it."""
+    """A machine, as operators see it. `living` is whether its engine is linked or, with Ray, whether Ray has
+    its node; `places` are its units of the resource `mlx`; `engines` are the names of its engines."""
 
     machine: str
     address: str
@@ -47,12 +47,12 @@ class _MachineReport:
 
 
 class RemoteEngines:
-    """The machines that serve a pool. `run` must be running."""
+    """The machines whose engines serve a pool. They can join while `run` runs."""
 
     def __init__(
         self, settings: ServeSettings, pool: Pool, metrics: Metrics, environment: Mapping[str, str]
     ) -> None:
-        """`environment`: of the agent, without options. Raise OptionError."""
+        """`environment` is that of Ray's agent process, without PENSTOCK_ options. Raise OptionError."""
         self._engines = JoinedEngines(pool, settings.rank_hosts)
         agent = agent_process(environment, settings.ray_address)
         self._ray = RayCluster(agent.run, metrics) if settings.ray else None
@@ -60,7 +60,7 @@ class RemoteEngines:
         self._listener = Listener(self._token, self._engines.arrived)
         self._addresses = settings.engine_addresses()
         self._port = settings.engine_port
-        # Each machine makes its own.
+        # Each machine prepares its own library.
         self._blas = "off" if settings.engine == "scripted" else settings.blas
         what = "one on each machine that joins"
         if settings.ray:
@@ -71,7 +71,7 @@ class RemoteEngines:
         click.echo(f"engines    {what} (--engines {settings.engines})")
 
     async def run(self) -> None:
-        """Never returns by itself. Raise StartupError if it cannot listen."""
+        """Listen for engines until cancelled. Raise StartupError if that is impossible."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._engines.run)
             for address in self._addresses or (_ALL_ADDRESSES,):
@@ -106,7 +106,7 @@ class RemoteEngines:
             there = [joined.pop(name, None) for name in map(node.place, range(node.places))]
             engines = tuple(machine.engine for machine in there if machine is not None)
             reports.append(_MachineReport(node.machine, node.address, True, node.places, engines))
-        # Those that nobody placed, and those whose node Ray has lost: they go on.
+        # Engines that Ray did not place, and those whose node Ray has lost, go on.
         reports += [
             _MachineReport(name, machine.address, self._ray is None and machine.linked, 1, (machine.engine,))
             for name, machine in joined.items()
@@ -131,8 +131,8 @@ def token_file(environment: Mapping[str, str]) -> Path:
 
 
 def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple[str, Path | None]:
-    """Return the token that engines need, and the file that has it. Ray carries one of this run to its
-    nodes. Raise OptionError."""
+    """Return the token that engines need, and the file that has it. With Ray the token is made for this run,
+    without a file, unless the option names one. Raise OptionError."""
     if settings.ray and settings.join_token_file is None:
         return new_token(), None
     path = settings.join_token_file or token_file(environment)

@@ -1,4 +1,4 @@
-"""All models of this server, under which names, and which of them a request asks for.
+"""All models of this server, their names, and which of them a request asks for.
 
 A model's LoRA adapters are further models to clients: `base:name`, base being any name of the model, or
 `name` alone where no model has it.
@@ -29,7 +29,7 @@ class ServedName:
     name: str
     defaults: Defaults
     adapter: str = ""
-    """The name of the adapter that it means; empty without one."""
+    """The name of the adapter that it means, or an empty string if it means none."""
     parent: str | None = None
     """The model's name, for an adapter."""
     embedder: Embedder | None = None
@@ -42,7 +42,7 @@ def _no_adapters() -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The names it answers to; the first is the one it gives where a request names none."""
+    """A model as clients see it. The first of its names is the one for requests that name none."""
 
     names: tuple[str, ...]
     created: int
@@ -52,11 +52,11 @@ class ServedModel:
     defaults: Mapping[str, Defaults] = field(default_factory=dict)
     """Defaults by name; a name that is not here has the neutral ones."""
     adapters: Callable[[], Sequence[str]] = _no_adapters
-    """Their names now: operators load and unload them."""
+    """Returns the names of its adapters at the moment, since operators load and unload them."""
     embedder: Embedder | None = None
     """Set if the model is an embedder or a reranker; None if it writes tokens."""
     speculation: Literal["auto", "none"] = "auto"
-    """The operator's choice."""
+    """The value of `--speculation`."""
 
     @property
     def kind(self) -> ModelKind:
@@ -80,7 +80,7 @@ class ServedModel:
 
     @property
     def all_names(self) -> list[str]:
-        """Return its own, and one for each adapter, of all by which requests may ask for it."""
+        """Return its own names, and one name for each adapter, though requests may use further ones."""
         return [*self.names, *(f"{self.name}:{adapter}" for adapter in self.adapters())]
 
     def _drafts(self, ready: Ready) -> dict[str, Any]:
@@ -98,8 +98,8 @@ class ServedModel:
         return {"verified": ready.verifies, "reason": reason}
 
     def listing(self, served: ServedName, ready: Ready | None = None) -> dict[str, Any]:
-        """Return one list for OpenAI's and Anthropic's clients, which read different fields. `ready`: of
-        an engine that has loaded it."""
+        """Return one entry for both OpenAI's and Anthropic's clients, which read different fields. `ready` is
+        that of an engine that has loaded the model, or None."""
         # vLLM's field: the model of an adapter.
         parent = {} if served.parent is None else {"parent": served.parent}
         return {
@@ -126,7 +126,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a request gets that asks for a name: whose it is, and what applies to it."""
+    """What a name in a request stands for: a model or an adapter, its defaults, and its scheduler."""
 
     of_name: ServedName
     context_tokens: int
@@ -152,8 +152,8 @@ class Served:
 
 
 class ServedModels:
-    """`models`: by the fleet's names. Names of requests are unique over all of them; the first name of the
-    first model is the one of requests that name none."""
+    """All models, given by their names in the fleet. A name in a request means one model; a request that
+    names none gets the first name of the first model."""
 
     def __init__(self, fleet: Fleet, models: Mapping[str, ServedModel]) -> None:
         self.fleet = fleet
@@ -182,7 +182,7 @@ class ServedModels:
         return self._find(wanted)[0]
 
     def listing(self, name: str) -> dict[str, Any]:
-        """Raise ModelNotFound."""
+        """Return the entry of one name for `/v1/models`. Raise ModelNotFound."""
         model, served, of_name = self._find(name)
         ready = model.scheduler.pool.ready
         return {

@@ -200,7 +200,7 @@ def _limits(settings: ServeSettings) -> Limits:
 
 
 async def _signalled_end(end: Callable[[], Awaitable[None]]) -> None:
-    """Return when `end` has, which begins with a signal, or on a second SIGTERM or Ctrl-C."""
+    """Call `end` at the first SIGTERM or Ctrl-C. Return when it has returned, or at the second signal."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         await anext(signals)
         async with trio.open_nursery() as nursery:
@@ -238,8 +238,8 @@ def _log_end(event: str, fleet: Fleet, **fields: float) -> None:
 
 
 async def _hand_over(fleet: Fleet, server: Server, drain_seconds: float) -> None:
-    """End behind a socket that stays open: accept no more, so that connections wait there for the next
-    process, and serve those that are open until nothing was asked for a moment: none gets 503."""
+    """End behind a socket that stays open. Accept no more, so that new connections wait there for the next
+    process; serve the open ones until no request has come for a moment, so that none gets 503."""
     _log_end("handing_over", fleet, seconds=drain_seconds, connections=server.statistics().open_connections)
     fleet.retiring = True
     server.retire()
@@ -256,8 +256,8 @@ async def _hand_over(fleet: Fleet, server: Server, drain_seconds: float) -> None
 
 
 async def _drain(fleet: Fleet, server: Server, drain_seconds: float) -> None:
-    """End with the socket. Until the last request has ended the server still answers: new requests get 503
-    and `/ready` reports it, which a load balancer handles better than a refused connection."""
+    """End, and close the socket. Until the last request has ended the server still answers: new requests get
+    503, and `/ready` reports it, which a load balancer handles better than a refused connection."""
     fleet.start_drain()
     _log_end("draining", fleet, seconds=drain_seconds)
     with trio.move_on_after(drain_seconds):

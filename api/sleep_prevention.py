@@ -28,14 +28,15 @@ class Wakefulness:
         self._until = float("-inf")
 
     def wanted(self, now: float, busy: bool) -> bool:
-        """Say whether requests wait or run at `now`; return whether sleep is to be held off."""
+        """Return whether to hold off sleep. `busy` is whether requests wait or run at `now`."""
         if busy:
             self._until = now + LINGER_SECONDS
         return now < self._until
 
 
 def caffeinate_command(pid: int) -> list[str]:
-    """Return what holds off idle sleep until it is ended, or the process is. The screen may go dark."""
+    """Return the command that holds off idle sleep until it or the process `pid` ends. The screen may go
+    dark."""
     return ["caffeinate", "-i", "-w", str(pid)]
 
 
@@ -49,7 +50,7 @@ async def caffeinate() -> None:
 
 
 async def stay_awake(busy: Callable[[], bool], hold: Callable[[], Awaitable[None]] = caffeinate) -> None:
-    """Hold off sleep while `busy`, and for a minute after. Never returns by itself."""
+    """Hold off sleep while `busy`, and for a minute after, until cancelled."""
     rule = Wakefulness()
     while True:
         if rule.wanted(trio.current_time(), busy()):

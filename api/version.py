@@ -30,7 +30,7 @@ class Version:
 
 @cache
 def own_version() -> Version:
-    """Return this package's. In a checkout it asks git, at its first call."""
+    """Return this package's version. In a checkout, ask git at the first call."""
     return Version(release_of(PACKAGE), commit_of(_FOLDER))
 
 
@@ -43,8 +43,8 @@ def release_of(distribution: str) -> str:
 
 
 def commit_of(package: Path) -> str:
-    """Return the commit of the package in this folder: what the build wrote into it (`hatch_build.py`), else
-    git's of the checkout around it; empty if it is unknown."""
+    """Return the commit of the package in this folder: the one that the build wrote into it
+    (`hatch_build.py`), else git's of the checkout around it, or an empty string if unknown."""
     try:
         return (package / "commit.txt").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

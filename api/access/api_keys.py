@@ -70,8 +70,8 @@ def load_keys(given: str | None, file: Path | None) -> ApiKeys:
 
 
 def client_key(given: str) -> str | None:
-    """Return what a client on the server's own machine sends: of a list as `load_keys` reads it, the first
-    operator's key or the first one; any other text is a key as it is."""
+    """Return the key that a client on the server's machine sends: the first operator's key of a list as
+    `load_keys` reads it, or else its first key. Any other text is a key by itself."""
     entries = [_ENTRY.fullmatch(entry.strip()) for entry in given.split(",") if entry.strip()]
     known = [entry for entry in entries if entry is not None]
     if len(known) < len(entries) or not known:

@@ -82,7 +82,8 @@ def _key(request: Request) -> ApiKey | None:
 
 
 def account_of(scope: Scope, identity: Identity) -> str:
-    """Return the tenant who is charged for a request's body; "" for a bad header, which is refused later."""
+    """Return the tenant that is charged for a request's body, or "" for a bad header, which is refused
+    later."""
     try:
         key = _key(Request(scope))
         return identity.tenant(Headers(scope=scope), None if key is None else key.tenant)

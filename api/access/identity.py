@@ -50,8 +50,8 @@ class Caller:
     origin: Origin = field(default_factory=Origin)
 
     def asks(self, request: GenerationRequest, adapter: str = "") -> GenerationRequest:
-        """Return `request` with its tenant and session, and the shorter of the body's timeout and the
-        header's. `adapter`: of the model that it asks for."""
+        """Return `request` with this caller's tenant and session, the shorter of the body's timeout and the
+        header's, and the `adapter` of the model that it names."""
         return replace(
             request,
             tenant=self.tenant,
@@ -75,13 +75,13 @@ class Identity:
         request_id: str = "",
         ignored_fields: tuple[str, ...] = (),
     ) -> Caller:
-        """`headers` are looked up in small letters; `tenant_of_key` is whose key the request bears, where
-        there are keys. Raise InvalidRequest naming the header."""
+        """Return the caller. `headers` have names in lower case; `tenant_of_key` is the tenant of the
+        request's key, or None if the server has no keys. Raise InvalidRequest naming the header."""
         origin = Origin(request_id, headers.get(TRACE_HEADER), ignored_fields)
         return Caller(self.tenant(headers, tenant_of_key), _session(headers), _timeout(headers), origin)
 
     def tenant(self, headers: Mapping[str, str], tenant_of_key: str | None) -> str:
-        """Raise InvalidRequest naming the header."""
+        """Return the tenant of a request, "" by default. Raise InvalidRequest naming the header."""
         if tenant_of_key is not None:
             return tenant_of_key
         if self.tenant_header is None or not (value := headers.get(self.tenant_header)):

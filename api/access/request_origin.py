@@ -32,7 +32,7 @@ class OriginCheck:
         is_open: Callable[[str], bool],
         answer: Callable[[Scope, ApiError], Response],
     ) -> None:
-        """`is_open` decides to which paths other sites may link."""
+        """`is_open` returns whether other sites may link to a path."""
         self._app = app
         self._hosts = hosts
         self._allowed_origins = frozenset(allowed_origins)

@@ -1,6 +1,7 @@
 """`/v1/cache`: what the prefix caches hold; warm, pin and clear them.
 
-Only operators may: a report shows how often which prompts are asked, and what is held is taken from others.
+Only operators may use it: a report shows how often which prompts are sent, and a held prefix takes memory
+from others.
 """
 
 from __future__ import annotations
@@ -115,14 +116,15 @@ def cache_routes(models: ServedModels) -> APIRouter:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """`seconds`: infinite to pin. `asked`: the operator named the time, so anything less is an error."""
+    """How long to hold a prompt. `seconds` is infinite to pin it. `asked` is whether the operator named the
+    time, so that anything less is an error."""
 
     seconds: float
     asked: bool
 
     @classmethod
     def of(cls, keep_alive: str | None) -> _Hold:
-        """Raise InvalidRequest."""
+        """Parse `keep_alive`. Raise InvalidRequest."""
         if keep_alive is None:
             return cls(_DEFAULT_HOLD_SECONDS, asked=False)
         seconds = keep_seconds(keep_alive)
@@ -137,7 +139,7 @@ class _Hold:
         return cls(seconds, asked=True)
 
     def check(self, refusal: str) -> None:
-        """Raise HoldRefused for a refusal of what was asked for."""
+        """Raise HoldRefused if the engine refused to hold the prompt for the time that was asked for."""
         if refusal and self.asked:
             done = "pinned" if self.seconds == math.inf else "held"
             raise HoldRefused(f"the prompt is not {done}: {refusal}", param="keep_alive")
@@ -150,10 +152,10 @@ async def _held(scheduler: Scheduler, request: GenerationRequest, seconds: float
 
 
 async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:
-    """Return a request that reads the prompt of `body`, at the lowest priority, and answers nothing."""
+    """Return a request that prefills the prompt of `body`, at the lowest priority, and generates nothing."""
     given = None if body.prompt is None else _prompt(body.prompt)
     decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
-    # The grammar, the choices and the like are the answer's, and there is none.
+    # The grammar, the choices and the like concern the answer, and there is none.
     asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
     asked = replace(asked, prompt_logprobs=None, priority=PRIORITIES.stop - 1)
     return caller.asks(asked if given is None else replace(asked, prompt=given), served.adapter)

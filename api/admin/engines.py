@@ -1,4 +1,4 @@
-"""Endpoints for operators of several engines: who they are, one more, one less."""
+"""Endpoints for operators of several engines: list them, add one, drain one."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ def _error_response(_: Scope, error: ApiError) -> JSONResponse:
 
 
 async def exposition_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Write the metrics, and let streams continue after each family: the series of many models are
-    milliseconds of work."""
+    """Return the metrics' text and content type. Let streams continue after each family: writing the series
+    of many models takes milliseconds."""
     modern = "application/openmetrics-text" in accept
     written = []
     for family in registry.collect():
@@ -84,7 +84,7 @@ async def exposition_of(registry: CollectorRegistry, accept: str) -> tuple[bytes
 
 
 class _Family(Collector):
-    """Stands for a registry."""
+    """Stands for a registry with one family."""
 
     def __init__(self, family: Metric) -> None:
         self._family = family

@@ -37,7 +37,7 @@ from scheduler.telemetry.readings import buckets_of, value_of
 PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
 SNAPSHOT_SECONDS = 0.5
 CACHE_SECONDS = 3.0
-"""An inspection of the cache costs the engine a turn."""
+"""Time between two inspections of the cache, each of which costs the engine a turn."""
 TENANTS_SHOWN = 50
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
@@ -92,8 +92,8 @@ _NO_FRAME = _Frame(0, 0, 0, {}, b"")
 
 
 class LiveFeed:
-    """What the viewers of one model get: each snapshot is made and encoded once, by the first that asks for
-    it, and each inspection of the cache is asked for once."""
+    """The events for all viewers of one model. The first viewer that is due makes and encodes each snapshot
+    for all, and each inspection of the cache is requested once."""
 
     def __init__(self, fleet: Fleet, model: Model) -> None:
         self._fleet = fleet
@@ -103,7 +103,7 @@ class LiveFeed:
         self._made_at = self._inspected_at = -math.inf
         self._cache = b""
         self._is_new = False
-        """Whether no frame has had it."""
+        """Whether no frame has contained `_cache` yet."""
         self._over = False
         self._first: tuple[int, bytes] = (0, b"")
         """The frame's number, and the event for new viewers."""
@@ -115,8 +115,8 @@ class LiveFeed:
         return self._over
 
     def delay(self) -> float:
-        """Return how long a new viewer waits before its second snapshot, for viewers that come at once not
-        to be served at once for ever."""
+        """Return how long a new viewer waits before its second snapshot. It differs, so that viewers that
+        connect at the same time are not served at the same time from then on."""
         self._viewers += 1
         return SNAPSHOT_SECONDS * (self._viewers * _GOLDEN % 1)
 
@@ -145,7 +145,7 @@ class LiveFeed:
         if now - self._inspected_at < CACHE_SECONDS:
             return
         self._inspected_at = now
-        # No engine, or one that does not answer: the snapshots show it.
+        # If there is no engine, or it does not answer, the snapshots show that.
         with suppress(SchedulerError):
             inspection = await self._scheduler.operations.inspect_cache(top=12)
             self._cache = sse.named(b"cache", _encoder.encode(cache_object(inspection)))
@@ -176,7 +176,8 @@ class LiveFeed:
         return now - self._made_at >= 0.9 * SNAPSHOT_SECONDS
 
     def _knows_more(self) -> bool:
-        """Return whether a new viewer would get something that the next frame has again."""
+        """Return whether there is news since the last frame: a new viewer would get it now, and again with
+        the next frame."""
         last = self._frames[-1]
         return self._scheduler.history.number != last.sampled or self._scheduler.recent.number != last.recent
 

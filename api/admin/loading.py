@@ -25,8 +25,8 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smh]?)")
 
 
 def keep_seconds(text: str) -> float:
-    """Return a duration as Ollama and Go write it ("10m", "1h30m"), or a number of seconds; below 0: for
-    ever. Raise InvalidRequest."""
+    """Parse a duration as Ollama and Go write it ("10m", "1h30m"), or a number of seconds, into seconds; less
+    than 0 means for ever. Raise InvalidRequest."""
     amount = text.strip().lstrip("-")
     parts = _PART.findall(amount)
     if not parts or len(text) > 32 or "".join(number + unit for number, unit in parts) != amount:

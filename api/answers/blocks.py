@@ -1,9 +1,9 @@
 """Many prompts of one client's request: the scheduler has a few blocks of them at a time, not all.
 
 A batch may be larger than the queue's bounds, and a queue that holds all of it at once would have no room for
-others. So each block is made, and enters, when one has left: a ranking's query is in each of its prompts. The
-first must be accepted as any request is; a later one that finds the queue full waits until there is room, as
-the client waits for all of them anyhow.
+others. So each block is made, and enters the queue, only when another has left, which also bounds the copies
+of a ranking's query. The first must be accepted as any request is; a later one that finds the queue full
+waits until there is room, as the client waits for all of them anyhow.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class _Blocks:
         self._accepted = False
         self.ends: dict[int, Finished] = {}
         self.failure: SchedulerError | None = None
-        """The first; the caller raises it outside the nursery, which would wrap it in a group."""
+        """The first failure, or None. The caller raises it outside the nursery, which would wrap it in a
+        group."""
 
     async def feed(self, everything: trio.CancelScope) -> None:
         """Send block after block. A failure cancels `everything`."""
@@ -94,7 +95,7 @@ class _Blocks:
 
     async def _send(self, start: int) -> None:
         while True:
-            # To try would count as a request that was refused.
+            # An attempt without room would count as a refused request.
             while self._accepted and not self._scheduler.room_for(self._block):  # noqa: ASYNC110 (others')
                 await trio.sleep(_POLL_SECONDS)
             try:

@@ -1,11 +1,11 @@
 """The only place that chooses an HTTP status, and an error's form in each dialect.
 
-429 is for what the client's own tenant has too much of. 503 is for what the service cannot take now, with the
-time to come back: its queue is full, it shuts down, has no engine, could not begin before the request's
-timeout, or let the request wait for as long as it lets any (SGLang, too, answers a queue's timeout so). 504
-is for an accepted request whose time was up before its answer was complete: it is no use to say when to come
-back, since the time was the client's own choice, or the answer's own length. vLLM has no deadlines. A tool
-call that cannot be read is no error: the model wrote it, and the answer has it (`README.md`).
+429 means that the client's own tenant has too many requests. 503 means that the service cannot take the
+request now, and says when to come back: its queue is full, it shuts down, has no engine, could not begin
+before the request's timeout, or the queue timeout has passed (for which SGLang, too, answers 503). 504 means
+that the time of an accepted request was up before its answer was complete. It does not say when to come back,
+since the client chose the time, or the answer was too long for it. vLLM has no deadlines. A tool call that
+cannot be parsed is no error: the model wrote it, and the answer has it (`README.md`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A streamed answer: one request's events to one connection, with SSE comments while it waits.
 
-The server cancels this task when the client disconnects. Leaving `scheduler.stream` then cancels the request
-in the engine; no other code here cancels.
+The server cancels this task when the client disconnects. Leaving `scheduler.stream` then cancels the request,
+in the queue or in the engine; no other code here cancels.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from scheduler.service import RequestStream, Scheduler
 class Encoder(Protocol):
     """Encodes one stream's events in a client's dialect: each call returns the bytes to append to the body.
 
-    Called in this order: `start`, then `event` and `progress`, then `finish` or `error`, once.
+    The order of calls is `start` once, `event` and `progress` any number of times, and `finish` or `error`
+    once, unless the client disconnects.
     """
 
     def start(self, prompt_tokens: int) -> bytes:
@@ -73,7 +74,8 @@ class EventStream(Response):
         meter: Callable[[Usage], None] | None = None,
     ) -> None:
         """Take several requests, if the body has several prompts; all have the same number of choices.
-        `meter` gets before each event the usage of its choice alone, for the encoder to report."""
+        `meter` is called before each event with the usage so far of that event's choice alone, for the
+        encoder to report."""
         super().__init__(headers=sse.HEADERS)
         # The body's length is unknown.
         del self.headers["content-length"]
@@ -120,7 +122,7 @@ class EventStream(Response):
     async def _next(self, stream: RequestStream) -> tuple[int, StreamEvent]:
         """Return the next event, or the request's progress if nothing happens for a while."""
         if (found := stream.take_choice_nowait()) is not None:
-            # Without a wait, this loop would never let another task run.
+            # Without a checkpoint, this loop would never let another task run.
             await trio.lowlevel.checkpoint()
             return found
         with trio.move_on_after(self._keep_alive_seconds):

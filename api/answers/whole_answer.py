@@ -53,8 +53,8 @@ class ToolCallBlock:
 
     @property
     def input(self) -> dict[str, Any] | None:
-        """Return the arguments as an object; None for a malformed call, and one that the end of the answer
-        cut."""
+        """Return the arguments as an object, or None for a malformed call or one that the end of the answer
+        has cut."""
         if self.malformed:
             return None
         try:
@@ -168,8 +168,8 @@ _TEXT_BYTES, _LOGPROBS_BYTES, _LOGPROB_BYTES = 4, 320, 12
 
 
 def held_bytes(request: GenerationRequest, context_tokens: int) -> int:
-    """Return the most that is held of the answer; 0 for one whose length is left to the model: seldom as long
-    as the context, it is counted as it grows."""
+    """Return the most bytes of the answer that can be held, or 0 if the model decides its length: seldom as
+    long as the context, it is counted as it grows."""
     if request.max_tokens is None:
         return 0
     tokens = request.choices * min(request.max_tokens, context_tokens)

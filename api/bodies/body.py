@@ -18,7 +18,8 @@ def _may_have_more(schema: dict[str, Any]) -> None:
 
 
 class Body(BaseModel):
-    """What is not declared is refused, by its name; within `UnknownFields.noting` it is noted and ignored."""
+    """A schema. An undeclared field is refused by name, or, within `UnknownFields.noting`, noted and
+    ignored."""
 
     # `allow_inf_nan`: JSON as Python reads it knows NaN, and NaN passes no comparison that would refuse it.
     model_config = ConfigDict(

@@ -21,7 +21,7 @@ from api.bodies.unknown_fields import UnknownFields
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What of a body is refused: fields that nothing here knows, and media."""
+    """What to refuse in a body: unknown fields, and media."""
 
     unknown_fields: bool
     media: bool
@@ -45,7 +45,7 @@ class BodyRejected(HTTPException):
 
 
 def read_body(model: type[Body], text: bytes, refuse: Policy) -> ReadBody:
-    """Raise BodyRejected, and JSONDecodeError as FastAPI does."""
+    """Decode and validate a body's text. Raise BodyRejected, or JSONDecodeError as FastAPI does."""
     # Without a context where none is needed: pydantic takes 10 % longer with one.
     context = {"media": "refuse"} if refuse.media else None
     value = _decoded(text)
@@ -76,7 +76,7 @@ def _valid(model: type[Body], value: Any, context: dict[str, Any] | None) -> Bod
 
 
 def _around(value: Any, path: Sequence[int | str]) -> Any:
-    """Return of `value` what is on the path to a mistake: all that the error's text needs."""
+    """Return the part of `value` on the path to a mistake, which is all that the error's text needs."""
     if not path:
         return None
     part, *rest = path

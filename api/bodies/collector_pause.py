@@ -12,8 +12,8 @@ from collections.abc import Callable
 from threading import Lock
 
 MOST_SECONDS = 5.0
-"""Bound on a pause under large work without end: what has cycles (errors with their frames) is kept that
-long."""
+"""Bound on a pause while large work never ceases: objects with cycles (errors with their frames) are kept
+that long."""
 
 
 class CollectorPause:
@@ -51,4 +51,4 @@ class CollectorPause:
 
 
 COLLECTOR = CollectorPause()
-"""This process's."""
+"""The pause of this process."""

@@ -1,7 +1,7 @@
 """Markers on schema fields that the server knows but does not support, with reasons.
 
-What is in no schema at all is ignored and named (`unknown_fields.py`). `api/FIELDS.md` has the table of all
-fields, and a test compares it with these marks.
+What is in no schema at all is ignored and named (`unknown_fields.py`). `api/FIELDS.md` has the tables of all
+fields, which are generated from these marks.
 """
 
 from __future__ import annotations

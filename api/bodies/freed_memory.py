@@ -20,7 +20,7 @@ _KEPT_BYTES = 2 << 20
 """Bound on each thread's freed memory that is kept: what a turn of 100,000 tokens uses again and again.
 glibc's own bound, which would follow the other one if that were not set, is 128 KB."""
 _TOGETHER_SECONDS = 0.25
-"""Short beside how long a person looks at a figure of memory, long beside a turn of an agent."""
+"""Work that ends within this time shares one return."""
 
 _libc = ctypes.CDLL(None)
 
@@ -39,7 +39,7 @@ def return_small_blocks() -> None:
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
     elif hasattr(_libc, "malloc_zone_pressure_relief"):
-        # Of all zones, and as much as there is.
+        # None means all zones, 0 means as much as possible.
         _libc.malloc_zone_pressure_relief(None, ctypes.c_size_t(0))
 
 
@@ -49,8 +49,8 @@ def _after_large_work() -> None:
 
 
 class SmallBlocks:
-    """Returns them once for all work that ends within a quarter of a second: each time holds up every thread
-    that allocates, and what is used again must be mapped again, together a tenth of a long turn's cost."""
+    """Returns small blocks once for all work that ends within a quarter of a second. Each return holds up
+    every thread that allocates, and memory used again must be mapped again: a tenth of a long turn's cost."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class SmallBlocks:
 
     def _return(self) -> None:
         self._wait()
-        # Work that ends from here on is not certain to be in this return.
+        # This return may miss work that ends from here on, which must start another.
         with self._lock:
             self._comes = False
         self._give_back()

@@ -66,7 +66,7 @@ def _listed(entries: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def json_text(value: Any) -> bytes:
-    """Return all of it."""
+    """Return the whole JSON text of `value`."""
     return b"".join(json_pieces(value))
 
 
@@ -99,7 +99,7 @@ class PiecedResponse(Response):
             return_soon()
 
     async def whole(self) -> bytes:
-        """Return the whole text, for one that is kept."""
+        """Return the whole text, for an answer that is stored."""
         pieces = json_pieces(self._content)
         part, more = _slice(pieces)
         parts = [part]

@@ -11,7 +11,7 @@ import binascii
 from typing import Literal
 
 Policy = Literal["note", "refuse"]
-"""`--media`."""
+"""The value of `--media`."""
 
 LOOKED_AT_BYTES = 1 << 16
 """Bound on the bytes of one part that are looked at. A photograph's size stands behind its thumbnail; in most
@@ -81,7 +81,7 @@ def _decoded_bytes(data: str, start: int) -> int:
 
 
 def _head(data: str, start: int) -> bytes:
-    """Return the first bytes; none of what is not base64."""
+    """Return the first bytes, decoded, or none if the text is not base64."""
     letters = data[start : start + LOOKED_AT_BYTES // 3 * 4]
     try:
         plain = "".join(letters.split()).rstrip("=").encode("ascii")

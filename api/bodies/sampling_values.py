@@ -1,4 +1,4 @@
-"""What a sampling field may be: of a body, and of what stands in for one that a body leaves out."""
+"""The valid values of sampling fields, in bodies and in the defaults for fields that a body omits."""
 
 from __future__ import annotations
 

@@ -26,7 +26,12 @@ from scheduler.shared.own_path import with_own_path
 )
 @click.option("--device", default="0", show_default=True, help="Which of this machine's devices.")
 @click.option("--name", default="", help="This machine's name at the server.  [default: its host name]")
-@click.option("--blas", default="auto", show_default=True, help="The fast BLAS on a plain Linux CPU, or off.")
+@click.option(
+    "--blas",
+    default="auto",
+    show_default=True,
+    help="Matrix library on a Linux CPU: auto (OpenBLAS), off, or the path of a library.",
+)
 @click.option(
     "--prevent-sleep",
     type=click.Choice(["auto", "off"]),

@@ -73,8 +73,8 @@ class BodyWork:
 
 
 def lane_of(body: bytes) -> Lane | None:
-    """Return the lane that validates the body, or None for the event loop. Counting includes strings'
-    contents, which takes 5 µs."""
+    """Return the lane that validates the body, or None for the event loop. The counts include what is in
+    strings; counting takes 5 µs."""
     if len(body) > LARGE_BYTES:
         return Lane.LARGE
     small = (
@@ -96,8 +96,9 @@ class _JsonRequest(Request):
     work: BodyWork | None = None
 
     async def body(self) -> bytes:
-        """Return whether there is one: FastAPI looks at no more, and keeps what this returns until the answer
-        is made. Of a waiting request nothing may hold the text of its screenshots."""
+        """Return the body's first byte, or nothing if it is empty. FastAPI only asks whether there is a body,
+        and keeps this until the answer is made: nothing may hold the text of a waiting request's
+        screenshots."""
         return (await super().body())[:1]
 
     async def json(self) -> Any:
@@ -120,7 +121,7 @@ class _JsonRequest(Request):
 
 
 async def body_work(request: Request) -> BodyWork:
-    """Raise InvalidRequest for a header."""
+    """Return the `BodyWork` of the request. Raise InvalidRequest for an invalid header."""
     if isinstance(request, _JsonRequest) and request.work is not None:
         return request.work
     return await _work_of(request, await request.body())

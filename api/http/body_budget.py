@@ -1,8 +1,8 @@
 """The bytes of request bodies that are held at a time: of the server, and of each account.
 
-A body is charged with its whole length before it is read, so that those that are read can all end. One that
-finds no room waits a moment: bodies that get on are read within that, and those that do not are cut while
-others wait.
+A body is charged with its whole length before it is read, so that all that are being read can be read to
+their ends. A body without room waits some seconds: in that time bodies that make progress are read, and those
+that stall are refused while others wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from api.http.refusals import Refusal, RefusedByServer
 SMALL_BYTES = 1 << 16
 """A body up to this size never waits: all connections together cannot hold much of it."""
 _STEP_BYTES = 1 << 20
-"""How a body of unknown length is charged."""
+"""The step in which a body of unknown length is charged."""
 _LARGE_BYTES = 1 << 20
 
 
@@ -53,7 +53,7 @@ class BodyBudget:
         self._of_account[account] += count
 
     async def wait_and_take(self, account: str, count: int) -> None:
-        """Raise RefusedByServer if there is no room for too long."""
+        """Charge `account` when there is room. Raise RefusedByServer if there is none in time."""
         if self._has_room(account, count) and not self._waiting:
             self.take(account, count)
             return
@@ -93,8 +93,7 @@ class BodyBudget:
         )
 
     def _grant(self) -> None:
-        """Grant room in the order in which bodies came; one whose account has no room keeps no other
-        waiting."""
+        """Grant room in the order in which bodies came. One without room does not hold up those behind it."""
         for waiter in tuple(self._waiting):
             if self._has_room(waiter.account, waiter.bytes):
                 self._waiting.remove(waiter)
@@ -103,10 +102,10 @@ class BodyBudget:
 
 
 class BodyCharge:
-    """What one body is charged with, from its first byte to its `release`."""
+    """The charge for one body, from its first byte to its `release`."""
 
     def __init__(self, budget: BodyBudget, length: int | None) -> None:
-        """`length`: as the request's head has it, or None if unknown."""
+        """`length` is the Content-Length of the request, or None if it has none."""
         self._budget = budget
         self._length = length
         self._charged = 0
@@ -136,7 +135,7 @@ class BodyCharge:
         self._charged += more
 
     def release(self) -> None:
-        """Nothing of the body is held any longer."""
+        """Return the whole charge, because nothing of the body is held any longer."""
         self._released = True
         if self._charged:
             charged, self._charged = self._charged, 0

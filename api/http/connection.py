@@ -69,8 +69,8 @@ class Connection:
     async def refuse(self) -> None:
         """Answer 503 to a connection over the limit, unless it asks for a path that is always answered.
 
-        A client that sends no request in time gets the same 503. The request is read before the answer where
-        it comes: a close with unread bytes would reset the connection, and a reset can overtake the answer.
+        A client that sends no request in time gets the same 503. A request that comes in time is read before
+        the answer: a close with unread bytes would reset the connection, and a reset can overtake the answer.
         """
         request: h11.Request | None = None
         try:

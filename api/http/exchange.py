@@ -100,7 +100,7 @@ class Service:
     is_retiring: Callable[[], bool] = lambda: False
     """Whether responses ask the client to close, though further requests on their connection are served."""
     account_of: Callable[[Scope], str] = lambda scope: ""
-    """Who is charged for a body that the application begins to read."""
+    """Returns the account that is charged for a body when the application begins to read it."""
 
 
 class Exchange:
@@ -151,8 +151,8 @@ class Exchange:
 
     @property
     def needs_reset(self) -> bool:
-        """Return whether to reset: otherwise the client could take a truncated body as complete, or leaves
-        bytes unread."""
+        """Return whether the connection must be reset: after an orderly close a truncated body could look
+        complete, or the kernel would keep the unread bytes of a client that stalls."""
         stalled = self.refused is not None and self.refused.refusal is Refusal.WRITE_TIMEOUT
         close_delimited = self._head_written and self._request.http_version < b"1.1"
         return not self.complete and (stalled or close_delimited)
@@ -327,7 +327,7 @@ class Exchange:
             raise
 
     def answer(self, refused: RefusedByServer) -> bytes:
-        """Send the server's own response to this request, if `answerable`."""
+        """Return the server's own response to this request, to be sent only if `answerable`."""
         return answer(
             refused,
             server_name=self._service.server_name,

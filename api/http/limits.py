@@ -15,31 +15,31 @@ _DARWIN_OPEN_MAX = 10240
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Raises ValueError for a limit that would stop the server."""
+    """The server's limits. Raises ValueError for one of 0 or less, which would stop the server."""
 
     header_seconds: float = 10.0
     """Time from a request's first byte (on a new connection: from its accept) to the end of its headers, or
     408: a client must not hold a connection by sending a header line now and then."""
 
     body_seconds: float = 30.0
-    """The application's wait for a body that does not get on at the rate below, or 408."""
+    """Time that the application waits for a body that arrives more slowly than the rate below; then 408."""
 
     body_bytes_per_second: int = 16 * 1024
     """Each time this many bytes of body arrive, one second of that wait is given back: a long prompt over a
     slow line passes, one byte every half second does not, nor a body that stops after megabytes."""
 
     crowded_body_seconds: float = 5.0
-    """What is left of `body_seconds` while other bodies wait for room."""
+    """The time that replaces `body_seconds` while other bodies wait for room."""
 
     body_room_seconds: float = 7.0
-    """How long a body waits for room in the two bounds below, or 503: longer than those that do not get on
-    may keep it."""
+    """Time that a body waits for room in the two bounds below; then 503. It is longer than a body that stalls
+    may keep its room (`crowded_body_seconds`)."""
 
     held_body_bytes: int = 256 * 1024 * 1024
     """Bound on all bodies that are being read, or have been and are still held."""
 
     account_body_bytes: int = 128 * 1024 * 1024
-    """The same of one account (`Service.account_of`), so that no account takes all of it."""
+    """The same bound for one account (`Service.account_of`), so that no account takes all of the other."""
 
     write_seconds: float = 20.0
     """The time to send one piece of a write; after it the client is disconnected."""
@@ -56,7 +56,7 @@ class Limits:
     connection, and a reset can overtake the refusal."""
 
     header_bytes: int = 64 * 1024
-    """Request line and headers, or 431."""
+    """Bound on request line and headers together; longer ones get 431."""
 
     body_bytes: int = 16 * 1024 * 1024
     """The longest request body; longer ones get 413, immediately if Content-Length shows it."""

@@ -1,5 +1,5 @@
-"""What connections take: places, of which some are served, some more refused, and the rest wait; and
-descriptors, of which one is left for `accept`."""
+"""Count what connections take: places, with which some are served, some more refused, and the rest wait; and
+descriptors, of which some are kept for `accept`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Places:
         self._ended = trio.lowlevel.ParkingLot()
 
     def take(self, *, may_serve: bool) -> PlaceKind:
-        """Take a place for an accepted connection; not `may_serve`: only to refuse it. Several listeners that
-        accept at the same moment may take one more each than `most_refused`."""
+        """Take a place for an accepted connection. Unless `may_serve`, it is a place for a refusal. Several
+        listeners that accept at the same moment may each take one more than `most_refused`."""
         if may_serve and self.served < self._most_served:
             self.served += 1
             return PlaceKind.SERVED
@@ -72,8 +72,8 @@ class DescriptorReserve:
             pass
 
     def refill(self) -> bool:
-        """Hold `size` descriptors again, and return whether that worked: if not, what was opened last has
-        taken one that belongs here."""
+        """Hold `size` descriptors again, and return whether that worked. If not, the connection accepted last
+        has taken a spare one."""
         with suppress(OSError):
             while len(self._held) < self._size:
                 self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

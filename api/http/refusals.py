@@ -21,10 +21,10 @@ class Refusal(enum.Enum):
     BODY_TIMEOUT = "body_timeout"
     BODY_TOO_LARGE = "body_too_large"
     BODIES_TOO_MANY = "bodies_too_many"
-    """There is no memory for it beside the bodies of other requests."""
+    """There is no room for the request's body beside the bodies of other requests."""
     INTERNAL_ERROR = "internal_error"
     WRITE_TIMEOUT = "write_timeout"
-    """The only one without an answer: the client does not read."""
+    """The client does not read, so this refusal alone has no response."""
 
 
 _ANSWERS: dict[Refusal, tuple[HTTPStatus, str]] = {

@@ -14,7 +14,7 @@ from api.http.refusals import Refusal, RefusedByServer
 
 
 class RequestBody:
-    """Every method that parses raises RefusedByServer for a body that is malformed or too large."""
+    """One request's body. Each method that parses raises RefusedByServer if it is malformed or too large."""
 
     def __init__(self, parser: h11.Connection, inbound: Inbound, limits: Limits, charge: BodyCharge) -> None:
         self._parser = parser
@@ -70,7 +70,7 @@ class RequestBody:
         await self._charge.cover(min(self._bytes + ahead, self._limits.body_bytes), account)
 
     def release(self) -> None:
-        """Nothing of the body is held any longer."""
+        """Return the body's charge, because nothing of the body is held any longer."""
         self._charge.release()
 
     async def wait_more(self) -> None:

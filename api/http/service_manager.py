@@ -1,8 +1,8 @@
-"""What a service manager hands to this process, and hears of it.
+"""Take listening sockets from a service manager, and notify it.
 
-It opens listening sockets before it starts the process: systemd's sd_listen_fds(3). They stay open while one
-process replaces another, so connections wait in their backlog, and none is refused. It hears by systemd's
-sd_notify, one datagram a message.
+The manager opens the sockets before it starts the process: systemd's sd_listen_fds(3). They stay open while
+one process replaces another, so connections wait in their backlog, and none is refused. The process notifies
+it by systemd's sd_notify, one datagram a message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PID, _COUNT, _NAMES = "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"
 
 @dataclass(frozen=True, slots=True)
 class InheritedListeners:
-    """Each empty if none was opened for it."""
+    """The inherited listeners of the API and of `--metrics-port`; none if the manager opened none."""
 
     clients: tuple[trio.SocketListener, ...] = ()
     metrics: tuple[trio.SocketListener, ...] = ()
@@ -32,8 +32,9 @@ class InheritedListeners:
 def inherited_listeners(
     environment: MutableMapping[str, str], port: int, metrics_port: int | None, first: int = _FIRST
 ) -> InheritedListeners:
-    """Take the sockets, and the variables out of `environment`: no process started from here inherits either.
-    Port 0 takes any. Raise StartupError for what is no TCP socket that listens on one of these ports."""
+    """Return the sockets, and remove their variables from `environment`: no child process inherits either.
+    `port` 0 accepts a socket on any port. Raise StartupError for one that is no TCP socket listening on one
+    of these ports."""
     clients: list[trio.SocketListener] = []
     metrics: list[trio.SocketListener] = []
     for taken in _sockets(environment, first):
@@ -49,7 +50,7 @@ def inherited_listeners(
 def _sockets(environment: MutableMapping[str, str], first: int) -> Iterator[socket.socket]:
     pid, count = environment.pop(_PID, ""), environment.pop(_COUNT, "")
     environment.pop(_NAMES, None)
-    # A shell between the manager and this process would inherit them with another's id.
+    # The variables are for another process if a shell between the manager and this one has passed them on.
     if pid != str(os.getpid()) or not count.isdigit():
         return
     for descriptor in range(first, first + int(count)):
@@ -79,12 +80,11 @@ _SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_
 
 
 class ServiceNotice:
-    """Tells a service manager what happens; without one it sends nothing. No message waits for the receiver
-    or raises."""
+    """Notifies a service manager; without one it sends nothing. Sending neither waits nor raises."""
 
     def __init__(self, address: str | None = None, watchdog_seconds: float | None = None) -> None:
-        """`address`: of a Unix datagram socket; one that begins with @ is abstract. `watchdog_seconds`: the
-        longest silence that the manager takes for life."""
+        """`address` is that of a Unix datagram socket; one that begins with @ is abstract.
+        `watchdog_seconds` is the silence after which the manager kills the process, None for no watchdog."""
         self._address = address if not (address or "").startswith("@") else f"\0{(address or '')[1:]}"
         self.watchdog_seconds = watchdog_seconds
 
@@ -115,8 +115,8 @@ class ServiceNotice:
         return True
 
     async def keep_alive(self) -> bool:
-        """Report life twice in the time after which the manager would kill the process: an event loop that
-        hangs reports nothing. Return False where none watches, and True when the manager is gone."""
+        """Report life twice in the time after which the manager would kill the process; an event loop that
+        hangs reports nothing. Return False if there is no watchdog, and True when the manager is gone."""
         missed = 0
         while self.watchdog_seconds is not None:
             missed = 0 if self.send(WATCHDOG="1") else missed + 1

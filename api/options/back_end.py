@@ -24,7 +24,7 @@ def installed_back_ends() -> tuple[str, ...]:
 
 
 def missing_back_end(platform: str, back_ends: Collection[str]) -> str:
-    """Return in one line what to install; empty if there is what it takes."""
+    """Return in one line what to install, or an empty string if nothing is missing."""
     if back_ends:
         return ""
     if platform == "darwin":

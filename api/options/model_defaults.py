@@ -65,7 +65,7 @@ _KINDS: Mapping[str, Any] = {
     "frequency_penalty": sampling_values.FrequencyPenalty,
     "thinking": Thinking,
 }
-"""What each may be: as in a body."""
+"""The type of each setting, with the bounds that it has in a body."""
 _ADAPTERS = {
     name: TypeAdapter[Any](kind, config=None if name == "thinking" else ConfigDict(allow_inf_nan=False))
     for name, kind in _KINDS.items()
@@ -112,7 +112,7 @@ class Defaults:
         )
 
     def reasoning_for(self, asked: Reasoning, template_options: Mapping[str, Any] | None = None) -> Reasoning:
-        """`asked`, with the default where neither it nor the body's template options turn thinking on or
+        """Return `asked`, with the default if neither it nor the body's template options turn thinking on or
         off."""
         says = asked.enabled is not None or not _SWITCHES.isdisjoint(template_options or ())
         return asked if says or self.thinking is None else replace(asked, enabled=self.thinking)
@@ -130,7 +130,8 @@ NEUTRAL = Defaults()
 
 
 def resolve(preset: DefaultSettings, options: DefaultSettings, file: DefaultSettings) -> Defaults:
-    """Field by field: the preset of the served name, then the options, then the file, then neutral."""
+    """Return each field from the first that sets it: the preset of the served name, the options, the file,
+    neutral."""
     values: dict[str, Any] = {}
     sources = dict.fromkeys(SETTINGS, Source.NEUTRAL)
     for source, says in ((Source.FILE, file), (Source.OPTION, options), (Source.NAME, preset)):
@@ -144,7 +145,7 @@ def resolve(preset: DefaultSettings, options: DefaultSettings, file: DefaultSett
 
 
 def checked(name: str, value: Any) -> Any:
-    """Return `value` of the setting `name`, of its type. Raise ValueError where no body may have it."""
+    """Check `value` for the setting `name`, and return it. Raise ValueError if no body may have it."""
     return _validated(_ADAPTERS[name].validate_python, value, strict=True)
 
 
@@ -174,7 +175,7 @@ def from_file(content: Mapping[str, Any]) -> tuple[DefaultSettings, dict[str, st
                 ignored[name] = f"{value!r:.40}: {error}"
     match content.get("do_sample"):
         case False:
-            # Whatever else it says: transformers does not look at a temperature then.
+            # Also if the file has a temperature, which transformers then ignores.
             values["temperature"] = 0.0
         case True | None:
             pass

@@ -30,7 +30,7 @@ from api.options.settings import ServeSettings
 from scheduler.errors import OptionError
 
 IDLE_SECONDS = 900.0
-"""Default of models after the first one."""
+"""Default idle time of models after the first one."""
 _OF_THE_SERVER = frozenset(("HTTP", "Keys", "Metrics", "Traces", "Logs"))
 """Groups of options that concern all models."""
 _NOT_OF_ONE = frozenset(("models", "memory_limit", "cache_sharing", "tenant_header", "blas", "cache"))
@@ -98,7 +98,7 @@ def _from_file(settings: ServeSettings, path: Path) -> tuple[ModelOptions, ...]:
 
 
 def _of_table(settings: ServeSettings, table: Mapping[str, Any], number: int) -> ModelOptions:
-    """`number` 0: the first model."""
+    """Return the options of one model; `number` is its place in the list, from 0."""
     given = {key.replace("-", "_"): value for key, value in table.items()}
     if "name" in given:
         given["served_model_name"] = given.pop("name")

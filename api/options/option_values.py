@@ -1,4 +1,4 @@
-"""Parses an option's text, where its type alone does not decide the value."""
+"""Parse the text of options whose type alone does not decide the value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVER_NAME = r"[A-Za-z0-9]{1,32}"
 
 
 def scripted_plan(text: Any) -> Any:
-    """`key=value,key=value` to a ScriptedPlan."""
+    """Parse `key=value,key=value` into a ScriptedPlan."""
     if not isinstance(text, str):
         return text
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
@@ -41,7 +41,7 @@ _ELSEWHERE = re.compile(r"(join|ray)(:.+)?")
 
 
 def engine_count(text: Any) -> Any:
-    """Return a number; `join` or `ray`, where other machines have the engines, alone or with a file of
+    """Return the number of engines or, if other machines have them, `join` or `ray`, alone or with a file of
     ranks."""
     if isinstance(text, str) and _ELSEWHERE.fullmatch(text):
         return text
@@ -60,7 +60,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
 
 
 def byte_count(text: Any) -> Any:
-    """`8GiB`, `500MB`, `1024` or `auto` (-1) to bytes."""
+    """Parse `8GiB`, `500MB`, `1024` or `auto` (-1) into bytes."""
     if not isinstance(text, str):
         return text
     if text.strip().lower() == "auto":
@@ -75,7 +75,7 @@ Bytes: TypeAlias = Annotated[int, BeforeValidator(byte_count)]
 
 
 def memory_amount(text: Any) -> Any:
-    """`24GiB`, or a share up to 1; `auto` is 0."""
+    """Parse `24GiB` into bytes, or a share up to 1; `auto` is 0."""
     if not isinstance(text, str):
         return text
     try:
@@ -96,7 +96,7 @@ def checked_host_names(text: Any) -> Any:
 
 
 def origins_with_commas(text: Any) -> Any:
-    """vLLM takes a JSON list where ours has commas."""
+    """Accept a JSON list, which is vLLM's form, beside our own with commas."""
     if not isinstance(text, str) or not text.lstrip().startswith("["):
         return text
     try:
@@ -112,7 +112,7 @@ def served_names(text: Any) -> Any:
 
 
 def named_folders(text: str | None) -> list[tuple[str, str]]:
-    """`name=folder,name=folder`. Raise ValueError, which quotes the bad part."""
+    """Parse `name=folder,name=folder`. Raise ValueError, which quotes the bad part."""
     found: dict[str, str] = {}
     for part in between_commas(text):
         name, equals, folder = map(str.strip, part.partition("="))
@@ -125,7 +125,7 @@ def named_folders(text: str | None) -> list[tuple[str, str]]:
 
 
 def adapter_folders(given: Any) -> Any:
-    """Parse the value of an option that may be given several times: text with commas."""
+    """Return the value of an option that may be given several times as text with commas, after a check."""
     text = ",".join(given) if isinstance(given, tuple) else given
     if isinstance(text, str):
         named_folders(text)
@@ -147,7 +147,7 @@ def default_of(name: str) -> BeforeValidator:
 
 
 def vllm_is_none(text: Any) -> Any:
-    """vLLM's name for not reading the file."""
+    """Accept vLLM's name for not reading the model's file."""
     return "none" if text == "vllm" else text
 
 
@@ -159,5 +159,5 @@ _TASKS = {"generate": "chat", "embed": "embedding", "score": "rerank"}
 
 
 def vllm_task(text: Any) -> Any:
-    """vLLM's names of tasks are known, too."""
+    """Accept vLLM's names of tasks, too."""
     return _TASKS.get(text, text)

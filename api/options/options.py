@@ -14,7 +14,7 @@ from scheduler.errors import OptionError
 
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 OTHER_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_JOIN_TOKEN")
-"""Read by the commands that talk to a running server; `serve` has no such option."""
+"""Variables that other commands read; `serve` has no such options."""
 
 
 @dataclass(frozen=True, slots=True)

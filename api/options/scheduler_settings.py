@@ -32,8 +32,9 @@ def scheduler_config(
     pooler: Pooler | None = None,
     models: int = 1,
 ) -> SchedulerConfig:
-    """`pooler`: of an embedder or a reranker. `models`: how many share the disk tier. Raise StartupError for
-    an adapter whose folder cannot be read, and for what engines of several ranks cannot do."""
+    """Return the configuration. `pooler` is that of an embedder or a reranker; `models` is how many share the
+    disk tier. Raise StartupError for an adapter whose folder cannot be read, and for options that engines of
+    several ranks do not support."""
     _check_ranks(settings, pooler, models)
     return SchedulerConfig(
         engines=0 if settings.engines_join else settings.local_engines,

@@ -1,7 +1,7 @@
 """`--served-model-name`: names with commas, each with settings of its own where it has some.
 
-`penstock,coder:temperature=0.2,thinking=off,qwen3:8b` are three names, the second with two settings. What has
-an `=` is a setting: of the name before its last `:`, or else of the last name that has settings. So
+`penstock,coder:temperature=0.2,thinking=off,qwen3:8b` are three names, the second with two settings. A part
+with an `=` is a setting: of the name before its last `:`, or else of the last name that has settings. So
 neither the `:` of a tag nor a `/` means anything, and only a name with an `=` cannot be given.
 """
 

@@ -1,8 +1,8 @@
-"""Every option of `penstock serve`, but those of a model (`model_settings.py`): one frozen, checked record,
+"""Every option of `penstock serve` except those of a model (`model_settings.py`): one frozen, checked record,
 and the only place that names them.
 
-`options.py` makes the command line, the environment (`--max-slots`, `PENSTOCK_MAX_SLOTS`) and the table in
-`api/OPTIONS.md` from these fields, so that they always agree.
+The command line, the environment (`--max-slots`, `PENSTOCK_MAX_SLOTS`) and the table in `api/OPTIONS.md` are
+made from these fields, so that they always agree.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class ServeSettings(ModelSettings):
 
     @property
     def local_engines(self) -> int:
-        """Engines on this machine. Where others have them, one on each device."""
+        """Return the number of engines on this machine, or 1 if other machines have the engines."""
         return 1 if isinstance(self.engines, str) else self.engines
 
     @property

@@ -29,7 +29,7 @@ folders_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """A model with its plan, which is None if it cannot be served or MLX does not work here."""
+    """A model with its plan, which is None if it cannot be loaded or MLX does not work here."""
 
     model: DiskModel
     plan: MemoryPlan | None

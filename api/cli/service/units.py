@@ -26,7 +26,7 @@ def unit_text(options: ServiceOptions, places: ServiceFiles) -> str:
         *([] if options.engine else [f"Requires={options.name}.socket", f"After={options.name}.socket"]),
         # A user's systemd has no such unit.
         *(["Wants=network-online.target", "After=network-online.target"] if options.system else []),
-        # Do not retry a model that cannot be loaded without end. An engine retries until its server is there.
+        # A model that cannot be loaded must not be retried without end. An engine restarts without a limit.
         f"StartLimitIntervalSec={0 if options.engine else 600}",
         "StartLimitBurst=5",
         "",

@@ -26,7 +26,7 @@ class CacheControl(Body):
 
     @property
     def seconds(self) -> float | None:
-        """Return how long to hold what was computed up to the block."""
+        """Return how long to hold the prefix up to the block, or None if the prefix cache decides."""
         return None if self.ttl is None else _TTL_SECONDS[self.ttl]
 
 
@@ -95,7 +95,7 @@ class Image(_Block, MediaPart):
 
 
 def as_blocks(value: Any) -> Any:
-    """A string is short for one text block."""
+    """Accept a string as one text block."""
     return [{"type": "text", "text": value}] if isinstance(value, str) else value
 
 
@@ -123,7 +123,7 @@ class Document(_Block, MediaPart):
 
     @property
     def as_text(self) -> str:
-        """Text with its title, or a line with it."""
+        """Return a text document with its title, or the line that names another one."""
         match self.source:
             case TextSource(data=text):
                 return joined(filter(None, (self.title, self.context, text)))
@@ -213,7 +213,7 @@ class InputMessage(Body):
 
 
 def hold_seconds(block: ContentBlock) -> Iterator[float]:
-    """Return how long a client wants to have kept what was computed up to this block or one in it."""
+    """Yield for how long the client wants the prefix up to this block, or to a block in it, to be held."""
     if isinstance(block, _Block) and block.cache_control is not None:
         yield from filter(None, (block.cache_control.seconds,))
     within: Iterable[ContentBlock] = ()

@@ -48,7 +48,7 @@ from scheduler.structure import JsonText
 def generation_request(
     body: MessagesRequest, tenant: str = "", defaults: Defaults = NEUTRAL
 ) -> GenerationRequest:
-    """`defaults`: of the model's name, for what the body omits. Raise InvalidRequest."""
+    """Decode the body. `defaults` of the model's name apply to what it omits. Raise InvalidRequest."""
     return GenerationRequest(
         public_id=f"msg_{secrets.token_hex(12)}",
         prompt=chat_prompt(body, defaults),
@@ -86,7 +86,7 @@ def _holds(body: MessagesRequest) -> Iterator[Hold]:
 
 
 def chat_prompt(body: CountTokensRequest, defaults: Defaults = NEUTRAL) -> ChatPrompt:
-    """Raise InvalidRequest where blocks stand where no template could write them."""
+    """Return the prompt. Raise InvalidRequest for a block in a place where no template could write it."""
     system = stable(block.text for block in body.system or ())
     messages: list[Message] = [{"role": "system", "content": joined(system)}] if system else []
     messages.extend(_messages(body.messages))

@@ -46,7 +46,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def stop_reason(finished: Finished, *, calls: bool = True) -> str:
-    """`calls`: whether there is one that can be run."""
+    """Return Anthropic's stop reason. `calls` is whether there is a tool call that can be run."""
     match finished.reason:
         case FinishReason.STOP:
             return "end_turn" if finished.stop_string is None else "stop_sequence"
@@ -79,8 +79,8 @@ def _envelope(public_id: str, model: str) -> dict[str, Any]:
 
 
 def _content(block: Block, show_thinking: bool) -> dict[str, Any] | None:
-    """Return None for a call that the end of the answer cut in two: half a call cannot be run. A call that
-    cannot be parsed is text: `input` is an object here."""
+    """Return the block for the client, or None for a call that the end of the answer has cut, which cannot be
+    run. A call that cannot be parsed becomes text, because `input` must be an object."""
     match block:
         case TextBlock(text=text):
             return {"type": "text", "text": text}
@@ -107,7 +107,7 @@ class MessageEncoder:
         self._blocks = BlockSequence()
         self._finished: Finished | None = None
         self._calls = 0
-        """Those that can be run."""
+        """Number of tool calls that can be run."""
 
     def start(self, prompt_tokens: int) -> bytes:
         """Return the first events. They are sent immediately, because Anthropic's clients take them as
@@ -133,8 +133,8 @@ class MessageEncoder:
             case ToolCallStarted():
                 self._calls += 1
             case MalformedCall(text=text, index=index):
-                # Its block ends as it is, and text follows: a rest that is no JSON would make the official
-                # clients raise.
+                # The call's block ends here, and its text follows: a rest that is not JSON would make the
+                # official clients raise.
                 self._calls -= index is not None
                 event = TextDelta(text)
             case _:

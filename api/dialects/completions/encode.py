@@ -35,9 +35,8 @@ def logprobs_object(entries: Sequence[TokenLogprobs], start: int = 0) -> dict[st
 
 
 def echoed_logprobs(prompt: PromptScores, choice: WholeChoice, echo: str, top: int) -> dict[str, Any]:
-    """Return the log-probabilities of the prompt's tokens, where nothing is known of the first, and of the
-    answer's, with the token that ended it: evaluation harnesses drop as many last entries as they asked for
-    tokens."""
+    """Return the log-probabilities of the prompt's tokens (null for the first) and of the answer's, including
+    the token that ended it: evaluation harnesses drop as many last entries as they asked for tokens."""
     answer = [*choice.logprobs, *([] if choice.end.end_token is None else [choice.end.end_token])]
 
     def tokens() -> Iterator[PromptToken]:
@@ -77,8 +76,8 @@ def _likeliest(entry: TokenLogprobs, top: int | None) -> dict[str, float]:
 
 
 def _name(data: bytes) -> str:
-    """Return a token as a key: parts of characters, which all read the same, by their bytes, as OpenAI has
-    them."""
+    """Return a token's text as a key. A part of a character, which all would decode alike, is named by its
+    bytes, as in OpenAI's API."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -96,9 +95,9 @@ def completion_object(
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
 ) -> dict[str, Any]:
-    """Return the whole answer to a request that does not stream. `echoes`: the text before each choice, with
-    `echo_logprobs` with its log-probabilities. `logprobs` and `prompt_logprobs`: the number of alternatives,
-    or None for no log-probabilities."""
+    """Return the whole answer to a request that does not stream. `echoes` are the texts before each choice;
+    `echo_logprobs` adds their log-probabilities. `logprobs` and `prompt_logprobs` are the number of
+    alternatives, or None for no log-probabilities."""
     each = len(answer.choices) // answer.prompts
     choices: list[dict[str, Any]] = []
     for index, (choice, echo) in enumerate(zip(answer.choices, echoes, strict=True)):

@@ -19,7 +19,7 @@ Encoding: TypeAlias = Literal["float", "base64"]
 def embeddings_object(
     public_id: str, created: int, model: str, ends: Sequence[Finished], encoding: Encoding
 ) -> dict[str, Any]:
-    """`id` and `created` are vLLM's."""
+    """Return the answer. The fields `id` and `created` are vLLM's."""
     return {
         "id": public_id,
         "object": "list",
@@ -31,7 +31,7 @@ def embeddings_object(
 
 
 def usage_object(ends: Sequence[Finished]) -> dict[str, int]:
-    """Nothing is written, so all tokens are those of prompts."""
+    """Return the usage. All tokens are those of prompts, because none are generated."""
     tokens = usage_of_all([end.usage for end in ends]).prompt_tokens
     return {"prompt_tokens": tokens, "total_tokens": tokens}
 

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`, and what a body asks of the scheduler: one request for each text."""
+"""`/v1/embeddings`, which makes one request to the scheduler for each text of a body."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def embedding_requests(
 
 
 def _text(item: PromptItem, before: str) -> TextPrompt | TokenPrompt:
-    """Token ids are taken as they are."""
+    """Return the prompt: `before` and the text, or token ids as they are."""
     return TextPrompt(before + item) if isinstance(item, str) else TokenPrompt(tuple(item))
 
 

@@ -27,7 +27,8 @@ _UNSIGNED_64 = (1 << 64) - 1
 
 
 def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL) -> GenerationRequest:
-    """`defaults`: of the model's name, for what the body omits. As many tokens as the context allows."""
+    """Decode the body. `defaults` of the model's name apply to what it omits. If it has no bound on tokens,
+    the context is the bound."""
     choice, only_tool = neutral_choice(body.tool_choice)
     return replace(
         decoding(body, defaults),
@@ -62,8 +63,7 @@ def reasoning(effort: str | None) -> Reasoning:
 
 
 def decoding(body: DecodingFields, defaults: Defaults) -> GenerationRequest:
-    """Return a request without a prompt, which has what all of OpenAI's ways of asking say in the same
-    way."""
+    """Return a request without a prompt, from the fields that all of OpenAI's APIs have in common."""
     return GenerationRequest(
         public_id="",
         prompt=TextPrompt(""),

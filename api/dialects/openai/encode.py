@@ -70,7 +70,7 @@ def _logprobs(entry: TokenLogprobs) -> bytes:
 
 @lru_cache(maxsize=1 << 13)
 def _spelled(data: bytes) -> tuple[bytes, bytes]:
-    """Return what is before and behind a token's value. An answer has the same tokens again and again."""
+    """Return the text before and behind a token's value, cached because tokens recur in an answer."""
     head = b'{"token":' + _json.encode(data.decode("utf-8", "replace")) + b',"logprob":'
     return head, b',"bytes":' + _json.encode(list(data))
 

@@ -41,14 +41,14 @@ class ContentPart(Body):
 
 MEDIA = Partly("the model reads text only; other content becomes a line of text (`--media`)")
 MediaData: TypeAlias = Annotated[str, AfterValidator(media.of_data)]
-"""Base64 text, of which only its description stays: the data is gone with the body's own text."""
+"""Base64 text, which validation replaces by its description: the data is freed with the body's own text."""
 MediaUrl: TypeAlias = Annotated[str, AfterValidator(media.of_url)]
 MediaFile: TypeAlias = Annotated[str, AfterValidator(media.of_file)]
 Unread: TypeAlias = Annotated[str | None, WithoutEffect("the server does not read it")]
 
 
 class MediaPart(Body):
-    """What a text model cannot read: a line of text in its place (`--media note`), or refused."""
+    """A part that a text model cannot read. A line of text replaces it (`--media note`), or it is refused."""
 
     @model_validator(mode="before")
     @classmethod
@@ -80,7 +80,7 @@ class ImagePart(MediaPart):
 
 
 class VideoPart(MediaPart):
-    """vLLM's, as is `audio_url`."""
+    """A part of vLLM's API, as is `audio_url`."""
 
     type: Literal["video_url"]
     video_url: _Linked
@@ -154,14 +154,14 @@ def _in_parts(value: Any) -> Any:
 
 
 def not_json(text: str) -> dict[str, str]:
-    """Return arguments for the template that a model wrote and that cannot be parsed. The client sends them
-    back with every later turn, beside its own complaint to the model."""
+    """Return, for the chat template, arguments that a model wrote and that cannot be parsed. The client sends
+    them back with every later turn, beside its own complaint to the model."""
     return {"not_json": text}
 
 
 def _loaded(text: str) -> Any:
-    """Return what `json.loads` makes of it. Models also write what is no JSON, and Python's parser reads some
-    of it: NaN, control characters in strings, lone surrogates."""
+    """Decode JSON text, or what Python's parser takes for it: models also write NaN, control characters in
+    strings, and lone surrogates."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError):
@@ -180,7 +180,7 @@ def _read_json(value: Any) -> Any:
     except (ValueError, RecursionError):
         return not_json(value)
     if isinstance(read, str):
-        # Vercel's AI SDK writes a string that is no JSON as JSON once more.
+        # Vercel's AI SDK encodes arguments that are not JSON as a JSON string.
         return not_json(read)
     return read if isinstance(read, dict) else not_json(value)
 

@@ -132,14 +132,14 @@ class DecodingFields(Body):
         int | None, Refused("the server refuses a prompt that is too long, and never cuts it")
     ] = None
     logits_processors: Annotated[Any, Refused("the server runs no code from requests")] = None
-    # mlx_lm.server's. Without the first the penalty counts the whole context, as vLLM's, and not 20 tokens.
+    # mlx_lm.server's fields. Without the first, the penalty counts the whole context, as in vLLM.
     repetition_context_size: int | None = Field(default=None, ge=0, le=2**31 - 1)
     presence_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
     frequency_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)
     xtc_probability: Annotated[float | None, Refused("XTC sampling is not implemented", neutral=(0, 0.0))] = (
         None
     )
-    adapters: Annotated[str | None, Refused("the server loads no LoRA adapters")] = None
+    adapters: Annotated[str | None, Refused("name the adapter in model, as model:adapter")] = None
     # SGLang's.
     regex: Annotated[str | None, Refused("use guided_regex")] = None
     ebnf: Annotated[str | None, Refused("use guided_grammar, in Lark's or llama.cpp's syntax")] = None

@@ -73,7 +73,8 @@ FlatFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | FlatJsonSchema
 
 
 class StructuredOutputs(Body):
-    """vLLM's. One of the first five is given, or JSON's white space for what `response_format` asks for."""
+    """vLLM's constraints: one of the first five fields, or white space for the JSON that `response_format`
+    asks for."""
 
     json_: SchemaOrText | None = Field(default=None, alias="json")
     regex: GrammarText | None = None
@@ -88,8 +89,8 @@ class StructuredOutputs(Body):
     structural_tag: Annotated[str | None, Refused("use tools with strict: true")] = None
 
     def white_space(self) -> WhiteSpace | None:
-        """Return the white space between the tokens of JSON. Raise ValueError where a body asks both for none
-        and for some."""
+        """Return the white space allowed between the tokens of JSON, or None if the body does not say. Raise
+        ValueError if it asks both for none and for some."""
         if self.disable_any_whitespace:
             if self.whitespace_pattern:
                 raise ValueError(

@@ -67,7 +67,7 @@ def rerank_requests(
 def rerank_object(
     public_id: str, model: str, body: RerankRequest, ends: Sequence[Finished]
 ) -> dict[str, Any]:
-    """Equally relevant documents in the order in which they were sent."""
+    """Return the ranking. Equally relevant documents stay in the order in which they were sent."""
     scores = [numbers(end.vector)[0] for end in ends]
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
     texts = [{"document": {"text": document.text}} for document in body.documents]

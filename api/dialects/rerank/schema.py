@@ -15,7 +15,7 @@ from scheduler.request import PRIORITIES
 
 MAX_DOCUMENTS = 2048
 MAX_QUERY_CHARACTERS = 1 << 15
-"""Each document's prompt has a copy of it, as long as it is under way."""
+"""Bound on the query, of which each document's prompt has a copy while it waits and runs."""
 _WHOLE = "a document that is cut may lose what it is asked for: send shorter ones"
 
 

@@ -22,7 +22,8 @@ def generation_request(
     tenant: str = "",
     defaults: Defaults = NEUTRAL,
 ) -> GenerationRequest:
-    """`messages`: the whole conversation. `defaults`: of the model's name, for what the body omits."""
+    """Decode the body. `messages` are the whole conversation; `defaults` of the model's name apply to what
+    the body omits."""
     choice, only_tool = neutral_choice(body.tool_choice)
     return replace(
         decoding(body, defaults),

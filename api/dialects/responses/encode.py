@@ -107,7 +107,7 @@ class ResponseEncoder:
         return sse.named(name, head + self._item_id + rest + _json.encode(text) + b"}")
 
     def _closed(self, index: int, block: Block, status: ItemStatus) -> bytes:
-        # The deltas' own text again: it is in four events more.
+        # The JSON text of the deltas is used again, because four more events contain it.
         logprobs = msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
         self._logprobs.clear()
         item = self._envelope.item(index, block, status, logprobs)

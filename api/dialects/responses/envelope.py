@@ -30,7 +30,7 @@ class Envelope:
     model: str
     body: CreateResponse
     sampling: Sampling
-    """What the answer is drawn with: the body's, and defaults."""
+    """The sampling parameters of the answer: the body's, and defaults for those that it omits."""
 
     def response(
         self,

@@ -18,7 +18,7 @@ _NAMED = re.compile(rf"resp_({SERVER_NAME})_[0-9a-f]{{{2 * _BYTES}}}")
 
 @dataclass(frozen=True, slots=True)
 class ResponseIds:
-    """`server`: the name of this one, or empty, which leaves the ids without a name."""
+    """Makes and reads ids. `server` is this server's name, or empty for ids without a name."""
 
     server: str = ""
 
@@ -27,7 +27,7 @@ class ResponseIds:
         return f"resp_{name}{secrets.token_hex(_BYTES)}"
 
     def elsewhere(self, response_id: str) -> str:
-        """Return what to add to "not found" about the id of another server; empty for all other ids."""
+        """Return the hint to add to "not found" if the id names another server, else an empty string."""
         named = _NAMED.fullmatch(response_id)
         if named is None or named[1] == self.server:
             return ""

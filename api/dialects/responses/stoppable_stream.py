@@ -59,7 +59,7 @@ class StoppableStream(EventStream):
             self._over.set()
 
     async def stop(self) -> dict[str, Any]:
-        """Return the response when the stream has ended. It ends between two events, never within one."""
+        """End the stream, between two events and never within one, and return the response."""
         self._stopped = True
         self._waiting.cancel()
         await self._over.wait()

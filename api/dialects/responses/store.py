@@ -20,8 +20,8 @@ _TEXT_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """Kept as JSON text: as objects, short messages take ten times their text, and the store's bound would
-    not be one of memory."""
+    """A response, kept as JSON text: as objects, short messages take ten times their text, and the store's
+    bound would not bound memory."""
 
     body_json: bytes
     """The response as its client got it."""
@@ -29,8 +29,8 @@ class StoredResponse:
     """The conversation up to and including this answer, without instructions: lists of messages in order,
     shared with the responses before and after."""
     charged_bytes: int
-    """Counted in full, although a conversation's responses share most of it, so that the bound holds in any
-    order of eviction."""
+    """Bytes that count towards the store's bound: all of them, although a conversation's responses share
+    most, so that the bound holds in any order of eviction."""
 
     def messages(self) -> list[Message]:
         """Return decoded messages; 100 MB take a second."""
@@ -49,7 +49,7 @@ def messages_json(messages: Sequence[Message]) -> bytes:
 
 
 def _encoded(value: Any) -> bytes:
-    """Return a copy: msgspec leaves its buffer's spare capacity, up to a half, behind the text."""
+    """Encode the value, and copy the text: msgspec's own result keeps spare capacity, up to a half of it."""
     return bytes(memoryview(_json.encode(value)))
 
 
