@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -189,8 +190,9 @@ def reason(error: BaseException) -> str:
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, OSError) and found.errno:
-            # trio puts its own sentence beside errno; on Linux, errors of name resolution have negative ones.
-            return os.strerror(found.errno) if found.errno > 0 else str(found.strerror)
+            # trio puts its own sentence beside errno; errors of name resolution have numbers of their own.
+            of_names = isinstance(found, socket.gaierror)
+            return str(found.strerror) if of_names else os.strerror(found.errno)
         if isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]
         else:

@@ -123,7 +123,7 @@ class Session:
         elif value:
             # Text that is no JSON is meant as text.
             chosen[name] = value
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 chosen[name] = json.loads(value)
         return ", ".join(f"{one} {chosen[one]}" for one in chosen) or "nothing is set"
 

@@ -40,7 +40,8 @@ def written(variables: Mapping[str, str]) -> str:
     """Return the file's text. Raise OperatorError for a value that no line can hold."""
     lines = []
     for name, value in variables.items():
-        if "\n" in value or "\0" in value:
+        # `parsed` splits lines at each of Python's line breaks.
+        if "\0" in value or len(f"{value}.".splitlines()) > 1:
             raise OperatorError(f"{name} has a line break, which the environment file cannot hold")
         needs_quotes = value != value.strip() or value[:1] in ("'", '"')
         lines.append(f'{name}="{value}"' if needs_quotes else f"{name}={value}")

@@ -127,9 +127,9 @@ def structure(body: StructuredFields) -> Structure | None:
         if vllm.json_object:
             asked.append(JsonText(ANY_OBJECT, place + "json_object"))
         white_space = vllm.white_space() or white_space
-        if not asked:
-            raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
     asked += _of_vllm("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
+    if vllm is not None and not asked:
+        raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
     if len(asked) > 1:
         raise ValueError(" and ".join(one.place for one in asked) + ": send only one of them")
     if asked and isinstance(asked[0], JsonText):

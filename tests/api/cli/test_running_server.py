@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import click
 import httpx
@@ -181,6 +182,8 @@ def test_a_lost_connection_is_named_as_the_system_names_it() -> None:
     error = httpx.ConnectError("all attempts failed")
     error.__context__ = attempts
     assert reason(error) == "Connection refused"
+    # macOS: the number is that of another error of the system.
+    assert reason(socket.gaierror(8, "nodename nor servname provided")) == "nodename nor servname provided"
     assert reason(httpx.ReadError("")) == "ReadError"
 
 

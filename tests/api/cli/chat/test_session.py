@@ -233,3 +233,9 @@ def test_a_history_that_cannot_be_written_is_kept_in_memory(tmp_path: Path) -> N
     (linked / "chat-history").symlink_to(tmp_path / "elsewhere")
     assert isinstance(history(linked), InMemoryHistory)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_value_too_deep_for_json_is_text() -> None:
+    deep = "[" * 100_000
+    session, _ = shown(Answers(), f"/set stop {deep}", EOFError)
+    assert session.conversation.settings == {"stop": deep}

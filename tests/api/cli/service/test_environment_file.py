@@ -24,6 +24,14 @@ def test_what_is_written_is_read_again(variables: dict[str, str]) -> None:
     assert parsed(written(variables), "here") == variables
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\0"])
+@pytest.mark.parametrize("value", ["x%sB=y", "x%s"])
+def test_a_value_adds_no_line(value: str, end: str) -> None:
+    """Whatever Python takes for the end of one."""
+    with pytest.raises(OperatorError, match="A has a line break"):
+        written({"A": value % end})
+
+
 def test_comments_quotes_and_spaces() -> None:
     text = "# keys\n\n A=1 \nB='two words'\nC=\"#3\"\nD=a=b\n"
     assert parsed(text, "here") == {"A": "1", "B": "two words", "C": "#3", "D": "a=b"}
