@@ -23,6 +23,7 @@ from scheduler.shared.hello import new_token
 from scheduler.shared.messages import ScriptedPlan
 from scheduler.statistics import DeathCause, EngineCondition
 from tests.cancellation.bench import Client
+from tests.examples import sampled
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.faulty_backend import MOST_STEP_TOKENS, holding_in_engine_process
 from tests.fakes.scheduling import ask, make_scheduler
@@ -125,7 +126,7 @@ def restarts(at: Farm) -> list[int]:
     return [member.statistics(now).restarts for member in at.scheduler.pool]
 
 
-@pytest.mark.parametrize("delay_ms", [0, 1, 10, 50])
+@pytest.mark.parametrize("delay_ms", sampled([0, 1, 10, 50], [10]))
 def test_streams_are_the_same_over_a_slow_link(delay_ms: int, tmp_path: Path) -> None:
     async def main() -> None:
         async with farm(tmp_path, delay_ms / 1000) as at:
@@ -145,7 +146,7 @@ def _cut(at: Farm) -> None:
     at.relays[0].cut()
 
 
-@pytest.mark.parametrize("strike", [_kill_engine, _cut], ids=["engine killed", "link cut"])
+@pytest.mark.parametrize("strike", sampled([_kill_engine, _cut], [_cut]), ids=["engine killed", "link cut"])
 def test_no_stream_changes_when_one_engine_is_lost(strike: Callable[[Farm], None], tmp_path: Path) -> None:
     """The other one goes on with all of them; the lost one is started again, on the same device."""
 
@@ -167,7 +168,7 @@ def test_no_stream_changes_when_one_engine_is_lost(strike: Callable[[Farm], None
     trio.run(main)
 
 
-@pytest.mark.parametrize("frozen", ["link", "engine"])
+@pytest.mark.parametrize("frozen", sampled(["link", "engine"], ["link"]))
 def test_no_stream_changes_when_one_machine_hangs(frozen: str, tmp_path: Path) -> None:
     """Nothing is closed and the network answers: the stall watch declares the engine hung, and cuts its link.
     What an engine sends that was declared hung reaches nobody."""
