@@ -19,7 +19,7 @@ from tests.end_to_end.serving import Served, eventually
 
 SMALL = (
     "--set",
-    "bounds.seconds=2",
+    "bounds.seconds=0.5",
     "--set",
     "warm_up_seconds=0",
     "--set",

@@ -95,7 +95,7 @@ def test_a_thousand_hang_ups_leave_nothing_behind() -> None:
         before = open_files(served.process.pid)
 
         async def crowd() -> None:
-            limiter = trio.CapacityLimiter(40)
+            limiter = trio.CapacityLimiter(100)
 
             async def one(number: int) -> None:
                 async with limiter:

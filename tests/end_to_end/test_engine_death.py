@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from tests.end_to_end.raw_client import Answer, ask
@@ -96,11 +97,11 @@ def test_a_stopped_engine_is_killed_and_its_streams_go_on() -> None:
     with serving("--engine", "scripted", "--scripted", plan, "--stall-seconds", "4") as served:
 
         async def main() -> tuple[list[Answer], Answer]:
-            expected = await ask(served.port, "the same", max_tokens=200)
+            expected = await ask(served.port, "the same", max_tokens=100)
             answers: list[Answer] = []
 
             async def one() -> None:
-                answers.append(await ask(served.port, "the same", max_tokens=200))
+                answers.append(await ask(served.port, "the same", max_tokens=100))
 
             async with trio.open_nursery() as nursery:
                 before = served.metric("penstock_generated_tokens_total")
@@ -127,6 +128,7 @@ def python_path(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
 
 
+@pytest.mark.long
 def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(tmp_path: Path) -> None:
     """The stacks show where it hung: the faulthandler's dump, and then the next engine."""
     arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.01", "--stall-seconds", "1")
@@ -136,6 +138,7 @@ def test_an_engine_that_hangs_leaves_its_stacks_in_the_log(tmp_path: Path) -> No
         eventually(lambda: any("Fatal Python error: Aborted" in line for line in served.log))
 
 
+@pytest.mark.long
 def test_an_engine_that_keeps_dying_is_replaced_every_time(tmp_path: Path) -> None:
     """Scripted, dead after every 40 steps: an answer of 150 tokens outlives several engines."""
     arguments = ("--engine", "scripted", "--scripted", "step_seconds=0.001", "--max-slots", "4")
@@ -148,6 +151,7 @@ def test_an_engine_that_keeps_dying_is_replaced_every_time(tmp_path: Path) -> No
         assert served.metric("penstock_resumed_requests_total") == deaths
 
 
+@pytest.mark.long
 def test_a_drain_during_a_restart_ends_when_the_answers_do() -> None:
     """SIGTERM while there is no engine: the next one finishes the accepted requests, and the exit is
     clean."""

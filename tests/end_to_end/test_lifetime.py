@@ -225,6 +225,7 @@ def test_a_second_signal_stops_at_once() -> None:
         assert served.process.wait(60) == 0
 
 
+@pytest.mark.long
 def test_sigkill_of_the_server_leaves_no_engine() -> None:
     """The engine sees the link close and exits by itself."""
     with start("--engine", "scripted") as served:

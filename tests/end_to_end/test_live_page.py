@@ -70,6 +70,12 @@ performance.getEntriesByType("resource").map(one => one.name)
   .filter(url => !url.startsWith(location.origin))"""
 
 
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving(*SLOW, "--tenant-header", "x-tenant") as found:
+        yield found
+
+
 def open_by_keyboard(page: Tab, button: str, phase: str) -> None:
     """Open a request's time line, and close it again."""
 
@@ -120,13 +126,9 @@ def load(served: Served, agents: int = 14) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("width", "scheme"), [pytest.param(1280, "light", marks=pytest.mark.long), (390, "dark")]
 )
-def test_the_page_shows_a_busy_server(width: int, scheme: str, tmp_path: Path) -> None:
+def test_the_page_shows_a_busy_server(served: Served, width: int, scheme: str, tmp_path: Path) -> None:
     """Lanes, queue, figures, requests and a chat by keyboard alone; clients' words are no markup."""
-    with (
-        serving(*SLOW, "--tenant-header", "x-tenant") as served,
-        load(served),
-        tab(tmp_path / "profile") as page,
-    ):
+    with load(served), tab(tmp_path / "profile") as page:
         page.open(served.url, width, scheme=scheme)
         page.until('document.querySelector("#state").textContent === "ready"')
         page.until('document.querySelectorAll("#lanes .lane").length >= 6')
@@ -162,9 +164,9 @@ def test_the_page_shows_a_busy_server(width: int, scheme: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("width", sampled([1280, 390], [390]))
-def test_several_engines_have_a_line_each(width: int, tmp_path: Path) -> None:
+def test_several_engines_have_a_line_each(served: Served, width: int, tmp_path: Path) -> None:
     """One engine has none: the page's figures are its own. A line says what its engine died of."""
-    with serving(*SLOW) as served, load(served, 3), tab(tmp_path / "profile") as page:
+    with load(served, 3), tab(tmp_path / "profile") as page:
         page.open(served.url, width)
         page.until('document.querySelector("#state").textContent === "ready"')
         assert page.ask('document.querySelector("#pool").hidden')
@@ -271,9 +273,9 @@ def test_several_models_have_a_switch(tmp_path: Path) -> None:
             page.screenshot(Path(SCREENSHOTS) / "live-models.png")
 
 
-def test_one_model_has_no_switch(tmp_path: Path) -> None:
+def test_one_model_has_no_switch(served: Served, tmp_path: Path) -> None:
     """Its name stands in the head of the page, and the chat box names no model."""
-    with serving(*SLOW) as served, tab(tmp_path / "profile") as page:
+    with tab(tmp_path / "profile") as page:
         page.open(served.url, 1280)
         page.until('document.querySelector("#state").textContent === "ready"')
         assert page.ask('document.querySelector("#switch").hidden')

@@ -108,10 +108,15 @@ class Clients:
 
     async def learn(self) -> None:
         """Ask for every text once, of a server at rest."""
-        for prompt in _PROMPTS:
+
+        async def one(prompt: str) -> None:
             answer = await ask(self.port, prompt, max_tokens=self.tokens)
             assert answer.finish_reason == "length", answer
             self._texts[prompt] = answer.text
+
+        async with trio.open_nursery() as nursery:
+            for prompt in _PROMPTS:
+                nursery.start_soon(one, prompt)
 
     async def run(self, clients: int) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60)

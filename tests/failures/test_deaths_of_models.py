@@ -36,7 +36,7 @@ _SAMPLE = ("gpt_oss", "qwen3_next", "llama4")
 """Windows, recurrent states and one row at a time; other tests of deaths have keys and values only."""
 _KINDS = tuple(KINDS) if os.environ.get("ZOO") == "whole" else sampled(_SAMPLE, ["qwen3_next"])
 _REQUESTS = 6
-_ANSWER_TOKENS = 96
+_ANSWER_TOKENS = 48
 _ON_START = """
 import os, signal, sys
 if "scheduler.engine" in sys.orig_argv:

@@ -253,7 +253,7 @@ visits = st.lists(
 )
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     visits=visits,
     deaths=st.lists(st.floats(0, 1.5), max_size=8),

@@ -17,6 +17,7 @@ import pytest
 from api.access.identity import SESSION_HEADERS, TIMEOUT_HEADER, Identity
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.end_to_end.serving import Served, eventually, start, stop
+from tests.examples import sampled
 from tests.fakes.played_server import playing
 from tests.gateways.gateways import Command, gateway, haproxy, nginx, require, smg
 
@@ -33,9 +34,17 @@ END = "response.incomplete"
 BALANCERS = (nginx, haproxy)
 
 
-@pytest.fixture(scope="module", params=[smg, *BALANCERS], ids=lambda command: command.__name__)
+def on(*sample: Command) -> pytest.MarkDecorator:
+    """Each behaviour on two gateways in `make test`, on the third by `make test-long`."""
+    cases = sampled([smg, *BALANCERS], sample)
+    return pytest.mark.parametrize(
+        "command", cases, ids=lambda one: one.__name__, indirect=True, scope="module"
+    )
+
+
+@pytest.fixture(scope="module")
 def command(request: pytest.FixtureRequest) -> Command:
-    """Each gateway."""
+    """Skipped without it."""
     found: Command = request.param
     require(found)
     return found
@@ -138,6 +147,7 @@ def client_behind(command: Command, fronts: list[Served], folder: Path) -> Itera
             client.close()
 
 
+@on(smg, nginx)
 def test_a_session_stays_at_its_front(command: Command, stays: Served, other: Served, tmp_path: Path) -> None:
     """Sessions are spread over the fronts, and so are requests without one. A conversation goes on where it
     is, and another front says where that was."""
@@ -176,6 +186,7 @@ def test_balancers_pass_on_whatever_names_a_session(command: Command, tmp_path: 
     assert all(sent.items() <= headers.items() for sent, headers in zip(requests, arrived, strict=True))
 
 
+@on(nginx, haproxy)
 def test_a_client_that_leaves_frees_its_slot(
     command: Command, stays: Served, other: Served, tmp_path: Path
 ) -> None:
@@ -197,6 +208,7 @@ def test_a_client_that_leaves_frees_its_slot(
         eventually(lambda: running() == 0)
 
 
+@on(smg, nginx)
 def test_a_client_whose_requests_fail_takes_no_front_from_the_others(
     command: Command, stays: Served, other: Served, tmp_path: Path
 ) -> None:
@@ -208,6 +220,7 @@ def test_a_client_whose_requests_fail_takes_no_front_from_the_others(
         assert {session: client.front(session) for session in fronts} == fronts
 
 
+@on(smg, haproxy)
 def test_a_front_that_dies_is_left_at_once(command: Command, stays: Served, tmp_path: Path) -> None:
     """Its streams end without an end of theirs; those of the other front, and all further requests, do not
     know."""
@@ -220,6 +233,7 @@ def test_a_front_that_dies_is_left_at_once(command: Command, stays: Served, tmp_
         assert streams.ended() == {"stays": True, "dies": False}
 
 
+@on(smg, haproxy)
 def test_a_front_that_drains_is_left_and_ends_its_streams(
     command: Command, stays: Served, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from tests.grafana.expressions import GRAFANA, filled_in
 from tests.grafana.programs import program
 from tests.grafana.prometheus import Prometheus, prometheus
 
-REQUESTS, SLOTS, CLIENTS = 60, 4, 12
+REQUESTS, SLOTS, CLIENTS = 40, 4, 12
 
 
 def crowd() -> Scenario:

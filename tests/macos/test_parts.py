@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.macos.__main__ import SIMULATED, run
+from tests.macos.__main__ import ROOT, SIMULATED, run
 
 pytestmark = pytest.mark.skipif(os.environ.get(SIMULATED) == "1", reason="runs the simulation")
 
@@ -28,12 +28,14 @@ PARTS = (
     "tests/macos",
     # What managers, users and clients do.
     "tests/api/http/test_inherited_sockets.py",
-    "tests/api/cli/service",
+    *(
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests/api/cli/service").glob("test_*.py"))
+        if path.name != "test_launchd.py"  # It is a Mac's wherever it runs.
+    ),
     "tests/api/cli/test_started_server.py",
-    "tests/api/cli/models/test_convert.py",
     "tests/api/http/test_service_notice.py",
     "tests/api/test_sleep_prevention.py",
-    "tests/api/bodies/test_freed_memory.py",
 )
 
 

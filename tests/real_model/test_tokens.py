@@ -115,7 +115,7 @@ SCENES = {
     "killed in odd chunks": Scene({"prefill_chunk_tokens": 37}, gap_seconds=0.0, dies=True),
     "packed": Scene({"weights_dtype": "packed"}),
 }
-SAMPLE = Work(prompts=4, longest=90, answer_tokens=12)
+SAMPLE = Work(prompts=4, longest=60, answer_tokens=8)
 WHOLE = Work(prompts=64, longest=6000, answer_tokens=24)
 FULL = replace(WHOLE, grown_tokens=600)
 PACKED = replace(WHOLE, longest=300)
@@ -249,10 +249,8 @@ def _perplexity(logprobs: list[float]) -> float:
     return math.exp(-sum(logprobs) / len(logprobs))
 
 
-@pytest.mark.parametrize(
-    ("tokens", "part"),
-    [pytest.param(80, 2e-2, marks=pytest.mark.long), pytest.param(8000, 2e-3, marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("tokens", "part"), [(80, 2e-2), (8000, 2e-3)])
 def test_packed_keys_and_values_change_a_texts_perplexity_little(
     served: Served, folder: Path, tokens: int, part: float
 ) -> None:

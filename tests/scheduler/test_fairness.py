@@ -60,7 +60,7 @@ async def test_a_flood_of_a_hundred_leaves_another_tenants_waiting_bounded(autoj
     assert sum(waits) / len(waits) < 2 * ONE_ANSWER
 
 
-@settings(max_examples=examples(6), deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(
     flood=st.integers(1, 60),
     sessions=st.integers(1, 20),

@@ -74,7 +74,7 @@ WITH_A_BODY = [
 ]
 
 bounded = settings(
-    max_examples=examples(6),
+    max_examples=examples(4),
     derandomize=True,
     deadline=None,
     database=None,

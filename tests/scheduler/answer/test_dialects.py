@@ -238,7 +238,7 @@ def within_a_second(text: str) -> Iterator[None]:
         gc.enable()
 
 
-@pytest.mark.parametrize("parser", sampled(MARKS, ("json_tools", "qwen3_coder")))
+@pytest.mark.parametrize("parser", sampled(MARKS, ("kimi_k3", "json_tools", "qwen3_coder")))
 def test_no_text_takes_a_reader_long(parser: str) -> None:
     """Parsing runs on the event loop. Without a limit several take 4 to 100 s for some of these; the bound is
     twenty times the limit."""
@@ -247,7 +247,7 @@ def test_no_text_takes_a_reader_long(parser: str) -> None:
             read_block(raw, tool_syntax(parser), AnswerCalls(OfferedTools(TOOLS), str, parallel=True))
 
 
-@pytest.mark.parametrize("parser", sampled(MARKS, ("json_tools", "qwen3_coder")))
+@pytest.mark.parametrize("parser", sampled(MARKS, ("pythonic", "json_tools", "qwen3_coder")))
 def test_no_text_takes_an_answer_long(parser: str) -> None:
     """The same where the text is read while it is written, and by the parser at its end."""
     syntax = tool_syntax(parser)

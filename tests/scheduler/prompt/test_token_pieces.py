@@ -39,7 +39,7 @@ def test_pieces_have_the_ids_of_the_whole_text(name: str) -> None:
     ]
     assert all(one.works for one in pieces)
 
-    @settings(deadline=None, derandomize=True, max_examples=examples(200))
+    @settings(deadline=None, derandomize=True, max_examples=examples(100))
     @given(st.lists(texts, min_size=1, max_size=3))
     def check(several: list[str]) -> None:
         for text in (*several, "".join(several)):
