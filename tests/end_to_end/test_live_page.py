@@ -139,7 +139,7 @@ def test_the_page_shows_a_busy_server(served: Served, width: int, scheme: str, t
         page.until('document.querySelectorAll("#trunks tr").length > 0')
         page.until(CHARTS_DRAWN)
         open_by_keyboard(page, "#recent .open", "decode")
-        open_by_keyboard(page, "#lanes .lane[aria-disabled=false]", "queued")
+        open_by_keyboard(page, "#lanes .lane[aria-disabled=false]", "prefill")
         page.ask('document.querySelector("#prompt").focus()')
         page.press("Tab")
         page.press("Tab")
