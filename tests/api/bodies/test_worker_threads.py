@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from threading import Event
@@ -12,6 +13,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
+from api.bodies import freed_memory, worker_threads
 from api.bodies.worker_threads import FairLimiter, WorkerThreads
 from scheduler.prompt.offload import Lane
 
@@ -55,6 +57,30 @@ def test_large_work_waits_for_other_large_work_and_small_work_for_neither(leaves
                 second.may_end.set()
 
     trio.run(main)
+
+
+def test_the_collector_stays_off_from_large_work_to_the_return_of_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next stage frees what was validated, and a collection in between would visit all of it."""
+    while not gc.isenabled():  # The pause of another test's work ends by itself.
+        Event().wait(0.01)
+    returns: list[bool] = []
+    monkeypatch.setattr(worker_threads, "return_soon", lambda: returns.append(gc.isenabled()))
+
+    async def main() -> None:
+        threads = WorkerThreads()
+        assert await threads(gc.isenabled)
+        assert not await in_large_thread(threads, gc.isenabled)
+
+    try:
+        trio.run(main)
+        assert returns == [False]
+        assert not gc.isenabled()
+        freed_memory._after_large_work()
+        assert gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_what_large_work_raises_reaches_its_client() -> None:
