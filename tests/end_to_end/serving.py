@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from urllib.request import Request, urlopen
 from loadtests.processes import children
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
 from tests.end_to_end.control_group import ControlGroup
+from tests.end_to_end.preloaded import Penstock, start_penstock
 
 START_SECONDS = 100
 """As `ANSWER_SECONDS` a bound on what hangs: a busy machine takes tens of seconds to import everything."""
@@ -37,7 +37,7 @@ def random_model() -> tuple[str, ...]:
 class Served:
     """A running `penstock serve`."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[str] | Penstock
     port: int
     lines: list[str]
     log: list[str] = field(default_factory=list)
@@ -116,28 +116,10 @@ def start(
 ) -> Iterator[Served]:
     """As `serving`, but the test ends it itself (it is killed if still there)."""
     model = () if trained else random_model()
+    command = ("serve", "--port", "0", "--log-format", "json", *model, *arguments)
     before = [] if descriptors is None else [f"ulimit -n {descriptors}"]
     before += [] if group is None else [f"echo $$ > {group.processes}"]
-    limited = ("sh", "-c", "; ".join([*before, 'exec "$@"']), "sh") if before else ()
-    process = subprocess.Popen(
-        [
-            *limited,
-            sys.executable,
-            "-m",
-            "api",
-            "serve",
-            "--port",
-            "0",
-            "--log-format",
-            "json",
-            *model,
-            *arguments,
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
-    )
+    process = start_penstock(*command, environment=environment, before=before)
     assert process.stdout is not None
     assert process.stderr is not None
     served = Served(process, 0, [])

@@ -15,6 +15,7 @@ import pytest
 
 from loadtests import record
 from loadtests.record import Outcome
+from tests.end_to_end.preloaded import run_penstock
 from tests.end_to_end.serving import Served, eventually
 
 SMALL = (
@@ -32,7 +33,7 @@ _CLIENTS = 4
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(arguments), capture_output=True, text=True, timeout=100, check=False)
+    return run_penstock("bench", *arguments, timeout=100)
 
 
 def command(arguments: Sequence[str]) -> list[str]:

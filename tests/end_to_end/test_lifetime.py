@@ -8,7 +8,6 @@ import shlex
 import signal
 import socket
 import subprocess
-import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 import trio
 
 from loadtests.processes import is_gone
+from tests.end_to_end.preloaded import run_penstock
 from tests.end_to_end.raw_client import Answer, ask, request_bytes
 from tests.end_to_end.serving import Served, eventually, serving, start
 
@@ -41,14 +41,7 @@ def is_draining(served: Served) -> bool:
 
 def run(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a `penstock` that is expected to end by itself."""
-    return subprocess.run(
-        [sys.executable, "-m", "api", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, **(environment or {})},
-        check=False,
-    )
+    return run_penstock(*arguments, environment=environment)
 
 
 def test_it_says_what_runs_and_the_printed_curl_line_streams(embedded: Served) -> None:

@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from tests.end_to_end.preloaded import run_penstock
 
 pytestmark = pytest.mark.timeout(400)
 SECONDS = 300
@@ -24,12 +23,7 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 def serve(*arguments: str) -> tuple[int, list[str]]:
     """Return the exit status, and the lines of stderr that are errors: all but log lines below that level and
     transformers' warnings."""
-    done = subprocess.run(
-        [sys.executable, "-m", "api", "serve", "--log-format", "json", "--port", "0", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    done = run_penstock("serve", "--log-format", "json", "--port", "0", *arguments, timeout=SECONDS)
     lines = [line for line in done.stderr.splitlines() if not line.startswith("[transformers]")]
     return done.returncode, [line for line in lines if not line.startswith("{") or '"level": "error"' in line]
 
@@ -109,9 +103,8 @@ def test_the_stack_of_a_failed_load_is_logged_at_debug_level(tmp_path: Path) -> 
     folder = tmp_path / "model"
     shutil.copytree(EMBEDDED_FOLDER, folder)
     changed(hidden_size=8)(folder)
-    command = [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json"]
-    command += ["--log-level", "debug", "--model", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    options = ("--port", "0", "--log-format", "json", "--log-level", "debug")
+    done = run_penstock("serve", *options, "--model", str(folder), timeout=SECONDS)
     stacks = [json.loads(line) for line in done.stderr.splitlines() if "engine_load_failed" in line]
     assert [one["level"] for one in stacks] == ["debug"]
     assert "Traceback (most recent call last)" in stacks[0]["stack"]
