@@ -34,7 +34,7 @@ from scheduler.answer.dialects.catalog import dialect_of
 from scheduler.answer.dialects.description import Unheld
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
-from scheduler.engines.boundary import Launchers, MemoryShare
+from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
 from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of, sharers_of
 from scheduler.errors import OptionError
 from scheduler.fleet.fleet import Fleet
@@ -173,13 +173,15 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     scheduler = Scheduler(
         config,
         preparation,
-        _launchers(shared.blas, config, alone=alone),
+        EngineProvision(
+            _launchers(shared.blas, config, alone=alone),
+            (lambda engine: MemoryShare()) if memory is None else partial(memory.share_of, name),
+            loading.show,
+        ),
         shared.threads,
-        on_loading=loading.show,
         metrics=shared.metrics.of_model(name),
         tracer=None if tracer is None else tracer.trace,
         continuous=continuous_seconds,
-        share_of=(lambda engine: MemoryShare()) if memory is None else partial(memory.share_of, name),
     )
     if memory is not None:
         memory.follow(name, scheduler.pool)

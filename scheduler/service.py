@@ -17,7 +17,7 @@ import trio
 
 from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import source_of
-from scheduler.engines.boundary import EngineTraits, Launchers, MemoryShare
+from scheduler.engines.boundary import EngineProvision, EngineTraits
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady
@@ -68,20 +68,16 @@ class Scheduler:
         self,
         config: SchedulerConfig,
         preparation: Preparation,
-        launchers: Launchers,
+        provision: EngineProvision,
         offload: Offload,
-        on_loading: Callable[[str, str], None] = lambda engine, stage: None,
         metrics: ModelMetrics | None = None,
-        model_name: str = "",
         tracer: Tracer | None = None,
         continuous: Callable[[], float] = trio.current_time,
         place: Place = least_seconds,
-        share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare(),
     ) -> None:
-        """`on_loading`: called with an engine's name and the stage that it loads. `continuous`: a clock that
-        runs while the machine sleeps. `model_name`: the model's name in the metrics that are made if none are
-        given. `share_of`: an engine's part of the memory of all models."""
-        self.metrics = metrics or Metrics().of_model(model_name)
+        """`continuous`: a clock that runs while the machine sleeps. Without `metrics`, make those of a model
+        without a name."""
+        self.metrics = metrics or Metrics().of_model("")
         self.model_loader = ModelLoader()
         self._recorder = RequestRecorder(self.metrics, tracer)
         self.recent = self._recorder.recent
@@ -100,8 +96,8 @@ class Scheduler:
         self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         observer = observation.RequestSamples(self.metrics)
-        traits = EngineTraits(config, self.metrics, observer, on_loading, share_of)
-        self.pool = Pool(traits, launchers, self._queue, self._admission, self, offload, place)
+        traits = EngineTraits(config, provision, self.metrics, observer)
+        self.pool = Pool(traits, self._queue, self._admission, self, offload, place)
         self.operations = Operations(
             self._queue,
             self._admission,

@@ -27,6 +27,7 @@ from loadtests.pool.local_machine import LOOPBACK, LocalMachine
 from loadtests.pool.simulation import prepared
 from scheduler.cluster.joined import JoinedLauncher
 from scheduler.config import EngineConfig, SchedulerConfig
+from scheduler.engines.boundary import EngineProvision
 from scheduler.events import Failed
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.processes.listener import Dialed, Listener
@@ -98,7 +99,9 @@ async def _measure(plan: LinksPlan, preparation: Preparation, delay_ms: float) -
     async with _launcher(delay_ms) as launcher, trio.open_nursery() as nursery:
         scripted = ScriptedPlan(plan.step_seconds, vocabulary=inspect(EMBEDDED_FOLDER).vocabulary)
         engine = EngineConfig("scripted", str(EMBEDDED_FOLDER), max_slots=plan.slots, scripted=scripted)
-        scheduler = Scheduler(SchedulerConfig(engine), preparation, lambda number: launcher, _in_place)
+        scheduler = Scheduler(
+            SchedulerConfig(engine), preparation, EngineProvision(lambda number: launcher), _in_place
+        )
         nursery.start_soon(scheduler.run)
         await scheduler.wait_ready()
         # Two more than slots: the next step fills a freed one without a round trip.

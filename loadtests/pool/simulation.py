@@ -25,6 +25,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.engines.boundary import EngineProvision
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.processes.channel import Channel
@@ -204,7 +205,9 @@ async def running_server(
         intake=IntakeConfig(),
         engines=engines,
     )
-    scheduler = Scheduler(config, preparation, lambda number: launcher, _in_place, place=place)
+    scheduler = Scheduler(
+        config, preparation, EngineProvision(lambda number: launcher), _in_place, place=place
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scheduler.run)
         # One is ready now. Simulated engines load in no time, so the others are ready within this time.

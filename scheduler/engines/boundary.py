@@ -38,14 +38,22 @@ class MemoryShare:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineProvision:
+    """How a model's engines are started, what memory they get, and who hears of their loading."""
+
+    launcher_of: Launchers
+    share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare()
+    """An engine's part of the memory of all models, by its name."""
+    on_loading: Callable[[str, str], None] = lambda engine, stage: None
+    """Called with an engine's name and the stage that it loads."""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineTraits:
     """What a scheduler gives to all engines of its pool."""
 
     config: SchedulerConfig
+    provision: EngineProvision
     metrics: ModelMetrics
     observer: RequestObserver
-    on_loading: Callable[[str, str], None] = lambda engine, stage: None
-    """Called with an engine's name and the stage that it loads."""
-    share_of: Callable[[str], MemoryShare] = lambda engine: MemoryShare()
-    """An engine's part of the memory of all models, by its name."""
     clock: Callable[[], float] = trio.current_time

@@ -342,7 +342,7 @@ class Engine:
         return identified
 
     def loading(self, stage: str) -> None:
-        self._shared.traits.on_loading(self.name, stage)
+        self._shared.traits.provision.on_loading(self.name, stage)
 
     def begin_life(self, ready: Ready, send: Callable[[ToEngine], None]) -> None:
         now = self._clock()

@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from scheduler.engines.adapters import PoolAdapters
-from scheduler.engines.boundary import MOST_ENGINES, EngineTraits, Launchers
+from scheduler.engines.boundary import MOST_ENGINES, EngineTraits
 from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.dispatcher import Dispatcher
 from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, Shared
@@ -63,7 +63,6 @@ class Pool:
     def __init__(
         self,
         traits: EngineTraits,
-        launchers: Launchers,
         queue: IntakeQueue,
         admission: Admission,
         observer: PoolObserver,
@@ -73,13 +72,12 @@ class Pool:
         self.turns = Turns(offload, self.cancel, self._over)
         self.awaiting = Awaiting(observer.retired)
         config = self._config = traits.config
-        self._launchers = launchers
+        self._provision = traits.provision
         self._queue = queue
         self._admission = admission
         self._observer = observer
         self.metrics = traits.metrics
         self._clock = traits.clock
-        self._share_of = traits.share_of
         self._telemetry = Containment(self.metrics.server)
         self._engines: dict[str, Engine] = {}
         self.adapters = PoolAdapters(config.engine.adapters, self._lives)
@@ -277,7 +275,10 @@ class Pool:
         number = next(self._numbers)
         name = str(number)
         engine = self._engines[name] = Engine(
-            name, launcher or self._launchers(number), self._share_of(name), self._shared
+            name,
+            launcher or self._provision.launcher_of(number),
+            self._provision.share_of(name),
+            self._shared,
         )
         if self.loaded:
             engine.begin()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
 from scheduler.config import EngineConfig, SchedulerConfig
+from scheduler.engines.boundary import EngineProvision
 from scheduler.events import Finished, FinishReason, Prefilling, Queued, TextDelta
 from scheduler.prompt.offload import Lane
 from scheduler.prompt.preparation import Preparation
@@ -50,7 +51,7 @@ async def test_while_it_is_tokenized(autojump_clock: MockClock) -> None:
     bench = Bench()
     config = SchedulerConfig(EngineConfig("scripted", str(FOLDER.path)))
     bench.scheduler = Scheduler(
-        config, Preparation(ByteTokenizer(), FOLDER), lambda number: bench.launcher, stuck
+        config, Preparation(ByteTokenizer(), FOLDER), EngineProvision(lambda number: bench.launcher), stuck
     )
     client = Client(ask())
     async with running(bench.scheduler) as nursery:

@@ -11,7 +11,7 @@ import trio
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SchedulerConfig, SupervisionConfig
-from scheduler.engines.boundary import Launchers, MemoryShare
+from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.model_folder import ModelFolder
@@ -20,7 +20,7 @@ from scheduler.prompt.preparation import Preparation
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
-from scheduler.telemetry.metrics import ModelMetrics
+from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.request_recorder import Tracer
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 
@@ -87,13 +87,11 @@ def make_scheduler(
     return Scheduler(
         config,
         preparation,
-        launchers,
+        EngineProvision(launchers, share_of),
         in_place,
-        metrics=metrics,
-        model_name="tiny",
+        metrics=metrics or Metrics().of_model("tiny"),
         tracer=tracer,
         continuous=continuous,
-        share_of=share_of,
     )
 
 

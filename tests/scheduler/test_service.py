@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
 from scheduler.config import EngineConfig, SchedulerConfig
+from scheduler.engines.boundary import EngineProvision
 from scheduler.errors import (
     Draining,
     EngineLost,
@@ -159,7 +160,7 @@ async def test_the_bound_holds_for_those_who_were_tokenized_together(autojump_cl
     config = SchedulerConfig(EngineConfig("scripted", str(FOLDER.path), max_slots=1))
     config = SchedulerConfig(config.engine, intake=type(config.intake)(max_queue=1, lookahead=0))
     bench.scheduler = Scheduler(
-        config, Preparation(ByteTokenizer(), FOLDER), lambda number: bench.launcher, slow
+        config, Preparation(ByteTokenizer(), FOLDER), EngineProvision(lambda number: bench.launcher), slow
     )
     clients = [Client(ask(f"{number}")) for number in range(5)]
     async with running(bench.scheduler):

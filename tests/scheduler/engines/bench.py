@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from scheduler.config import EngineConfig, IntakeConfig, SchedulerConfig
-from scheduler.engines.boundary import EngineTraits
+from scheduler.engines.boundary import EngineProvision, EngineTraits
 from scheduler.engines.death import Death
 from scheduler.engines.engine import Engine
 from scheduler.engines.pool import Pool
@@ -70,8 +70,14 @@ class PoolBench:
         self.submitted: list[StreamRecord] = []
         self.sent: dict[str, list[ToEngine]] = {}
         self._ids = count(1)
-        traits = EngineTraits(config, self.metrics, RequestSamples(self.metrics), clock=lambda: self.now)
-        self.pool = Pool(traits, lambda number: NoLauncher(), self.queue, self.admission, self, in_place)
+        traits = EngineTraits(
+            config,
+            EngineProvision(lambda number: NoLauncher()),
+            self.metrics,
+            RequestSamples(self.metrics),
+            clock=lambda: self.now,
+        )
+        self.pool = Pool(traits, self.queue, self.admission, self, in_place)
 
     # --- what clients do
 
