@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from api.cli.command_line import CONTEXT, Entry, LazyGroup
+from api.cli.command_line import CONTEXT, CommandEntry, LazyGroup
 
 
 class _Bench(LazyGroup):
@@ -33,82 +33,82 @@ class _Bench(LazyGroup):
 
 
 _COMMANDS = {
-    "affinity": Entry(
+    "affinity": CommandEntry(
         "loadtests.pool.commands:affinity_command",
         "Compare placements by the share of agents' prompts that engines find cached (simulated engines).",
     ),
-    "beside-embeddings": Entry(
+    "beside-embeddings": CommandEntry(
         "loadtests.beside:beside_embeddings",
         "Measure chats' ITL alone and beside an embedder: exit 1 if it grows too much.",
     ),
-    "cache-soak": Entry(
+    "cache-soak": CommandEntry(
         "loadtests.cache_soak.run:cache_soak",
         "Let sessions come and go: exit 1 if a cache or a process grows once all caches are full.",
     ),
-    "ceiling": Entry(
+    "ceiling": CommandEntry(
         "loadtests.command_line:ceiling",
         "Compare Penstock with a bare BatchGenerator loop on the same prompts: the cost of serving.",
     ),
-    "chaos": Entry(
+    "chaos": CommandEntry(
         "loadtests.chaos.commands:chaos",
         "Kill engines at random moments; compare every answer with an undisturbed run's.",
     ),
-    "compare": Entry(
+    "compare": CommandEntry(
         "loadtests.command_line:compare", "Run scenarios against one or several targets, in turn: A B A B."
     ),
-    "device": Entry(
+    "device": CommandEntry(
         "loadtests.device.commands:device",
         "Check every branch of the engine on this device; measure steps and memory.",
     ),
-    "fuzz": Entry(
+    "fuzz": CommandEntry(
         "loadtests.fuzz.commands:fuzz",
         "Send bodies with boundary values in every number: no engine may die, no answer may fail.",
     ),
-    "links": Entry(
+    "links": CommandEntry(
         "loadtests.pool.commands:links_command",
         "Measure what an engine's link costs the server, and what its delay costs the clients.",
     ),
-    "long-sessions": Entry(
+    "long-sessions": CommandEntry(
         "loadtests.long_sessions:long_sessions",
         "Measure what long prompts cost: exit 1 if the server's event loop is held up, or an answer differs.",
     ),
-    "long-soak": Entry(
+    "long-soak": CommandEntry(
         "loadtests.chaos.commands:long_soak",
         "Run load for hours and kill an engine every minute: nothing may grow (Linux only).",
     ),
-    "report": Entry("loadtests.command_line:draw_report", "Draw the runs of several files together."),
-    "retention": Entry(
+    "report": CommandEntry("loadtests.command_line:draw_report", "Draw the runs of several files together."),
+    "retention": CommandEntry(
         "loadtests.retention.commands:retention_command",
         "Compare rules of eviction by the tokens that agents' traces prefill again (no model).",
     ),
-    "row-costs": Entry(
+    "row-costs": CommandEntry(
         "loadtests.command_line:row_costs",
         "Measure what rows with log-probabilities, a grammar or a held call cost a batch of 32.",
     ),
-    "scale": Entry(
+    "scale": CommandEntry(
         "loadtests.pool.commands:scale_command",
         "Measure tokens/s by the number of engines, and what a streamed token costs the server.",
     ),
-    "scenarios": Entry(
+    "scenarios": CommandEntry(
         "loadtests.command_line:list_scenarios", "List the scenarios and the servers that can be started."
     ),
-    "speculation": Entry(
+    "speculation": CommandEntry(
         "loadtests.speculation.commands:speculation",
         "Compare tokens/s with and without speculation, by rows and by what they write.",
     ),
-    "steps": Entry(
+    "steps": CommandEntry(
         "loadtests.command_line:steps",
         "Measure a decode step by rows and shared prefix: the engine against a bare BatchGenerator.",
     ),
-    "sustain": Entry(
+    "sustain": CommandEntry(
         "loadtests.command_line:sustain",
         "Search for the number of agents that each target sustains within the scenario's SLO.",
     ),
-    "sweep": Entry(
+    "sweep": CommandEntry(
         "loadtests.command_line:sweep_option",
         "Sweep one option of Penstock over several values: the trade-off between two figures as a curve.",
     ),
-    "verdict": Entry(
+    "verdict": CommandEntry(
         "loadtests.command_line:judge", "Compare with a stored baseline; exit 1 on a regression."
     ),
 }

@@ -22,7 +22,7 @@ from scheduler.events import (
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class BlockOpened:
     index: int
     block: Block
     """Still empty."""
@@ -38,12 +38,12 @@ class Grown:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class BlockClosed:
     index: int
     block: Block
 
 
-Step: TypeAlias = Opened | Grown | Closed
+Step: TypeAlias = BlockOpened | Grown | BlockClosed
 
 
 class BlockSequence:
@@ -100,7 +100,7 @@ class BlockSequence:
         self._block, self._logprobs = None, []
         self._parts.clear()
         self._space, self._space_logprobs = "", ()
-        yield Closed(self._count - 1, block)
+        yield BlockClosed(self._count - 1, block)
 
     def _add_text(self, text: str, logprobs: tuple[TokenLogprobs, ...]) -> Iterator[Step]:
         if not isinstance(self._block, TextBlock):
@@ -116,7 +116,7 @@ class BlockSequence:
         yield from self.end()
         self._block, self._space, self._space_logprobs = block, "", ()
         self._count += 1
-        yield Opened(self._count - 1, block)
+        yield BlockOpened(self._count - 1, block)
 
     def _grow(self, text: str, logprobs: tuple[TokenLogprobs, ...] = ()) -> Grown:
         assert self._block is not None, "it was opened above"
@@ -128,7 +128,7 @@ def whole_blocks(choice: WholeChoice) -> list[Block]:
     """Return the same blocks for a client that does not stream."""
     sequence = BlockSequence()
     steps = [step for piece in _pieces(choice.blocks) for step in sequence.add(piece)]
-    return [step.block for step in (*steps, *sequence.end()) if isinstance(step, Closed)]
+    return [step.block for step in (*steps, *sequence.end()) if isinstance(step, BlockClosed)]
 
 
 def _pieces(blocks: Iterable[Block]) -> Iterator[AnswerPiece]:

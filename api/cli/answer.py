@@ -13,7 +13,7 @@ _SHORTEST_SECONDS = 0.05
 
 
 @dataclass(slots=True)
-class Call:
+class ReceivedCall:
     """A tool call. `arguments` is JSON if the model wrote valid JSON."""
 
     call_id: str = ""
@@ -22,7 +22,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ReceivedUsage:
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int | None
@@ -39,10 +39,10 @@ class Answer:
     text: list[str] = field(default_factory=list)
     """Pieces, as they came."""
     thinking: list[str] = field(default_factory=list)
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, ReceivedCall] = field(default_factory=dict)
     stamps: list[float] = field(default_factory=list)
     """Times at which pieces of text, thinking or calls came."""
-    usage: Usage | None = None
+    usage: ReceivedUsage | None = None
     ended: str | None = None
     """The finish reason: `stop`, `length`, `tool_calls`; None until it came."""
     failure: str | None = None
@@ -94,7 +94,7 @@ class Answer:
         if isinstance(usage := chunk.get("usage"), dict):
             cached = _count(usage.get("prompt_tokens_details"), "cached_tokens")
             counts = _count(usage, "prompt_tokens") or 0, _count(usage, "completion_tokens") or 0
-            self.usage = Usage(*counts, cached)
+            self.usage = ReceivedUsage(*counts, cached)
 
     def _take_delta(self, delta: Mapping[str, Any], now: float) -> None:
         # vLLM's newer versions and OpenRouter leave out `_content`.
@@ -105,7 +105,7 @@ class Answer:
         for number, piece in enumerate(_objects(delta.get("tool_calls"))):
             index, function = piece.get("index"), piece.get("function")
             function = function if isinstance(function, dict) else {}
-            call = self.calls.setdefault(index if isinstance(index, int) else number, Call())
+            call = self.calls.setdefault(index if isinstance(index, int) else number, ReceivedCall())
             call.call_id = call.call_id or str(piece.get("id") or "")
             call.name = call.name or str(function.get("name") or "")
             call.arguments += str(function.get("arguments") or "")

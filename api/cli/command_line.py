@@ -22,7 +22,7 @@ COMMANDS = "penstock.commands"
 first line, so each must be a LazyGroup or quick to import."""
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """One command of a LazyGroup."""
 
     place: str
@@ -35,7 +35,7 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are called: together they take seconds, which neither
     `--help` nor a key press that completes needs."""
 
-    def __init__(self, *arguments: Any, entries: Mapping[str, Entry], **options: Any) -> None:
+    def __init__(self, *arguments: Any, entries: Mapping[str, CommandEntry], **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.entries = entries
 
@@ -101,24 +101,28 @@ class _Penstock(LazyGroup):
 
 
 _COMMANDS = {
-    "chat": Entry("api.cli.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
-    "convert": Entry("api.cli.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
-    "doctor": Entry(
+    "chat": CommandEntry("api.cli.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
+    "convert": CommandEntry("api.cli.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
+    "doctor": CommandEntry(
         "api.cli.doctor.command:doctor",
         "Say what this machine can serve, and what stands in the way.",
     ),
-    "engine": Entry("api.cli.join:engine", "Compute for a server on another machine."),
-    "launch": Entry("api.cli.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
-    "models": Entry("api.cli.models.listing:models", "List the models on this machine."),
-    "pull": Entry("api.cli.models.pull:pull", "Download a model from the Hugging Face hub."),
-    "rm": Entry("api.cli.models.remove:rm", "Delete a model from this machine."),
-    "serve": Entry("api.cli.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."),
-    "service": Entry(
+    "engine": CommandEntry("api.cli.join:engine", "Compute for a server on another machine."),
+    "launch": CommandEntry("api.cli.launch.command:launch", "Start Claude Code, Codex, ... at this server."),
+    "models": CommandEntry("api.cli.models.listing:models", "List the models on this machine."),
+    "pull": CommandEntry("api.cli.models.pull:pull", "Download a model from the Hugging Face hub."),
+    "rm": CommandEntry("api.cli.models.remove:rm", "Delete a model from this machine."),
+    "serve": CommandEntry(
+        "api.cli.serve_command:serve", "Serve a model to OpenAI's and Anthropic's clients."
+    ),
+    "service": CommandEntry(
         "api.cli.service.commands:service",
         "Run the server under launchd or systemd.",
     ),
-    "show": Entry("api.cli.models.show:show", "Show a model: files, dialects, and the memory it takes."),
-    "top": Entry("api.cli.top.command:top", "Show what a server does now."),
+    "show": CommandEntry(
+        "api.cli.models.show:show", "Show a model: files, dialects, and the memory it takes."
+    ),
+    "top": CommandEntry("api.cli.top.command:top", "Show what a server does now."),
 }
 
 

@@ -37,7 +37,7 @@ _LINE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ServerStart:
     """How the child is started."""
 
     arguments: tuple[str, ...]
@@ -78,12 +78,12 @@ def found_or_started(
     else:
         yield server
         return
-    with started(Start(tuple(arguments), where.key, environment), console) as server:
+    with started(ServerStart(tuple(arguments), where.key, environment), console) as server:
         yield server
 
 
 @contextmanager
-def started(start: Start, console: Console) -> Iterator[RunningServer]:
+def started(start: ServerStart, console: Console) -> Iterator[RunningServer]:
     """Start a server and wait until it is ready; end it when the block is left, however that happens.
 
     The server also ends if this process is killed: it reads a pipe that closes then (`child_server.py`).

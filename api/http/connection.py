@@ -13,7 +13,7 @@ import h11
 import trio
 
 from api.http.body_budget import BodyBudget, BodyCharge
-from api.http.exchange import End, Exchange, Service
+from api.http.exchange import EarlyEnd, Exchange, Service
 from api.http.http_scope import addresses, scope_of
 from api.http.inbound import Inbound
 from api.http.limits import Limits
@@ -180,14 +180,14 @@ class Connection:
 
     def _count(self, exchange: Exchange) -> None:
         match exchange.end:
-            case End.REFUSED:
+            case EarlyEnd.REFUSED:
                 assert exchange.refused is not None
                 self._tally.refusals[exchange.refused.refusal] += 1
-            case End.FAILED:
+            case EarlyEnd.FAILED:
                 self._tally.refusals[Refusal.INTERNAL_ERROR] += 1
-            case End.CLIENT_GONE:
+            case EarlyEnd.CLIENT_GONE:
                 self._tally.disconnects += 1
-            case End.NONE:
+            case EarlyEnd.NONE:
                 pass
 
     async def _may_go_on(self) -> bool:

@@ -40,7 +40,7 @@ class Phase(Enum):
     """The whole response was sent."""
 
 
-class Event(Enum):
+class ExchangeEvent(Enum):
     """An event that moves a response from one phase to the next."""
 
     START = auto()
@@ -53,17 +53,17 @@ class Event(Enum):
     """The write of the last part has returned."""
 
 
-TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
-    (Phase.WAITING, Event.START): Phase.STARTED,
-    (Phase.STARTED, Event.PART): Phase.STREAMING,
-    (Phase.STARTED, Event.LAST_PART): Phase.FINISHING,
-    (Phase.STREAMING, Event.PART): Phase.STREAMING,
-    (Phase.STREAMING, Event.LAST_PART): Phase.FINISHING,
-    (Phase.FINISHING, Event.WRITTEN): Phase.COMPLETE,
+TRANSITIONS: dict[tuple[Phase, ExchangeEvent], Phase] = {
+    (Phase.WAITING, ExchangeEvent.START): Phase.STARTED,
+    (Phase.STARTED, ExchangeEvent.PART): Phase.STREAMING,
+    (Phase.STARTED, ExchangeEvent.LAST_PART): Phase.FINISHING,
+    (Phase.STREAMING, ExchangeEvent.PART): Phase.STREAMING,
+    (Phase.STREAMING, ExchangeEvent.LAST_PART): Phase.FINISHING,
+    (Phase.FINISHING, ExchangeEvent.WRITTEN): Phase.COMPLETE,
 }
 
 
-def after(phase: Phase, event: Event) -> Phase:
+def after(phase: Phase, event: ExchangeEvent) -> Phase:
     """Return the phase after `event`. Raise RuntimeError, to the application, for a message out of order."""
     try:
         return TRANSITIONS[phase, event]
@@ -71,7 +71,7 @@ def after(phase: Phase, event: Event) -> Phase:
         raise RuntimeError(f"{event.name} is not allowed while the response is {phase.name}") from None
 
 
-class End(IntEnum):
+class EarlyEnd(IntEnum):
     """Why an exchange ended early. If several reasons apply, the greatest counts."""
 
     NONE = 0
@@ -134,7 +134,7 @@ class Exchange:
         self._scope: Scope = {}
         self._head: ResponseHead | None = None
         self._phase = Phase.WAITING
-        self.end = End.NONE
+        self.end = EarlyEnd.NONE
         self.refused: RefusedByServer | None = None
         """The first refusal of the request or its client."""
 
@@ -165,7 +165,7 @@ class Exchange:
     def _cancelled(self) -> bool:
         """Return whether the application's scope is cancelled. (Reading the scope's own property reads the
         clock each time.)"""
-        return self.end is not End.NONE
+        return self.end is not EarlyEnd.NONE
 
     async def run(self, scope: Scope) -> None:
         """Run the application to its end. Then the properties and `end` describe the outcome."""
@@ -177,7 +177,7 @@ class Exchange:
             with self._app_scope:
                 await self._call_app(scope)
             nursery.cancel_scope.cancel()
-        if not self.complete and self.end is End.NONE:
+        if not self.complete and self.end is EarlyEnd.NONE:
             self._report(IncompleteResponse("the application returned before its response was complete"))
 
     async def _call_app(self, scope: Scope) -> None:
@@ -197,7 +197,7 @@ class Exchange:
 
     def _report(self, error: Exception) -> None:
         if not _is_client_gone(error):
-            self._note_end(End.FAILED)
+            self._note_end(EarlyEnd.FAILED)
             request = f"{self._request.method.decode('ascii')} {self._request.target.decode('ascii')}"
             self._service.on_error(error, f"{request} ({self._request_id})")
 
@@ -205,18 +205,18 @@ class Exchange:
 
     def _on_client_end(self) -> None:
         if self._phase not in (Phase.FINISHING, Phase.COMPLETE):
-            self._cancel_app(End.CLIENT_GONE)
+            self._cancel_app(EarlyEnd.CLIENT_GONE)
 
     def _refuse(self, refused: RefusedByServer) -> None:
         if self.refused is None:
             self.refused = refused
-        self._cancel_app(End.REFUSED)
+        self._cancel_app(EarlyEnd.REFUSED)
 
-    def _cancel_app(self, end: End) -> None:
+    def _cancel_app(self, end: EarlyEnd) -> None:
         self._note_end(end)
         self._app_scope.cancel()
 
-    def _note_end(self, end: End) -> None:
+    def _note_end(self, end: EarlyEnd) -> None:
         self.end = max(self.end, end)
 
     async def _raise_cancelled(self) -> None:
@@ -278,7 +278,7 @@ class Exchange:
     def _start_response(self, message: Message) -> None:
         """Write nothing yet: the head is sent with the first part of the body, in one packet, as ASGI
         requires."""
-        phase = after(self._phase, Event.START)
+        phase = after(self._phase, ExchangeEvent.START)
         # The server does not wait for the rest of a body once its answer starts, so the connection must
         # close.
         self._parse_body()
@@ -295,7 +295,7 @@ class Exchange:
         self._phase = phase
 
     async def _send_body(self, body: bytes, more: bool) -> None:
-        phase = after(self._phase, Event.PART if more else Event.LAST_PART)
+        phase = after(self._phase, ExchangeEvent.PART if more else ExchangeEvent.LAST_PART)
         assert self._head is not None, "a response that was started has a head"
         if self._cancelled:
             await self._raise_cancelled()
@@ -313,7 +313,7 @@ class Exchange:
         self._phase = phase
         await self._write(data)
         if not more:
-            self._phase = after(self._phase, Event.WRITTEN)
+            self._phase = after(self._phase, ExchangeEvent.WRITTEN)
             self._inbound.wake()
 
     async def _write(self, data: bytes) -> None:
@@ -322,7 +322,7 @@ class Exchange:
         except ClientGone as error:
             if isinstance(error, WriteStalled):
                 self._refuse(RefusedByServer(Refusal.WRITE_TIMEOUT))
-            self._cancel_app(End.CLIENT_GONE)
+            self._cancel_app(EarlyEnd.CLIENT_GONE)
             await self._raise_cancelled()
             raise
 

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from api.cli.process_table import Process, processes
 from api.cli.running_server import RunningServer
-from api.cli.started_server import Start, started
+from api.cli.started_server import ServerStart, started
 from loadtests.device.finding import Figure, Finding, attempt
 from scheduler.shared.link_pair import link_pair
 
@@ -45,7 +45,9 @@ def findings() -> Iterator[Finding]:
     before = time.perf_counter()
     # Without the options of the machine's owner, which may name a model.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    with started(Start(("--log-level", "warning"), None, environment), Console(file=sys.stderr)) as server:
+    with started(
+        ServerStart(("--log-level", "warning"), None, environment), Console(file=sys.stderr)
+    ) as server:
         yield Finding("start", "measured", {"seconds": round(time.perf_counter() - before, 2)})
         yield attempt("what it says of itself", lambda: _described(server))
         yield attempt(f"a death under {STREAMS} streams", lambda: _death(server))

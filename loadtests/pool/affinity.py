@@ -14,7 +14,7 @@ from statistics import median
 
 import trio
 
-from loadtests.pool.simulation import RunningServer, Timing, prepared, running_server, simulated
+from loadtests.pool.simulation import SimulatedServer, Timing, prepared, running_server, simulated
 from scheduler.engine.scripted_answers import digest, scripted_token
 from scheduler.engines.placement import Candidate, Place, least_seconds
 from scheduler.events import Finished, Usage
@@ -150,7 +150,7 @@ async def _shares(
 
 
 async def _session(
-    plan: AffinityPlan, running: RunningServer, number: int, usages: list[Usage], seconds: list[float]
+    plan: AffinityPlan, running: SimulatedServer, number: int, usages: list[Usage], seconds: list[float]
 ) -> None:
     chance = random.Random(f"{plan.seed} {number}")
     words = partial(_tokens, vocabulary=running.vocabulary)

@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from loadtests.pool.simulation import RunningServer, Timing, prepared, running_server, simulated
+from loadtests.pool.simulation import SimulatedServer, Timing, prepared, running_server, simulated
 from scheduler.events import Finished
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import GenerationRequest, TokenPrompt
@@ -105,7 +105,7 @@ async def _cost(plan: ServerPlan, preparation: Preparation, engines: int) -> Ser
     return ServerCost(engines, tokens, plan.seconds, spent)
 
 
-async def _client(running: RunningServer, number: int) -> None:
+async def _client(running: SimulatedServer, number: int) -> None:
     """Send one prompt after another. Answers differ in length, so that rows end at different steps."""
     turn = 0
     while True:

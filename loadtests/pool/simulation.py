@@ -178,7 +178,7 @@ def simulated(main: Callable[[], Awaitable[_T]]) -> _T:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningServer:
+class SimulatedServer:
     """A running server with its engines."""
 
     scheduler: Scheduler
@@ -194,7 +194,7 @@ def prepared() -> Preparation:
 @asynccontextmanager
 async def running_server(
     preparation: Preparation, timing: Timing, slots: int, engines: int, place: Place = least_seconds
-) -> AsyncIterator[RunningServer]:
+) -> AsyncIterator[SimulatedServer]:
     """Yield when the engines are ready."""
     vocabulary = inspect(EMBEDDED_FOLDER).vocabulary
     launcher = SimulatedEngines(timing)
@@ -213,7 +213,7 @@ async def running_server(
         # One is ready now. Simulated engines load in no time, so the others are ready within this time.
         await scheduler.wait_ready()
         await trio.sleep(_START_SECONDS)
-        yield RunningServer(scheduler, launcher, vocabulary)
+        yield SimulatedServer(scheduler, launcher, vocabulary)
         nursery.cancel_scope.cancel()
 
 

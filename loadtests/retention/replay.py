@@ -63,7 +63,7 @@ RULES: Mapping[str, Callable[[], EvictionRule]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SegmentOfTokens:
     """A segment without content; a token has a byte."""
 
     tokens: int
@@ -124,10 +124,10 @@ def working_tokens(turns: Trace) -> int:
 
 def _prefilled(turns: Trace, rule: EvictionRule, tokens: int) -> int:
     now = 0.0
-    cache: PrefixCache[Run, NoState] = PrefixCache(
+    cache: PrefixCache[SegmentOfTokens, NoState] = PrefixCache(
         tokens * (1 + KEY_BYTES), 1, False, lambda: now, None, None, rule
     )
-    running: list[tuple[float, int, Turn, Lease[Run, NoState]]] = []
+    running: list[tuple[float, int, Turn, Lease[SegmentOfTokens, NoState]]] = []
     computed = 0
 
     def end_until(time: float) -> None:
@@ -137,7 +137,7 @@ def _prefilled(turns: Trace, rule: EvictionRule, tokens: int) -> int:
             cache.insert(
                 _tokens(turn, turn.answer_tokens),
                 "",
-                lambda start, end: Run(end - start),
+                lambda start, end: SegmentOfTokens(end - start),
                 turn.session,
                 turn.system_tokens,
             )

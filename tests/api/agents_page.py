@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from api.cli.launch import shell
-from api.cli.launch.agent import NO_KEY, Agent, Target
+from api.cli.launch.agent import NO_KEY, Agent, LaunchTarget
 from api.cli.launch.command import AGENTS
 from api.cli.running_server import DEFAULT_URL, ListedModel
 
 PAGE = Path(__file__).parents[2] / "api" / "AGENTS.md"
 _MODEL = ListedModel("tiny", 131_072)
-_TARGET = Target(DEFAULT_URL, NO_KEY, _MODEL, _MODEL, (_MODEL,))
+_TARGET = LaunchTarget(DEFAULT_URL, NO_KEY, _MODEL, _MODEL, (_MODEL,))
 
 _START = """\
 # Agents and frameworks, pointed at Penstock

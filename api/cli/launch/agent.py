@@ -25,7 +25,7 @@ _MOST_OUTPUT_TOKENS = 32_000
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LaunchTarget:
     """A server, and what an agent uses of it."""
 
     url: str
@@ -71,12 +71,12 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptSettings:
     """The same settings in the user's own configuration, for those who want them there."""
 
     path: str
     language: str
-    text: Callable[[Target], str]
+    text: Callable[[LaunchTarget], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +91,15 @@ class Agent:
     """The command that installs it."""
     speaks: str
     tried: Tried
-    setup: Callable[[Target], Setup]
+    setup: Callable[[LaunchTarget], Setup]
     example: tuple[str, ...]
     """Its own arguments for one question without asking back."""
     notes: str
     """Markdown."""
-    kept: Kept | None = None
+    kept: KeptSettings | None = None
 
 
-def target_of(server: RunningServer, model: str | None, small_model: str | None) -> Target:
+def target_of(server: RunningServer, model: str | None, small_model: str | None) -> LaunchTarget:
     """Return what an agent uses: the models of these names, else the first one and the second. Raise
     OperatorError."""
     main = _chats(server, server.model(model))
@@ -110,7 +110,7 @@ def target_of(server: RunningServer, model: str | None, small_model: str | None)
     else:
         # A user who names one model means it for everything.
         small = main
-    return Target(server.url, server.key or NO_KEY, main, small, server.chat_models)
+    return LaunchTarget(server.url, server.key or NO_KEY, main, small, server.chat_models)
 
 
 def _chats(server: RunningServer, model: ListedModel) -> ListedModel:

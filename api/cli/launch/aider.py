@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from api.cli.launch.agent import FOLDER, Agent, Setup, Target, Tried, output_tokens
+from api.cli.launch.agent import FOLDER, Agent, LaunchTarget, Setup, Tried, output_tokens
 from api.cli.running_server import ListedModel
 
 _METADATA = "aider-models.json"
 
 
-def setup(target: Target) -> Setup:
+def setup(target: LaunchTarget) -> Setup:
     # aider's own variables: a project's `.env` overrides OPENAI_API_BASE and OPENAI_API_KEY.
     environment = {"AIDER_OPENAI_API_BASE": target.openai_url, "AIDER_OPENAI_API_KEY": target.key}
     arguments = ("--model", _named(target.model), "--weak-model", _named(target.small))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from api.cli.launch.agent import IDLE_MS, Agent, Setup, Target, Tried, output_tokens
+from api.cli.launch.agent import IDLE_MS, Agent, LaunchTarget, Setup, Tried, output_tokens
 
 
-def setup(target: Target) -> Setup:
+def setup(target: LaunchTarget) -> Setup:
     environment = {
         "ANTHROPIC_BASE_URL": target.url,
         "ANTHROPIC_AUTH_TOKEN": target.key,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from api.cli.launch.agent import IDLE_MS, Agent, Kept, Setup, Target, Tried
+from api.cli.launch.agent import IDLE_MS, Agent, KeptSettings, LaunchTarget, Setup, Tried
 
 _KEY = "PENSTOCK_API_KEY"
 _PROVIDER = "model_providers.penstock"
 
 
-def _settings(target: Target) -> dict[str, str | int]:
+def _settings(target: LaunchTarget) -> dict[str, str | int]:
     context = target.model.context_tokens
     return {
         "model": target.model.name,
@@ -25,7 +25,7 @@ def _settings(target: Target) -> dict[str, str | int]:
     }
 
 
-def setup(target: Target) -> Setup:
+def setup(target: LaunchTarget) -> Setup:
     # Not CODEX_HOME: in another folder Codex would find neither the user's settings nor the sessions.
     pairs = [f"{key}={_toml(value)}" for key, value in _settings(target).items()]
     return Setup({_KEY: target.key}, tuple(part for pair in pairs for part in ("-c", pair)))
@@ -36,7 +36,7 @@ def _toml(value: str | int) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _file(target: Target) -> str:
+def _file(target: LaunchTarget) -> str:
     settings = _settings(target)
     return "\n".join(
         [
@@ -65,7 +65,7 @@ AGENT = Agent(
         "--dangerously-bypass-approvals-and-sandbox",
         "What does note.txt say?",
     ),
-    kept=Kept("~/.codex/config.toml", "toml", _file),
+    kept=KeptSettings("~/.codex/config.toml", "toml", _file),
     notes="""\
 It warns that it has no metadata for the model; `model_context_window` says what it needs of them. Another
 `CODEX_HOME` would hide your own settings and sessions, so that `launch` gives arguments.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from api.cli.launch.agent import Agent, Kept, Setup, Target, Tried, output_tokens
+from api.cli.launch.agent import Agent, KeptSettings, LaunchTarget, Setup, Tried, output_tokens
 from api.cli.running_server import ListedModel
 
 
-def _settings(target: Target) -> dict[str, Any]:
+def _settings(target: LaunchTarget) -> dict[str, Any]:
     return {
         "provider": {
             "penstock": {
@@ -30,7 +30,7 @@ def _model(model: ListedModel) -> dict[str, Any]:
     return {"name": model.name, **limit}
 
 
-def setup(target: Target) -> Setup:
+def setup(target: LaunchTarget) -> Setup:
     # OpenCode merges it with the user's own files, and reads it after them.
     return Setup({"OPENCODE_CONFIG_CONTENT": json.dumps(_settings(target))})
 
@@ -44,7 +44,7 @@ AGENT = Agent(
     tried=Tried("1.18.33", "2026-11-23", 30),
     setup=setup,
     example=("run", "What does note.txt say?"),
-    kept=Kept("opencode.json", "json", lambda target: json.dumps(_settings(target), indent=1)),
+    kept=KeptSettings("opencode.json", "json", lambda target: json.dumps(_settings(target), indent=1)),
     notes="""\
 `limit` is what the model has: without it, it asks for 32,000 tokens of answer. Your own `opencode.json` is
 read before what `launch` gives it in `OPENCODE_CONFIG_CONTENT`. It takes the folder from `PWD`, as a shell

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from api.cli.launch.agent import FOLDER, Agent, Setup, Target, Tried, output_tokens
+from api.cli.launch.agent import FOLDER, Agent, LaunchTarget, Setup, Tried, output_tokens
 
 _DEFAULTS = "qwen-defaults.json"
 
 
-def setup(target: Target) -> Setup:
+def setup(target: LaunchTarget) -> Setup:
     environment = {"OPENAI_BASE_URL": target.openai_url, "OPENAI_API_KEY": target.key}
     arguments = ("--auth-type", "openai", "--model", target.model.name)
     if (context := target.model.context_tokens) is None:

@@ -29,7 +29,7 @@ from api.cli.models.disk_models import DiskModel
 from api.cli.models.listing import weights_text
 from api.cli.models.reading import find_one, folders_option
 from api.cli.running_server import RunningServer
-from api.cli.started_server import Start, started
+from api.cli.started_server import ServerStart, started
 
 STREAMS = 8
 _WARM_TOKENS = 8
@@ -134,7 +134,7 @@ def self_test(model: str, serve_options: tuple[str, ...], folders: tuple[Path, .
     arguments = () if found.source == "embedded" else ("--model", str(found.folder))
     # Self-tests of different days must be comparable: only options given here count, not the environment's.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    start = Start((*arguments, *serve_options), None, plain)
+    start = ServerStart((*arguments, *serve_options), None, plain)
     console = Console(stderr=True)
     with started(start, console) as server, console.status("measuring"):
         result = trio.run(partial(measure, server, found))

@@ -42,7 +42,7 @@ _STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Conversion:
     """What the weights become. Without `bits` and `recipe` they are not packed."""
 
     bits: int | None = None
@@ -83,7 +83,7 @@ def target_of(
     recipe: str | None,
     dtype: str | None,
     unpack: bool,
-) -> Target:
+) -> Conversion:
     """Return the target of these options. Raise click's UsageError if they say nothing or contradict each
     other."""
     bits = None if q_bits is None else int(q_bits)
@@ -103,7 +103,7 @@ def target_of(
         raise click.UsageError("--q-group-size needs --q-bits")
     if not unpack and bits is None and recipe is None and dtype is None:
         raise click.UsageError("say what to convert to: --q-bits 4, --recipe, --dtype or --dequantize")
-    return Target(bits, group, q_mode, recipe, dtype, unpack)
+    return Conversion(bits, group, q_mode, recipe, dtype, unpack)
 
 
 @click.command()
@@ -160,7 +160,7 @@ def convert(
     click.echo(f"serve it with: penstock serve --model {folder}")
 
 
-def refuse_source(model: DiskModel, target: Target) -> None:
+def refuse_source(model: DiskModel, target: Conversion) -> None:
     """Raise OperatorError if mlx-lm cannot convert this source to the target."""
     if not model.is_model:
         raise OperatorError(f"{model.name} cannot be converted: {model.reason}")
@@ -174,7 +174,7 @@ def refuse_source(model: DiskModel, target: Target) -> None:
         raise OperatorError(f"{model.name} is not quantised: there is nothing to unpack")
 
 
-def converted_bytes(model: DiskModel, target: Target) -> int:
+def converted_bytes(model: DiskModel, target: Conversion) -> int:
     """Return about how much disk the result takes."""
     if target.dequantize:
         return weights_bytes(model.folder, target.dtype or "bfloat16", None)
@@ -182,7 +182,7 @@ def converted_bytes(model: DiskModel, target: Target) -> int:
     return sum(_converted(tensor, target) for tensor in stored)
 
 
-def _converted(tensor: StoredTensor, target: Target) -> int:
+def _converted(tensor: StoredTensor, target: Conversion) -> int:
     bits = target.bits if target.recipe is None else 6
     if bits is not None and tensor.nbytes >= _DEFAULT_GROUP * _DEFAULT_GROUP:  # Norms are not packed.
         return int(tensor.elements * (bits + _SCALE_BITS / (target.group_size or _DEFAULT_GROUP)) / 8)
@@ -201,7 +201,7 @@ def check_disk(needed_bytes: int, folder: Path, free_bytes: int) -> None:
         )
 
 
-def run(source: Path, folder: Path, target: Target, environment: Mapping[str, str] | None = None) -> None:
+def run(source: Path, folder: Path, target: Conversion, environment: Mapping[str, str] | None = None) -> None:
     """Convert `source` into `folder`, which appears whole or not at all. Raise OperatorError with the
     converter's last words."""
     try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from api.cli.top.snapshots import Buckets, Snapshot
+from api.cli.top.snapshots import Buckets, ServerSnapshot
 
 WINDOW_SECONDS = 10.0
 _POINTS = 60
@@ -33,14 +33,14 @@ class Figures:
     """Tokens that a row got in a step on average, and the accepted share of the drafted ones."""
 
 
-class Window:
+class SnapshotWindow:
     """The last snapshots of one model on one run of the server."""
 
     def __init__(self) -> None:
-        self._snapshots: deque[Snapshot] = deque()
+        self._snapshots: deque[ServerSnapshot] = deque()
         self._rates: deque[float] = deque(maxlen=_POINTS)
 
-    def add(self, now: Snapshot) -> None:
+    def add(self, now: ServerSnapshot) -> None:
         """Add a snapshot. Forget the earlier ones if it is of another model or another run of the server."""
         if self._snapshots:
             last = self._snapshots[-1]
@@ -80,7 +80,7 @@ class Window:
         )
 
 
-def _drafts(then: Snapshot, now: Snapshot) -> tuple[float, float] | None:
+def _drafts(then: ServerSnapshot, now: ServerSnapshot) -> tuple[float, float] | None:
     drafted = now.draft_tokens - then.draft_tokens
     accepted = now.accepted_draft_tokens - then.accepted_draft_tokens
     written = now.generated_tokens - then.generated_tokens

@@ -11,9 +11,9 @@ import trio
 
 from api.cli.errors import OperatorError
 from api.cli.running_server import Address, reason, refusal
-from api.cli.top.figures import Window
+from api.cli.top.figures import SnapshotWindow
 from api.cli.top.screen import View
-from api.cli.top.snapshots import Cache, LiveEvents, NotALiveStream, Snapshot
+from api.cli.top.snapshots import CacheSnapshot, LiveEvents, NotALiveStream, ServerSnapshot
 
 _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """A snapshot comes twice a second."""
@@ -35,7 +35,7 @@ class Following:
         self._where = where
         self._transport = transport
         self._model = model
-        self._window = Window()
+        self._window = SnapshotWindow()
         self._scope = trio.CancelScope()
         self.view = View(where.url)
         self.changed = trio.Event()
@@ -83,13 +83,13 @@ class Following:
         async with aclosing(self._events()) as events:
             async for event in events:
                 self._take(event)
-                if isinstance(event, Snapshot):
+                if isinstance(event, ServerSnapshot):
                     begun = event.time if begun is None else begun
                     if event.time - begun >= _ONCE_SECONDS:
                         enough.cancel()
 
-    def _take(self, event: Snapshot | Cache) -> None:
-        if isinstance(event, Snapshot):
+    def _take(self, event: ServerSnapshot | CacheSnapshot) -> None:
+        if isinstance(event, ServerSnapshot):
             self._window.add(event)
             # The cache that was shown may be of another model, or of the server's previous run.
             before, cache = self.view.snapshot, self.view.cache
@@ -103,7 +103,7 @@ class Following:
         self.view = view
         self.changed.set()
 
-    async def _events(self) -> AsyncGenerator[Snapshot | Cache, None]:
+    async def _events(self) -> AsyncGenerator[ServerSnapshot | CacheSnapshot, None]:
         reader = LiveEvents()
         try:
             async with live(self._where, self._model, self._transport) as pieces:

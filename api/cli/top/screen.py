@@ -12,7 +12,14 @@ from rich.text import Text
 
 from api.cli.terminal import one_line
 from api.cli.top.figures import Figures, sparkline
-from api.cli.top.snapshots import Cache, Engine, Model, Request, Snapshot, Tenant
+from api.cli.top.snapshots import (
+    CacheSnapshot,
+    EngineSnapshot,
+    ModelSnapshot,
+    Request,
+    ServerSnapshot,
+    Tenant,
+)
 
 _T = TypeVar("_T")
 _STALL_SECONDS = 10.0
@@ -31,9 +38,9 @@ class View:
     """What a frame shows."""
 
     url: str
-    snapshot: Snapshot | None = None
+    snapshot: ServerSnapshot | None = None
     figures: Figures | None = None
-    cache: Cache | None = None
+    cache: CacheSnapshot | None = None
     trouble: str = ""
     """Why no update comes; empty while updates come."""
 
@@ -86,7 +93,7 @@ def _title(view: View) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
-def _condition(snapshot: Snapshot | None) -> tuple[str, str]:
+def _condition(snapshot: ServerSnapshot | None) -> tuple[str, str]:
     """Return the condition in the words of the page's chip."""
     if snapshot is None:
         return "connecting", "dim"
@@ -125,7 +132,7 @@ def _pair(values: tuple[float, float] | None) -> str:
     return "–" if values is None else f"{duration(values[0])} / {duration(values[1])}"
 
 
-def _cache(snapshot: Snapshot, cache: Cache | None, width: int) -> list[Text]:
+def _cache(snapshot: ServerSnapshot, cache: CacheSnapshot | None, width: int) -> list[Text]:
     memory = snapshot.memory
     held = memory.running_bytes + memory.prefix_bytes
     budget = memory.budget_bytes or (0.0 if cache is None else cache.budget_bytes)
@@ -140,7 +147,7 @@ def _cache(snapshot: Snapshot, cache: Cache | None, width: int) -> list[Text]:
     return [_bar("cache", (memory.running_bytes, memory.prefix_bytes), max(budget, held), sizes, width), text]
 
 
-def _state(snapshot: Snapshot, width: int) -> list[Text]:
+def _state(snapshot: ServerSnapshot, width: int) -> list[Text]:
     queue, slots = snapshot.queue, int(snapshot.slots)
     used = sum(one.state != "submitted" for one in snapshot.running)
     found = [_bar("slots", (used,), max(slots, used), f"{used} of {slots} in use", width)]
@@ -205,8 +212,8 @@ class _Section(Generic[_T]):
         return table
 
 
-def _models(snapshot: Snapshot) -> Sequence[_Column[Model]]:
-    def name(one: Model) -> str:
+def _models(snapshot: ServerSnapshot) -> Sequence[_Column[ModelSnapshot]]:
+    def name(one: ModelSnapshot) -> str:
         return f"{one.model}{' *' if one.model == snapshot.model else ''}"
 
     return (
@@ -218,13 +225,13 @@ def _models(snapshot: Snapshot) -> Sequence[_Column[Model]]:
     )
 
 
-def _engine_state(one: Engine) -> str:
+def _engine_state(one: EngineSnapshot) -> str:
     if one.stalled_seconds > _STALL_SECONDS:
         return "no step"
     return "draining" if one.draining else "quarantined" if one.quarantined else one.condition
 
 
-_ENGINES: Sequence[_Column[Engine]] = (
+_ENGINES: Sequence[_Column[EngineSnapshot]] = (
     _Column("ENGINE", lambda one: one.engine, is_number=False),
     _Column("STATE", _engine_state, 12, is_number=False),
     _Column("SLOTS", lambda one: f"{one.running_slots:.0f} of {one.slots:.0f}", 9),

@@ -24,7 +24,7 @@ class Engines(Struct, frozen=True):
     draining: bool = False
 
 
-class Engine(Struct, frozen=True):
+class EngineSnapshot(Struct, frozen=True):
     engine: str = ""
     condition: str = "unknown"
     draining: bool = False
@@ -70,14 +70,14 @@ class Request(Struct, frozen=True):
     age_seconds: float = 0.0
 
 
-class Memory(Struct, frozen=True):
+class MemorySnapshot(Struct, frozen=True):
     running_bytes: float = 0.0
     prefix_bytes: float = 0.0
     budget_bytes: float = 0.0
     weights_bytes: float = 0.0
 
 
-class Model(Struct, frozen=True):
+class ModelSnapshot(Struct, frozen=True):
     model: str = ""
     condition: str = ""
     queued: int = 0
@@ -85,7 +85,7 @@ class Model(Struct, frozen=True):
     held_bytes: float = 0.0
 
 
-class Snapshot(Struct, frozen=True):
+class ServerSnapshot(Struct, frozen=True):
     """`time` is the server's clock, in seconds; tokens are totals since it started."""
 
     time: float
@@ -95,18 +95,18 @@ class Snapshot(Struct, frozen=True):
     model: str = ""
     slots: float = 0.0
     engine: Engines = Engines()
-    engines: list[Engine] = []
+    engines: list[EngineSnapshot] = []
     queue: Queue = Queue()
     running: list[Request] = []
-    memory: Memory = Memory()
-    models: list[Model] = []
+    memory: MemorySnapshot = MemorySnapshot()
+    models: list[ModelSnapshot] = []
     ttft: Buckets = []
     itl: Buckets = []
     draft_tokens: float = 0.0
     accepted_draft_tokens: float = 0.0
 
 
-class Cache(Struct, frozen=True):
+class CacheSnapshot(Struct, frozen=True):
     """The contents of the prefix caches."""
 
     enabled: bool = False
@@ -129,7 +129,7 @@ class LiveEvents:
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[Snapshot | Cache]:
+    def feed(self, data: bytes) -> list[ServerSnapshot | CacheSnapshot]:
         return [found for name, body in self.feed_raw(data) if (found := _decoded(name, body)) is not None]
 
     def feed_raw(self, data: bytes) -> list[tuple[str, bytes]]:
@@ -154,11 +154,11 @@ def _event(block: bytes) -> tuple[str, bytes]:
     return fields[b"event"].decode("utf-8", "replace"), fields[b"data"]
 
 
-_snapshot = msgspec.json.Decoder(Snapshot, strict=False)
-_cache = msgspec.json.Decoder(Cache, strict=False)
+_snapshot = msgspec.json.Decoder(ServerSnapshot, strict=False)
+_cache = msgspec.json.Decoder(CacheSnapshot, strict=False)
 
 
-def _decoded(name: str, body: bytes) -> Snapshot | Cache | None:
+def _decoded(name: str, body: bytes) -> ServerSnapshot | CacheSnapshot | None:
     try:
         match name:
             case "snapshot":

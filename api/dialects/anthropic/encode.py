@@ -7,7 +7,7 @@ from typing import Any, assert_never
 import msgspec
 
 from api.answers import sse
-from api.answers.block_sequence import BlockSequence, Closed, Grown, Opened, Step, whole_blocks
+from api.answers.block_sequence import BlockClosed, BlockOpened, BlockSequence, Grown, Step, whole_blocks
 from api.answers.errors import ApiError
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock, WholeAnswer
 from api.dialects.openai.encode import marked
@@ -143,14 +143,14 @@ class MessageEncoder:
 
     def _step(self, step: Step) -> bytes:
         match step:
-            case Opened(index=index, block=block):
+            case BlockOpened(index=index, block=block):
                 return _event("content_block_start", {"index": index, "content_block": _empty(block)})
             case Grown(index=index, block=block, text=text):
                 return self._delta(index, block, text)
-            case Closed(index=index, block=ReasoningBlock()):
+            case BlockClosed(index=index, block=ReasoningBlock()):
                 signed = _delta(index, b'"signature_delta","signature":', SIGNATURE)
                 return signed + _event("content_block_stop", {"index": index})
-            case Closed(index=index):
+            case BlockClosed(index=index):
                 return _event("content_block_stop", {"index": index})
             case _:
                 assert_never(step)

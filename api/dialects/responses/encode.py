@@ -8,7 +8,7 @@ from typing import Any, assert_never
 import msgspec
 
 from api.answers import sse
-from api.answers.block_sequence import BlockSequence, Closed, Grown, Opened, Step
+from api.answers.block_sequence import BlockClosed, BlockOpened, BlockSequence, Grown, Step
 from api.answers.errors import ApiError
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import json_text
@@ -69,11 +69,11 @@ class ResponseEncoder:
 
     def _step(self, step: Step, status: ItemStatus) -> bytes:
         match step:
-            case Opened(index=index, block=block):
+            case BlockOpened(index=index, block=block):
                 return self._opened(index, block)
             case Grown(index=index, block=block, text=text, logprobs=logprobs):
                 return self._delta(index, block, text, logprobs)
-            case Closed(index=index, block=block):
+            case BlockClosed(index=index, block=block):
                 return self._closed(index, block, status)
             case _:
                 assert_never(step)

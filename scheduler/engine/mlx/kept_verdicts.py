@@ -19,8 +19,8 @@ from scheduler.engine.mlx.load_check import Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A stored verdict. `group_cost_tokens` is None if nothing could be measured (`group_cost.py`)."""
+class StoredVerdict:
+    """What was found at an earlier load. `group_cost_tokens` is None if nothing could be measured (`group_cost.py`)."""
 
     verdict: Verdict
     group_cost_tokens: int | None = None
@@ -38,13 +38,13 @@ class KeptVerdicts:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, key: str) -> Kept | None:
+    def read(self, key: str) -> StoredVerdict | None:
         try:
-            return msgspec.json.decode(self._path(key).read_bytes(), type=Kept)
+            return msgspec.json.decode(self._path(key).read_bytes(), type=StoredVerdict)
         except (OSError, msgspec.DecodeError):
             return None
 
-    def write(self, key: str, kept: Kept) -> None:
+    def write(self, key: str, kept: StoredVerdict) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             half = self._folder / f"{key}.{os.getpid()}"

@@ -36,7 +36,7 @@ from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.environment import keep_float32
 from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
-from scheduler.engine.mlx.kept_verdicts import Kept, KeptVerdicts, verdict_key
+from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, StoredVerdict, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes, unpackable_size
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.packed import PACKINGS
@@ -218,17 +218,17 @@ def _verdict(
     description: Ready,
     held: RowBytes,
     rank: Rank | None = None,
-) -> Kept:
+) -> StoredVerdict:
     """Return how much of the batch is right for this model, and what a shared group costs it. Each reason for
     less is printed to stderr."""
     if command.load_check == "off":
-        return Kept(Verdict(Batching()))
+        return StoredVerdict(Verdict(Batching()))
     folder = KeptVerdicts(Path(command.cache_folder) / "load-checks") if command.cache_folder else None
     key = _verdict_key(model, config, command, description)
     kept = None if folder is None else folder.read(key)
     if rank is not None:
         # A check is model calls, which all ranks make, or none.
-        kept = rank.decided(kept, Kept | None)
+        kept = rank.decided(kept, StoredVerdict | None)
     if kept is None:
         verdict = _checked(model, command, description, held)
         cost, packing = None, PACKINGS[description.kv_cache_dtype]
@@ -238,9 +238,9 @@ def _verdict(
                 if rank is None
                 else group_cost_tokens(model, held, rounds=FIXED_ROUNDS, packing=packing)
             )
-        kept = Kept(verdict, cost)
+        kept = StoredVerdict(verdict, cost)
         if rank is not None:
-            kept = rank.decided(kept, Kept)
+            kept = rank.decided(kept, StoredVerdict)
         if folder is not None:
             folder.write(key, kept)
     verdict = kept.verdict

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.cli.answer import Answer, Call, Usage
+from api.cli.answer import Answer, ReceivedCall, ReceivedUsage
 from api.cli.chat.conversation import NOT_RUN, Conversation, read_tools
 
 USAGE = {
@@ -81,8 +81,8 @@ def test_an_answer_does_not_depend_on_where_the_body_is_cut(cuts: list[int]) -> 
         "Grüße 👋",
         "hm… ",
         "queued 3",
-        {0: Call("c1", "look", '{"a":1}')},
-        Usage(1200, 21, 1100),
+        {0: ReceivedCall("c1", "look", '{"a":1}')},
+        ReceivedUsage(1200, 21, 1100),
         "tool_calls",
         None,
         True,
@@ -96,7 +96,7 @@ def test_an_answer_does_not_depend_on_where_the_body_is_cut(cuts: list[int]) -> 
         (chunk({"reasoning": "vLLM's name"}), "thinking", ["vLLM's name"]),
         (chunk({"reasoning": "twice", "reasoning_content": "twice"}), "thinking", ["twice"]),
         (chunk({"content": None, "tool_calls": None}), "stamps", []),
-        (chunk(call(function=None)), "calls", {0: Call()}),
+        (chunk(call(function=None)), "calls", {0: ReceivedCall()}),
         ("data: " + json.dumps({"error": {"message": "no engine"}}) + "\n", "failure", "no engine"),
         ("data: " + json.dumps({"error": "bad"}) + "\n", "failure", "bad"),
         ("data: {\n", "failure", "an event that is not JSON: {"),
@@ -105,7 +105,7 @@ def test_an_answer_does_not_depend_on_where_the_body_is_cut(cuts: list[int]) -> 
         (
             "data: " + json.dumps({"choices": "x", "usage": {"prompt_tokens": "many"}}) + "\n",
             "usage",
-            Usage(0, 0, None),
+            ReceivedUsage(0, 0, None),
         ),
     ],
 )

@@ -14,20 +14,20 @@ from rich.console import Console
 
 from api.cli.errors import OperatorError
 from api.cli.running_server import Address
-from api.cli.started_server import Start, found_or_started, started, tail
+from api.cli.started_server import ServerStart, found_or_started, started, tail
 
 PARENT = """
 import os, sys, time
 from rich.console import Console
-from api.cli.started_server import Start, started
-with started(Start(("--engine", "scripted"), None, os.environ), Console()) as server:
+from api.cli.started_server import ServerStart, started
+with started(ServerStart(("--engine", "scripted"), None, os.environ), Console()) as server:
     print(server.url, flush=True)
     time.sleep(600)
 """
 
 
 def test_the_users_arguments_prevail() -> None:
-    command = Start(("--host", "0.0.0.0", "--model", "x"), None, {}).command
+    command = ServerStart(("--host", "0.0.0.0", "--model", "x"), None, {}).command
     assert command[1:4] == ["-m", "api.cli.child_server", "serve"]
     assert command[-4:] == ["--host", "0.0.0.0", "--model", "x"]
     assert command[command.index("--port") + 1] == "0"
@@ -47,7 +47,7 @@ def test_the_child_knows_the_key_that_is_sent(
     key: str | None, variable: str | None, child: str | None
 ) -> None:
     environment = {"PENSTOCK_URL": "http://x"} | ({} if variable is None else {"PENSTOCK_API_KEY": variable})
-    got = Start((), key, environment).child_environment
+    got = ServerStart((), key, environment).child_environment
     assert got.get("PENSTOCK_API_KEY") == child
     assert "PENSTOCK_URL" not in got
 
@@ -70,7 +70,7 @@ def test_a_start_that_fails_shows_how_its_log_ends(tmp_path: Path, monkeypatch: 
         (tmp_path / "project" / name / "__init__.py").write_text("raise RuntimeError('not ours')")
     monkeypatch.chdir(tmp_path / "project")
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    start = Start(("--max-slots", "none"), None, environment)
+    start = ServerStart(("--max-slots", "none"), None, environment)
     with pytest.raises(OperatorError, match="exited with status 2") as caught, started(start, Console()):
         pass
     assert "--max-slots (or --max-num-seqs" in str(caught.value)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from api.cli.errors import OperatorError
 from api.cli.launch import shell
-from api.cli.launch.agent import FOLDER, Setup, Target, output_tokens, target_of
+from api.cli.launch.agent import FOLDER, LaunchTarget, Setup, output_tokens, target_of
 from api.cli.launch.command import AGENTS, setup_of, warning
 from api.cli.launch.foreground import environment_of
 from api.cli.running_server import ListedModel, RunningServer
@@ -119,7 +119,7 @@ def test_any_models_name_is_a_toml_string(name: str) -> None:
 
 
 def test_what_codex_may_keep_is_what_it_gets() -> None:
-    target = Target(URL, "k-1", CODER, CODER, (CODER,))
+    target = LaunchTarget(URL, "k-1", CODER, CODER, (CODER,))
     kept = AGENTS["codex"].kept
     assert kept is not None
     assert tomllib.loads(kept.text(target)) == codex_settings(AGENTS["codex"].setup(target).arguments)

@@ -16,7 +16,7 @@ from api.cli.command_line import penstock
 from api.cli.errors import OperatorError
 from api.cli.machine import Answers, Machine
 from api.cli.models import convert, disk_models
-from api.cli.models.convert import Target, check_disk, converted_bytes, refuse_source, run, target_of
+from api.cli.models.convert import Conversion, check_disk, converted_bytes, refuse_source, run, target_of
 from api.cli.models.disk_models import DiskModel, Quantization, described
 from scheduler.models.random_qwen3 import TINY, write_model
 from tests.fakes.model_files import model_files, weights, write_files
@@ -27,15 +27,15 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("options", "target", "suffix"),
     [
-        (("4", None, "affine", None, None, False), Target(4), "4bit"),
-        (("8", "32", "affine", None, "bfloat16", False), Target(8, 32, dtype="bfloat16"), "8bit"),
-        ((None, None, "mxfp4", None, None, False), Target(4, 32, "mxfp4"), "mxfp4"),
-        ((None, None, "affine", "mixed_3_6", None, False), Target(recipe="mixed_3_6"), "mixed_3_6"),
-        ((None, None, "affine", None, "float16", False), Target(dtype="float16"), "float16"),
-        ((None, None, "affine", None, None, True), Target(dequantize=True), "unpacked"),
+        (("4", None, "affine", None, None, False), Conversion(4), "4bit"),
+        (("8", "32", "affine", None, "bfloat16", False), Conversion(8, 32, dtype="bfloat16"), "8bit"),
+        ((None, None, "mxfp4", None, None, False), Conversion(4, 32, "mxfp4"), "mxfp4"),
+        ((None, None, "affine", "mixed_3_6", None, False), Conversion(recipe="mixed_3_6"), "mixed_3_6"),
+        ((None, None, "affine", None, "float16", False), Conversion(dtype="float16"), "float16"),
+        ((None, None, "affine", None, None, True), Conversion(dequantize=True), "unpacked"),
     ],
 )
-def test_options_say_one_target(options: Any, target: Target, suffix: str) -> None:
+def test_options_say_one_target(options: Any, target: Conversion, suffix: str) -> None:
     """And the end of its name."""
     assert target_of(*options) == target
     assert target.suffix == suffix
@@ -59,19 +59,19 @@ def test_options_that_say_nothing_or_two_things_are_refused(options: Any, words:
 
 def test_arguments_are_mlx_lms() -> None:
     """By its own names."""
-    assert Target(4, 64, dtype="bfloat16").arguments == [
+    assert Conversion(4, 64, dtype="bfloat16").arguments == [
         *("--quantize", "--q-mode", "affine", "--q-bits", "4", "--q-group-size", "64"),
         *("--dtype", "bfloat16"),
     ]
-    assert Target(recipe="mixed_3_6").arguments[-2:] == ["--quant-predicate", "mixed_3_6"]
-    assert Target(dequantize=True).arguments == ["--dequantize"]
+    assert Conversion(recipe="mixed_3_6").arguments[-2:] == ["--quant-predicate", "mixed_3_6"]
+    assert Conversion(dequantize=True).arguments == ["--dequantize"]
 
 
 @pytest.mark.parametrize(
     ("target", "nbytes"),
-    [(Target(4), 4_500_000), (Target(8, 32), 9_000_000), (Target(dtype="float32"), 32_000_000)],
+    [(Conversion(4), 4_500_000), (Conversion(8, 32), 9_000_000), (Conversion(dtype="float32"), 32_000_000)],
 )
-def test_the_room_is_counted_from_shapes(target: Target, nbytes: int, tmp_path: Path) -> None:
+def test_the_room_is_counted_from_shapes(target: Conversion, nbytes: int, tmp_path: Path) -> None:
     """Eight million numbers: bits, and 32 more for each group."""
     folder = write_files(tmp_path, model_files() | {"model.safetensors": weights(8_000_000)})
     assert converted_bytes(DiskModel("m", folder, "folder"), target) == nbytes
@@ -89,19 +89,19 @@ def test_a_disk_without_room_is_refused_with_figures(tmp_path: Path) -> None:
     [
         (
             DiskModel("m", Path("m"), "folder", reason="it is half"),
-            Target(4),
+            Conversion(4),
             "cannot be converted: it is half",
         ),
         (
             DiskModel("m", Path("m"), "folder", quantization=Quantization(4, 64, "affine")),
-            Target(8),
+            Conversion(8),
             "is 4-bit already",
         ),
-        (DiskModel("m", Path("m"), "folder"), Target(dequantize=True), "nothing to unpack"),
+        (DiskModel("m", Path("m"), "folder"), Conversion(dequantize=True), "nothing to unpack"),
     ],
 )
 def test_a_source_of_which_nothing_can_be_made_is_refused(
-    model: DiskModel, target: Target, words: str
+    model: DiskModel, target: Conversion, words: str
 ) -> None:
     """With what to take instead."""
     with pytest.raises(OperatorError, match=words):
@@ -133,7 +133,7 @@ def test_a_conversion_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     program = "import os, sys; os.mkdir(sys.argv[4]); print(*range(90), sep='\\n'); sys.exit('no such layer')"
     monkeypatch.setattr(convert, "_CONVERTER", (sys.executable, "-c", program))
     with pytest.raises(OperatorError, match=r"could not convert it:\n85\n(.*\n)+no such layer") as caught:
-        run(tmp_path / "a", tmp_path / "out" / "b", Target(4))
+        run(tmp_path / "a", tmp_path / "out" / "b", Conversion(4))
     assert len(str(caught.value).splitlines()) == 7
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -142,4 +142,4 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     """A file is where its folder should be."""
     (tmp_path / "file").write_text(json.dumps(None))
     with pytest.raises(OperatorError, match="cannot be written"):
-        run(tmp_path / "a", tmp_path / "file" / "b", Target(4))
+        run(tmp_path / "a", tmp_path / "file" / "b", Conversion(4))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.cli.top.figures import Window, quantile, sparkline
-from api.cli.top.snapshots import Buckets, Cache, LiveEvents, NotALiveStream, Snapshot
+from api.cli.top.figures import SnapshotWindow, quantile, sparkline
+from api.cli.top.snapshots import Buckets, CacheSnapshot, LiveEvents, NotALiveStream, ServerSnapshot
 
 BODY = (
     b'event: snapshot\ndata: {"time": 1, "generated_tokens": 2, "model": "tiny", "slots": 8.0,'
@@ -22,15 +22,15 @@ BODY = (
 @settings(derandomize=True)
 def test_events_do_not_depend_on_where_the_stream_is_cut(cuts: list[int]) -> None:
     """Unknown events and fields are skipped, missing ones have a default."""
-    reader, found, start = LiveEvents(), list[Snapshot | Cache](), 0
+    reader, found, start = LiveEvents(), list[ServerSnapshot | CacheSnapshot](), 0
     for end in [*sorted(cuts), len(BODY)]:
         found += reader.feed(BODY[start:end])
         start = end
     snapshot, cache = found
-    assert isinstance(snapshot, Snapshot)
+    assert isinstance(snapshot, ServerSnapshot)
     assert (snapshot.model, snapshot.slots, snapshot.running[0].id) == ("tiny", 8.0, "x")
     assert snapshot.queue.requests == 0
-    assert cache == Cache(enabled=True, tokens=5)
+    assert cache == CacheSnapshot(enabled=True, tokens=5)
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b"{}", b'{"time": "now", "generated_tokens": 1}', b"\xff"])
@@ -39,22 +39,24 @@ def test_another_stream_is_refused(data: bytes) -> None:
         LiveEvents().feed(b"event: snapshot\ndata: " + data + b"\n\n")
 
 
-def window(*snapshots: Snapshot) -> Window:
-    found = Window()
+def window(*snapshots: ServerSnapshot) -> SnapshotWindow:
+    found = SnapshotWindow()
     for one in snapshots:
         found.add(one)
     return found
 
 
-def at(time: float, tokens: float, *, prefilled: float = 0, cached: float = 0, model: str = "m") -> Snapshot:
-    return Snapshot(time, tokens, prefilled, cached, model)
+def at(
+    time: float, tokens: float, *, prefilled: float = 0, cached: float = 0, model: str = "m"
+) -> ServerSnapshot:
+    return ServerSnapshot(time, tokens, prefilled, cached, model)
 
 
 def test_drafts_are_those_of_the_window() -> None:
     """Tokens of a row in a step, and the share that was accepted; nothing where nothing was drafted."""
 
-    def drafted(time: float, tokens: float, proposed: float, accepted: float) -> Snapshot:
-        return Snapshot(time, tokens, draft_tokens=proposed, accepted_draft_tokens=accepted)
+    def drafted(time: float, tokens: float, proposed: float, accepted: float) -> ServerSnapshot:
+        return ServerSnapshot(time, tokens, draft_tokens=proposed, accepted_draft_tokens=accepted)
 
     before = drafted(0, 1000, 900, 0)
     assert window(before, drafted(5, 1100, 980, 60)).figures().drafts == (2.5, 0.75)
@@ -77,7 +79,7 @@ def test_one_snapshot_has_no_rate() -> None:
 
 
 @pytest.mark.parametrize("later", [at(1, 500), at(30, 5), at(30, 500, model="other")])
-def test_a_restarted_server_and_another_model_begin_anew(later: Snapshot) -> None:
+def test_a_restarted_server_and_another_model_begin_anew(later: ServerSnapshot) -> None:
     assert window(at(10, 100), at(20, 400), later).figures().output_rate is None
 
 

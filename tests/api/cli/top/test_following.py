@@ -13,7 +13,7 @@ from trio.testing import trio_test
 from api.cli.errors import OperatorError
 from api.cli.running_server import Address
 from api.cli.top.following import RETRY_SECONDS, Following, Lost, first_snapshot
-from api.cli.top.snapshots import Snapshot
+from api.cli.top.snapshots import ServerSnapshot
 from tests.api.cli.top.test_screen import lines
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -76,7 +76,7 @@ async def test_a_servers_own_stream_becomes_frames(autojump_clock: trio.testing.
     assert view.figures.ttft_seconds is not None
     assert view.cache is not None
     assert lines(view)[0] == "penstock top  ready  tiny  http://penstock"
-    assert msgspec.json.decode(bodies[0], type=Snapshot).model == "tiny"
+    assert msgspec.json.decode(bodies[0], type=ServerSnapshot).model == "tiny"
 
 
 @trio_test

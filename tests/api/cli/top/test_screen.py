@@ -15,14 +15,14 @@ from rich.console import Console
 from api.cli.top.figures import Figures
 from api.cli.top.screen import View, count, duration, frame, size
 from api.cli.top.snapshots import (
-    Cache,
-    Engine,
+    CacheSnapshot,
     Engines,
-    Memory,
-    Model,
+    EngineSnapshot,
+    MemorySnapshot,
+    ModelSnapshot,
     Queue,
     Request,
-    Snapshot,
+    ServerSnapshot,
     Tenant,
 )
 
@@ -32,25 +32,25 @@ REQUESTS = [
     Request("id-prefills", "1", "globex", "", "prefilling", 2000, 500, 0, 0, 64, 0.25),
     Request("chatcmpl-0123456789", state="decoding"),
 ]
-SNAPSHOT = Snapshot(
+SNAPSHOT = ServerSnapshot(
     time=10.0,
     generated_tokens=100.0,
     model="tiny",
     slots=8.0,
     engine=Engines("ready"),
     engines=[
-        Engine("0", "ready", slots=4, running_slots=2, running_bytes=1 << 20),
-        Engine("1", "starting", restarts=3),
+        EngineSnapshot("0", "ready", slots=4, running_slots=2, running_bytes=1 << 20),
+        EngineSnapshot("1", "starting", restarts=3),
     ],
     queue=Queue(
         1234, 56_789, 12.5, [Tenant("acme", 1200, 3, 12.5, 250_000.0), Tenant("", 34, 34, 1.0, 10.0)]
     ),
     running=REQUESTS,
-    memory=Memory(1 << 30, 2 << 30, 8 << 30, 5 << 30),
-    models=[Model("tiny", "ready", 7, 2, 6 << 30), Model("large", "unloaded")],
+    memory=MemorySnapshot(1 << 30, 2 << 30, 8 << 30, 5 << 30),
+    models=[ModelSnapshot("tiny", "ready", 7, 2, 6 << 30), ModelSnapshot("large", "unloaded")],
 )
 FIGURES = Figures(1234.5, 3456.0, 2000.0, 0.37, (0.12, 1.5), (0.012, 0.03), (1.0, 5.0, 9.0))
-VIEW = View("http://127.0.0.1:8000", SNAPSHOT, FIGURES, Cache(True, 12, 3456))
+VIEW = View("http://127.0.0.1:8000", SNAPSHOT, FIGURES, CacheSnapshot(True, 12, 3456))
 
 
 def lines(view: View, width: int = 80, height: int | None = None) -> list[str]:
@@ -116,7 +116,7 @@ def test_a_frame_fits_every_terminal(width: int, height: int | None) -> None:
         assert height is None or len(found) <= height
 
 
-def replace_running(snapshot: Snapshot, running: list[Request]) -> Snapshot:
+def replace_running(snapshot: ServerSnapshot, running: list[Request]) -> ServerSnapshot:
     return msgspec.structs.replace(snapshot, running=running)
 
 
@@ -125,7 +125,7 @@ def test_rows_without_room_are_counted() -> None:
     assert text(busy, height=20).splitlines()[-1] == "… 31 more"
 
 
-QUIET = Snapshot(time=1.0, generated_tokens=0.0, model="tiny", engine=Engines("ready"))
+QUIET = ServerSnapshot(time=1.0, generated_tokens=0.0, model="tiny", engine=Engines("ready"))
 NOTHING = Figures(None, None, None, None, None, None, ())
 
 
@@ -136,7 +136,7 @@ NOTHING = Figures(None, None, None, None, None, None, ())
         (View("http://x", trouble="no server answers"), "not connected"),
         (View("http://x", QUIET, NOTHING), "queue   nobody waits"),
         (View("http://x", QUIET, NOTHING), "output  – tokens/s"),
-        (View("http://x", QUIET, NOTHING, Cache(enabled=False)), "no prefix cache"),
+        (View("http://x", QUIET, NOTHING, CacheSnapshot(enabled=False)), "no prefix cache"),
         (replace(VIEW, trouble="lost; trying again"), "lost; trying again"),
     ],
 )

@@ -24,7 +24,7 @@ from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
-from scheduler.engine.mlx.kept_verdicts import Kept
+from scheduler.engine.mlx.kept_verdicts import StoredVerdict
 from scheduler.engine.mlx.load_check import Verdict
 from scheduler.engine.pace import PrefillPace
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
@@ -242,7 +242,7 @@ def test_rows_that_run_one_at_a_time_are_not_packed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They have mlx-lm's own caches, and are charged for these."""
-    monkeypatch.setattr(model_loading, "_verdict", lambda *_: Kept(Verdict(ONE_ROW)))
+    monkeypatch.setattr(model_loading, "_verdict", lambda *_: StoredVerdict(Verdict(ONE_ROW)))
     family = FAMILIES["qwen3"] | {"model_type": "qwen3", "head_dim": 64}
     _save(tmp_path, random_model("qwen3", head_dim=64), family)
     backend = model_loading.load(load_of(tmp_path, kv_cache_dtype="q8"), lambda stage: None)

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.mlx.batching import Batching
-from scheduler.engine.mlx.kept_verdicts import Kept
+from scheduler.engine.mlx.kept_verdicts import StoredVerdict
 from scheduler.engine.mlx.load_check import Verdict
 from scheduler.engine.mlx.sharding.rank import Rank, RanksUnusable
 from scheduler.shared.messages import RankGroup
@@ -57,9 +57,12 @@ def test_more_weights_on_one_rank_bound_the_budget_of_all() -> None:
 
 def test_rank_0_decides() -> None:
     """A verdict that another rank found, or has kept, does not count."""
-    first = Kept(Verdict(Batching(in_place=False), ("why",)), 512)
-    assert _rank(1, [_said(0, first), None, None]).decided(None, Kept | None) == first
-    assert _rank(1, [_said(0, first), None, None]).decided(Kept(Verdict(Batching())), Kept) == first
+    first = StoredVerdict(Verdict(Batching(in_place=False), ("why",)), 512)
+    assert _rank(1, [_said(0, first), None, None]).decided(None, StoredVerdict | None) == first
+    assert (
+        _rank(1, [_said(0, first), None, None]).decided(StoredVerdict(Verdict(Batching())), StoredVerdict)
+        == first
+    )
 
 
 def test_equal_ranks_go_on() -> None:
