@@ -15,6 +15,8 @@ from scheduler.errors import OptionError
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 OTHER_VARIABLES = ("PENSTOCK_URL", "PENSTOCK_JOIN_TOKEN")
 """Variables that other commands read; `serve` has no such options."""
+_AUTO = "auto"
+"""How an amount that the server chooses is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Option:
                 return ""
             case int() if self.field.endswith("_bytes"):
                 return _size(self.default)
+            case float() if self.field == "memory_limit":
+                return _AUTO if self.default == 0 else f"{self.default:g}"
             case float():
                 return f"{self.default:g}"
             case str() | int():
@@ -67,7 +71,7 @@ def variable(name: str) -> str:
 
 def _size(count: int) -> str:
     if count < 0:
-        return "auto"
+        return _AUTO
     for unit, shift in (("GiB", 30), ("MiB", 20)):
         if count >= 1 << shift and count % (1 << shift) == 0:
             return f"{count >> shift}{unit}"

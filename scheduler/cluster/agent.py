@@ -108,9 +108,9 @@ class Deadline:
         while True:
             time.sleep(0.5)
             with self._lock:
-                late = self._until is not None and time.monotonic() > self._until
-            if late:
-                end(self._server, self._what)
+                if self._until is not None and time.monotonic() > self._until:
+                    # Holding the lock: a thread that is done now sends what it has found, on the same link.
+                    end(self._server, self._what)
 
 
 def end(server: ServerLink, reason: str) -> NoReturn:

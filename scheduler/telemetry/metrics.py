@@ -100,7 +100,8 @@ class ModelMetrics:
             "penstock_prompt_pieces_bytes", "Memory of the kept token ids of pieces of prompts."
         )
         self.late_tokens = declare.counter(
-            "penstock_late_tokens", "Tokens dropped because they arrived after the request's cancel was sent."
+            "penstock_late_tokens",
+            "Tokens dropped because they arrived after the answer's end or the request's cancel.",
         )
 
     def _declare_queue(self, declare: Instruments) -> None:

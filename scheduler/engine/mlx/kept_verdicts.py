@@ -20,7 +20,8 @@ from scheduler.engine.mlx.load_check import Verdict
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """What was found at an earlier load. `group_cost_tokens` is None if nothing could be measured (`group_cost.py`)."""
+    """What an earlier load found. `group_cost_tokens` is None if nothing could be measured
+    (`group_cost.py`)."""
 
     verdict: Verdict
     group_cost_tokens: int | None = None
