@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,26 +41,36 @@ def responses_routes(
     ids: ResponseIds,
 ) -> APIRouter:
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
-    running = RunningResponses()
+    running, stored = RunningResponses(), _StoredResponses(store, ids)
+    _add_creation(router, models, keep_alive_seconds, stored, running)
+    _add_stored(router, stored, running)
+    return router
 
+
+def _add_creation(
+    router: APIRouter,
+    models: ServedModels,
+    keep_alive_seconds: float,
+    stored: _StoredResponses,
+    running: RunningResponses,
+) -> None:
     @router.post("/v1/responses", response_model=None, responses=STREAMED)
     async def create(
         body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf, http: Request
     ) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
-        before = _before(store, ids, caller.tenant, body.previous_response_id)
+        before = stored.before(caller.tenant, body.previous_response_id)
         if before is not None:
             work = work.also_of(sum(map(len, before.turns_json)))
         decoded, since = await work.decode(
-            body, partial(_decoded, before=before, ids=ids, defaults=served.defaults)
+            body, partial(_decoded, before=before, ids=stored.ids, defaults=served.defaults)
         )
         request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
         envelope = Envelope(request.public_id, int(time.time()), served.name, body, request.sampling)
-        remember = partial(
-            _remember, store if body.remembers else None, caller.tenant, request.public_id, before, since
-        )
+        store = stored.store if body.remembers else None
+        remember = partial(_remember, store, caller.tenant, request.public_id, before, since)
         if body.stream:
             encoder = ResponseEncoder(envelope, remember)
             return StoppableStream(served.scheduler, request, encoder, keep_alive_seconds, running)
@@ -83,10 +94,12 @@ def responses_routes(
             raise ApiFailure(ONLY_HTTP)
         raise HTTPException(405, headers={"allow": "POST"})
 
+
+def _add_stored(router: APIRouter, stored: _StoredResponses, running: RunningResponses) -> None:
     @router.get("/v1/responses/{response_id}", response_model=None)
     async def retrieve(response_id: str, caller: CallerOf, stream: bool = False) -> Response:
         """A response that is over and was stored."""
-        found = _found(store, ids, caller.tenant, response_id)
+        found = stored.found(caller.tenant, response_id)
         if stream:
             raise ApiFailure(_refused("a response is streamed only while it is made", "stream"))
         return Response(found.body_json, media_type="application/json")
@@ -94,8 +107,8 @@ def responses_routes(
     @router.delete("/v1/responses/{response_id}")
     async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:
         """Delete a response. Conversations that continued it keep its messages."""
-        _found(store, ids, caller.tenant, response_id)
-        store.delete(caller.tenant, response_id)
+        stored.found(caller.tenant, response_id)
+        stored.store.delete(caller.tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post("/v1/responses/{response_id}/cancel", response_model=None)
@@ -103,29 +116,33 @@ def responses_routes(
         """Cancel a response that is being streamed, and store its output so far."""
         if (stream := running.get(caller.tenant, response_id)) is not None:
             return Response(json_text(await stream.stop()), media_type="application/json")
-        _found(store, ids, caller.tenant, response_id)
+        stored.found(caller.tenant, response_id)
         raise ApiFailure(_refused("the response is over; there is nothing to cancel", "response_id"))
 
-    return router
 
+@dataclass(frozen=True, slots=True)
+class _StoredResponses:
+    """The stored responses, found by the ids that clients send."""
 
-def _before(
-    store: ResponseStore, ids: ResponseIds, tenant: str, response_id: str | None
-) -> StoredResponse | None:
-    if response_id is None:
-        return None
-    if (found := store.get(tenant, response_id)) is None:
-        message = f"Previous response with id {response_id!r} not found{ids.elsewhere(response_id)}."
-        raise ApiFailure(
-            ApiError(
-                400,
-                "invalid_request_error",
-                "previous_response_not_found",
-                message,
-                "previous_response_id",
-            )
-        )
-    return found
+    store: ResponseStore
+    ids: ResponseIds
+
+    def before(self, tenant: str, response_id: str | None) -> StoredResponse | None:
+        """Return the response that a new one continues. Raise ApiFailure if it is not there."""
+        if response_id is None:
+            return None
+        if (found := self.store.get(tenant, response_id)) is not None:
+            return found
+        message = f"Previous response with id {response_id!r} not found{self.ids.elsewhere(response_id)}."
+        code, param = "previous_response_not_found", "previous_response_id"
+        raise ApiFailure(ApiError(400, "invalid_request_error", code, message, param))
+
+    def found(self, tenant: str, response_id: str) -> StoredResponse:
+        """Raise ApiFailure if it is not there."""
+        if (found := self.store.get(tenant, response_id)) is None:
+            message = f"Response with id {response_id!r} not found{self.ids.elsewhere(response_id)}."
+            raise ApiFailure(ApiError(404, "invalid_request_error", "response_not_found", message))
+        return found
 
 
 def _decoded(
@@ -149,13 +166,6 @@ def _remember(
 ) -> None:
     if store is not None:
         store.put(tenant, response_id, body_json, before, since, messages_json(list(output_messages(blocks))))
-
-
-def _found(store: ResponseStore, ids: ResponseIds, tenant: str, response_id: str) -> StoredResponse:
-    if (found := store.get(tenant, response_id)) is None:
-        message = f"Response with id {response_id!r} not found{ids.elsewhere(response_id)}."
-        raise ApiFailure(ApiError(404, "invalid_request_error", "response_not_found", message))
-    return found
 
 
 def _refused(message: str, param: str) -> ApiError:
