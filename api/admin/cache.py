@@ -69,7 +69,7 @@ def cache_routes(models: ServedModels) -> APIRouter:
         scheduler = models.model(model).scheduler
         found = await scheduler.operations.inspect_engines(top=top, head_tokens=text_tokens)
         inspection = together(found.values(), top)
-        prefixes = inspection.cache.trunks if inspection.cache and text_tokens else ()
+        prefixes = inspection.cache.shared_prefixes if inspection.cache and text_tokens else ()
         texts = [await scheduler.detokenize(prefix.head, "text_tokens") for prefix in prefixes]
         body = cache_object(inspection, texts)
         if len(scheduler.pool.names) > 1:
@@ -172,11 +172,11 @@ def cache_object(inspection: Inspection, texts: Sequence[str] = ()) -> dict[str,
         return {"enabled": False}
     prefixes: list[dict[str, Any]] = [
         {"tokens": prefix.tokens, "references": prefix.references, "hits": prefix.hits}
-        for prefix in report.trunks
+        for prefix in report.shared_prefixes
     ]
     for prefix, text in zip(prefixes, texts, strict=False):
         prefix["text"] = text
-    plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "trunks"}
+    plain = {name: getattr(report, name) for name in report.__struct_fields__ if name != "shared_prefixes"}
     plain["pins"] = [msgspec.structs.asdict(pin) for pin in report.pins]
     disk = None if inspection.disk is None else msgspec.structs.asdict(inspection.disk)
-    return {"enabled": True, **plain, "trunks": prefixes, "disk": disk}
+    return {"enabled": True, **plain, "shared_prefixes": prefixes, "disk": disk}

@@ -104,7 +104,7 @@ def _cache_report(
         hit_tokens=statistics.hit_tokens,
         stored_tokens=statistics.stored_tokens,
         evicted_tokens={str(reason): count for reason, count in statistics.evicted_tokens.items()},
-        trunks=[
+        shared_prefixes=[
             PrefixReport(prefix.tokens, prefix.references, prefix.hits, list(prefix.head))
             for prefix in statistics.top_prefixes
         ],

@@ -61,8 +61,8 @@ def together(inspections: Iterable[Inspection], top: int) -> Inspection:
     everyone = (first, *others)
     cache = _added([one.cache for one in everyone if one.cache is not None])
     if cache is not None:
-        best = sorted(cache.trunks, key=lambda prefix: prefix.references, reverse=True)[:top]
-        cache = msgspec.structs.replace(cache, trunks=best)
+        best = sorted(cache.shared_prefixes, key=lambda prefix: prefix.references, reverse=True)[:top]
+        cache = msgspec.structs.replace(cache, shared_prefixes=best)
     return msgspec.structs.replace(
         first,
         unpinned=any(one.unpinned for one in everyone),

@@ -130,8 +130,8 @@ class Inspections:
 def _cut(inspection: Inspection, top: int, head_tokens: int) -> Inspection:
     if inspection.cache is None:
         return inspection
-    prefixes = [_cut_prefix(prefix, head_tokens) for prefix in inspection.cache.trunks[:top]]
-    cache: CacheReport = msgspec.structs.replace(inspection.cache, trunks=prefixes)
+    prefixes = [_cut_prefix(prefix, head_tokens) for prefix in inspection.cache.shared_prefixes[:top]]
+    cache: CacheReport = msgspec.structs.replace(inspection.cache, shared_prefixes=prefixes)
     return msgspec.structs.replace(inspection, cache=cache)
 
 

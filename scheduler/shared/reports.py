@@ -45,7 +45,7 @@ class CacheReport(WireStruct, frozen=True):
     hit_tokens: int
     stored_tokens: int
     evicted_tokens: dict[str, int]
-    trunks: list[PrefixReport]
+    shared_prefixes: list[PrefixReport]
     complaints: list[str]
     kept_bytes: int = 0
     """Bytes that are held because requests or operators asked for it."""

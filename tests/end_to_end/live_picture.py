@@ -73,7 +73,7 @@ def show_busy_page(page: Tab, url: str) -> None:
     page.open(url, 1280)
     page.until('document.querySelector("#state").textContent === "ready"')
     time.sleep(WARM_UP_SECONDS)
-    page.until('document.querySelectorAll("#trunks tr").length > 2')
+    page.until('document.querySelectorAll("#shared_prefixes tr").length > 2')
     page.ask('document.querySelector("#prompt").value = "What is Penstock?"')
     page.ask('document.querySelector("#send").click()')
     page.until('document.querySelector("#life2").textContent.includes("stop ")', 60)

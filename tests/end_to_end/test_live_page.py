@@ -136,7 +136,7 @@ def test_the_page_shows_a_busy_server(served: Served, width: int, scheme: str, t
         page.until('document.querySelectorAll("#tenants td").length > 5')
         page.until('Number(document.querySelector("#rate").textContent) > 0')
         page.until('/ m?s . /.test(document.querySelector("#ttft").textContent)')
-        page.until('document.querySelectorAll("#trunks tr").length > 0')
+        page.until('document.querySelectorAll("#shared_prefixes tr").length > 0')
         page.until(CHARTS_DRAWN)
         open_by_keyboard(page, "#recent .open", "decode")
         open_by_keyboard(page, "#lanes .lane[aria-disabled=false]", "prefill")

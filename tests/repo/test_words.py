@@ -42,6 +42,7 @@ RETIRED = {
     r"keepers?": "model loader",
     r"gangs?": "ranks, a group",
     r"seats?": "slot",
+    r"trunks?": "shared prefix",
     r"parent process(?:es)?|parent side": "server",
 }
 """Patterns of whole words, after `_` and CamelCase are split; beside each what is written now."""

@@ -118,7 +118,7 @@ class Match(Generic[SegmentT, SnapshotT]):
 
 @dataclass(slots=True, eq=False)
 class Lease(Generic[SegmentT, SnapshotT]):
-    """A prefix in use. Until it is released, its pieces must not be mutated and count as held."""
+    """A prefix in use. Until it is released, its segments must be neither mutated nor evicted."""
 
     length: int
     pieces: tuple[tuple[SegmentT, int], ...]  # In order, with the tokens used of each.

@@ -45,7 +45,7 @@ async def test_the_tree_is_reported_in_numbers(autojump_clock: trio.testing.Mock
         assert body["hit_tokens"] == (_PROMPT - 1) + len("<user>hel")
         assert body["segment_bytes"] == 64 * body["tokens"]
         assert body["complaints"] == []
-        assert {"tokens": 9, "references": 2, "hits": 2} in body["trunks"]
+        assert {"tokens": 9, "references": 2, "hits": 2} in body["shared_prefixes"]
         assert "hel" not in response.text
 
 
@@ -57,7 +57,7 @@ async def test_text_is_shown_to_who_asks(autojump_clock: trio.testing.MockClock)
         for _ in range(2):
             await client.post("/v1/chat/completions", json=chat())
         body = (await client.get("/v1/cache", params={"text_tokens": 8})).json()
-        assert body["trunks"][0]["text"] == "<user>he"
+        assert body["shared_prefixes"][0]["text"] == "<user>he"
         assert (await client.get("/v1/cache", params={"text_tokens": -1})).status_code == 400
 
 

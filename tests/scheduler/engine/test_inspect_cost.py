@@ -69,7 +69,7 @@ def test_an_inspect_walks_for_shared_prefixes_alone(watched: Watched, top: int, 
     assert answer.cache is not None
     assert answer.cache.nodes >= 20
     assert answer.cache.tokens > 20
-    assert bool(answer.cache.trunks) is False or top > 0
+    assert bool(answer.cache.shared_prefixes) is False or top > 0
 
 
 def test_integrity_is_checked_when_the_engine_is_idle_and_told_by_every_inspect(watched: Watched) -> None:

@@ -13,8 +13,8 @@ from scheduler.shared.messages import Inspect, Inspection, ToEngine
 from scheduler.shared.reports import CacheReport, PrefixReport
 
 
-def report(trunks: int) -> CacheReport:
-    held = [PrefixReport(10, 2, 1, [1, 2, 3, 4]) for _ in range(trunks)]
+def report(count: int) -> CacheReport:
+    held = [PrefixReport(10, 2, 1, [1, 2, 3, 4]) for _ in range(count)]
     return CacheReport(*(0,) * 13, {}, held, [])
 
 
@@ -79,10 +79,10 @@ async def test_an_answer_is_cut_to_what_was_asked(autojump_clock: trio.testing.M
 
     first = await asked(5, 3)
     assert first.cache is not None
-    assert len(first.cache.trunks) == 5
+    assert len(first.cache.shared_prefixes) == 5
     smaller = await engine.view(2, 0)
     assert smaller.cache is not None
-    assert [prefix.head for prefix in smaller.cache.trunks] == [[], []]
+    assert [prefix.head for prefix in smaller.cache.shared_prefixes] == [[], []]
     assert len(engine.asked) == 1
     await asked(6, 3)
     assert len(engine.asked) == 2

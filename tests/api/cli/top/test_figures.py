@@ -14,7 +14,7 @@ BODY = (
     b' "running": [{"id": "x", "engine": null, "new_field": [1]}], "history": {"since": 3},'
     b' "ttft": [["0.1", 1], ["+Inf", 2]]}\n\n'
     b"event: news\ndata: what nobody knows\n\n"
-    b'event: cache\ndata: {"enabled": true, "tokens": 5, "trunks": []}\n\n'
+    b'event: cache\ndata: {"enabled": true, "tokens": 5, "shared_prefixes": []}\n\n'
 )
 
 
