@@ -16,7 +16,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers, load_adapters
 
 from scheduler.engine.plan import StepPlan
 from scheduler.shared.adapter_files import AdapterRefused, fingerprint
-from scheduler.shared.messages import AdapterSource, Submit
+from scheduler.shared.messages import AdapterSource, Sampling, Submit
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine
 
@@ -76,7 +76,8 @@ class AdaptedEngine(ReuseEngine):
         self._by_itself = partial(AdaptedEngine, family, *sources, make=make, budget_bytes=0, max_slots=1)
         self._single: AdaptedEngine | None = None
         self._oracles = {"": make(family)}
-        self._answers: dict[tuple[str, tuple[int, ...], int], list[int]] = {}
+        self._answers: dict[tuple[str, tuple[int, ...], Sampling], list[int]] = {}
+        """The longest so far: a shorter one is its beginning."""
         for source in sources:
             self.load(source)
             self._oracles[source.key] = load_adapters(make(family), source.folder)
@@ -86,15 +87,17 @@ class AdaptedEngine(ReuseEngine):
             raise AdapterRefused(why)
 
     def alone(self, submit: Submit) -> list[int]:
+        key = (submit.adapter, tuple(submit.prompt), submit.sampling)
+        if len(self._answers.get(key, ())) < submit.max_tokens:
+            self._answers[key] = self._generated(submit)
+        return self._answers[key][: submit.max_tokens]
+
+    def _generated(self, submit: Submit) -> list[int]:
         if submit.sampling.temperature > 0:
             return self._seeded_alone(submit)
-        key = (submit.adapter, tuple(submit.prompt), submit.max_tokens)
-        if key not in self._answers:
-            prompt = mx.array(submit.prompt.tolist())
-            model = self._oracles[submit.adapter]
-            steps = generate_step(prompt, model, max_tokens=submit.max_tokens, prefill_step_size=8)
-            self._answers[key] = [token for token, _ in steps]
-        return self._answers[key]
+        prompt, model = mx.array(submit.prompt.tolist()), self._oracles[submit.adapter]
+        steps = generate_step(prompt, model, max_tokens=submit.max_tokens, prefill_step_size=256)
+        return [token for token, _ in steps]
 
     def _seeded_alone(self, submit: Submit) -> list[int]:
         """mlx-lm has no seeds of single requests: an engine that has one row, and no prefix cache."""

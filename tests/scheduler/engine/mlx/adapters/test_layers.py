@@ -3,7 +3,6 @@ every path; and without an adapter it is the base's, to the bit."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -28,15 +27,16 @@ def model_in(dtype: Any) -> Any:
     return model
 
 
-@pytest.fixture
-def sources(tmp_path: Path) -> list[AdapterSource]:
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> list[AdapterSource]:
     """Write adapters of several ranks; the last one has no part in some layers."""
+    folder = tmp_path_factory.mktemp("adapters")
     made = [
-        write_adapter(random_model("qwen3"), tmp_path / str(seed), seed=seed, rank=2 + seed, scale=1.0 + seed)
+        write_adapter(random_model("qwen3"), folder / str(seed), seed=seed, rank=2 + seed, scale=1.0 + seed)
         for seed in range(3)
     ]
     keys = ["self_attn.q_proj", "mlp.down_proj"]
-    return [*made, write_adapter(random_model("qwen3"), tmp_path / "few", seed=9, keys=keys, layers=2)]
+    return [*made, write_adapter(random_model("qwen3"), folder / "few", seed=9, keys=keys, layers=2)]
 
 
 @pytest.mark.parametrize("tokens", [1, 7])

@@ -28,7 +28,7 @@ def two_adapters(
 def ask_all(engine: AdaptedEngine) -> None:
     """Six prompts of different lengths in one batch, each checked against mlx-lm."""
     red, blue = (source.key for source in engine.sources)
-    prompts = [words(5 + 9 * number, number) for number in range(6)]
+    prompts = [words(5 + 5 * number, number) for number in range(6)]
     keys = ["", red, blue, red, "", blue]
     heard = engine.ask(
         *(engine.submit(prompt, adapter=key) for prompt, key in zip(prompts, keys, strict=True))
@@ -68,13 +68,13 @@ def test_prefixes_are_those_of_one_adapter(tmp_path: Path) -> None:
     """A prompt that is cached without an adapter, or with another one, is computed anew."""
     engine = two_adapters("qwen3", tmp_path)
     keys = ["", *(source.key for source in engine.sources)]
-    prompt = words(40, 3)
+    prompt = words(25, 3)
     for key in keys:
         (heard,) = engine.ask(engine.submit(prompt, adapter=key))
         assert heard.cached == 0
     for key in keys:
         (heard,) = engine.ask(engine.submit(prompt, adapter=key))
-        assert heard.cached == 39
+        assert heard.cached == 24
 
 
 def test_rows_join_and_leave(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_rows_join_and_leave(tmp_path: Path) -> None:
     red, blue = (source.key for source in engine.sources)
     running = []
     for number, key in enumerate(["", red, blue, blue, red, "", red, blue]):
-        running.append(engine.submit(words(3 + 7 * number, number), adapter=key, max_tokens=4 + number))
+        running.append(engine.submit(words(3 + 4 * number, number), adapter=key, max_tokens=4 + number))
         engine.turn([running[-1]])
         if number in (3, 6):
             engine.turn([Cancel(running[number - 2].request_id)])

@@ -22,8 +22,8 @@ from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.reuse import words
 
 SEEDED = msgspec.structs.replace(GREEDY, temperature=0.8, seed=5)
-STEM = words(50, 900)
-PREFIXES: tuple[list[int], ...] = ([], STEM, STEM[:33] + words(20, 901))
+STEM = words(26, 900)
+PREFIXES: tuple[list[int], ...] = ([], STEM, STEM[:19] + words(10, 901))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ VISITS = st.lists(
         after_turns=st.integers(0, 3),
         adapter=st.integers(0, 2),
         prefix=st.sampled_from([1, 2, 0]),
-        rest_tokens=st.one_of(st.integers(1, 4), st.integers(5, 40)),
+        rest_tokens=st.one_of(st.integers(1, 4), st.integers(5, 20)),
         rest_seed=st.integers(0, 1),
         answer_tokens=st.integers(2, 9),
         sampling=st.sampled_from([GREEDY, SEEDED]),
@@ -120,12 +120,12 @@ def test_preempted_rows_keep_their_adapters(tmp_path: Path) -> None:
     engine = engine_of("qwen3", tmp_path)
     keys = ["", *(source.key for source in engine.sources)]
     submits = [
-        engine.submit(words(30, number), adapter=keys[number % 3], max_tokens=25) for number in range(6)
+        engine.submit(words(17, number), adapter=keys[number % 3], max_tokens=16) for number in range(6)
     ]
     engine.turn(submits)
-    for turn in range(24):
-        if turn % 6 == 5:
-            for sequence in [one for one in engine.loop._slots if not one.prefilling][: turn // 5]:
+    for turn in range(16):
+        if turn % 4 == 3:
+            for sequence in [one for one in engine.loop._slots if not one.prefilling][: turn // 3]:
                 # As where memory runs out.
                 engine.loop._step(StepPlan(preempt=(sequence.request_id,)))
         engine.turn()
@@ -151,7 +151,7 @@ def test_an_adapter_comes_and_goes_while_others_run(tmp_path: Path) -> None:
     red, blue = engine.sources
     green = write_adapter(random_model("qwen3"), tmp_path / "green", seed=3, rank=9, scale=1.0)
     running = [
-        engine.submit(words(20, number), adapter=key, max_tokens=25)
+        engine.submit(words(20, number), adapter=key, max_tokens=18)
         for number, key in enumerate(["", blue.key, blue.key])
     ]
     engine.turn(running)
@@ -184,14 +184,14 @@ def test_a_row_without_its_adapter_is_refused(tmp_path: Path) -> None:
 
 def test_prefixes_on_disk_are_those_of_one_adapter(tmp_path: Path) -> None:
     """A restarted engine reads what was computed with the same adapter, and nothing else."""
-    prompt = words(600, 5)
+    prompt = words(530, 5)
 
     def engine() -> AdaptedEngine:
         return engine_of(
             "qwen3",
             tmp_path,
             tier=DiskTier(tmp_path / "disk", "a model", 1 << 30, lone_snapshots=False),
-            prefill_chunk_tokens=64,
+            prefill_chunk_tokens=128,
         )
 
     first = engine()

@@ -17,7 +17,7 @@ from tests.examples import sampled
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND, random_model
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, model_of, words
 
-_SHARED_PREFIX = [token % 300 for token in prompt_of(600, 5)]
+_SHARED_PREFIX = [token % 300 for token in prompt_of(530, 5)]
 _ALL = sampled(sorted(FAMILIES), ONE_OF_EACH_KIND)
 SOON = 20.0
 
@@ -25,7 +25,7 @@ SOON = 20.0
 def _engine(family: str, folder: Path, budget_bytes: int = 1 << 30) -> ReuseEngine:
     lone = not CacheLayout(model_of(family)).has_cuttable
     tier = DiskTier(folder, f"fingerprint of {family}", budget_bytes, lone_snapshots=lone)
-    return engine_of(family, tier=tier, prefill_chunk_tokens=64)
+    return engine_of(family, tier=tier, prefill_chunk_tokens=128)
 
 
 def _written(engine: ReuseEngine) -> None:
@@ -49,19 +49,19 @@ def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
     generates the same tokens; so do its neighbours in the batch."""
     first = _engine(family, tmp_path)
     prompt = [*_SHARED_PREFIX, *words(20, 2)]
-    (cold,) = first.ask(first.submit(prompt, boundaries=(600, 618)))
+    (cold,) = first.ask(first.submit(prompt, boundaries=(530, 548)))
     _stopped(first)
     second = _engine(family, tmp_path)
     turn = [*prompt, *cold.tokens, *words(7, 3)]
     (again, branch, other) = second.ask(
-        second.submit(turn, boundaries=(600,)),
-        second.submit([*_SHARED_PREFIX, *words(9, 4)], boundaries=(600,)),
+        second.submit(turn, boundaries=(530,)),
+        second.submit([*_SHARED_PREFIX, *words(9, 4)], boundaries=(530,)),
         second.submit(words(50, 6)),
     )
     state = family in FAMILIES.keys() - {"deepseek_v3", "gemma2", "llama", "qwen3"}
     # Except the answer's last token, which is computed when a request continues it.
     assert again.cached >= (len(prompt) + len(cold.tokens) - 1 if state else 512)
-    assert branch.cached >= (600 if state else 512)
+    assert branch.cached >= (530 if state else 512)
     assert other.cached == 0
     assert second.backend.disk is not None
     assert second.backend.disk.disk_tokens >= 512
@@ -73,7 +73,7 @@ def test_damage_is_a_miss(family: str, tmp_path: Path) -> None:
     """Any bytes changed, cut or missing: the request is computed, right, and the fault is counted."""
     engine = _engine(family, tmp_path)
     prompt = [*_SHARED_PREFIX, *words(20, 2)]
-    engine.ask(engine.submit(prompt, boundaries=(600, 618)))
+    engine.ask(engine.submit(prompt, boundaries=(530, 548)))
     _stopped(engine)
     generator = random.Random(3)
     for path in sorted(tmp_path.rglob("*.safetensors")):
@@ -87,7 +87,7 @@ def test_damage_is_a_miss(family: str, tmp_path: Path) -> None:
                 data = bytearray()
         path.write_bytes(data)
     second = _engine(family, tmp_path)
-    (again,) = second.ask(second.submit(prompt, boundaries=(600, 618)))
+    (again,) = second.ask(second.submit(prompt, boundaries=(530, 548)))
     assert again.cached == 0
     assert second.backend.disk is not None
     assert sum(second.backend.disk.tier.statistics().errors.values()) >= 1
@@ -119,7 +119,7 @@ def test_packed_blocks_are_read_as_they_were_written(
 
     def engine(name: str, packing: KvCacheDtype) -> ReuseEngine:
         tier = DiskTier(tmp_path / name, name, 1 << 30)
-        return ReuseEngine(model, family, tier=tier, kv_cache_dtype=packing, prefill_chunk_tokens=64)
+        return ReuseEngine(model, family, tier=tier, kv_cache_dtype=packing, prefill_chunk_tokens=128)
 
     for name, packing in (("packed", kv_cache_dtype), ("plain", "auto")):
         first = engine(name, packing)
@@ -174,7 +174,7 @@ def test_who_waits_for_the_disk_may_leave(tmp_path: Path) -> None:
 def test_the_folder_stays_within_its_bytes(tmp_path: Path) -> None:
     """For any amount of computation."""
     engine = _engine("qwen3", tmp_path, budget_bytes=1 << 19)
-    for number in range(6):
-        engine.ask(engine.submit([token % 300 for token in prompt_of(600, 100 + number)]))
+    for number in range(4):
+        engine.ask(engine.submit([token % 300 for token in prompt_of(520, 100 + number)]))
     _stopped(engine)
     assert 0 < sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors")) <= 1 << 19

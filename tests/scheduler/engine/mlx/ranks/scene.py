@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import msgspec
 from llguidance import LLMatcher
 
+from scheduler.engine import memory
 from scheduler.engine.backend import Backend
 from scheduler.engine.backend_choice import make_backend
 from scheduler.engine.budget.changes import BudgetChange
@@ -50,7 +51,7 @@ _PENALISED = Sampling(
 )
 _CUT = Sampling(temperature=0.8, seed=43, min_p=0.01, top_k=40)
 _KINDS = (GREEDY, _SEEDED, _PENALISED, _CUT)
-_LETTERS = LLMatcher.grammar_from_regex(r'\{"name": "[a-z]{5,40}"\}')
+_LETTERS = LLMatcher.grammar_from_regex(r'\{"name": "[a-z]{3,6}"\}')
 
 
 @dataclass
@@ -221,6 +222,7 @@ def played(folder: Path, ranks: int, *numbers: int) -> Seen:
 
 def main() -> None:
     folder, *numbers = sys.argv[1:]
+    memory.GROWTH_TOKENS = 1  # Nothing is reserved for answers, so that rows are preempted.
     print(json.dumps(asdict(run(Path(folder), *map(int, numbers)))), flush=True)
     # MLX's ring threads would wait for the other ranks at the end of the process; they end with this one.
     os._exit(0)

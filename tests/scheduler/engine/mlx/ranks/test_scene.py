@@ -9,8 +9,8 @@ import pytest
 from scheduler.models.random_qwen3 import TINY, write_model
 from tests.scheduler.engine.mlx.ranks.scene import Seen, played
 
-_ROOMY_TOKENS, _TIGHT_TOKENS = 2500, 700
-_REQUESTS, _MOST_TOKENS = 16, 48
+_ROOMY_TOKENS, _TIGHT_TOKENS = 1500, 450
+_REQUESTS, _MOST_TOKENS = 12, 28
 
 
 @pytest.fixture(scope="module")

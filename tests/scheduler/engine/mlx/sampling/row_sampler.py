@@ -6,6 +6,9 @@ It was once the engine's own; now it is the oracle: other code for the same defi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import mlx.core as mx
 from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
 
@@ -13,6 +16,16 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.sampling.draw import Noise, gumbel, position_key
 from scheduler.engine.mlx.sampling.host_chooser import host_gumbel
 from scheduler.shared.messages import Sampling
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """On MLX's CPU, mlx-lm's samplers call a C++ compiler for each value of a cut-off: seconds each."""
+    mx.disable_compile()
+    try:
+        yield
+    finally:
+        mx.enable_compile()
 
 
 def greedy(logprobs: mx.array) -> mx.array:
@@ -35,12 +48,13 @@ class RowSampler:
 
     def _sample(self, logprobs: mx.array, position: int) -> mx.array:
         params = self._params
-        if 0.0 < params.top_p < 1.0:
-            logprobs = apply_top_p(logprobs, params.top_p)
-        if params.min_p > 0.0:
-            logprobs = apply_min_p(logprobs, params.min_p)
-        if 0 < params.top_k < logprobs.shape[-1]:
-            logprobs = apply_top_k(logprobs, params.top_k)
+        with uncompiled():
+            if 0.0 < params.top_p < 1.0:
+                logprobs = apply_top_p(logprobs, params.top_p)
+            if params.min_p > 0.0:
+                logprobs = apply_min_p(logprobs, params.min_p)
+            if 0 < params.top_k < logprobs.shape[-1]:
+                logprobs = apply_top_k(logprobs, params.top_k)
         # One draw from the distribution, by the Gumbel-max rule.
         scores = logprobs * (1.0 / params.temperature)
         noise = self._noise([position_key(params.seed, position)], scores.size)

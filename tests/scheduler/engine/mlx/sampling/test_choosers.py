@@ -224,14 +224,14 @@ def _cut_by_rounding(penalised: np.ndarray[Any, Any], one: Sampling) -> bool:
     seed=st.integers(0, 1 << 30),
 )
 def test_both_go_on_the_same(params: list[Sampling], seed: int) -> None:
-    """Over twenty steps, in which penalties grow; without `top_p`, whose margin cannot be known ahead.
+    """Over twelve steps, in which penalties grow; without `top_p`, whose margin cannot be known ahead.
     Penalties leave the grid: a row may part where the two tokens' penalised logits are equal but for
     rounding, or those of two tokens of which a cut-off keeps one."""
     logits = _logits(len(params), seed)
-    host, graph = HOST.tokens(params, logits, 20), GRAPH.tokens(params, logits, 20)
+    host, graph = HOST.tokens(params, logits, 12), GRAPH.tokens(params, logits, 12)
     for row, one in enumerate(params):
         own, other = [step[row] for step in host], [step[row] for step in graph]
-        parted = next((step for step in range(20) if own[step] != other[step]), None)
+        parted = next((step for step in range(12) if own[step] != other[step]), None)
         if parted is not None:
             penalised = logits[row].copy()
             HostCounts.of([1, 2], own[:parted], VOCABULARY).penalise(penalised, one)

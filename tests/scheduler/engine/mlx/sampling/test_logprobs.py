@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.generate import generate_step
 
+from scheduler.engine import memory
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.sampling.logprobs import LogprobsRequested
 from scheduler.engine.pace import PrefillPace
@@ -43,7 +44,6 @@ def _alone(model: Any, submit: Submit, tokens: list[int]) -> Iterator[Any]:
         model,
         max_tokens=len(tokens),
         sampler=lambda logprobs: mx.array([next(forced, 0)]),
-        prefill_step_size=8,
     )
     for _, logprobs in steps:
         yield np.array(logprobs.astype(mx.float32))
@@ -102,21 +102,23 @@ def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[in
     return courses, preemptions
 
 
-def test_preemption_loses_none_and_doubles_none(tiny: Tiny) -> None:
-    """Six long requests in the bytes of three: with each token the log-probabilities of a run with room."""
+def test_preemption_loses_none_and_doubles_none(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six requests in the bytes of three, where nothing is reserved for answers: with each token the
+    log-probabilities of a run with room."""
+    monkeypatch.setattr(memory, "GROWTH_TOKENS", 1)
     submits = [
         _replace(
-            request(number, prompt_of(50 + number, number), 600, sampling=_WILD),
+            request(number, prompt_of(20 + number, number), 60, sampling=_WILD),
             top_logprobs=(None, 5)[number % 2],
         )
         for number in range(6)
     ]
     free, none = _run(tiny, submits, 1 << 20)
-    tight, preemptions = _run(tiny, submits, 3 * 620)
+    tight, preemptions = _run(tiny, submits, 3 * 80)
     assert none == 0 < preemptions
     for request_id, course in tight.items():
         assert course.tokens == free[request_id].tokens
-        assert len(course.logprobs) == 600
+        assert len(course.logprobs) == 60
         for found, expected in zip(course.logprobs, free[request_id].logprobs, strict=True):
             assert (found is None) == (expected is None)
             if found is not None and expected is not None:

@@ -23,10 +23,12 @@ from tests.scheduler.engine.mlx.loads import load_of
 
 
 def load_over(folder: str, rank: Rank | None, changes: dict[str, Any]) -> dict[str, Any]:
-    """What the engine says of itself and answers, or why it does not load."""
+    """What the engine says of itself and answers, or why it does not load. `changes`: of its Load, and
+    "silent" where nobody asks it anything."""
     adapters = tuple(AdapterSource(*each) for each in changes.get("adapters", ()))
     group = None if rank is None else rank.group
-    command = load_of(Path(folder), **(changes | {"adapters": adapters, "ranks": group}))
+    fields = {name: value for name, value in changes.items() if name != "silent"}
+    command = load_of(Path(folder), **(fields | {"adapters": adapters, "ranks": group}))
     gc.collect()
     mx.clear_cache()
     mx.reset_peak_memory()
@@ -45,19 +47,23 @@ def load_over(folder: str, rank: Rank | None, changes: dict[str, Any]) -> dict[s
         "peak_bytes": peak_bytes,
         "group_cost_tokens": backend.group_cost_tokens,
     }
-    return said | _answers(EngineLoop(backend, 8, PrefillPace(64), clock=lambda: 0.0))
+    return (
+        said
+        if changes.get("silent")
+        else said | _answers(EngineLoop(backend, 8, PrefillPace(64), clock=lambda: 0.0))
+    )
 
 
 def _answers(loop: EngineLoop) -> dict[str, Any]:
     """Prompts behind one prefix and others, greedy and sampled with penalties, in two bursts."""
-    prefix = prompt_of(80, 1)
-    prompts = [prefix + prompt_of(9, 2), prompt_of(150, 3), prompt_of(3, 4), prefix + prompt_of(40, 5)]
+    prefix = prompt_of(40, 1)
+    prompts = [prefix + prompt_of(9, 2), prompt_of(70, 3), prompt_of(3, 4), prefix + prompt_of(20, 5)]
     tokens: dict[int, list[int]] = {}
     logprobs: dict[int, list[float]] = {}
     for burst in (prompts[:3], prompts[3:] + prompts[:1]):
         submits = [
             msgspec.structs.replace(
-                request(len(tokens) + at, prompt, 12, sampling=SEEDED if at % 2 else GREEDY), top_logprobs=0
+                request(len(tokens) + at, prompt, 8, sampling=SEEDED if at % 2 else GREEDY), top_logprobs=0
             )
             for at, prompt in enumerate(burst)
         ]

@@ -105,7 +105,8 @@ def test_rank_0s_verdict_is_that_of_all(two_ranks: Ranks, folder: str, tmp_path:
 
 def test_the_least_memory_of_the_ranks_is_that_of_all(two_ranks: Ranks, folder: str) -> None:
     """Prefix caches evict alike only with equal budgets."""
-    memory = [{"memory_limit": float(size << 20), "kv_cache_bytes": -1} for size in (4096, 1024)]
+    limits = [float(size << 20) for size in (4096, 1024)]
+    memory = [{"memory_limit": limit, "kv_cache_bytes": -1, "load_check": "off"} for limit in limits]
     first, second = _over(two_ranks, (folder, folder), *memory)
     assert _decided(first) == _decided(second)
     # Half of it: the ranks are on one machine.
@@ -129,13 +130,14 @@ def test_no_rank_holds_the_whole_model_at_any_moment(two_ranks: Ranks, tmp_path:
     write_model(Shape(**{**_SHAPE_FIELDS, **large}), tmp_path / "large")
     folder = str(tmp_path / "large")
     whole_bytes = (tmp_path / "large" / "model.safetensors").stat().st_size
-    for each in _over(two_ranks, (folder, folder), {"load_check": "off"}, {"load_check": "off"}):
+    unasked = {"load_check": "off", "silent": True}
+    for each in _over(two_ranks, (folder, folder), unasked, unasked):
         assert each["ready"]["weights_bytes"] < 0.55 * whole_bytes
         assert each["peak_bytes"] < 0.8 * whole_bytes
 
 
 def test_adapters_are_refused_by_name(two_ranks: Ranks, folder: str) -> None:
-    adapter = {"adapters": [["poet", folder, "12ab"]]}
+    adapter = {"adapters": [["poet", folder, "12ab"]], "load_check": "off", "silent": True}
     for each in _over(two_ranks, (folder, folder), adapter, adapter):
         ((key, reason),) = each["ready"]["refused_adapters"]
         assert (key, "poet" in reason, "without --ranks" in reason) == ("12ab", True, True)

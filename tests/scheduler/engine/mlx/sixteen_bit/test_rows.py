@@ -31,18 +31,18 @@ def _model(family: str, name: str) -> Any:
 
 
 def _run(model: Any, family: str, seed: int) -> tuple[ReuseEngine, list[Submit]]:
-    """18 prompts, most behind one of two nested prefixes, that come within 40 steps: hits, rows in place."""
+    """12 prompts, most behind one of two nested prefixes, that come within 24 steps: hits, rows in place."""
     generator = random.Random(seed)
-    shared_prefix = words(40, seed)
-    prefixes = [shared_prefix, shared_prefix + words(25, seed + 1), shared_prefix[:20], []]
+    shared_prefix = words(26, seed)
+    prefixes = [shared_prefix, shared_prefix + words(15, seed + 1), shared_prefix[:20], []]
     engine = ReuseEngine(model, family)
     submits: list[Submit] = []
-    for turn in range(40):
-        if turn % 2 == 0 and len(submits) < 18:
+    for turn in range(24):
+        if turn % 2 == 0:
             prompt = generator.choice(prefixes) + [
                 generator.randrange(300) for _ in range(generator.randrange(1, 12))
             ]
-            submits.append(engine.submit(prompt, max_tokens=generator.randrange(4, 24), boundaries=(40, 65)))
+            submits.append(engine.submit(prompt, max_tokens=generator.randrange(4, 18), boundaries=(26, 41)))
             engine.turn(submits[-1:])
         else:
             engine.turn()

@@ -39,18 +39,11 @@ assert base.scaled_dot_product_attention is ours
 """
 
 
-def _run(source: str) -> None:
-    """In a process of its own: here `conftest.py` has changed it."""
+def test_importing_our_packages_changes_nothing_and_load_changes_what_models_call_once(tiny: Tiny) -> None:
+    """In modules that were imported before, and in those that are imported later. In a process of its own:
+    here `conftest.py` has changed it."""
+    source = _UNCHANGED + _CHANGED.replace("FOLDER", repr(str(tiny.folder)))
     subprocess.run([sys.executable, "-c", source], cwd=ROOT, check=True, timeout=120)
-
-
-def test_importing_our_packages_changes_nothing() -> None:
-    _run(_UNCHANGED)
-
-
-def test_load_changes_what_models_call_and_once(tiny: Tiny) -> None:
-    """In modules that were imported before, and in those that are imported later."""
-    _run(_UNCHANGED + _CHANGED.replace("FOLDER", repr(str(tiny.folder))))
 
 
 def test_every_change_is_listed_with_its_reason_and_its_test() -> None:

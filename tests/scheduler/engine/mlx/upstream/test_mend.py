@@ -6,7 +6,7 @@ No code of ours but `mend`: mlx-lm's own caches merge the rows, pad a chunk, and
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -19,6 +19,7 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from tests.examples import examples
+from tests.scheduler.engine.mlx.sampling.row_sampler import uncompiled
 from tests.scheduler.engine.mlx.zoo.census import build
 from tests.scheduler.engine.mlx.zoo.check import words
 from tests.scheduler.engine.mlx.zoo.faults import PIECES
@@ -38,6 +39,13 @@ _LENGTHS = (70, 1, 3)
 """These rows begin together: more blocks and chunks than a query may attend to, and less than an n-gram."""
 _JOINING = (2, 45, 1)
 _ROUNDING = 1e-4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_a_compiler() -> Iterator[None]:
+    """The faults are not in activations, for each of which MLX's CPU calls a C++ compiler."""
+    with uncompiled():
+        yield
 
 
 @cache

@@ -13,14 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.repo.tree import ROOT
+from tests.scheduler.engine.mlx.upstream.test_mend import MENDED
 
 PATCHES = sorted((ROOT / "scheduler/engine/mlx/upstream/patches").glob("*.patch"))
 _COMPARE = """
 import json, sys
+import mlx.core as mx
+mx.disable_compile()  # As test_mend.py does.
 from tests.scheduler.engine.mlx.upstream import test_mend as rows
 
 def difference(name):
-    batches = [rows._prompts((70, 1, 3), 1), rows._prompts((2, 45, 1), 11)]
+    batches = [rows._prompts(rows._LENGTHS, 1), rows._prompts(rows._JOINING, 11)]
     try:
         return rows._difference(*rows._together(rows._model(name, ours=False), batches))
     except (AttributeError, TypeError, ValueError):
@@ -30,12 +33,11 @@ print(json.dumps({name: difference(name) for name in sys.argv[1:]}))
 """
 
 
-def _differences(folder: Path | None) -> dict[str, float]:
-    """By module, how far rows together are from each alone in mlx-lm, ours not in it. `folder`: of a copy."""
-    path = [str(ROOT)] if folder is None else [str(folder), str(ROOT)]
+def _differences(folder: Path) -> dict[str, float]:
+    """By module, how far rows together are from each alone in the folder's mlx-lm, ours not in it."""
     done = subprocess.run(
         [sys.executable, "-c", _COMPARE, *(one.stem for one in PATCHES)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])},
         cwd=ROOT,
         check=True,
         capture_output=True,
@@ -59,8 +61,9 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_with_its_patch_each_row_has_what_it_has_alone(patched: Path) -> None:
-    """Without it no module does: here, too, is seen which patch a release makes needless."""
+    """Without it no module does, as `test_mend.py` shows of the same rows. It says which patch a release
+    makes needless."""
     assert len(PATCHES) >= 5
+    assert {one.stem for one in PATCHES} <= MENDED.keys()
     found = _differences(patched)
     assert found == {one.stem: pytest.approx(0.0, abs=1e-4) for one in PATCHES}
-    assert min(_differences(None).values()) > 1e-2
