@@ -7,6 +7,7 @@ import random
 import msgspec
 import pytest
 
+from scheduler.engine import memory
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Sampling, StepOutput, Submit, ThinkingBudget
@@ -98,21 +99,28 @@ def test_a_stop_token_in_the_mark_ends_the_row(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize(
-    "sampling",
-    [pytest.param(GREEDY, id="greedy", marks=pytest.mark.long), pytest.param(_SAMPLED, id="sampled")],
+    ("sampling", "tokens"),
+    [
+        pytest.param(_SAMPLED, 100, id="sampled"),
+        pytest.param(GREEDY, 600, id="greedy-long", marks=pytest.mark.long),
+        pytest.param(_SAMPLED, 600, id="sampled-long", marks=pytest.mark.long),
+    ],
 )
-def test_preemption_changes_nothing(tiny: Tiny, sampling: Sampling) -> None:
+def test_preemption_changes_nothing(
+    tiny: Tiny, sampling: Sampling, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Eight with budgets that end anywhere in their answers, in the bytes of three."""
+    monkeypatch.setattr(memory, "GROWTH_TOKENS", tokens // 3)  # A row outgrows what was reserved for it.
     generator = random.Random(4)
     submits = [
         _replace(
-            request(number, prompt_of(generator.randrange(40, 120), number), 600, sampling=sampling),
-            thinking=_replace(BUDGET, tokens=generator.randrange(10, 590)),
+            request(number, prompt_of(generator.randrange(40, 120), number), tokens, sampling=sampling),
+            thinking=_replace(BUDGET, tokens=generator.randrange(10, tokens - 10)),
         )
         for number in range(8)
     ]
     free, none = _run(tiny, submits, 1 << 20)
-    tight, preemptions = _run(tiny, submits, 3 * 620)
+    tight, preemptions = _run(tiny, submits, 3 * (tokens + 50))
     assert none == 0 < preemptions
     assert tight == free
     for submit in submits:
