@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import msgspec
 import pytest
@@ -48,19 +49,18 @@ def test_only_the_mark_is_not_the_models(tiny: Tiny, sampling: Sampling) -> None
     assert own[9:] == alone(tiny.backend(), rest)
 
 
-@sampled
 @pytest.mark.parametrize("device", ["as it is", "of its own"])
-def test_a_mixed_batch_changes_nobody(
-    tiny: Tiny, sampling: Sampling, device: str, request: pytest.FixtureRequest
-) -> None:
-    """Budgets of all sizes beside rows without, of all kinds of sampling, in the graph and on the host: each
-    has the tokens that it has alone."""
+def test_a_mixed_batch_changes_nobody(tiny: Tiny, device: str, request: pytest.FixtureRequest) -> None:
+    """Budgets of several sizes beside rows without, of all kinds of sampling, in the graph and on the host:
+    each has the tokens that it has alone."""
     if device == "of its own":
         request.getfixturevalue("device_of_its_own")
     backend = tiny.backend()
-    kinds = (sampling, GREEDY, _SAMPLED, _PENALISED)
-    submits = [budgeted(number, kinds[number % 4], number, 24 + number) for number in range(8)]
-    submits += [_replace(budgeted(number, kinds[number % 4]), thinking=None) for number in range(8, 12)]
+    budgets, kinds = (0, 1, 6, None), (GREEDY, _SAMPLED, _PENALISED)
+    submits = []
+    for number, (tokens, sampling) in enumerate(product(budgets, kinds)):
+        submit = budgeted(number, sampling, tokens or 0, 14 + number)
+        submits.append(submit if tokens is not None else _replace(submit, thinking=None))
     together = answers(backend, submits)
     for submit in submits:
         assert together[submit.request_id].tokens == alone(backend, submit)
