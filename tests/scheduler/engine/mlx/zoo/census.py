@@ -85,11 +85,11 @@ def census() -> dict[str, str | None]:
     return found
 
 
-def write(name: str, folder: Path) -> Any:
+def write(name: str, folder: Path, **changes: Any) -> Any:
     """Write the model of this name as one that can be loaded, without a tokenizer. Return it."""
-    model, _ = build(name)
+    model, _ = build(name, **changes)
     weights: Any = tree_flatten(model.parameters())
     mx.save_safetensors(str(folder / "model.safetensors"), dict(weights), metadata={"format": "mlx"})
-    config = configuration(module_of(name), ENTRIES.get(base_of(name), {}))
+    config = configuration(module_of(name), ENTRIES.get(base_of(name), {}) | changes)
     (folder / "config.json").write_text(json.dumps(config))
     return model
