@@ -142,7 +142,7 @@ class Bench:
         self.scheduler = make_scheduler(
             self.launcher, plan, max_slots=max_slots, lookahead=lookahead, max_queue=max_queue, **intake
         )
-        self._look_seconds = max(0.0005, plan.step_seconds / 20 if plan else 0.0)
+        self._look_seconds = max(0.0005, plan.step_seconds / 4 if plan else 0.0)
 
     async def come(self, nursery: trio.Nursery, client: Client) -> Client:
         """Start `client`; when this returns it is accepted (or refused), and no step has begun since."""
@@ -166,7 +166,7 @@ class Bench:
             self.launcher.kill()
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition holds; check it twenty times a step."""
+        """Return when the condition holds; check it four times a step."""
         while not condition():  # noqa: ASYNC110 (virtual time: nothing is waited for)
             await trio.sleep(self._look_seconds)
 

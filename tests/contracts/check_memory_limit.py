@@ -86,7 +86,7 @@ class Engine:
         return SetMemoryLimit(wanted.limit_bytes, 2, wanted.most_bytes)
 
 
-def _submits(count: int, answer: int, prompt: int = 200) -> list[Submit]:
+def _submits(count: int, answer: int, prompt: int = 100) -> list[Submit]:
     return [request(number, prompt_of(prompt, number), answer) for number in range(count)]
 
 
@@ -96,7 +96,7 @@ def check_an_idle_engine_gives_back_at_once(make: MakeLimited) -> None:
     engine = Engine(make(6000))
     expected = dict(engine.answer(_submits(8, 6)))
     held_bytes = engine.counters.cache.held_bytes
-    message = engine.limit(500)
+    message = engine.limit(300)
     assert engine.turn(message) == 1
     guard = engine.counters.guard
     assert guard.used <= guard.limit == message.limit_bytes
@@ -117,7 +117,7 @@ def check_what_fits_is_kept(make: MakeLimited) -> None:
 def check_running_rows_stay(make: MakeLimited) -> None:
     """A limit below what rows need preempts none and changes no token: it is reached as they end, and never
     rises on the way."""
-    submits = [request(n, prompt_of(150 + 10 * n, n), 20 * (n + 1)) for n in range(5)]
+    submits = [request(n, prompt_of(70 + 10 * n, n), 10 * (n + 1)) for n in range(5)]
     expected = Engine(make(6000)).answer(submits)
     engine = Engine(make(6000))
     engine.turn(*submits)
@@ -139,7 +139,7 @@ def check_running_rows_stay(make: MakeLimited) -> None:
 def check_a_lowered_limit_admits_fewer(make: MakeLimited) -> None:
     """Who comes then waits for room, and is answered."""
     engine = Engine(make(6000))
-    engine.turn(engine.limit(600))
+    engine.turn(engine.limit(300))
     engine.turn(*_submits(6, 10))
     engine.turn()
     assert 0 < engine.counters.running < 6
@@ -150,9 +150,9 @@ def check_a_lowered_limit_admits_fewer(make: MakeLimited) -> None:
 
 def check_a_raised_limit_is_used_at_once(make: MakeLimited) -> None:
     """All who waited for memory run in the turn that gets it."""
-    engine = Engine(make(500))
-    expected = Engine(make(6000)).answer(_submits(6, 30))
-    engine.turn(*_submits(6, 30))
+    engine = Engine(make(300))
+    expected = Engine(make(6000)).answer(_submits(6, 16))
+    engine.turn(*_submits(6, 16))
     engine.turn()
     assert engine.counters.running < 6
     engine.turn(engine.limit(6000))
@@ -164,11 +164,11 @@ def check_a_raised_limit_is_used_at_once(make: MakeLimited) -> None:
 def check_a_prompt_within_the_most_is_not_refused(make: MakeLimited) -> None:
     """It runs alone, asks for the limit that it needs, and is answered; beyond the most it is refused."""
     engine = Engine(make(500))
-    long, longer = request(1, prompt_of(3000, 1), 5), request(2, prompt_of(2 * MOST_TOKENS, 2), 5)
+    long, longer = request(1, prompt_of(1200, 1), 5), request(2, prompt_of(2 * MOST_TOKENS, 2), 5)
     engine.turn(long, longer)
     assert engine.retired[2].reason == "refused"
     engine.turn()
-    assert engine.counters.guard.least > engine.limit(2000).limit_bytes
+    assert engine.counters.guard.least > engine.limit(800).limit_bytes
     engine.finish()
     assert engine.retired[1].reason == "length"
 
@@ -176,7 +176,7 @@ def check_a_prompt_within_the_most_is_not_refused(make: MakeLimited) -> None:
 def check_idle_engines_say_what_is_free(make: MakeLimited) -> None:
     """The last frame before an engine rests has the reading without its rows."""
     engine = Engine(make(6000))
-    engine.answer(_submits(5, 40))
+    engine.answer(_submits(5, 20))
     assert engine.counters.running == 0
     assert engine.counters.guard.least == engine.counters.guard.floor
     assert engine.counters.guard.used == engine.backend.device.memory().active

@@ -21,7 +21,7 @@ _replace = msgspec.structs.replace
 def _submits(tokens: int) -> list[Submit]:
     return [
         _replace(
-            request(number, prompt_of(4 + number, 20), 14, sampling=sampling),
+            request(number, prompt_of(4 + number, 20), 10, sampling=sampling),
             thinking=_replace(BUDGET, tokens=tokens),
         )
         for number, sampling in enumerate((GREEDY, SEEDED))
@@ -32,10 +32,10 @@ def check_a_thinking_budget_is_exact(make: MakeBackend) -> None:
     """As many tokens as without one, then the whole end mark, then the rest up to max_tokens: alone and with
     neighbours without a budget, whose tokens are as ever."""
     backend = make()
+    frees = [_replace(submit, request_id=9, thinking=None) for submit in _submits(0)]
+    wholes = [alone(backend, free) for free in frees]
     for tokens in (0, 1, 4, 20):
-        for submit in _submits(tokens):
-            free = _replace(submit, request_id=9, thinking=None)
-            whole = alone(backend, free)
+        for submit, free, whole in zip(_submits(tokens), frees, wholes, strict=True):
             own = alone(backend, submit)
             ended = [*whole[:tokens], *_END] if tokens < len(whole) else whole
             assert own[: len(ended)] == ended

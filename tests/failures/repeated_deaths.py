@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
+from scheduler.config import SupervisionConfig
 from scheduler.service import Scheduler
 from tests.cancellation.bench import Client
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -12,6 +13,8 @@ from tests.fakes.scheduling import running
 
 STEP_SECONDS = 0.01
 """The engine's step, and the pause between two looks at the answer's length."""
+SUPERVISION = SupervisionConfig(backoff_limit_seconds=0.1)
+"""The next engine comes as soon after many deaths as after one."""
 
 
 async def follow_through_deaths(

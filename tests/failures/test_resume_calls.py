@@ -10,7 +10,7 @@ from scheduler.events import Failed, Finished, FinishReason, Prefilling, Queued
 from scheduler.request import ChatPrompt, GenerationRequest, Sampling
 from scheduler.shared.messages import ScriptedPlan
 from tests.cancellation.bench import Client
-from tests.failures.repeated_deaths import STEP_SECONDS, follow_through_deaths
+from tests.failures.repeated_deaths import STEP_SECONDS, SUPERVISION, follow_through_deaths
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler
 from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Message, Written
@@ -28,7 +28,11 @@ async def followed(written: Written, lives_tokens: int | None) -> tuple[Message,
     """The message of engines that say this and die after every `lives_tokens` tokens; how many it took."""
     launcher = Playback(written.raw)
     scheduler = make_scheduler(
-        launcher, ScriptedPlan(step_seconds=STEP_SECONDS), answer_format=written.form, recovery=PATIENT
+        launcher,
+        ScriptedPlan(step_seconds=STEP_SECONDS),
+        answer_format=written.form,
+        recovery=PATIENT,
+        supervision=SUPERVISION,
     )
     client = Client(asked())
     await follow_through_deaths(client, scheduler, launcher, lives_tokens)

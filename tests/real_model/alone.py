@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +29,29 @@ WINDOW = 1000
 """The tokens of a text that are scored together."""
 
 
+@dataclass(slots=True)
+class ScoredAnswer(Answer):
+    """`prompt`: the natural logarithm of the probability of each of the prompt's tokens but the first, where
+    that was asked for."""
+
+    prompt: list[float] = field(default_factory=list)
+
+
 def child_environment() -> dict[str, str]:
     """Return this process's environment with the BLAS that an engine is given."""
     return prepare("auto", user_cache_folder(os.environ)).environment(os.environ)
 
 
-def answers(folder: Path, submits: Sequence[Submit], packed: bool = False) -> list[Answer]:
-    """Return mlx-lm's answer to each. `packed`: with the weights that products of packed ones have."""
+def answers(
+    folder: Path, submits: Sequence[Submit], packed: bool = False, scored: bool = False
+) -> list[ScoredAnswer]:
+    """Return mlx-lm's answer to each. `packed`: with the weights that products of packed ones have. `scored`:
+    with the prompts' log-probabilities."""
     asked = [
-        [submit.prompt.tolist(), submit.max_tokens, submit.sampling.temperature, submit.sampling.seed]
+        [submit.prompt.tolist(), submit.max_tokens, submit.sampling.temperature, submit.sampling.seed, scored]
         for submit in submits
     ]
-    return [Answer(**found) for found in _run("answer packed" if packed else "answer", folder, asked)]
+    return [ScoredAnswer(**found) for found in _run("answer packed" if packed else "answer", folder, asked)]
 
 
 def scores(folder: Path, tokens: Sequence[int]) -> list[float]:
@@ -78,10 +89,11 @@ def in_float32(folder: Path, packed: bool = False) -> Any:
 
 def _answered(model: Any, asked: Any) -> list[dict[str, Any]]:
     alone = Alone(model)
-    return [
-        asdict(alone.answer(Submit(0, compact(prompt), tokens, (), Sampling(temperature, seed=seed))))
-        for prompt, tokens, temperature, seed in asked
-    ]
+    found = []
+    for prompt, tokens, temperature, seed, scored in asked:
+        answer = alone.answer(Submit(0, compact(prompt), tokens, (), Sampling(temperature, seed=seed)))
+        found.append(asdict(answer) | {"prompt": _scored(model, prompt) if scored else []})
+    return found
 
 
 def _scored(model: Any, tokens: list[int]) -> list[float]:

@@ -128,9 +128,11 @@ def tokens_of(folder: Path) -> Callable[[str], int]:
     return lambda text: len(tokenizer.encode(text).ids)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "seeds", [pytest.param([2], id="one"), pytest.param(range(200), id="many", marks=pytest.mark.long)]
+)
 def test_answers_held_to_a_schema_are_whole_and_short(
-    served: Served, tokens_of: Callable[[str], int], count: int
+    served: Served, tokens_of: Callable[[str], int], seeds: Sequence[int]
 ) -> None:
     def ask(one: Form) -> Any:
         held = {"type": "json_schema", "json_schema": {"name": "thing", "strict": True, "schema": one.schema}}
@@ -141,7 +143,7 @@ def test_answers_held_to_a_schema_are_whole_and_short(
             **{"messages": asked, "response_format": held, "temperature": 0, "max_tokens": 400},
         )
 
-    forms = [form(seed) for seed in range(count)]
+    forms = [form(seed) for seed in seeds]
     for one, said in zip(forms, all_of(ask, forms), strict=True):
         choice = said["choices"][0]
         assert choice["finish_reason"] == "stop"
@@ -149,9 +151,11 @@ def test_answers_held_to_a_schema_are_whole_and_short(
         assert said["usage"]["completion_tokens"] <= TIMES * (tokens_of(one.shortest) + 1), choice
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "numbers", [pytest.param([1], id="one"), pytest.param(range(200), id="many", marks=pytest.mark.long)]
+)
 def test_calls_held_to_a_schema_are_whole_and_short(
-    served: Served, tokens_of: Callable[[str], int], count: int
+    served: Served, tokens_of: Callable[[str], int], numbers: Sequence[int]
 ) -> None:
     """It must call one of two tools, or the one that is named: one call, and no second one because the model
     writes a newline after the first."""
@@ -172,7 +176,7 @@ def test_calls_held_to_a_schema_are_whole_and_short(
             max_tokens=400,
         )
 
-    for number, said in enumerate(all_of(ask, range(count))):
+    for number, said in zip(numbers, all_of(ask, numbers), strict=True):
         choice, one = said["choices"][0], form(number)
         assert choice["finish_reason"] == "tool_calls"
         assert choice["message"]["content"] is None
@@ -196,8 +200,9 @@ LOOP = (
 )
 
 
-def test_openais_client_ends_a_loop_of_three_turns(served: Served) -> None:
-    """Question, call, result, answer, three times in one conversation."""
+@pytest.mark.parametrize("turns", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_openais_client_ends_a_loop_of_turns(served: Served, turns: int) -> None:
+    """Question, call, result, answer, again and again in one conversation."""
     tool: Any = {
         "type": "function",
         "function": {
@@ -209,7 +214,7 @@ def test_openais_client_ends_a_loop_of_three_turns(served: Served) -> None:
     }
     messages: list[Any] = []
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="unused", max_retries=0) as client:
-        for question, result in LOOP:
+        for question, result in LOOP[:turns]:
             messages.append({"role": "user", "content": question})
             asked: dict[str, Any] = {
                 "model": SERVED_NAME,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -33,15 +33,14 @@ from scheduler.shared.user_cache import user_cache_folder
 from tests.cancellation.bench import Client
 from tests.contracts.journal import GREEDY, request
 from tests.end_to_end.serving import Served, serving
-from tests.examples import sampled
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
-from tests.real_model.alone import WINDOW, answers, scores
+from tests.real_model.alone import WINDOW, ScoredAnswer, answers, scores
 from tests.real_model.folder import SERVED_NAME
 from tests.real_model.prompts import page, prompts, spread
 from tests.real_model.test_meaning import post
 from tests.repo.tree import ROOT
-from tests.scheduler.engine.mlx.zoo.alone import Answer, difference, rounding
+from tests.scheduler.engine.mlx.zoo.alone import difference, rounding
 
 pytestmark = pytest.mark.timeout(3600)  # Two busy cores prefill tens of tokens a second.
 LOGPROB = 1e-4
@@ -70,12 +69,14 @@ if "scheduler.engine" in sys.orig_argv:
 @dataclass(frozen=True)
 class Work:
     """How many prompts there are, how long the longest and each answer is. `grown_tokens`: the answer of
-    every eighth, longer than what a row's admission reserves; 0: as the others."""
+    every eighth, longer than what a row's admission reserves; 0: as the others. `scored`: the prompts'
+    log-probabilities are compared too, for which an engine takes no cached prefix."""
 
     prompts: int
     longest: int
     answer_tokens: int
     grown_tokens: int = 0
+    scored: bool = False
 
     @property
     def kv_bytes(self) -> int:
@@ -115,7 +116,7 @@ SCENES = {
     "killed in odd chunks": Scene({"prefill_chunk_tokens": 37}, gap_seconds=0.0, dies=True),
     "packed": Scene({"weights_dtype": "packed"}),
 }
-SAMPLE = Work(prompts=4, longest=60, answer_tokens=8)
+SAMPLE = Work(prompts=4, longest=60, answer_tokens=6, scored=True)
 WHOLE = Work(prompts=64, longest=6000, answer_tokens=24)
 FULL = replace(WHOLE, grown_tokens=600)
 PACKED = replace(WHOLE, longest=300)
@@ -136,7 +137,8 @@ def asked_of(folder: Path, work: Work) -> list[GenerationRequest]:
         seeded = Sampling(temperature=TEMPERATURE, seed=number)
         sampling = seeded if (number + number // 4) % 2 else Sampling(0.0)
         asked = GenerationRequest(f"cmpl-{number}", TokenPrompt(tuple(tokens)), sampling, limit)
-        found.append(replace(asked, top_logprobs=0, ignore_eos=True))
+        scores = 0 if work.scored else None
+        found.append(replace(asked, top_logprobs=0, prompt_logprobs=scores, ignore_eos=True))
     return found
 
 
@@ -149,10 +151,10 @@ def _submit(number: int, asked: GenerationRequest) -> Submit:
 
 
 @cache
-def expected(folder: Path, work: Work, packed: bool) -> list[Answer]:
+def expected(folder: Path, work: Work, packed: bool) -> list[ScoredAnswer]:
     """mlx-lm's, made once for all scenes with weights of the same type."""
     submits = [_submit(number, one) for number, one in enumerate(asked_of(folder, work))]
-    return answers(folder, submits, packed)
+    return answers(folder, submits, packed, work.scored)
 
 
 async def _play(
@@ -197,7 +199,7 @@ async def _play(
         return clients, {name: sample(registry, name) for name in names}
 
 
-def play(name: str, folder: Path, work: Work, made: Path, **engine: Any) -> list[Answer]:
+def play(name: str, folder: Path, work: Work, made: Path, **engine: Any) -> list[ScoredAnswer]:
     """Return all answers of a scene, in which happened what it is for."""
     scene = SCENES[name]
     clients, counted = trio.run(partial(_play, scene, folder, work, made, engine))
@@ -209,7 +211,14 @@ def play(name: str, folder: Path, work: Work, made: Path, **engine: Any) -> list
         assert isinstance(final, Finished), final
         assert final.usage.cached_tokens == final.usage.prompt_tokens - 1 or not scene.twice
         chosen = [entry.chosen for entry in client.logprobs]
-        found.append(Answer([one.token_id for one in chosen], [one.logprob for one in chosen]))
+        prompt = [] if final.prompt is None else [one.logprobs for one in final.prompt()][1:]
+        found.append(
+            ScoredAnswer(
+                [one.token_id for one in chosen],
+                [one.logprob for one in chosen],
+                prompt=[one.chosen.logprob for one in prompt if one is not None],
+            )
+        )
     return found
 
 
@@ -226,12 +235,19 @@ _CASES = [
 def test_each_has_the_tokens_that_mlx_lm_gives_it_alone(
     name: str, work: Work, folder: Path, tmp_path: Path
 ) -> None:
-    """Greedy and with seeds. Tolerance: a token within a thousandth of a tie; log-probabilities 1e-4."""
+    """Greedy and with seeds; in the sample the prompts' log-probabilities too. Tolerance: a token within a
+    thousandth of a tie; log-probabilities 1e-4."""
     found = play(name, folder, work, tmp_path)
     alone = expected(folder, work, SCENES[name].packed)
     for number, (ours, theirs) in enumerate(zip(found, alone, strict=True)):
         assert difference(ours, theirs) is None, (number, difference(ours, theirs))
         assert rounding(ours, theirs) <= LOGPROB, number
+        assert (len(theirs.prompt) > 10) == work.scored
+        assert _furthest(ours.prompt, theirs.prompt) <= LOGPROB, number
+
+
+def _furthest(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return max((abs(one - other) for one, other in zip(ours, theirs, strict=True)), default=0.0)
 
 
 def _logprobs(served: Served, text: list[int]) -> list[float]:
@@ -269,10 +285,11 @@ def test_packed_keys_and_values_change_a_texts_perplexity_little(
     assert warm["choices"][0]["text"] == cold["choices"][0]["text"]
 
 
-@pytest.mark.parametrize("tokens", sampled([48, 400, 8000], [48]))
+@pytest.mark.long
+@pytest.mark.parametrize("tokens", [48, 400, 8000])
 def test_a_texts_perplexity_is_mlx_lms(served: Served, folder: Path, tokens: int) -> None:
     """The project's own pages, in windows."""
     text = page(_tokenizer(folder).encode, tokens)
     ours, theirs = _logprobs(served, text), scores(folder, text)
     assert abs(_perplexity(ours) / _perplexity(theirs) - 1) <= PERPLEXITY
-    assert max(abs(one - other) for one, other in zip(ours, theirs, strict=True)) <= LOGPROB
+    assert _furthest(ours, theirs) <= LOGPROB

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,25 +38,49 @@ def _printed(program: str, folder: Path) -> str:
     return done.stdout.strip()
 
 
-def test_an_engine_loads_no_library_of_tokenizers(folder: Path) -> None:
-    """Every restart would wait for them."""
-    program = """
-make_backend(load_of(folder), lambda stage: None)
+_ENGINES = """
+def tokens_of(backend):
+    return backend._grammars._tokenizer
+
+without = make_backend(load_of(folder), lambda stage: None)
 left_out = ("httpx", "huggingface_hub", "jinja2", "transformers", "trio")
-print([name for name in left_out if name in sys.modules], "mlx_lm.generate" in sys.modules)
-"""
-    assert _printed(program, folder) == "[] True"
-
-
-def test_they_can_be_imported_afterwards(folder: Path) -> None:
-    program = """
-make_backend(load_of(folder), lambda stage: None)
+loaded = [name for name in left_out if name in sys.modules]
+generates = "mlx_lm.generate" in sys.modules
+tokenizer = HubTokenizer(folder)
+told = make_backend(load_of(folder, tokenizer=tokenizer.for_grammars()), lambda stage: None)
+grammars = [
+    tokens_of(told).tokenize_str("hello") == tokenizer.encode("hello"),
+    tokens_of(without) is not None,
+]
 import huggingface_hub, transformers
 from mlx_lm import tokenizer_utils
-print(huggingface_hub.snapshot_download.__module__, transformers.__version__ > "5")
-print(len(tokenizer_utils.load(folder).encode("hello")) > 0)
+print(json.dumps({
+    "loaded": loaded,
+    "generates": generates,
+    "grammars": grammars,
+    "snapshot_download": huggingface_hub.snapshot_download.__module__,
+    "transformers": transformers.__version__,
+    "hello": tokenizer_utils.load(folder).encode("hello"),
+}))
 """
-    assert _printed(program, folder).split() == ["huggingface_hub._snapshot_download", "True", "True"]
+
+
+@pytest.fixture(scope="module")
+def said(folder: Path) -> Any:
+    """What a process says that has made engines, one with a tokenizer for grammars and one without."""
+    return json.loads(_printed(_ENGINES, folder))
+
+
+def test_an_engine_loads_no_library_of_tokenizers(said: Any) -> None:
+    """Every restart would wait for them."""
+    assert said["loaded"] == []
+    assert said["generates"]
+
+
+def test_they_can_be_imported_afterwards(said: Any) -> None:
+    assert said["snapshot_download"] == "huggingface_hub._snapshot_download"
+    assert said["transformers"] > "5"
+    assert said["hello"]
 
 
 def test_what_mlx_lm_has_already_is_left_as_it_is(folder: Path) -> None:
@@ -70,13 +96,6 @@ print(mlx_lm.utils.TokenizerWrapper.__module__)
     assert _printed(program, folder) == "mlx_lm.tokenizer_utils"
 
 
-def test_grammars_have_the_tokens_that_the_server_sends(folder: Path) -> None:
+def test_grammars_have_the_tokens_that_the_server_sends(said: Any) -> None:
     """And without them, a request with a grammar is refused."""
-    program = """
-from llguidance import LLMatcher
-for tokenizer in (HubTokenizer(folder).for_grammars(), None):
-    backend = make_backend(load_of(folder, tokenizer=tokenizer), lambda stage: None)
-    found = backend._grammars._tokenizer
-    print(found is not None and found.tokenize_str("hello") == HubTokenizer(folder).encode("hello"))
-"""
-    assert _printed(program, folder).split() == ["True", "False"]
+    assert said["grammars"] == [True, False]

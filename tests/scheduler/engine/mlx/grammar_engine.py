@@ -147,7 +147,11 @@ class GrammarEngine:
 
     def run(self, *requests: GenerationRequest) -> list[Answer]:
         """Run all of them together, to their ends."""
-        made = [self.submit(request) for request in requests]
+        return self.resume((request, ()) for request in requests)
+
+    def resume(self, begun: Iterable[tuple[GenerationRequest, Iterable[int]]]) -> list[Answer]:
+        """As `run`, of requests that have these tokens of another engine."""
+        made = [self.submit(request, done) for request, done in begun]
         self.turn([submit for _, submit in made])
         while not self.loop.idle:
             self.turn()

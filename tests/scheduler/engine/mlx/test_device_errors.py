@@ -17,7 +17,6 @@ from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.device import METAL, forced
 from scheduler.engine.mlx.kv import prefix_disk
 from scheduler.engine.mlx.loading import load
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.shared.device_errors import is_device_error
 from tests.fakes.embedder_folder import write_embedder
 from tests.scheduler.engine.mlx.adapters.adapted import write_adapter
@@ -174,9 +173,9 @@ def test_what_a_model_raises_is_its_own(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("number", [8, 20, 60])
-def test_a_load_check_concludes_nothing_from_it(number: int, tmp_path: Path) -> None:
+def test_a_load_check_concludes_nothing_from_it(number: int, tiny_folder: Path, tmp_path: Path) -> None:
     """The load fails and keeps no verdict; the next one finds the model right."""
-    command = load_of(EMBEDDED_FOLDER, cache_folder=str(tmp_path), prefill_rows=4)
+    command = load_of(tiny_folder, cache_folder=str(tmp_path), prefill_rows=4)
     with forced(METAL):
         with failing(DeviceFault(number, TEXTS[0])) as fault, pytest.raises(RuntimeError) as raised:
             load(command, lambda stage: None)

@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from scheduler.engine.mlx.kv.padded_rows import PaddedRows
 from scheduler.engine.mlx.loading import load
 from scheduler.engine.pace import PrefillPace
 from scheduler.errors import RequestRefused
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.shared.messages import SetMemoryLimit, Submit, Wired
 from tests.contracts.journal import GREEDY, request
 from tests.examples import sampled
@@ -36,7 +36,7 @@ from tests.repo.tree import ROOT, modules
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
-DEVICES = {"metal": METAL, "cuda": CUDA, "arm": ARM, "x86": X86}
+OTHERS = {"metal": METAL, "cuda": CUDA, "arm": ARM}
 
 BRANCHES = {
     ("backend.py", "evaluation_seconds"): "upstream/test_layer_slices.py",
@@ -91,7 +91,7 @@ def _requests(engine: ReuseEngine, seed: int, **sampling: Any) -> list[Submit]:
         engine.submit(
             (prefix if at % 2 else [])
             + [generator.randrange(300) for _ in range(generator.randrange(1, 50))],
-            max_tokens=generator.randrange(4, 16),
+            max_tokens=generator.randrange(4, 12),
             boundaries=(40,) if at % 2 else (),
             sampling=msgspec.structs.replace(GREEDY, **ways[at % 4], **sampling, seed=at),
         )
@@ -99,6 +99,7 @@ def _requests(engine: ReuseEngine, seed: int, **sampling: Any) -> list[Submit]:
     ]
 
 
+@cache
 def _tokens(family: str, device: Traits, seed: int, **sampling: Any) -> list[list[int]]:
     """They join one after another, and decode a step ahead."""
     with forced(device):
@@ -116,7 +117,7 @@ def test_greedy_tokens_are_the_same_whatever_the_device(family: str) -> None:
     """Attention by MLX or by us, gate and softmax on the host or in the graph, draws at once or deferred."""
     expected = _tokens(family, X86, 3)
     assert len({tuple(tokens) for tokens in expected}) > 4
-    for name, traits in DEVICES.items():
+    for name, traits in OTHERS.items():
         assert _tokens(family, traits, 3) == expected, name
 
 
@@ -167,7 +168,7 @@ def test_a_seed_s_tokens_depend_on_no_neighbour_and_no_cache(device: Traits, cut
     params = {"temperature": 1.0, **cuts}
     together = _tokens("qwen3", device, 5, **params)
     with forced(device):
-        for at, expected in enumerate(together):
+        for at, expected in enumerate(together[:4]):  # One with each penalty, with and without the prefix.
             engine = engine_of("qwen3", budget_bytes=0)
             mine = _requests(engine, 5, **params)[at]
             engine.turn([mine])
@@ -177,7 +178,7 @@ def test_a_seed_s_tokens_depend_on_no_neighbour_and_no_cache(device: Traits, cut
 
 def test_seeds_draw_other_numbers_on_the_host_than_in_the_graph() -> None:
     """Not wanted, but known: this fails when they become one, and then the documents can say so."""
-    params = {"temperature": 1.5}
+    params = {"temperature": 1.0}
     assert _tokens("qwen3", X86, 5, **params) != _tokens("qwen3", METAL, 5, **params)
 
 
@@ -188,7 +189,7 @@ def test_cached_prefixes_stay_below_half_of_the_device_s_buffers() -> None:
         engine = engine_of("qwen3")
         prefixes = engine.backend.prefixes
         assert prefixes is not None
-        for at in range(6):
+        for at in range(4):
             engine.ask(engine.submit(words(20, at), max_tokens=3), engine.submit(words(30, at), max_tokens=3))
             assert prefixes.statistics().size.nodes <= 4
         assert prefixes.statistics().evicted_tokens["budget"] > 0
@@ -233,7 +234,7 @@ def test_the_memory_limit_bounds_what_is_wired(monkeypatch: pytest.MonkeyPatch) 
     assert asked == [500]
 
 
-def test_wiring_is_set_once_in_an_engine_s_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wiring_is_set_once_in_an_engine_s_life(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By none of the load check's batches, nor by the batch, as mlx-lm's would, nor when they are collected,
     nor when the parent changes the limit."""
     asked: list[int] = []
@@ -246,7 +247,7 @@ def test_wiring_is_set_once_in_an_engine_s_life(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
     monkeypatch.setattr(mx, "device_info", lambda *of: {"max_recommended_working_set_size": 1 << 40})
     with forced(METAL):
-        backend = load(load_of(EMBEDDED_FOLDER, memory_limit=float(2 << 30)), lambda stage: None)
+        backend = load(load_of(tiny_folder, memory_limit=float(2 << 30)), lambda stage: None)
         assert len(asked) == 1
         loop = EngineLoop(backend, 2, PrefillPace(64))
         loop.turn([SetMemoryLimit(3 << 30, 1, 3 << 30)])

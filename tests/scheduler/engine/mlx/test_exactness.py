@@ -69,11 +69,11 @@ def _together(
     return tokens, most
 
 
-def _greedy_requests(generator: random.Random, count: int = 32) -> list[Submit]:
+def _greedy_requests(generator: random.Random, count: int = 20) -> list[Submit]:
     lengths = [*_EDGES, *(generator.randrange(1, 300) for _ in range(count - len(_EDGES)))]
     generator.shuffle(lengths)
     return [
-        request(request_id, prompt_of(length, generator.randrange(1 << 20)), generator.randrange(1, 40))
+        request(request_id, prompt_of(length, generator.randrange(1 << 20)), generator.randrange(1, 30))
         for request_id, length in enumerate(lengths)
     ]
 
@@ -94,7 +94,7 @@ def _mixed(generator: random.Random) -> Sampling:
     )
 
 
-def _mixed_requests(generator: random.Random, count: int = 32) -> list[Submit]:
+def _mixed_requests(generator: random.Random, count: int = 20) -> list[Submit]:
     return [
         msgspec.structs.replace(submit, sampling=_mixed(generator), max_tokens=12)
         for submit in _greedy_requests(generator, count)
@@ -111,11 +111,11 @@ def _mixed_requests(generator: random.Random, count: int = 32) -> list[Submit]:
     ],
 )
 def test_greedy_requests_are_exact(tiny: Tiny, seed: int, slots: int, prefill_rows: int) -> None:
-    """32 greedy requests of mixed lengths that join and leave at random steps, with a slot for each or with
+    """20 greedy requests of mixed lengths that join and leave at random steps, with a slot for each or with
     few, get token for token what each gets alone."""
     generator = random.Random(seed)
     submits = _greedy_requests(generator)
-    arrivals = [(generator.choice([0, generator.randrange(30)]), submit) for submit in submits]
+    arrivals = [(generator.choice([0, generator.randrange(20)]), submit) for submit in submits]
     tokens, most = _together(tiny, arrivals, slots=slots, prefill_rows=prefill_rows)
     assert most >= min(slots, 12), "they were hardly together"
     for submit in submits:
@@ -130,7 +130,7 @@ def test_cancels_of_others_change_nothing(tiny: Tiny, seed: int) -> None:
     submits = _greedy_requests(generator)
     arrivals = [(generator.randrange(20), submit) for submit in submits]
     cancels = [(at + generator.randrange(25), submit.request_id) for at, submit in arrivals[::2]]
-    tokens, _ = _together(tiny, arrivals, cancels, slots=generator.choice([12, 32]))
+    tokens, _ = _together(tiny, arrivals, cancels, slots=generator.choice([8, 20]))
     cut = 0
     for submit in submits:
         alone = _by_itself(tiny, submit)
@@ -139,12 +139,12 @@ def test_cancels_of_others_change_nothing(tiny: Tiny, seed: int) -> None:
         else:
             assert tokens[submit.request_id] == alone[: len(tokens[submit.request_id])]
             cut += len(tokens[submit.request_id]) < len(alone)
-    assert cut >= 8, "the cancels came too late to mean anything"
+    assert cut >= 5, "the cancels came too late to mean anything"
 
 
 @pytest.mark.parametrize("seed", sampled([21, 22], [21]))
 def test_seeded_sampling_is_exact(tiny: Tiny, seed: int) -> None:
-    """Sampled requests of every mix of parameters get among 31 others what they get alone, for any order of
+    """Sampled requests of every mix of parameters get among 19 others what they get alone, for any order of
     the batch and any moment of joining."""
     generator = random.Random(seed)
     submits = _mixed_requests(generator)
@@ -154,8 +154,8 @@ def test_seeded_sampling_is_exact(tiny: Tiny, seed: int) -> None:
     for order in (submits, shuffled):
         tokens, most = _together(tiny, [(0, submit) for submit in order])
         assert tokens == expected
-        assert most == 32
-    tokens, _ = _together(tiny, [(generator.randrange(15), submit) for submit in shuffled], slots=20)
+        assert most == 20
+    tokens, _ = _together(tiny, [(generator.randrange(15), submit) for submit in shuffled], slots=12)
     assert tokens == expected
 
 
@@ -207,8 +207,8 @@ def test_the_penalties_and_the_bias_are_felt(tiny: Tiny) -> None:
 def test_a_device_of_its_own_says_the_same(tiny: Tiny) -> None:
     """Greedy and sampled requests that join and leave, where nothing is computed on the host."""
     generator = random.Random(31)
-    submits = [*_greedy_requests(generator, 12), *_mixed_requests(generator, 24)[12:]]
+    submits = [*_greedy_requests(generator, 10), *_mixed_requests(generator)[12:]]
     arrivals = [(generator.randrange(15), submit) for submit in submits]
-    tokens, _ = _together(tiny, arrivals, slots=20)
+    tokens, _ = _together(tiny, arrivals, slots=12)
     for submit in submits:
         assert tokens[submit.request_id] == _by_itself(tiny, submit)

@@ -22,7 +22,7 @@ from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, checked, engine_of
-from tests.scheduler.engine.mlx.zoo.census import build
+from tests.scheduler.engine.mlx.zoo.census import SMALL, build
 
 NEEDED: dict[str, tuple[Fallback, ...]] = {
     "deepseek_v3": ("copied_prefixes",),  # MLA adds part of its scores before attention is called.
@@ -75,7 +75,7 @@ def _raises_in_batches(tokens: mx.array, cache: Any, logits: mx.array) -> mx.arr
 @pytest.mark.parametrize("fault", [_wrong_in_batches, _nan_in_batches, _raises_in_batches])
 def test_a_model_that_is_wrong_in_batches_runs_one_row_at_a_time(fault: Fault) -> None:
     """Whether it is a little wrong, not a number, or raises."""
-    verdict = checked(_Faulty(random_model("qwen3"), fault), "qwen3")
+    verdict = checked(_Faulty(random_model("qwen3", **SMALL), fault), "qwen3")
     assert verdict.batching == ONE_ROW
     assert len(verdict.reasons) >= 2
 
@@ -108,7 +108,7 @@ def _raises_where_rows_lag(tokens: mx.array, cache: Any, logits: mx.array) -> mx
 @pytest.mark.parametrize("fault", [_wrong_where_rows_lag, _wrong_behind_a_draft, _raises_where_rows_lag])
 def test_a_model_that_is_wrong_with_drafts_only_has_none(fault: Fault) -> None:
     """All the rest of the batch is its own, and no draft is asked for."""
-    model = _Faulty(random_model("qwen3"), fault)
+    model = _Faulty(random_model("qwen3", **SMALL), fault)
     verdict = checked(model, "qwen3")
     assert verdict.batching == Batching(drafts=False)
     assert verdict.batching.fallbacks == ("no_drafts",)
@@ -126,7 +126,7 @@ def test_what_the_check_costs() -> None:
         calls.append(tokens.size)
         return logits
 
-    assert checked(_Faulty(random_model("qwen3"), counted), "qwen3") == Verdict(Batching())
+    assert checked(_Faulty(random_model("qwen3", **SMALL), counted), "qwen3") == Verdict(Batching())
     assert len(calls) <= 45
     assert sum(calls) <= 400
 
@@ -142,7 +142,7 @@ def test_the_check_does_not_depend_on_the_speed_of_the_machine() -> None:
             time.sleep(chunk_seconds if tokens.shape[1] > 1 else token_seconds)
             return logits
 
-        checked(_Faulty(random_model("qwen3"), slow), "qwen3")
+        checked(_Faulty(random_model("qwen3", **SMALL), slow), "qwen3")
         return calls
 
     assert shapes(0.05, 0.0) == shapes(0.0, 0.007)
@@ -150,7 +150,7 @@ def test_the_check_does_not_depend_on_the_speed_of_the_machine() -> None:
 
 def test_rounding_is_no_fault() -> None:
     """In 16 bits a batch may round otherwise."""
-    model = random_model("qwen3")
+    model = random_model("qwen3", **SMALL)
     model.set_dtype(mx.bfloat16)
     assert checked(model, "qwen3") == Verdict(Batching())
 
@@ -186,7 +186,7 @@ def test_padding_in_a_state_is_found_in_any_weights(weights: str) -> None:
 
 def test_rounding_that_logits_do_not_show_is_none_either() -> None:
     """Packed embeddings hand on bfloat16, and float32 norms make float32 logits of it."""
-    model = random_model("qwen3")
+    model = random_model("qwen3", **SMALL)
     quantize(model, 32, 4, mode="mxfp4", class_predicate=lambda _, module: isinstance(module, Embedding))
 
     def widened(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
@@ -198,7 +198,7 @@ def test_rounding_that_logits_do_not_show_is_none_either() -> None:
 @pytest.mark.parametrize("weights", sampled(["bfloat16", "affine4", "mxfp4"], ["affine4"]))
 def test_a_fault_is_found_in_any_weights(weights: str) -> None:
     """Rounding hides no fault: all rows but the first have their logits in reverse."""
-    model, model_type = build(f"qwen3@{weights}")
+    model, model_type = build(f"qwen3@{weights}", **SMALL)
 
     def fault(tokens: mx.array, cache: Any, logits: mx.array) -> mx.array:
         return mx.concatenate([logits[:1], logits[1:, :, ::-1]])
@@ -215,7 +215,7 @@ def test_a_model_that_fails_alone_as_well_is_refused() -> None:
         return logits
 
     with pytest.raises(ModelUnusable, match="no chunk can be computed"):
-        checked(_Faulty(random_model("qwen3"), raises), "qwen3")
+        checked(_Faulty(random_model("qwen3", **SMALL), raises), "qwen3")
 
 
 def test_a_window_in_the_mask_alone_forbids_sharing_in_place() -> None:
@@ -235,7 +235,7 @@ def test_a_window_in_the_mask_alone_forbids_sharing_in_place() -> None:
 
 def test_what_cannot_run_in_batches_is_served_all_the_same() -> None:
     """Many at once have the tokens that each has alone."""
-    engine = ReuseEngine(_Faulty(random_model("qwen3"), _raises_in_batches), "qwen3, one row only")
+    engine = ReuseEngine(_Faulty(random_model("qwen3", **SMALL), _raises_in_batches), "qwen3, one row only")
     submits = [engine.submit([3 + at, *range(1, 5 + 7 * at)]) for at in range(5)]
     engine.ask(*submits)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import msgspec
 import pytest
 
+from scheduler.engine import memory
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Sampling, StepOutput, Submit, ThinkingBudget
@@ -47,19 +49,18 @@ def test_only_the_mark_is_not_the_models(tiny: Tiny, sampling: Sampling) -> None
     assert own[9:] == alone(tiny.backend(), rest)
 
 
-@sampled
 @pytest.mark.parametrize("device", ["as it is", "of its own"])
-def test_a_mixed_batch_changes_nobody(
-    tiny: Tiny, sampling: Sampling, device: str, request: pytest.FixtureRequest
-) -> None:
-    """Budgets of all sizes beside rows without, of all kinds of sampling, in the graph and on the host: each
-    has the tokens that it has alone."""
+def test_a_mixed_batch_changes_nobody(tiny: Tiny, device: str, request: pytest.FixtureRequest) -> None:
+    """Budgets of several sizes beside rows without, of all kinds of sampling, in the graph and on the host:
+    each has the tokens that it has alone."""
     if device == "of its own":
         request.getfixturevalue("device_of_its_own")
     backend = tiny.backend()
-    kinds = (sampling, GREEDY, _SAMPLED, _PENALISED)
-    submits = [budgeted(number, kinds[number % 4], number, 24 + number) for number in range(8)]
-    submits += [_replace(budgeted(number, kinds[number % 4]), thinking=None) for number in range(8, 12)]
+    budgets, kinds = (0, 1, 6, None), (GREEDY, _SAMPLED, _PENALISED)
+    submits = []
+    for number, (tokens, sampling) in enumerate(product(budgets, kinds)):
+        submit = budgeted(number, sampling, tokens or 0, 14 + number)
+        submits.append(submit if tokens is not None else _replace(submit, thinking=None))
     together = answers(backend, submits)
     for submit in submits:
         assert together[submit.request_id].tokens == alone(backend, submit)
@@ -98,21 +99,28 @@ def test_a_stop_token_in_the_mark_ends_the_row(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize(
-    "sampling",
-    [pytest.param(GREEDY, id="greedy", marks=pytest.mark.long), pytest.param(_SAMPLED, id="sampled")],
+    ("sampling", "tokens"),
+    [
+        pytest.param(_SAMPLED, 100, id="sampled"),
+        pytest.param(GREEDY, 600, id="greedy-long", marks=pytest.mark.long),
+        pytest.param(_SAMPLED, 600, id="sampled-long", marks=pytest.mark.long),
+    ],
 )
-def test_preemption_changes_nothing(tiny: Tiny, sampling: Sampling) -> None:
+def test_preemption_changes_nothing(
+    tiny: Tiny, sampling: Sampling, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Eight with budgets that end anywhere in their answers, in the bytes of three."""
+    monkeypatch.setattr(memory, "GROWTH_TOKENS", tokens // 3)  # A row outgrows what was reserved for it.
     generator = random.Random(4)
     submits = [
         _replace(
-            request(number, prompt_of(generator.randrange(40, 120), number), 600, sampling=sampling),
-            thinking=_replace(BUDGET, tokens=generator.randrange(10, 590)),
+            request(number, prompt_of(generator.randrange(40, 120), number), tokens, sampling=sampling),
+            thinking=_replace(BUDGET, tokens=generator.randrange(10, tokens - 10)),
         )
         for number in range(8)
     ]
     free, none = _run(tiny, submits, 1 << 20)
-    tight, preemptions = _run(tiny, submits, 3 * 620)
+    tight, preemptions = _run(tiny, submits, 3 * (tokens + 50))
     assert none == 0 < preemptions
     assert tight == free
     for submit in submits:

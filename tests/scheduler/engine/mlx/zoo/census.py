@@ -35,6 +35,9 @@ NOT_BUILT = {
 ENTRIES: dict[str, dict[str, Any]] = dense.ENTRIES | windows.ENTRIES | recurrent.ENTRIES
 """By module, or module+variant, for those that differ by configuration in the kind of their caches."""
 
+SMALL = {"num_hidden_layers": 2}
+"""Changes of a configuration by which a model has one layer of each of its kinds, where layers take turns."""
+
 
 def modules() -> list[str]:
     """The modules of the installed mlx-lm, by name."""
@@ -52,18 +55,19 @@ def module_of(name: str) -> str:
     return base_of(name).partition("+")[0]
 
 
-def build(name: str, seed: int = 0) -> tuple[Any, str]:
-    """The model of this name, and the model type in its configuration. float32, or as behind the name's @."""
-    config = configuration(module_of(name), ENTRIES.get(base_of(name), {}))
+def build(name: str, seed: int = 0, **changes: Any) -> tuple[Any, str]:
+    """The model of this name, and the model type in its configuration. float32, or as behind the name's @.
+    `changes`: of its configuration."""
+    config = configuration(module_of(name), ENTRIES.get(base_of(name), {}) | changes)
     model = random_model(module_of(name), config, seed)
     if weights := name.partition("@")[2]:
         convert(model, weights)
     return model, str(config["model_type"])
 
 
-def build_exact(name: str, seed: int = 0) -> Any:
+def build_exact(name: str, seed: int = 0, **changes: Any) -> Any:
     """The same weights, computed in float32."""
-    model, _ = build(name, seed)
+    model, _ = build(name, seed, **changes)
     compute_in_float32(model)
     return model
 
@@ -81,11 +85,11 @@ def census() -> dict[str, str | None]:
     return found
 
 
-def write(name: str, folder: Path) -> Any:
+def write(name: str, folder: Path, **changes: Any) -> Any:
     """Write the model of this name as one that can be loaded, without a tokenizer. Return it."""
-    model, _ = build(name)
+    model, _ = build(name, **changes)
     weights: Any = tree_flatten(model.parameters())
     mx.save_safetensors(str(folder / "model.safetensors"), dict(weights), metadata={"format": "mlx"})
-    config = configuration(module_of(name), ENTRIES.get(base_of(name), {}))
+    config = configuration(module_of(name), ENTRIES.get(base_of(name), {}) | changes)
     (folder / "config.json").write_text(json.dumps(config))
     return model

@@ -23,13 +23,14 @@ from tests.contracts.journal import GREEDY, request
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.reuse import checked
 from tests.scheduler.engine.mlx.zoo.alone import Alone, Answer, difference
-from tests.scheduler.engine.mlx.zoo.census import build
+from tests.scheduler.engine.mlx.zoo.census import SMALL, build
 from tests.scheduler.engine.mlx.zoo.check import Engine, words
 from tests.scheduler.engine.mlx.zoo.kinds import KINDS
 from tests.scheduler.engine.mlx.zoo.rounding import Rule
 from tests.scheduler.engine.mlx.zoo.tiny import wide_heads
 
 _EXAMPLES = 200 if os.environ.get("ZOO") == "whole" else 5
+_SMALL = () if _EXAMPLES > 5 else ("qwen3", "gpt_oss", "qwen3_next")
 _MOST_TOKENS = 9
 _STEM = words(70, 900)
 """Longer than the windows and attention chunks of the zoo."""
@@ -90,7 +91,7 @@ class Kind:
     def __init__(self, name: str, kv_cache_dtype: KvCacheDtype = "auto") -> None:
         self._kv_cache_dtype, packing = kv_cache_dtype, PACKINGS[kv_cache_dtype]
         with nullcontext() if packing is None else wide_heads():
-            self._model, self._type = build(name)
+            self._model, self._type = build(name, **(SMALL if name in _SMALL else {}))
         self._alone = Alone(self._model)
         self._rule = None if packing is None else Rule(self._model, self._model, packing)
         self.batching: Batching = checked(self._model, self._type, kv_cache_dtype).batching
