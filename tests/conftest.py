@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 import trio.testing
 
 from api.version import own_version
@@ -25,6 +26,16 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("any machine")
+
+# As structlog does by itself, but for its own tracebacks, which take 50 ms each.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +61,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(5_000)  # In place of 700: a twentieth of the tests' time.
         gc.enable()
 
 

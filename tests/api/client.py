@@ -11,16 +11,17 @@ from typing import Any
 import httpx
 import trio
 from fastapi import FastAPI
-from fastapi.dependencies import models as dependencies
 
 from api.app import AppOptions, make_app
 from api.served_models import ServedModel, ServedModels
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
 from scheduler.service import Scheduler
+from tests.fakes.applications import forget_handlers, remember
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 
+remember()
 MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
 
 
@@ -34,10 +35,7 @@ def app_of(models: ServedModels, **options: Any) -> FastAPI:
     """`options`: the fields of `AppOptions`, and what else `make_app` takes."""
     options.setdefault("stall_seconds", 60.0)
     chosen = {each.name: options.pop(each.name) for each in fields(AppOptions) if each.name in options}
-    for cached in vars(dependencies).values():
-        # FastAPI keeps the handlers of a hundred applications, each with 6,000 objects for the collector.
-        if hasattr(cached, "cache_clear"):
-            cached.cache_clear()
+    forget_handlers()
     return make_app(models, AppOptions(**chosen), **options)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repo.tree import ROOT
+from tests.repo.tree import ROOT, statements
 
 RETIRED = {
     r"file of its own because": "a line in its folder's README",
@@ -62,7 +62,7 @@ RIDDLES = {
     r"(?:.*\W)?None: ": "a sentence about None: Return the part, or None if there is none",
 }
 """Patterns of docstrings from their beginning; beside each what is written instead."""
-_CANDIDATE = re.compile(r"""["']\s*Of\b|(?<!-> )\bNone:\s""")
+_CANDIDATES = re.compile(r"Of\b(?<!\wOf)"), re.compile(r"None:\s(?<!-> None:\s)")
 """What a file with a riddle has somewhere: only such files are parsed, which takes seconds for all."""
 
 SUFFIXES = (".py", ".md", ".yml", ".html", ".toml")
@@ -72,9 +72,10 @@ FOLDERS = ("api", "grafana", "loadtests", "scheduler", "tests")
 
 
 @cache
-def texts() -> tuple[tuple[str, str], ...]:
-    """Name and content of every file that people read, names split into words."""
-    return tuple(_texts())
+def texts() -> tuple[tuple[str, str, str], ...]:
+    """Name and content of every file that people read, names split into words; the content also in small
+    letters, in which a pattern is found twenty times as fast."""
+    return tuple((name, text, text.lower()) for name, text in _texts())
 
 
 def _texts() -> Iterator[tuple[str, str]]:
@@ -97,10 +98,11 @@ def pattern(words: str) -> re.Pattern[str]:
 
 def places(words: str) -> list[str]:
     """`file:line` of each occurrence."""
-    retired = pattern(words)
+    retired, somewhere = pattern(words), re.compile(words.replace(" ", r"\s+"))
     return [
         f"{name}:{text.count(chr(10), 0, found.start()) + 1}: {found[0]}"
-        for name, text in texts()
+        for name, text, lowered in texts()
+        if somewhere.search(lowered)
         for found in retired.finditer(text)
     ]
 
@@ -133,22 +135,25 @@ def test_a_word_that_is_left_becomes_no_more_frequent(words: str) -> None:
     assert len(found) <= left, f"write {instead}; these {len(found)} are {left} at most:\n" + "\n".join(found)
 
 
-def docstrings(name: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each docstring of a file that may have a riddle, also of attributes."""
+@cache
+def docstrings(name: str) -> tuple[tuple[int, str], ...]:
+    """Return line and text of each docstring of a file that may have a riddle, also of attributes."""
     source = (ROOT / name).read_text()
-    for node in ast.walk(ast.parse(source)) if _CANDIDATE.search(source) else ():
-        body = getattr(node, "body", None)
-        for statement in body if isinstance(body, list) else ():
-            match statement:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    yield statement.lineno, " ".join(text.split())
-                case _:
-                    pass
+    return tuple(_docstrings(source)) if any(one.search(source) for one in _CANDIDATES) else ()
+
+
+def _docstrings(source: str) -> Iterator[tuple[int, str]]:
+    for statement in statements(ast.parse(source)):
+        match statement:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield statement.lineno, " ".join(text.split())
+            case _:
+                pass
 
 
 @pytest.mark.parametrize("riddle", RIDDLES)
 def test_no_docstring_is_a_riddle(riddle: str) -> None:
-    names = [name for name, _ in texts() if name.startswith((*PRODUCT, "tests/")) and name.endswith(".py")]
+    names = [name for name, *_ in texts() if name.startswith((*PRODUCT, "tests/")) and name.endswith(".py")]
     assert len(names) > 1000
     found = [
         f"{name}:{line}: {text}"
