@@ -23,6 +23,7 @@ from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, device, forced
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Load, Ready, Sampling, StepOutput, Submit, TokenOut
 from scheduler.shared.row_bytes import RowBytes
@@ -75,7 +76,10 @@ class Subject:
 
     def backend(self) -> MlxBackend:
         return MlxBackend(
-            self.model, self.load, self.ready, self.row_bytes, group_cost_tokens=0, batching=Batching()
+            LoadedModel(self.model, self.ready, self.row_bytes),
+            self.load,
+            group_cost_tokens=0,
+            batching=Batching(),
         )
 
 

@@ -25,11 +25,12 @@ from scheduler.engine.grammars import Grammars
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Batch, Sampled
 from scheduler.engine.mlx.batching import Batching
-from scheduler.engine.mlx.device import device, limit_of
+from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.cached_rows import CachedRows, Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.kv.prefix_disk import PrefixDisk
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.single_rows import SingleRows
@@ -73,25 +74,20 @@ class MlxBackend:
 
     def __init__(
         self,
-        model: Any,
+        loaded: LoadedModel,
         load: Load,
-        description: Ready,
-        row_bytes: RowBytes,
         clock: Callable[[], float] = time.monotonic,
         tier: DiskTier | Future[DiskTier | None] | None = None,
         group_cost_tokens: int = GROUP_COST_TOKENS,
         grammars: Grammars | None = None,
         batching: Batching = _ALL,
-        memory_limit: MemoryLimit | None = None,
-        adapters: Adapters | None = None,
     ) -> None:
         """`group_cost_tokens`: as measured at load. `batching`: what the check at load found to be right for
-        this model. `tier`: the disk tier, or what becomes it, for it may open later than the model loads.
-        Without `memory_limit`, the limit of `load` applies. Without `adapters`, none is loaded yet."""
-        self.model = model
-        self._description = description
-        self._row_bytes = row_bytes
-        self._memory_limit = memory_limit or limit_of(load, description.weights_bytes)
+        this model. `tier`: the disk tier, or what becomes it, for it may open later than the model loads."""
+        self.model = model = loaded.model
+        self._description = description = loaded.description
+        self._row_bytes = row_bytes = loaded.row_bytes
+        self._memory_limit = loaded.memory_limit(load)
         self._grammars = grammars or Grammars(None)
         layout = CacheLayout(model, PACKINGS[description.kv_cache_dtype])
         self._needs_state = layout.needs_state
@@ -114,7 +110,7 @@ class MlxBackend:
             chunk_tokens=load.prefill_chunk_tokens,
             padded=batching.padded,
         )
-        self._adapters = adapters or Adapters(model, batched=batching.batched)
+        self._adapters = Adapters(model, batched=batching.batched)
         self._batch = (
             Batch(model, load.max_slots, self._adapters)
             if batching.batched

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import replace
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +39,7 @@ from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, StoredVerdict, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes, unpackable_size
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.mlx.sharding.join import join
 from scheduler.engine.mlx.sharding.rank import Rank
@@ -61,18 +62,6 @@ from scheduler.shared.row_bytes import RowBytes
 
 _T = TypeVar("_T")
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model that has computed one token. `row_bytes` are measured on that token's cache."""
-
-    model: Any
-    config: dict[str, Any]
-    description: Ready
-    row_bytes: RowBytes
-    limit: MemoryLimit
-    """The memory limit of this process; with several ranks, that of the one with the least room."""
 
 
 def read(command: Load) -> tuple[Any, dict[str, Any]]:
@@ -98,7 +87,7 @@ def load_weights(
     report: Callable[[str], None],
     read: Callable[[Load], tuple[Any, dict[str, Any]]] = read,
     rank: Rank | None = None,
-) -> Loaded:
+) -> LoadedModel:
     """Load the model of `command`, or this rank's part of it, run one token through it, and describe it.
     Raise what `load` does."""
     apply()
@@ -146,7 +135,7 @@ def load_weights(
     )
     if rank is not None:
         rank.compare({"cache": str(held)})
-    return Loaded(model, config, description, held, limit)
+    return LoadedModel(model, description, held, limit, config)
 
 
 def load(
@@ -163,33 +152,30 @@ def load(
     """
     read = _fingerprinting(command)
     loaded = load_weights(command, report, rank=rank)
-    model, config, description, held = loaded.model, loaded.config, loaded.description, loaded.row_bytes
+    description, limit = loaded.description, loaded.memory_limit(command)
     report("checking the batch")
-    kept = _verdict(model, config, command, description, held, rank)
+    kept = _verdict(loaded, command, rank)
     device().free_buffers()
-    tier = None if read is None else _disk_tier(command, model, description, read, report)
+    tier = None if read is None else _disk_tier(command, loaded.model, description, read, report)
     report("reading the tokenizer")
-    grammars = _grammars(command.tokenizer, description.vocabulary, config, alone=rank is None)
-    limit = loaded.limit
+    grammars = _grammars(command.tokenizer, description.vocabulary, loaded.config, alone=rank is None)
     batching, kv_bytes = kept.verdict.batching, limit.kv_budget_bytes(limit.first_peak_bytes)
     description = msgspec.structs.replace(description, fallbacks=batching.fallbacks)
+    held = loaded.row_bytes
     if not batching.batched and description.kv_cache_dtype != "auto":
         print("keys and values are not packed: the model runs one row at a time", file=sys.stderr)
-        held = row_bytes(_used_cache(model))
+        held = row_bytes(_used_cache(loaded.model))
         description = msgspec.structs.replace(
             description, kv_cache_dtype="auto", kv_bytes_per_token=held.token_bytes
         )
     return MlxBackend(
-        model,
+        replace(loaded, description=description, row_bytes=held),
         command,
-        description,
-        held,
         clock,
         tier,
         group_cost_tokens=bounded_cost(kept.group_cost_tokens, held.token_bytes, kv_bytes),
         grammars=grammars,
         batching=batching,
-        memory_limit=limit,
     )
 
 
@@ -211,26 +197,20 @@ def _used_cache(model: Any) -> list[Any]:
     return cache
 
 
-def _verdict(
-    model: Any,
-    config: dict[str, Any],
-    command: Load,
-    description: Ready,
-    held: RowBytes,
-    rank: Rank | None = None,
-) -> StoredVerdict:
+def _verdict(loaded: LoadedModel, command: Load, rank: Rank | None = None) -> StoredVerdict:
     """Return how much of the batch is right for this model, and what a shared group costs it. Each reason for
     less is printed to stderr."""
     if command.load_check == "off":
         return StoredVerdict(Verdict(Batching()))
+    model, description, held = loaded.model, loaded.description, loaded.row_bytes
     folder = KeptVerdicts(Path(command.cache_folder) / "load-checks") if command.cache_folder else None
-    key = _verdict_key(model, config, command, description)
+    key = _verdict_key(model, loaded.config, command, description)
     kept = None if folder is None else folder.read(key)
     if rank is not None:
         # A check is model calls, which all ranks make, or none.
         kept = rank.decided(kept, StoredVerdict | None)
     if kept is None:
-        verdict = _checked(model, command, description, held)
+        verdict = _checked(loaded, command)
         cost, packing = None, PACKINGS[description.kv_cache_dtype]
         if verdict.batching.in_place:
             cost = (
@@ -304,19 +284,18 @@ class _Boundless(MlxBackend):
         return _NoReadings()
 
 
-def _checked(model: Any, command: Load, description: Ready, held: RowBytes) -> Verdict:
+def _checked(loaded: LoadedModel, command: Load) -> Verdict:
     probe = msgspec.structs.replace(
         command, max_slots=CHECK_ROWS, prefill_rows=CHECK_ROWS, prefill_chunk_tokens=CHECK_CHUNK_TOKENS
     )
 
     def make(batching: Batching) -> MlxBackend:
         limit = MemoryLimit(0, kv_bytes=_BOUNDLESS_BYTES if probe.kv_cache_bytes else 0)
-        return _Boundless(
-            model, probe, description, held, group_cost_tokens=0, batching=batching, memory_limit=limit
-        )
+        return _Boundless(replace(loaded, limit=limit), probe, group_cost_tokens=0, batching=batching)
 
-    packing = PACKINGS[description.kv_cache_dtype]
-    return check(model, description.vocabulary, make, prefixes=command.kv_cache_bytes != 0, packing=packing)
+    description = loaded.description
+    packing, prefixes = PACKINGS[description.kv_cache_dtype], command.kv_cache_bytes != 0
+    return check(loaded.model, description.vocabulary, make, prefixes=prefixes, packing=packing)
 
 
 def _grammars(

@@ -19,7 +19,6 @@ from __future__ import annotations
 import time
 from collections import abc
 from dataclasses import replace
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -27,9 +26,9 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.backend import BackendFacts, StepResult, refused_adapters
 from scheduler.engine.budget.changes import keep_to
-from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Device
 from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.pooling.pooled_row import PooledRow, PoolingHead, groups_of
 from scheduler.engine.mlx.single_rows import cache_bytes
 from scheduler.engine.mlx.upstream.layer_slices import slices
@@ -40,7 +39,6 @@ from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Load, PrefillOut, Ready, Retired
 from scheduler.shared.pooling import Pooler
-from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.token_ids import largest
 
 _LONG_PROMPTS = 2
@@ -56,27 +54,24 @@ class PoolingBackend:
 
     def __init__(
         self,
-        model: Any,
+        loaded: LoadedModel,
         load: Load,
-        description: Ready,
-        row_bytes: RowBytes,
         pooler: Pooler,
         head: PoolingHead,
-        memory_limit: MemoryLimit,
     ) -> None:
-        self._model = model
-        self._body = body_of(model)
-        self._description = description
-        self._row_bytes = row_bytes
+        self._model = loaded.model
+        self._body = body_of(loaded.model)
+        self._description = loaded.description
+        self._row_bytes = loaded.row_bytes
         self._pooler = pooler
         self._head = head
-        self._memory_limit = memory_limit
+        self._memory_limit = loaded.memory_limit(load)
         self._most_tokens = load.prefill_chunk_tokens
         self._facts = BackendFacts(
-            row_bytes,
+            self._row_bytes,
             PrefillLimits(min(_LONG_PROMPTS, load.max_slots), load.prefill_chunk_tokens),
             "never",
-            memory_limit,
+            self._memory_limit,
             device().traits,
         )
         self._rows: dict[int, PooledRow] = {}

@@ -37,9 +37,7 @@ def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
     loaded = load_weights(command, report, lambda command: _read_model(folder, pooler))
     head = PoolingHead(loaded.model, pooler, [_dense(folder / name) for name in pooler.dense])
     device().free_buffers()
-    return PoolingBackend(
-        loaded.model, command, loaded.description, loaded.row_bytes, pooler, head, loaded.limit
-    )
+    return PoolingBackend(loaded, command, pooler, head)
 
 
 def _read_model(folder: Path, pooler: Pooler) -> tuple[Any, dict[str, Any]]:

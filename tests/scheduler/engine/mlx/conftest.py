@@ -16,6 +16,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import METAL, forced
 from scheduler.engine.mlx.environment import keep_float32
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.models.random_qwen3 import Shape, write_model
 from scheduler.shared.messages import Ready
@@ -42,7 +43,9 @@ class Tiny:
 
     def backend(self, batching: Batching | None = None, **changes: Any) -> MlxBackend:
         load = load_of(self.folder, **changes)
-        return MlxBackend(self.model, load, self.ready, self.row_bytes, batching=batching or Batching())
+        return MlxBackend(
+            LoadedModel(self.model, self.ready, self.row_bytes), load, batching=batching or Batching()
+        )
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from scheduler.engine.grammars import Grammars, grammar_tokenizer
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.pace import PrefillPace
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 from scheduler.models.random_qwen3 import Shape, write_model
@@ -102,7 +103,7 @@ class GrammarModel:
         self.model(mx.array([[0]]), cache=used)
         held = row_bytes(used)
         ready = Ready(PROTOCOL_VERSION, "cpu", "qwen3", self.vocabulary, held.token_bytes, 0, "float32")
-        return MlxBackend(self.model, load, ready, held, grammars=Grammars(self.tokenizer))
+        return MlxBackend(LoadedModel(self.model, ready, held), load, grammars=Grammars(self.tokenizer))
 
 
 class GrammarEngine:

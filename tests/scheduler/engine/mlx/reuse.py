@@ -23,6 +23,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batch import Batch
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import (
@@ -80,10 +81,8 @@ class ReuseEngine:
         load = load_of(Path(), kv_cache_bytes=budget_bytes, **fields)
         # Whatever two rows share, they share in place, however little it is.
         self.backend = MlxBackend(
-            model,
+            LoadedModel(model, ready, held),
             load,
-            ready,
-            held,
             tier=tier,
             group_cost_tokens=0,
             batching=batching_of(model, family),
@@ -198,8 +197,10 @@ def checked(model: Any, family: str, kv_cache_dtype: KvCacheDtype = "auto") -> l
     }
     load = load_of(Path(), kv_cache_bytes=_PLENTY, **fields)
 
+    loaded = LoadedModel(model, ready, held)
+
     def make(batching: Batching) -> MlxBackend:
-        return MlxBackend(model, load, ready, held, group_cost_tokens=0, batching=batching)
+        return MlxBackend(loaded, load, group_cost_tokens=0, batching=batching)
 
     return load_check.check(model, vocabulary, make, packing=packing)
 

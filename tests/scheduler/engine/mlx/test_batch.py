@@ -9,6 +9,7 @@ import mlx.core as mx
 import pytest
 
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from tests.contracts.journal import Rows, alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.loads import load_of
@@ -87,7 +88,8 @@ def test_a_prompts_last_token_is_computed_with_those_who_decode(tiny: Tiny) -> N
 
         layers = tiny.model.layers
 
-    backend = MlxBackend(Counted(), load_of(tiny.folder, kv_cache_bytes=0), tiny.ready, tiny.row_bytes)
+    loaded = LoadedModel(Counted(), tiny.ready, tiny.row_bytes)
+    backend = MlxBackend(loaded, load_of(tiny.folder, kv_cache_bytes=0))
     rows = Rows(backend)
     for number in range(3):
         rows.admit(request(number, prompt_of(10, number), 9))

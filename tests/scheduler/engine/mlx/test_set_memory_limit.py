@@ -8,6 +8,7 @@ import pytest
 
 from scheduler.engine.device import Device
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from tests.contracts.check_memory_limit import (
     CHUNK,
     MACHINE_TOKENS,
@@ -34,7 +35,7 @@ class _Metered(MlxBackend):
 def _backend(tiny: Tiny, kv_tokens: int) -> _Metered:
     load = load_of(tiny.folder, max_slots=MAX_ROWS, prefill_chunk_tokens=CHUNK)
     limit = limit_of(tiny.row_bytes.token_bytes, kv_tokens)
-    backend = _Metered(tiny.model, load, tiny.ready, tiny.row_bytes, memory_limit=limit)
+    backend = _Metered(LoadedModel(tiny.model, tiny.ready, tiny.row_bytes, limit), load)
     prefixes = backend.prefixes
     assert prefixes is not None
     held = lambda: backend.kv_bytes() + prefixes.nbytes  # noqa: E731

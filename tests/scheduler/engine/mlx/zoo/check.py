@@ -19,6 +19,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
 from scheduler.engine.mlx.load_check import ModelUnusable
+from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend
@@ -76,7 +77,9 @@ class Engine:
         ready = msgspec.structs.replace(ready, kv_cache_dtype=kv_cache_dtype)
         changes = {"max_slots": _SLOTS, "prefill_chunk_tokens": CHUNK, "prefill_rows": 4}
         load = load_of(Path(), kv_cache_bytes=1 << 30, **changes)
-        self._backend = MlxBackend(model, load, ready, held, group_cost_tokens=0, batching=batching)
+        self._backend = MlxBackend(
+            LoadedModel(model, ready, held), load, group_cost_tokens=0, batching=batching
+        )
         pace = _RandomPace(CHUNK, generator=random.Random(seed))
         self._loop = EngineLoop(self._backend, _SLOTS, pace, speculation=speculation)
         self.heard: dict[int, Answer] = {}
