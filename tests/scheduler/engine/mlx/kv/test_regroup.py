@@ -15,7 +15,7 @@ from scheduler.shared.token_ids import common_run
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
 
-PROMPT_TOKENS = 40
+PROMPT_TOKENS = 24
 _MOST_TURNS = 40
 
 
@@ -50,14 +50,14 @@ def _join(engine: ReuseEngine, prompt: list[int]) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_next"])
-@pytest.mark.parametrize("shared_tokens", [0, 24])
+@pytest.mark.parametrize("shared_tokens", [0, 18])
 def test_a_join_costs_the_tree_the_same_however_many_run(
     monkeypatch: pytest.MonkeyPatch, family: str, shared_tokens: int
 ) -> None:
-    """Tokens compared and leases taken, with two rows and with six that decode; behind a prefix of all of
+    """Tokens compared and leases taken, with two rows and with five that decode; behind a prefix of all of
     them, or of nobody."""
     costs = []
-    for others in (2, 6):
+    for others in (2, 5):
         engine = engine_of(family)
         prompts = [
             [*words(shared_tokens, 1), number, *words(PROMPT_TOKENS - shared_tokens, 2 + number)]
@@ -110,7 +110,7 @@ def _check_in_place(engine: ReuseEngine) -> None:
 @pytest.mark.parametrize("family", sampled(["qwen3", "gpt_oss"], ["gpt_oss"]))
 @pytest.mark.parametrize("saving", [False, True])
 def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: str, saving: bool) -> None:
-    """Over 70 turns in which prompts behind nested prefixes come, are cancelled and end, with room for few
+    """Over 60 turns in which prompts behind nested prefixes come, are cancelled and end, with room for few
     of them: each has its own tokens. Also where memory is saved now and then."""
     generator = random.Random(5)
     engine = engine_of(family, budget_bytes=1 << 17)
@@ -123,7 +123,7 @@ def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: st
     submits: list[Any] = []
     cancelled = set[int]()
     most_in_place = 0
-    for _ in range(70):
+    for _ in range(60):
         commands: list[Any] = []
         if generator.random() < 0.3:
             start = generator.choice([common, *branches, branches[0][:36], []])
