@@ -10,10 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.disk.disk_tier import DiskTier
+from tests.examples import examples
 from tests.scheduler.engine.disk.desk import SIZE, Clock, Desk, block, chain_of
 from tests.scheduler.engine.disk.disk_contents import (
     MODEL,
@@ -34,7 +35,7 @@ LONG_AGO = 1e9
 """A time of modification: the copy is finished."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with five blocks."""
     path = tmp_path_factory.mktemp("source")
@@ -67,17 +68,18 @@ def test_what_is_copied_in_is_found_and_read(desk: Desk, source: Path) -> None:
     assert desk.store.check_integrity() == []
 
 
+@settings(max_examples=examples(50))
 @given(order=st.permutations(_NAMES), looks=st.sets(st.integers(0, 4)), own=st.sampled_from(["", "a", "ab"]))
-def test_the_order_of_copying_does_not_matter(order: list[str], looks: set[int], own: str) -> None:
+def test_the_order_of_copying_does_not_matter(
+    source: Path, order: list[str], looks: set[int], own: str
+) -> None:
     """A block that comes before those below it waits for them, also if the tier writes them itself."""
     with ExitStack() as stack:
-        first, second = (stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2))
+        path = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(pytest.MonkeyPatch.context()).setattr(os, "fsync", lambda file: None)
-        origin, desk = Desk(Path(first)), Desk(Path(second))
-        for letters in _PATHS:
-            origin.save(letters)
+        desk = Desk(Path(path))
         for number, name in enumerate(order):
-            copy(origin.path, desk.path, [name])
+            copy(source, desk.path, [name])
             if number in looks:
                 desk.store.look_again()
         desk.save(own)
@@ -85,8 +87,7 @@ def test_the_order_of_copying_does_not_matter(order: list[str], looks: set[int],
         assert desk.held() == set(_NAMES)
         assert desk.store.statistics().nbytes == weight_of(files_in(desk.path).values())
         assert desk.store.check_integrity() == []
-        for made in (origin, desk):
-            made.close()
+        desk.close()
 
 
 def test_a_part_is_of_use_up_to_the_first_block_that_is_missing(desk: Desk, source: Path) -> None:

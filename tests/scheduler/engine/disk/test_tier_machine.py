@@ -166,4 +166,4 @@ class TierMachine(RuleBasedStateMachine):
 
 
 TestTier = TierMachine.TestCase
-TestTier.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
+TestTier.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)

@@ -12,7 +12,7 @@ from tests.scheduler.engine.mlx.grammar_engine import GrammarModel, stopped
 from tests.scheduler.engine.mlx.json_ends import ends_in_time, greedy_answers
 from tests.scheduler.engine.mlx.random_schemas import random_schema
 
-SCHEMAS = [random_schema(seed) for seed in range(60)]
+SCHEMAS = [random_schema(seed) for seed in range(24)]
 MUCH = WhiteSpace(r"[ \n\t\r]{1,64}", "x")
 
 

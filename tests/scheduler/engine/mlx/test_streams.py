@@ -10,11 +10,13 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.repo.tree import modules
 
 _SCENE = """
-import os
+import os, sys
+from pathlib import Path
 
 import mlx.core as mx
 from mlx_lm.generate import generation_stream
@@ -23,7 +25,6 @@ from loadtests.processes import threads
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx.loading import load
 from scheduler.engine.pace import PrefillPace
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.mlx.loads import load_of
 
@@ -38,7 +39,7 @@ for name in ("stream", "new_stream", "new_thread_local_stream", "set_default_str
     if name == "stream":
         stream = ordinary
 
-loop = EngineLoop(load(load_of(EMBEDDED_FOLDER), lambda stage: None), 4, PrefillPace(16))
+loop = EngineLoop(load(load_of(Path(sys.argv[1])), lambda stage: None), 4, PrefillPace(16))
 long = prompt_of(40, 1)
 loop.turn([request(1, long, 9), request(2, long[:20], 4), request(3, [5], 6)])
 while not loop.idle:
@@ -54,11 +55,12 @@ print(threads(os.getpid()) - before)
 """
 
 
-def test_mlx_lms_own_stream_is_never_used() -> None:
+def test_mlx_lms_own_stream_is_never_used(tiny_folder: Path) -> None:
     """Its thread is made only after all that an engine does: a load with its checks, prompts that join,
     decode and share a prefix."""
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    done = subprocess.run([sys.executable, "-c", _SCENE], capture_output=True, text=True, env=environment)
+    program = [sys.executable, "-c", _SCENE, str(tiny_folder)]
+    done = subprocess.run(program, capture_output=True, text=True, env=environment)
     assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
 
 

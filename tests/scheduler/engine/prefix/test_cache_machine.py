@@ -277,4 +277,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestPrefixCache = CacheMachine.TestCase
-TestPrefixCache.settings = settings(max_examples=examples(120), stateful_step_count=50, deadline=None)
+TestPrefixCache.settings = settings(max_examples=examples(60), stateful_step_count=50, deadline=None)
