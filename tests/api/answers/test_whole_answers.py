@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import trio_test
 
@@ -21,6 +21,7 @@ from api.dialects.openai.encode import completion_object
 from scheduler.events import Finished, FinishReason, TextDelta, TokenLogprobs, Usage
 from scheduler.request import GenerationRequest, TextPrompt
 from tests.api.client import client_of
+from tests.examples import examples
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import FOLDER, make_scheduler, running
 
@@ -36,6 +37,7 @@ def test_pieces_join_to_the_json_text(value: Any) -> None:
     assert json.loads(b"".join(json_pieces(value))) == value
 
 
+@settings(max_examples=examples(30))
 @given(entries=st.lists(JSON))
 def test_a_list_that_is_encoded_entry_by_entry_reads_as_a_list(entries: list[Any]) -> None:
     lazy = JsonList(lambda: (json_text(entry) for entry in entries))

@@ -1,4 +1,4 @@
-"""What comes between an engine's step and the sockets, with 32 choices that end in one step.
+"""What comes between an engine's step and the sockets, with 16 choices that end in one step.
 
 Every function in between runs in a task of the loop, so each task's CPU time between two of its waits is what
 nobody else gets a turn in. Texts, schemas and stop strings are those that cost their server seconds.
@@ -36,7 +36,7 @@ from tests.scheduler.answer.dialects import HARMONY
 from tests.scheduler.requests.board import Board
 from tests.scheduler.requests.records import make_record
 
-_CHOICES = 32
+_CHOICES = 16
 _MARKS = "marks of "
 _SAMPLE = ("glm47", "json_tools", "pythonic")
 """JSON, tags and Python; the other parsers' marks are tried by `make test-long`."""

@@ -50,7 +50,7 @@ def test_round_robin_takes_turns_among_those_with_room() -> None:
 
 
 def test_four_engines_find_what_one_finds() -> None:
-    """A small run, equal every time: the pool's own placement reaches its bar, and beats both others."""
+    """The pool's own placement reaches its bar, and beats both others."""
     plan = AffinityPlan(engines=3, sessions=6, turns=4, system_tokens=1024, own_tokens=256, growth_tokens=128)
     notes: list[str] = []
     found = run(plan, notes.append)
@@ -60,5 +60,10 @@ def test_four_engines_find_what_one_finds() -> None:
     _, own, loaded, turns = found
     assert own.cached > max(loaded.cached, turns.cached)
     assert own.moves < min(loaded.moves, turns.moves)
-    assert run(plan, notes.append) == found
     assert "least seconds" in text("Affinity", [], list(of_affinity(found)))
+
+
+def test_a_run_is_equal_every_time() -> None:
+    notes: list[str] = []
+    plan = AffinityPlan(engines=2, sessions=2, turns=2, system_tokens=256, own_tokens=64, growth_tokens=32)
+    assert run(plan, notes.append) == run(plan, notes.append)

@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 def test_every_link_is_measured_and_compared_with_the_socket_pair() -> None:
     """An engine gives tokens by each of them, and the server needs time for them."""
     notes: list[str] = []
-    plan = LinksPlan(delays_ms=(0, 1), step_seconds=0.002, slots=2, seconds=0.5, rounds=1)
+    plan = LinksPlan(delays_ms=(0, 1), step_seconds=0.002, slots=2, seconds=0.25, rounds=1)
     found = run(plan, notes.append)
     assert [one.link for one in found] == ["socket pair", "TCP", "TCP, 1 ms one way"]
     assert all(one.tokens_per_second > 0 for one in found)

@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ensure_model(TINY, "tiny", tmp_path_factory.mktemp("cache"))
 
 
-def greedy(model: Any, ids: list[int]) -> tuple[list[int], float]:
+def greedy(model: Any, ids: list[int], count: int = TOKENS) -> tuple[list[int], float]:
     """Return the greedy continuation, and the smallest lead of its tokens over the next best."""
     cache, tokens, smallest_lead = make_prompt_cache(model), [], float("inf")
-    for _ in range(TOKENS):
+    model(mx.array([ids[:-1]]), cache=cache)
+    mx.eval([layer.state for layer in cache])  # Not the logits of a whole prompt.
+    ids = ids[-1:]
+    for _ in range(count):
         logits = model(mx.array([ids]), cache=cache)[0, -1]
         second, first = np.sort(np.array(logits))[-2:]
         smallest_lead = min(smallest_lead, float(first - second))
@@ -64,11 +68,11 @@ def test_greedy_answers_vary_and_repeat_themselves_exactly(folder: Path) -> None
     same."""
     model, tokenizer = load(str(folder))[:2]
 
-    def answers() -> list[tuple[list[int], float]]:
-        prompts = [[{"role": "user", "content": text}] for text in PROMPTS]
+    def answers(texts: Sequence[str]) -> list[tuple[list[int], float]]:
+        prompts = [[{"role": "user", "content": text}] for text in texts]
         return [greedy(model, tokenizer.apply_chat_template(p, add_generation_prompt=True)) for p in prompts]
 
-    first = answers()
+    first = answers(PROMPTS)
     for tokens, smallest_lead in first:
         assert len(set(tokens)) >= 20
         assert EOS_TOKEN_ID not in tokens
@@ -76,7 +80,7 @@ def test_greedy_answers_vary_and_repeat_themselves_exactly(folder: Path) -> None
     for (one, _), (other, _) in itertools.combinations(first, 2):
         assert one != other
         assert one[-8:] != other[-8:]
-    assert answers() == first
+    assert answers(PROMPTS[:2]) == first[:2]
 
 
 def test_an_early_word_changes_the_answer_to_a_long_prompt(folder: Path) -> None:
@@ -86,7 +90,7 @@ def test_an_early_word_changes_the_answer_to_a_long_prompt(folder: Path) -> None
         tokenizer.encode(f"The colour is {word}. " + "Be kind to all. " * 200) for word in ("red", "blue")
     )
     assert len(red) == len(blue) > 900
-    assert greedy(model, red)[0] != greedy(model, blue)[0]
+    assert greedy(model, red, 8)[0] != greedy(model, blue, 8)[0]
 
 
 def test_mlx_lm_knows_the_model_by_its_own_means(folder: Path) -> None:

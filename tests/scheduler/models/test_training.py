@@ -116,12 +116,13 @@ def test_every_question_about_a_fact_has_one_answer() -> None:
 
 def test_calls_are_what_mlx_lm_reads() -> None:
     """And arguments fit the schema that was offered."""
+    template = Template()
     for seed in range(100):
         rng = random.Random(seed)
         for offer, asks in tools.offers(rng, 3):
             asked, _ = tools.use(offer, asks, rng)
             assert asked.call is not None
-            ((_, _), (text, _), _) = Template().turn(asked, None)
+            ((_, _), (text, _), _) = template.turn(asked, None)
             read = parse_tool_call(text.split("<tool_call>")[1].split("</tool_call>")[0], None)
             assert read == {"name": asked.call.name, "arguments": asked.call.arguments}
             properties = offer.definition["function"]["parameters"]["properties"]

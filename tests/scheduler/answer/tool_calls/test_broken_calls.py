@@ -242,7 +242,7 @@ def test_the_arguments_of_an_unknown_tool_wait_for_each_value_only() -> None:
 
 
 @EVERY
-@settings(deadline=None, derandomize=True, max_examples=examples(40))
+@settings(deadline=None, derandomize=True, max_examples=examples(20))
 @given(data=st.data())
 def test_any_damage_is_a_call_or_a_malformed_one(name: str, data: st.DataObject) -> None:
     """Pieces dropped, repeated and swapped. A call that is not malformed has a JSON object, a malformed one

@@ -154,7 +154,7 @@ def without_the_whole_block() -> Iterator[None]:
 
 
 @EVERY
-@settings(deadline=None, derandomize=True, max_examples=examples(25))
+@settings(deadline=None, derandomize=True, max_examples=examples(12))
 @given(data=st.data())
 def test_any_arguments_in_any_pieces_are_themselves(name: str, data: st.DataObject) -> None:
     """Character for character: line breaks, white space at both ends, quotes, other dialects' marks."""
@@ -183,7 +183,7 @@ def agrees(template: Template, value: Any) -> bool:
 
 
 @EVERY
-@settings(deadline=None, derandomize=True, max_examples=examples(30))
+@settings(deadline=None, derandomize=True, max_examples=examples(15))
 @given(data=st.data())
 def test_mlx_lms_parser_reads_the_same_in_what_it_can_carry(name: str, data: st.DataObject) -> None:
     """The judge of every dialect: its reading of the whole block, coerced."""

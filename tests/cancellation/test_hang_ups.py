@@ -1,4 +1,4 @@
-"""A thousand clients leave at random moments, with every real part in one process except the model: server,
+"""Hundreds of clients leave at random moments, with every real part in one process except the model: server,
 application, scheduler, link, engine loop. Afterwards no task of them is left."""
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.fakes.memory_network import MemoryNetwork
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
 
-CLIENTS = 1000
+CLIENTS, SECONDS = 400, 8
 
 
 @pytest.mark.slow
 @trio_test
-async def test_a_thousand_hang_ups_leave_no_task_behind(autojump_clock: trio.testing.MockClock) -> None:
+async def test_hundreds_of_hang_ups_leave_no_task_behind(autojump_clock: trio.testing.MockClock) -> None:
     """Queued, prefilling, decoding, streamed and not: each leaves at its own moment, some stay."""
     rng = random.Random(1000)
     launcher = LoopbackLauncher()
@@ -35,7 +35,7 @@ async def test_a_thousand_hang_ups_leave_no_task_behind(autojump_clock: trio.tes
     app = app_of(ServedModels.of(scheduler, MODEL), keep_alive_seconds=1.0)
 
     async def client(number: int) -> None:
-        await trio.sleep(rng.uniform(0, 20))
+        await trio.sleep(rng.uniform(0, SECONDS))
         stream = network.connect()
         text, stay = "x" * rng.randrange(200), rng.choice((0.0, 0.015, 0.2, 1.0, 5.0, 1e6))
         await stream.send_all(request_bytes(text, max_tokens=rng.randrange(1, 60), stream=number % 3 != 0))
@@ -69,5 +69,5 @@ async def test_a_thousand_hang_ups_leave_no_task_behind(autojump_clock: trio.tes
         for outcome in ("stop", "length", "cancelled", "rejected", "invalid", "error")
     }
     assert outcomes["error"] == outcomes["rejected"] == outcomes["invalid"] == 0
-    assert outcomes["cancelled"] > 200
-    assert outcomes["length"] > 100
+    assert outcomes["cancelled"] > CLIENTS / 5
+    assert outcomes["length"] > CLIENTS / 10
