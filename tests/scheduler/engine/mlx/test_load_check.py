@@ -13,7 +13,7 @@ from mlx.nn.layers.embedding import Embedding
 from mlx.nn.layers.quantized import quantize
 
 from scheduler.engine.mlx import load_check, loading
-from scheduler.engine.mlx.batching import ONE_ROW, Batching, Fallback
+from scheduler.engine.mlx.batching import ONE_ROW, Batching
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.mlx.load_check import ModelUnusable, Verdict
 from tests.contracts.journal import alone, request
@@ -21,24 +21,16 @@ from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
-from tests.scheduler.engine.mlx.reuse import ReuseEngine, checked, engine_of
+from tests.scheduler.engine.mlx.reuse import FALLING_BACK, ReuseEngine, checked, engine_of
 from tests.scheduler.engine.mlx.zoo.census import SMALL, build
 
-NEEDED: dict[str, tuple[Fallback, ...]] = {
-    "deepseek_v3": ("copied_prefixes",),  # MLA adds part of its scores before attention is called.
-    "mamba": ("equal_chunks",),  # Padding runs through the state, as in nemotron_h and rwkv7.
-    "nemotron_h": ("equal_chunks",),
-    "rwkv7": ("equal_chunks",),
-}
-"""What mlx-lm's modules cannot do. An entry that a later release mends must go."""
 
-
-@pytest.mark.parametrize("family", sampled(sorted(FAMILIES), [*NEEDED, "qwen3", "gpt_oss"]))
+@pytest.mark.parametrize("family", sampled(sorted(FAMILIES), [*FALLING_BACK, "qwen3", "gpt_oss"]))
 def test_each_family_falls_back_no_further_than_it_must(family: str) -> None:
     """What mlx-lm's module cannot do is found, and nothing is taken from the others."""
     verdict = checked(random_model(family), family)
-    assert verdict.batching.fallbacks == NEEDED.get(family, ())
-    assert bool(verdict.reasons) == (family in NEEDED)
+    assert verdict.batching == FALLING_BACK.get(family, Batching())
+    assert bool(verdict.reasons) == (family in FALLING_BACK)
 
 
 Fault: TypeAlias = Callable[[mx.array, Any, mx.array], mx.array]
