@@ -8,12 +8,14 @@ from prometheus_client import CollectorRegistry
 def sample(registry: CollectorRegistry, name: str, **labels: str) -> float:
     """Return the sum of the series of this name that have these labels, among others. Raise KeyError if there
     are none."""
-    found = [
-        one.value
-        for family in registry.collect()
-        for one in family.samples
-        if one.name == name and labels.items() <= one.labels.items()
-    ]
-    if not found:
-        raise KeyError(f"no sample {name} {labels}")
-    return sum(found)
+    # Collecting all takes a millisecond, and is needed for collectors that do not say which names they have.
+    for some in (registry.restricted_registry([name]), registry):
+        found = [
+            one.value
+            for family in some.collect()
+            for one in family.samples
+            if one.name == name and labels.items() <= one.labels.items()
+        ]
+        if found:
+            return sum(found)
+    raise KeyError(f"no sample {name} {labels}")
