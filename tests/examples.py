@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+T = TypeVar("T")
 _PART = float(os.environ.get("EXAMPLES", "1"))
 
 
@@ -17,6 +18,11 @@ def examples(usual: int) -> int:
     """Return Hypothesis' `max_examples`. `usual` is what finds a planted fault within a run of CI, whose
     minutes all tests share."""
     return max(1, round(usual * _PART))
+
+
+def some(cases: Iterable[T]) -> list[T]:
+    """Return the cases that one test tries in turn: all, or in `make test-fast` a part of them."""
+    return list(cases)[:: max(1, round(1 / _PART))]
 
 
 def sampled(cases: Iterable[Any], sample: Sequence[Any]) -> list[Any]:

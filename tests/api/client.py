@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import httpx
@@ -19,7 +20,7 @@ from scheduler.fleet.model import Model
 from scheduler.service import Scheduler
 from tests.fakes.applications import forget_handlers, remember
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler, running
+from tests.fakes.scheduling import make_scheduler
 
 remember()
 MODEL = ServedModel(("tiny", "owner/alias"), created=1_700_000_000, context_tokens=40960)
@@ -45,21 +46,33 @@ async def client_of(
 ) -> AsyncIterator[httpx.AsyncClient]:
     """`options`: what else `app_of` takes."""
     app = app_of(ServedModels.of(scheduler, model), keep_alive_seconds=keep_alive_seconds, **options)
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
-    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+    async with _client(app) as client:
         yield client
 
 
+def _client(app: FastAPI) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
+    return httpx.AsyncClient(transport=transport, base_url="http://penstock")
+
+
+@cache
+def _idle_server() -> tuple[Scheduler, FastAPI]:
+    """A server that never runs, for what is refused before anything waits."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    return scheduler, app_of(ServedModels.of(scheduler, MODEL))
+
+
 def refused(path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the error, in OpenAI's shape, of a body for which the answer is 400 and the engine gets
-    nothing."""
+    """Return the error, in OpenAI's shape, of a body for which the answer is 400 and nothing is queued."""
 
     async def post() -> httpx.Response:
-        scheduler = make_scheduler(LoopbackLauncher())
-        async with running(scheduler), client_of(scheduler) as client:
-            response = await client.post(path, json=body)
-            assert scheduler.operations.statistics().in_engine == 0
-            return response
+        scheduler, app = _idle_server()
+        with trio.fail_after(20):
+            async with _client(app) as client:
+                response = await client.post(path, json=body)
+        statistics = scheduler.operations.statistics()
+        assert (statistics.queued, statistics.in_engine) == (0, 0)
+        return response
 
     response = trio.run(post)
     assert response.status_code == 400

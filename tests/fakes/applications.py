@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
+from fastapi import routing
 from fastapi._compat import v2
 from fastapi.dependencies import models, utils
+from fastapi.dependencies.models import Dependant
 from pydantic import TypeAdapter
 
 _signature_of = utils._get_signature
 _signatures: dict[Any, inspect.Signature] = {}
+_dependants: dict[Any, Dependant] = {}
 _adapters: dict[Any, TypeAdapter[Any]] = {}
 
 
 def remember() -> None:
-    """From now on, FastAPI reads each signature and builds each validator once."""
+    """From now on, FastAPI looks at each endpoint and builds each validator once."""
     utils._get_signature = _signature
-    setattr(v2, "TypeAdapter", _adapter)  # noqa: B010, as its module does not export it.
+    for module, name, remembers in ((routing, "get_dependant", _dependant), (v2, "TypeAdapter", _adapter)):
+        setattr(module, name, remembers)
 
 
 def forget_handlers() -> None:
@@ -33,20 +38,33 @@ def forget_handlers() -> None:
             cached.cache_clear()
 
 
+def _identity(call: Callable[..., Any]) -> Any:
+    """Return what a function has in common with the same one in another application."""
+    if not isinstance(call, FunctionType) or hasattr(call, "__wrapped__"):
+        return call
+    named = tuple((call.__kwdefaults__ or {}).items())
+    return call.__code__, call.__module__, call.__qualname__, call.__defaults__, named
+
+
 def _signature(call: Callable[..., Any]) -> inspect.Signature:
-    key: Any = call
-    if isinstance(call, FunctionType) and not hasattr(call, "__wrapped__"):
-        # A closure, which is another object in each application.
-        named = tuple((call.__kwdefaults__ or {}).items())
-        key = (call.__code__, call.__module__, call.__qualname__, call.__defaults__, named)
+    key = _identity(call)
     if key not in _signatures:
         _signatures[key] = _signature_of(call)
     return _signatures[key]
 
 
+def _dependant(*, call: Callable[..., Any], **options: Any) -> Dependant:
+    """Return what an endpoint depends on. Only the list of dependencies is changed afterwards."""
+    key = _identity(call), *sorted(options.items())
+    if key not in _dependants:
+        _dependants[key] = utils.get_dependant(call=call, **options)
+    found = _dependants[key]
+    return replace(found, call=call, dependencies=[*found.dependencies])
+
+
 def _adapter(annotated: Any, *, config: Any = None) -> TypeAdapter[Any]:
-    """Return the adapter of a field: its metadata are equal if they read the same, as the first one's live on
-    in its adapter."""
+    """Return the adapter of a field. Its metadata are equal if they read the same, as those of the first
+    one live on in its adapter."""
     key = (annotated.__origin__, repr(annotated.__metadata__), repr(config))
     if key not in _adapters:
         _adapters[key] = TypeAdapter(annotated, config=config)

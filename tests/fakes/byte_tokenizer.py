@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat
 from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
@@ -75,22 +76,7 @@ class ByteTokenizer:
         return ByteLevelDetokenizer(self._table)
 
     def to_json(self) -> str:
-        """Byte-level BPE without merges: its letters for the 256 bytes, the words, and the end."""
-        letters = byte_letters()
-        vocabulary = {letter: byte for byte, letter in letters.items()} | {"<eos>": EOS}
-        words = (word for word in range(256, VOCABULARY) if word != EOS)
-        vocabulary |= {f"w{word}{letters[ord(' ')]}": word for word in words}
-        end = {"id": EOS, "content": "<eos>", "special": True, "single_word": False, "lstrip": False}
-        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-        return json.dumps(
-            {
-                "version": "1.0",
-                "added_tokens": [{**end, "rstrip": False, "normalized": False}],
-                "pre_tokenizer": level,
-                "decoder": level,
-                "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
-            }
-        )
+        return _written()
 
 
 def byte_letters() -> dict[int, str]:
@@ -98,6 +84,26 @@ def byte_letters() -> dict[int, str]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+
+
+@cache
+def _written() -> str:
+    """Byte-level BPE without merges: its letters for the 256 bytes, the words, and the end."""
+    letters = byte_letters()
+    vocabulary = {letter: byte for byte, letter in letters.items()} | {"<eos>": EOS}
+    words = (word for word in range(256, VOCABULARY) if word != EOS)
+    vocabulary |= {f"w{word}{letters[ord(' ')]}": word for word in words}
+    end = {"id": EOS, "content": "<eos>", "special": True, "single_word": False, "lstrip": False}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return json.dumps(
+        {
+            "version": "1.0",
+            "added_tokens": [{**end, "rstrip": False, "normalized": False}],
+            "pre_tokenizer": level,
+            "decoder": level,
+            "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+        }
+    )
 
 
 class _Table(ByteTable):

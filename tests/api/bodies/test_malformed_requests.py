@@ -14,7 +14,7 @@ from trio.testing import trio_test
 
 from api.dialects.openai.schema import ChatCompletionRequest
 from tests.api.client import chat, client_of
-from tests.examples import examples
+from tests.examples import examples, some
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 from tests.scheduler.answer.dialects import form
@@ -62,7 +62,9 @@ async def test_junk_in_any_field_is_accepted_or_a_400_that_names_it(
     """Never a 5xx, never a hang; the error has OpenAI's shape."""
     fields = sorted({*ChatCompletionRequest.model_fields, "no_such_field"})
     sent = [
-        (field, json.dumps({**chat(max_tokens=4), field: junk}).encode()) for field in fields for junk in JUNK
+        (field, json.dumps({**chat(max_tokens=4), field: junk}).encode())
+        for field in fields
+        for junk in some(JUNK)
     ]
     for (field, body), response in zip(sent, await post([body for _, body in sent]), strict=True):
         if response.status_code == 200:
@@ -126,7 +128,7 @@ WHOLE = json.dumps(
 @trio_test
 async def test_a_body_cut_anywhere_is_a_400(autojump_clock: trio.testing.MockClock) -> None:
     """Truncated JSON, also inside a character."""
-    for response in await post([WHOLE[:end] for end in range(0, len(WHOLE), 7)]):
+    for response in await post([WHOLE[:end] for end in some(range(0, len(WHOLE), 7))]):
         assert response.status_code == 400
         assert response.json()["error"]["type"] == "invalid_request_error"
 

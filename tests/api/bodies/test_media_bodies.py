@@ -22,6 +22,7 @@ from tests.api.bodies.test_media import PNG, WAV, encoded, jpeg, url
 from tests.api.client import MODEL, app_of, chat, client_of
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.api.test_agents import SAID, captured
+from tests.examples import some
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
 
@@ -197,7 +198,7 @@ def test_the_operator_can_have_them_refused(path: str) -> None:
 
 def with_junk(value: Any) -> Iterator[Any]:
     """`value` with each part of it replaced by each piece of junk."""
-    yield from JUNK
+    yield from some(JUNK)
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in items:
         for changed in with_junk(inner):

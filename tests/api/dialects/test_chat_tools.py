@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
 import trio
 import trio.testing
@@ -36,10 +37,15 @@ def serving(*texts: str, answer_format: AnswerFormat = HERMES) -> tuple[Playback
 async def ask(*texts: str, answer_format: AnswerFormat = HERMES, **fields: Any) -> tuple[int, Any]:
     """Send one request to an engine that writes `texts`; everything has left the engine afterwards."""
     _, scheduler = serving(*texts, answer_format=answer_format)
-    body = chat(**{"max_tokens": 1000, "tools": TOOLS, **fields})
     async with running(scheduler), client_of(scheduler) as client:
-        response = await client.post("/v1/chat/completions", json=body)
+        answer = await post(client, **fields)
         await scheduler.wait_idle()
+    return answer
+
+
+async def post(client: httpx.AsyncClient, **fields: Any) -> tuple[int, Any]:
+    body = chat(**{"max_tokens": 1000, "tools": TOOLS, **fields})
+    response = await client.post("/v1/chat/completions", json=body)
     return response.status_code, events(response.text) if body.get("stream") else response.json()
 
 
@@ -119,8 +125,11 @@ def test_every_dialect_streams_what_it_answers_whole(written: Written) -> None:
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:
-        _, whole = await ask(written.raw, answer_format=written.form, tools=tools)
-        _, chunks = await ask(written.raw, answer_format=written.form, tools=tools, stream=True)
+        _, scheduler = serving(written.raw, answer_format=written.form)
+        async with running(scheduler), client_of(scheduler) as client:
+            _, whole = await post(client, tools=tools)
+            _, chunks = await post(client, tools=tools, stream=True)
+            await scheduler.wait_idle()
         message = whole["choices"][0]["message"]
         streamed = joined(chunks[:-1])
         assert (message["content"] or "") == streamed["content"] == written.text

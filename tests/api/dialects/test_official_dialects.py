@@ -167,7 +167,7 @@ async def test_gpt_reads_a_response_whose_call_cannot_be_read(autojump_clock: tr
 async def test_claude_raises_its_own_errors(autojump_clock: trio.testing.MockClock) -> None:
     """By status, and for an error within a stream."""
     keys = load_keys("sk-right", None)
-    scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=5)))
+    scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=3)))
     async with running(scheduler):
         async with claude(scheduler, keys, "sk-wrong") as client:
             with pytest.raises(anthropic.AuthenticationError):

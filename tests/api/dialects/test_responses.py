@@ -111,7 +111,7 @@ async def test_max_output_tokens_makes_it_incomplete(autojump_clock: trio.testin
 async def test_an_engine_death_is_a_failed_response(autojump_clock: trio.testing.MockClock) -> None:
     """Never a completed one; a client that waits for the whole answer gets a status instead."""
     for stream in (True, False):
-        scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=5)))
+        scheduler = make_scheduler(LoopbackLauncher(faulty(die_at_step=3)))
         async with running(scheduler), client_of(scheduler) as client:
             response = await client.post("/v1/responses", json={"input": "x", "stream": stream})
         if stream:

@@ -26,7 +26,7 @@ from scheduler.answer.tool_calls import reading
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import AnswerCalls, UnreadableCall, read_block
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
-from tests.examples import examples, sampled
+from tests.examples import examples, sampled, some
 from tests.scheduler.answer.adversarial import MARKS, texts
 from tests.scheduler.answer.dialects import (
     HARMONY,
@@ -81,7 +81,7 @@ def test_cut_at_every_byte(written: Written) -> None:
     """Two pieces, wherever the cut is."""
     data = written.raw.encode()
     whole = read(written, [data])
-    for cut in range(1, len(data)):
+    for cut in some(range(1, len(data))):
         assert read(written, [data[:cut], data[cut:]]) == whole, data[:cut]
 
 
@@ -170,7 +170,7 @@ def test_cut_off_anywhere_by_the_limit_it_ends_with_length_and_no_error(written:
     """Half a call is never text, and never a failure; whole ones before it stay."""
     data = written.raw.encode()
     marks = sorted(written.form.spelled(tools=True))
-    for end in range(len(data)):
+    for end in some(range(len(data))):
         if possible_beginning(data[:end].decode("utf-8", "ignore"), marks):
             continue  # Half a mark may be text, and is passed on.
         answer = pipeline(written.form, in_reasoning=written.in_reasoning)

@@ -84,9 +84,11 @@ class Farm:
         self._nursery.start_soon(machine.run, self.engines)
 
     async def until(self, condition: Callable[[], bool]) -> None:
+        pause = 0.002
         with trio.fail_after(60):
-            while not condition():  # noqa: ASYNC110 (virtual time: nothing is waited for)
-                await trio.sleep(0.002)
+            while not condition():
+                await trio.sleep(pause)
+                pause = min(pause * 1.05, 0.5)  # What comes late is not looked for every step.
 
     async def ready(self, count: int) -> None:
         await self.until(lambda: self.conditions() == ["ready"] * count)

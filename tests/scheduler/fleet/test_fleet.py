@@ -47,9 +47,9 @@ async def test_an_idle_model_has_no_process_and_comes_back(autojump_clock: MockC
 @trio_test
 async def test_a_busy_model_is_not_idle(autojump_clock: MockClock) -> None:
     """An answer that takes longer than the idle seconds."""
-    farm = Farm("planner", "titles", idle_seconds=5.0)
+    farm = Farm("planner", "titles", idle_seconds=5.0, plan=SLOW_STEPS)
     async with running(farm):
-        await farm.answer("titles", max_tokens=1500)
+        await farm.answer("titles", max_tokens=150)
         assert farm.launchers["titles"].starts == 1
 
 
@@ -57,7 +57,7 @@ async def test_a_busy_model_is_not_idle(autojump_clock: MockClock) -> None:
 async def test_a_waiting_request_says_what_it_waits_for(autojump_clock: MockClock) -> None:
     farm = Farm("planner", "titles", memory=OneFits(), plan=SLOW_STEPS)
     async with running(farm), trio.open_nursery() as nursery:
-        nursery.start_soon(farm.answer, "planner", "long", 1200)
+        nursery.start_soon(farm.answer, "planner", "long", 800)
         await trio.sleep(1.0)
         async with farm.models["titles"].scheduler.stream(ask("hi")) as stream:
             await trio.sleep(2.0)
@@ -71,13 +71,13 @@ async def test_a_waiting_request_says_what_it_waits_for(autojump_clock: MockCloc
 @trio_test
 async def test_models_that_do_not_fit_together_take_turns_and_lose_nothing(autojump_clock: MockClock) -> None:
     """Both are asked all the time; each request gets the tokens that it gets alone."""
-    farm = Farm("planner", "titles", memory=OneFits(), plan=SLOW_STEPS)
+    farm = Farm("planner", "titles", memory=OneFits(), plan=ScriptedPlan(step_seconds=0.3))
     ends: list[str] = []
     async with running(farm):
-        expected = await farm.answer("planner", "same", 30)
+        expected = await farm.answer("planner", "same", 10)
 
         async def client(name: str) -> None:
-            ends.extend([await farm.answer(name, "same", 30) for _ in range(60)])
+            ends.extend([await farm.answer(name, "same", 10) for _ in range(60)])
 
         async with trio.open_nursery() as nursery:
             for name in ("planner", "titles") * 2:

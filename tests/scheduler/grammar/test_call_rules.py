@@ -11,9 +11,10 @@ import pytest
 from scheduler.errors import InvalidRequest
 from scheduler.grammar.answer_grammar import HoldCalls
 from scheduler.request import Tool, ToolChoice
+from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.answer.templates import TEMPLATES
-from tests.scheduler.grammar.walks import DIALECTS, Walker, walks
+from tests.scheduler.grammar.walks import DIALECTS, Walker, walker_of, walks
 
 CODE = (
     "def f(a):\n\tif a < 1 and a > '0':\n        return '<tool_call>\\n' & \"<parameter=x>\"\n\n"
@@ -95,15 +96,15 @@ def rendered(name: str, *calls: tuple[str, dict[str, Any]]) -> str:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_random_walks_are_read_by_mlx_lm_and_fit_their_schema(dialect: str) -> None:
     """And by this server's own reader, character for character. `walks.py` does ten thousand of them."""
-    texts = list(walks(dialect, schemas=6, each=5))
-    assert sum(text is not None for text in texts) > 20
+    texts = list(walks(dialect, schemas=examples(6), each=5))
+    assert sum(text is not None for text in texts) > len(texts) * 2 / 3
 
 
 @pytest.mark.parametrize("name", sorted(_WALKED.keys() & TEMPLATES.keys()))
 def test_what_the_models_template_writes_for_a_call_is_allowed(name: str) -> None:
     """Code in a string, nested values, a recursive schema, enums that look like numbers, no parameters, and
     two calls."""
-    walker, template = Walker(_WALKED[name]), TEMPLATES[name]
+    walker, template = walker_of(_WALKED[name]), TEMPLATES[name]
     calls: list[tuple[str, dict[str, Any]]] = [
         ("edit", EDITED),
         ("edit", {"new": "x", "where": None}),
@@ -123,7 +124,7 @@ def test_what_the_models_template_writes_for_a_call_is_allowed(name: str) -> Non
 @pytest.mark.parametrize("name", XML)
 def test_what_does_not_fit_the_schema_is_not_allowed(name: str) -> None:
     """A value out of bounds or of another type, one of no enum, an undeclared name, a missing one."""
-    walker = Walker(name)
+    walker = walker_of(name)
     for wrong in (
         {"new": "x", "count": 13},
         {"new": "x", "count": 1.5},
@@ -140,7 +141,7 @@ def test_what_does_not_fit_the_schema_is_not_allowed(name: str) -> None:
 @pytest.mark.parametrize("name", XML)
 def test_a_text_cannot_contain_what_ends_it(name: str) -> None:
     """The end mark can only end it: spelled out, or as the token that it may be."""
-    walker = Walker(name)
+    walker = walker_of(name)
     for end in TEMPLATES[name].ends:
         assert not accepts(walker, rendered(name, ("edit", {"new": f"a{end}b"})), EDIT)
 
@@ -148,7 +149,7 @@ def test_a_text_cannot_contain_what_ends_it(name: str) -> None:
 def test_a_required_call_is_required() -> None:
     """vllm#54808: `tool_choice: required` was ignored for models that write XML."""
     for name in XML:
-        walker = Walker(name)
+        walker = walker_of(name)
         matcher = walker.matcher(walker.prepare((STOP,)))
         assert not matcher.is_accepting()
         assert not begins(walker, "I would rather not.", STOP)
@@ -159,7 +160,7 @@ def test_a_required_call_is_required() -> None:
 def test_a_newline_after_a_call_does_not_force_another_one(name: str) -> None:
     """SmolLM2 ends its lines: held to required calls, it wrote the same call until the bound or max_tokens,
     as after its newline nothing but another call was allowed."""
-    walker, call = Walker(name), rendered(name, ("stop", {}))
+    walker, call = walker_of(name), rendered(name, ("stop", {}))
     for end in ("", "\n", "\n\n"):
         assert accepts(walker, call + end, STOP), end
     for wrong in ("\n\n\n", " ", "\nand"):
@@ -168,7 +169,7 @@ def test_a_newline_after_a_call_does_not_force_another_one(name: str) -> None:
 
 def test_a_wrong_end_tag_cannot_be_written() -> None:
     """sglang#27336: `</function>` or another tag's end where the call's own must stand."""
-    walker = Walker("qwen3_coder")
+    walker = walker_of("qwen3_coder")
     call = rendered("qwen3_coder", ("edit", {"new": "x"}))
     assert accepts(walker, call, EDIT)
     for right, wrong in (
@@ -182,7 +183,7 @@ def test_a_wrong_end_tag_cannot_be_written() -> None:
 def test_an_end_tag_cannot_be_written_twice() -> None:
     """llama.cpp#24807."""
     for name in XML:
-        walker, template = Walker(name), TEMPLATES[name]
+        walker, template = walker_of(name), TEMPLATES[name]
         call = rendered(name, ("edit", {"new": "x"}))
         (end,) = {mark for mark in template.ends if call.endswith(mark)} or {"</tool_call>"}
         assert not begins(walker, call + end, EDIT)
@@ -197,7 +198,7 @@ AUTO: dict[str, Any] = {"tool_choice": ToolChoice.AUTO, "parallel_tool_calls": T
 )
 def test_in_auto_mode_text_is_free_and_a_call_is_held_from_its_mark_on(name: str) -> None:
     """Any text, text and a call, and text again; but no call that does not fit."""
-    walker = Walker(name, hold_calls="auto")
+    walker = walker_of(name, "auto")
     template = TEMPLATES[name.split(",")[0]]
     call = template.render([("edit", {"new": "x"})])
     text = "Look: a <b> & {c}\n"
@@ -220,7 +221,7 @@ def test_whose_calls_are_held_is_the_operators_choice() -> None:
         "off": (False, False),
     }
     for hold, held in expected.items():
-        walker = Walker("qwen3_coder", hold_calls=hold)
+        walker = walker_of("qwen3_coder", hold)
         assert tuple(walker.prepare((tool,), **AUTO).grammar != "" for tool in (EDIT, loose)) == held
         assert walker.prepare((loose,)).grammar != ""
 
@@ -247,7 +248,7 @@ def test_what_no_rule_can_say_is_refused_by_its_place() -> None:
     ]  # fmt: skip
     for name, schema, place, words in refused:
         with pytest.raises(InvalidRequest) as error:
-            Walker(name).prepare((_faulty(schema),))
+            walker_of(name).prepare((_faulty(schema),))
         assert error.value.param == f"tools.0.parameters.{place}", schema
         assert words in error.value.message
 
@@ -262,7 +263,7 @@ def test_a_loose_tool_is_held_as_far_as_rules_can_say_it() -> None:
         {},
     ):
         assert accepts(
-            Walker("qwen3_coder"),
+            walker_of("qwen3_coder"),
             rendered("qwen3_coder", ("edit", {"new": "x"})),
             _faulty(schema, strict=False),
         ), schema
@@ -272,13 +273,13 @@ def test_a_tool_whose_name_the_dialect_cannot_write_is_refused_where_it_must_be_
     """And where it need not be, nothing is held."""
     dashed = Tool("get-time", parameters={}, place="tools.0.parameters")
     with pytest.raises(InvalidRequest, match="named 'get-time'"):
-        Walker("pythonic").prepare((dashed,))
-    assert Walker("pythonic", hold_calls="auto").prepare((dashed,), **AUTO).grammar == ""
+        walker_of("pythonic").prepare((dashed,))
+    assert walker_of("pythonic", "auto").prepare((dashed,), **AUTO).grammar == ""
 
 
 def test_sixty_four_tools_are_one_grammar_and_written_once() -> None:
     """Tools with the same parameters share their rules; the second request gets the first one's text."""
-    walker = Walker("qwen3_coder")
+    walker = walker_of("qwen3_coder")
     tools = tuple(Tool(f"tool_{number}", parameters=EDIT.parameters, strict=True) for number in range(64))
     first, second = walker.prepare(tools).grammar, walker.prepare(tools).grammar
     assert first is second

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jsonschema
@@ -258,6 +259,12 @@ class Walker:
                 return True
 
 
+@cache
+def walker_of(dialect: str, hold_calls: HoldCalls = "strict") -> Walker:
+    """Return the walker that tests share: the library takes 50 ms to read its tokenizer."""
+    return Walker(dialect, hold_calls)
+
+
 def _closings(dialect: Dialect) -> list[str]:
     form = dialect.arguments
     own = (
@@ -268,7 +275,7 @@ def _closings(dialect: Dialect) -> list[str]:
 
 def walks(dialect: str, schemas: int, each: int, seed: int = 0) -> Iterator[str | None]:
     """The texts of checked walks; None for one that found no end."""
-    walker = Walker(dialect)
+    walker = walker_of(dialect)
     nests = not isinstance(walker.dialect.arguments, Braced) or walker.dialect.arguments.nests
     for number in range(seed, seed + schemas):
         tools = RandomSchemas(number, nests=nests).tools()
