@@ -21,7 +21,7 @@ def examples(usual: int) -> int:
 
 
 def some(cases: Iterable[T]) -> list[T]:
-    """Return the cases that one test tries in turn: all, or in `make test-fast` a part from beginning to end."""
+    """Return the cases that one test tries in turn: all, or in `make test-fast` a part from all over them."""
     return list(cases)[:: max(1, round(1 / _PART))]
 
 
