@@ -74,9 +74,9 @@ def crowd(slots: int, launcher: LoopbackLauncher | None = None) -> Crowd:
 @settings(max_examples=examples(3), deadline=None)
 @given(
     seed=st.integers(0, 1000),
-    slots=st.integers(2, 16),
-    tokens=st.integers(8, 48),
-    patience=st.floats(4, 15),
+    slots=st.integers(2, 8),
+    tokens=st.integers(8, 32),
+    patience=st.floats(4, 12),
     multiple=st.floats(1.5, 6),
 )
 def test_under_overload_who_is_accepted_is_served_and_the_engine_stays_full(

@@ -7,7 +7,16 @@ import sys
 from loadtests.device import __main__, branches
 
 ANSWER_TOKENS = 4
+PROMPTS = slice(None, None, 2)
+"""Four of seven: two behind the prefix, one shorter than a chunk and one longer."""
+
+
+def shorten() -> None:
+    prompts = branches._prompts
+    branches._CHUNK_TOKENS, branches._PREFIX_TOKENS, branches._ANSWER_TOKENS = 16, 32, ANSWER_TOKENS
+    branches._prompts = lambda vocabulary: prompts(vocabulary)[PROMPTS]
+
 
 if __name__ == "__main__":
-    branches._CHUNK_TOKENS, branches._PREFIX_TOKENS, branches._ANSWER_TOKENS = 16, 32, ANSWER_TOKENS
+    shorten()
     sys.exit(__main__.main())

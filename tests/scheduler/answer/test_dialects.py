@@ -241,7 +241,7 @@ def within_a_second(text: str) -> Iterator[None]:
 @pytest.mark.parametrize("parser", sampled(MARKS, ("kimi_k3", "json_tools", "qwen3_coder")))
 def test_no_text_takes_a_reader_long(parser: str) -> None:
     """Parsing runs on the event loop. Without a limit several take seconds for some of these."""
-    for raw in texts(parser, 20_000):
+    for raw in some(texts(parser, 20_000)):
         with within_a_second(raw), suppress(UnreadableCall):
             read_block(raw, tool_syntax(parser), AnswerCalls(OfferedTools(TOOLS), str, parallel=True))
 
@@ -250,7 +250,7 @@ def test_no_text_takes_a_reader_long(parser: str) -> None:
 def test_no_text_takes_an_answer_long(parser: str) -> None:
     """The same where the text is read while it is written, and by the parser at its end."""
     syntax = tool_syntax(parser)
-    for raw in texts(parser, 20_000):
+    for raw in some(texts(parser, 20_000)):
         data = f"{syntax.start}{raw}{syntax.end}".encode()
         with within_a_second(raw):
             message_of(pipeline(form(parser)), [data[at : at + 64] for at in range(0, len(data), 64)])
