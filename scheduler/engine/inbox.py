@@ -103,10 +103,13 @@ class Inbox(Generic[_Incoming]):
                 return commands
 
     def send(self, message: WireStruct) -> None:
-        """Send a message. Blocks while the server is behind by more than the link's buffer, which is a
-        thousand step frames of 32 rows."""
+        """Send a message. End this process if the server is gone. Blocks while the server is behind by more
+        than the link's buffer, which is a thousand step frames of 32 rows."""
         with self._sending:
-            self._link.sendall(encode(message))
+            try:
+                self._link.sendall(encode(message))
+            except OSError:
+                os._exit(SERVER_GONE)
 
     def send_last(self, message: WireStruct) -> None:
         """Send a message before this process exits, from any thread. It is not sent if another thread is in
