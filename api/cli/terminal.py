@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -48,7 +48,8 @@ def unechoed(descriptor: int, *, by_key: bool = False) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TERMINATING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, *_TERMINATING)
 """Signals that end a command. Under trio a task receives them: an exception raised within trio's loop would
 break it."""
 
@@ -78,5 +79,16 @@ def end_cleanly_when_terminated() -> None:
     def end(number: int, frame: FrameType | None) -> NoReturn:
         sys.exit(exit_code(number))
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _TERMINATING:
         signal.signal(number, end)
+
+
+@contextmanager
+def received_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Let `handler` receive SIGTERM and SIGHUP within the block."""
+    before = {number: signal.signal(number, handler) for number in _TERMINATING}
+    try:
+        yield
+    finally:
+        for number, other in before.items():
+            signal.signal(number, other)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import FrameType
 
 import httpx
 import trio
@@ -25,7 +26,7 @@ from api.cli.chat.conversation import Conversation
 from api.cli.chat.view import AnswerView
 from api.cli.errors import OperatorError
 from api.cli.running_server import RunningServer, find
-from api.cli.terminal import exit_code, printable, unechoed
+from api.cli.terminal import exit_code, printable, received_by, unechoed
 from scheduler.shared.user_cache import user_data_folder
 
 _FRAME_SECONDS = 0.1
@@ -173,7 +174,28 @@ def line_reader(words: Callable[[], list[str]], environment: Mapping[str, str]) 
         key_bindings=keys,
         prompt_continuation="… ",
     )
-    return lambda: session.prompt("> ")
+    ended_by: list[int] = []
+
+    def leave() -> None:
+        future = session.app.future
+        if ended_by and future is not None and not future.done():
+            session.app.exit(result="")
+
+    def end(number: int, frame: FrameType | None) -> None:
+        # SystemExit, raised within asyncio's loop, would leave the terminal in raw mode, or hang.
+        ended_by.append(number)
+        if (loop := session.app.loop) is not None:
+            loop.call_soon_threadsafe(leave)
+
+    def read_line() -> str:
+        try:
+            with received_by(end):
+                return session.prompt("> ", pre_run=leave)
+        finally:
+            if ended_by:
+                sys.exit(exit_code(ended_by[0]))
+
+    return read_line
 
 
 def history(folder: Path) -> History:

@@ -27,6 +27,7 @@ NO_ANSWERS = {"PROMPT_TOOLKIT_NO_CPR": "1"}
 LEAVE_SCREEN = b"\x1b[?1049l"
 PROMPT = b"\x1b[?2004h"
 """Bracketed paste is on while a line is typed."""
+NO_PASTE = b"\x1b[?2004l"
 SHOW_CURSOR = b"\x1b[?25h"
 
 
@@ -77,13 +78,15 @@ def _take_terminal() -> None:
 
 
 @contextmanager
-def on_terminal(folder: Path, *arguments: str) -> Iterator[Terminal]:
+def on_terminal(
+    folder: Path, *arguments: str, program: tuple[str, ...] = ("-m", "api")
+) -> Iterator[Terminal]:
     """Behind the block the process has ended, and the terminal is as it was before."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     before = termios.tcgetattr(theirs)
     process = subprocess.Popen(
-        [sys.executable, "-m", "api", *arguments],
+        [sys.executable, *program, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -108,6 +111,48 @@ def test_a_chat_that_is_terminated_leaves_the_terminal(server: StandIn, tmp_path
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.exit_code() == 143
         assert b"Traceback" not in terminal.shown
+
+
+TERMINATED_AT = """
+import os, signal
+from prompt_toolkit import application, history
+from prompt_toolkit.input import vt100
+
+def terminate_at(owner, name):
+    method = getattr(owner, name)
+    def terminated(*arguments, **options):
+        setattr(owner, name, method)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return method(*arguments, **options)
+    setattr(owner, name, terminated)
+
+terminate_at({owner}, "{name}")
+from api.cli.command_line import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "keys"),
+    [
+        ("application.Application", "_pre_run", b""),
+        ("history.FileHistory", "load_history_strings", b""),
+        ("application.Application", "_poll_output_size", b""),
+        ("vt100.raw_mode", "__exit__", CTRL_D),
+    ],
+)
+def test_wherever_a_prompt_is_terminated_it_leaves_the_terminal(
+    server: StandIn, tmp_path: Path, owner: str, name: str, keys: bytes
+) -> None:
+    """Before it is drawn, while it is drawn, while it waits, and after Ctrl-D."""
+    program = "-c", TERMINATED_AT.format(owner=owner, name=name)
+    with on_terminal(tmp_path, "chat", "--url", server.url, program=program) as terminal:
+        if keys:
+            terminal.wait_for(PROMPT)
+            terminal.press(keys)
+        assert terminal.exit_code() == 143
+        assert b"Traceback" not in terminal.shown
+        assert NO_PASTE in terminal.shown.rpartition(PROMPT)[2] or PROMPT not in terminal.shown
 
 
 def test_a_chat_from_the_first_key_to_the_last(server: StandIn, tmp_path: Path) -> None:
