@@ -57,6 +57,11 @@ class Answer:
         return (self.text, self.reasoning, calls, self.finish_reason, self.output_tokens, self.error)
 
     @property
+    def under_way(self) -> bool:
+        """Return whether its first words have arrived and its end has not."""
+        return self.deltas > 0 and self.finish_reason is None and self.error is None
+
+    @property
     def whole(self) -> bool:
         """Return whether the answer came to its end without an error."""
         return self.ended and self.error is None
@@ -83,9 +88,10 @@ class Answer:
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
 
-async def ask(http: httpx.AsyncClient, url: str, question: Question) -> Answer:
-    """Send the question, and return the answer. Raise nothing, whatever the server does."""
-    answer = Answer()
+async def ask(http: httpx.AsyncClient, url: str, question: Question, answer: Answer | None = None) -> Answer:
+    """Send the question, and return the answer. Raise nothing, whatever the server does. `answer` is an empty
+    one to record into, for a caller that watches it arrive."""
+    answer = answer or Answer()
     try:
         async with http.stream("POST", f"{url}/v1/chat/completions", json=question.body) as response:
             answer.status = response.status_code

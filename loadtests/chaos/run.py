@@ -142,8 +142,17 @@ class _Crowd:
         self._next = count()
         self.due = len(asked)
         """How many questions may have been sent by now."""
-        self.in_flight = 0
+        self._in_flight: dict[int, Answer] = {}
         self.answers: dict[int, Answer] = {}
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def under_way(self) -> bool:
+        """Return whether an answer has begun to arrive and has not ended."""
+        return any(answer.under_way for answer in self._in_flight.values())
 
     async def ask_all(self) -> dict[int, Answer]:
         async with trio.open_nursery() as nursery:
@@ -156,9 +165,9 @@ class _Crowd:
             while place >= self.due:  # noqa: ASYNC110 (a strike is no event of ours)
                 await trio.sleep(_POLL_SECONDS)
             question = self._asked[place]
-            self.in_flight += 1
-            self.answers[question.number] = await ask(self._http, self._url, question)
-            self.in_flight -= 1
+            self.answers[question.number] = self._in_flight[place] = Answer()
+            await ask(self._http, self._url, question, self._in_flight[place])
+            del self._in_flight[place]
 
 
 async def _under_fire(
@@ -173,7 +182,8 @@ async def _under_fire(
     async def strikes() -> None:
         for number, kinds_ in enumerate(to_come):
             ahead = min(_AHEAD * plan.engines, share / 2)
-            crowd.due = max(crowd.due, int((number + 1) * share + ahead))
+            # The rest of the share is for the strike, should these be answered by then.
+            crowd.due = max(crowd.due, int(number * share + ahead))
             await trio.sleep(chance.uniform(0.0, _BUSY_SECONDS))
             shot = await _strike(plan, server, http, crowd, kinds_, chance)
             done.append(shot)
@@ -211,9 +221,13 @@ async def _strike(
     while not await _all_ready(plan, server, http):  # noqa: ASYNC110 (another process)
         await trio.sleep(_POLL_SECONDS)
     deaths = await _deaths(server, http)
-    # The death of an engine that has nothing to do shows nothing.
-    while crowd.in_flight < min(2 * plan.engines, plan.clients) and crowd.due < len(crowd._asked):
-        crowd.due += 1
+    # The death of an engine that has begun no answer shows nothing.
+    clients = min(2 * plan.engines, plan.clients)
+    while crowd.in_flight < clients or not crowd.under_way:
+        if crowd.in_flight < clients:
+            if crowd.due >= len(crowd._asked):
+                break
+            crowd.due += 1
         await trio.sleep(_POLL_SECONDS)
     struck = dict(zip(chance.sample(server.engine_pids(), len(kinds_)), kinds_, strict=True))
     struck_at = trio.current_time()
