@@ -40,6 +40,8 @@ class Findings:
     poison: list[str]
     """How the planted poison requests ended."""
     strikes: dict[str, int] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+    """Strikes of which no engine died in time."""
     server: dict[str, float] = field(default_factory=dict)
     """The server's own metrics: deaths, resumed requests and so on."""
     longest_pause_seconds: float = 0.0
@@ -74,6 +76,8 @@ class Findings:
             yield f"a stream paused for {max(self.gaps):.1f} s while one engine of several was dead"
         if self.server.get("deaths", 0) < sum(self.strikes.values()):
             yield "not every strike killed an engine"
+        if self.missed:
+            yield f"strikes of which no engine died: {', '.join(self.missed)}"
 
 
 def compare(

@@ -38,8 +38,7 @@ _BUSY_SECONDS = 2.5
 """The longest wait from a death's share of the questions to the death."""
 _POLL_SECONDS = 0.02
 _DEATH_SECONDS = 20.0
-"""The longest wait from a strike to the engine's death, if no client requests a step; then the engine is
-killed."""
+"""The longest wait from a strike to the engine's death; then the engine is killed, and the run has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +100,7 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
         return replace(
             found,
             strikes=findings.count([kind.value for shot in shots for kind in shot.kinds]),
+            missed=[kind.value for shot in shots for kind in shot.missed],
             server=counts,
             seconds=seconds,
             gaps=volleys.gaps(shots, disturbed) if plan.engines > 1 else [],
@@ -234,16 +234,19 @@ async def _strike(
     for pid, kind in struck.items():
         _try(pid, kind)
     insist_at = struck_at + _DEATH_SECONDS
+    missed: list[Strike] = []
     while (alive := struck.keys() & set(server.engine_pids())) or not await _all_ready(plan, server, http):
         # Some kinds take effect in a step, and so need a client that requests one, of each engine. Of several
         # engines the others would answer all that is to be asked while the struck ones load.
         if alive or plan.engines == 1:
             crowd.due += crowd.in_flight < plan.engines
         if alive and trio.current_time() > insist_at:
+            missed = missed or [struck[pid] for pid in alive]
             for pid in alive:
                 _try(pid, Strike.KILL)
         await trio.sleep(_POLL_SECONDS)
-    return Volley(kinds_, struck_at, trio.current_time(), await _deaths(server, http) - deaths)
+    now = trio.current_time()
+    return Volley(kinds_, struck_at, now, await _deaths(server, http) - deaths, tuple(missed))
 
 
 def _try(pid: int, kind: Strike) -> None:

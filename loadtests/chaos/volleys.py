@@ -32,6 +32,8 @@ class Volley:
     struck_at: float
     back_at: float
     deaths: float
+    missed: tuple[Strike, ...] = ()
+    """Those of which no engine died in time."""
 
     @property
     def of_one(self) -> bool:

@@ -12,13 +12,17 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from types import FrameType
 
 POISON_TOKENS = 997
 LIVE_VARIABLE = "CHAOS_LIVE_FILE"
 """Names the file that gets the bytes of MLX's live buffers, once a second."""
 _SLACK_BYTES = 1 << 20
-"""The memory left to an engine: it dies within a few steps."""
+"""The memory left to an engine."""
+_WANTED_BYTES = 64 << 20
+"""An allocation that fails then: MLX's pool has no buffer of this size."""
+_faults = ExitStack()
 
 
 def install() -> None:
@@ -81,7 +85,7 @@ def _fail_an_evaluation() -> None:
     from loadtests.chaos.device_faults import TEXTS, DeviceFault, failing
 
     # The fault stays until the process ends by it. Each engine gets another text, and fails at another place.
-    failing(DeviceFault(1 + os.getpid() % 5, TEXTS[os.getpid() % len(TEXTS)])).__enter__()
+    _faults.enter_context(failing(DeviceFault(1 + os.getpid() % 5, TEXTS[os.getpid() % len(TEXTS)])))
 
 
 def _leave_no_memory() -> None:
@@ -91,6 +95,10 @@ def _leave_no_memory() -> None:
         used = int(statm.read().split()[0]) * resource.getpagesize()
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + _SLACK_BYTES, most))
+    if "mlx.core" in sys.modules:
+        import mlx.core as mx
+
+        mx.eval(mx.zeros(_WANTED_BYTES, mx.uint8))
 
 
 if "scheduler.engine" in sys.orig_argv:

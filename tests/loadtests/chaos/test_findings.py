@@ -102,6 +102,8 @@ def test_a_strike_that_killed_nobody_is_a_complaint() -> None:
     """Otherwise a run would pass in which no engine died."""
     struck = replace(found(), strikes={"SIGKILL": 2}, server={"deaths": 1.0})
     assert list(struck.complaints()) == ["not every strike killed an engine"]
+    missed = replace(found(), strikes={"SIGHUP": 1}, server={"deaths": 1.0}, missed=["no memory left"])
+    assert list(missed.complaints()) == ["strikes of which no engine died: no memory left"]
 
 
 def test_questions_come_from_their_seed_and_are_of_all_kinds() -> None:
