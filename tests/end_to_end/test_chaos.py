@@ -25,7 +25,10 @@ def test_a_death_of_each_kind_changes_no_answer() -> None:
     assert found.strikes == {kind.value: 1 for kind in sorted(kinds())}
     assert found.server["deaths"] == len(kinds())
     assert found.server["requests that resumed on another engine"] >= len(kinds())
-    assert found.server["share of the KV budget at the end"] == 0.8
+    # One of the device's errors is also of memory.
+    of_memory = found.server["deaths reported as out_of_memory"]
+    assert found.server["share of the KV budget at the end"] == pytest.approx(0.8**of_memory)
+    assert of_memory >= 1
 
 
 @pytest.mark.timeout(300)
