@@ -131,7 +131,7 @@ class CachedRows:
             if renew:
                 if row.lease is not None:  # A row that took no prefix hit has none yet.
                     outdated.append(row.lease)
-                row.lease = self._renewed(self._prefixes, row, leased)
+                row.lease = self._prefixes.pin(leased)
             if depth and (renew or in_place != before or not row.joined):
                 changed[row] = depth
         # Release only after all are renewed: a release may evict what the match of another row stands on.
@@ -146,14 +146,6 @@ class CachedRows:
         match = prefixes.match(sequence.tokens, sequence.submit.salt, sequence.prefilled_tokens, row.matched)
         row.matched = match.whole
         return match
-
-    def _renewed(
-        self, prefixes: PrefixCache[KvSegment, RowState], row: Row, match: Match[KvSegment, RowState]
-    ) -> Lease[KvSegment, RowState]:
-        renewed = prefixes.pin(match)
-        if not row.joined and self._layout.needs_state and row.lease is not None:
-            renewed.snapshot = row.lease.snapshot
-        return renewed
 
     def restart(self, row: Row, runs: int) -> None:
         """Share `runs` pieces of its lease in place, for a row that has not joined a batch yet."""

@@ -54,6 +54,18 @@ def test_a_branch_never_destroys_a_longer_prefix() -> None:
     assert cache.statistics().evicted_tokens["superseded"] == 0
 
 
+def test_what_a_split_leaves_of_an_edge_in_use_can_be_evicted() -> None:
+    """A lease on the beginning of an edge keeps all of it, until another prompt splits it behind the lease."""
+    cache = cache_of()
+    keep(cache, words(0, 100))
+    lease = cache.match_and_lease(words(0, 51), "")
+    assert cache.evict(TOKEN_BYTES) == 0
+    keep(cache, words(0, 60) + words(1000, 5))
+    assert cache.check_integrity() == []
+    assert cache.evict(PLENTY) == (40 + 5) * TOKEN_BYTES
+    cache.release(lease)
+
+
 def test_a_shorter_branch_of_a_long_conversation_costs_nothing() -> None:
     """A prompt that is the beginning of what is held is not stored twice, and not even split."""
     cache = cache_of()

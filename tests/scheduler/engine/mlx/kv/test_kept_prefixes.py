@@ -68,6 +68,22 @@ def _kept(engine: ReuseEngine) -> Iterator[tuple[list[int], int, list[tuple[mx.a
         )
 
 
+def test_what_cannot_be_cut_is_kept_only_right_behind_its_tokens() -> None:
+    """The state is that of all that the row has computed: kept for fewer, another row would go on wrongly."""
+    engine = engine_of("qwen3_next")
+    prefixes = engine.backend.prefixes
+    assert prefixes is not None
+    submit = engine.submit(words(20, 1), max_tokens=8)
+    engine.turn([submit])
+    while not engine.heard[submit.request_id].tokens:
+        engine.turn()
+    before = prefixes.statistics().size
+    engine.backend.keep(submit.request_id, 9)
+    assert prefixes.statistics().size == before
+    engine.finish()
+    engine.ask(engine.submit(words(20, 1)[:9] + words(9, 2)))
+
+
 @pytest.mark.parametrize(
     "case",
     sampled(
