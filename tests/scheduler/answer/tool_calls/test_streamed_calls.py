@@ -168,6 +168,15 @@ def test_any_arguments_in_any_pieces_are_themselves(name: str, data: st.DataObje
     assert message == read(template, raw, [])
 
 
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm47", "longcat", "minimax_m2"])
+def test_white_space_around_a_choice_is_not_part_of_it(name: str) -> None:
+    """It is part of any other text."""
+    template = TEMPLATES[name]
+    raw = template.render([(name_in(template), {"choice": " fast mode\n", "text": " fast mode\n"})])
+    (call,) = read(template, raw, []).calls
+    assert call[1] == {"choice": "fast mode", "text": " fast mode\n"}
+
+
 def agrees(template: Template, value: Any) -> bool:
     """Whether mlx-lm's parser can read the value back."""
     if isinstance(value, list):
