@@ -106,7 +106,7 @@ async def _watch(
         metrics = await server.metrics(http)
         report = (await http.get(f"{server.url}/v1/cache", params={"top": 3, "text_tokens": 8})).json()
         sample = {name: metrics[metric] for name, metric in CACHES.items()}
-        sample |= {"held prefixes": report["kept_bytes"], "pins": len(report["pins"])}
+        sample |= {"held prefixes": report["held_bytes"], "pins": len(report["pins"])}
         sample |= {"prefix nodes": report["nodes"], "ids of prefixes": report["key_bytes"]}
         sample["requests in the server"] = (
             metrics["penstock_queued_requests"] + metrics["penstock_engine_requests"]

@@ -109,7 +109,7 @@ def _cache_report(
             for prefix in statistics.top_prefixes
         ],
         complaints=complaints,
-        kept_bytes=statistics.held_bytes,
+        held_bytes=statistics.held_bytes,
         refused_holds=statistics.refused_holds,
         pins=[PinReport(pin.name, pin.tokens, pin.cached_tokens) for pin in statistics.pins],
     )

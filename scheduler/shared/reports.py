@@ -47,7 +47,7 @@ class CacheReport(WireStruct, frozen=True):
     evicted_tokens: dict[str, int]
     shared_prefixes: list[PrefixReport]
     complaints: list[str]
-    kept_bytes: int = 0
+    held_bytes: int = 0
     """Bytes that are held because requests or operators asked for it."""
     refused_holds: int = 0
     """How many holds and pins were refused, as what may be held or pinned is bounded."""

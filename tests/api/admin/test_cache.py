@@ -154,7 +154,7 @@ async def test_a_prompt_is_warmed_and_held(autojump_clock: trio.testing.MockCloc
             "keep_seconds": 600.0,
             "pin": None,
         }
-        assert (await client.get("/v1/cache")).json()["kept_bytes"] > 0
+        assert (await client.get("/v1/cache")).json()["held_bytes"] > 0
         usage = (await client.post("/v1/chat/completions", json=chat())).json()["usage"]
         assert usage["prompt_tokens_details"]["cached_tokens"] == _PROMPT - 1
         for bad in ("soon", "0", "8000h"):
@@ -190,12 +190,12 @@ async def test_a_pin_is_listed_and_released_by_its_name(autojump_clock: trio.tes
         pin = {"pin": warmed["pin"], "tokens": _PROMPT, "cached_tokens": _PROMPT}
         await trio.sleep(400)
         body = (await client.get("/v1/cache")).json()
-        assert (body["pins"], body["kept_bytes"] > 0) == ([pin], True)
+        assert (body["pins"], body["held_bytes"] > 0) == ([pin], True)
         unknown = await client.delete("/v1/cache", params={"pin": "0" * 16})
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "pin_not_found")
         assert (await client.delete("/v1/cache", params={"pin": "?"})).status_code == 400
         body = (await client.delete("/v1/cache", params={"pin": warmed["pin"]})).json()
-        assert (body["pins"], body["kept_bytes"], body["tokens"]) == ([], 0, _PROMPT + 1)
+        assert (body["pins"], body["held_bytes"], body["tokens"]) == ([], 0, _PROMPT + 1)
 
 
 @trio_test
@@ -207,7 +207,7 @@ async def test_a_time_to_live_holds_the_prompt(autojump_clock: trio.testing.Mock
             content = [{"type": "text", "text": "hello", "cache_control": mark}]
             body = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": content}]}
             assert (await client.post("/v1/messages", json=body)).status_code == 200
-            assert ((await client.get("/v1/cache")).json()["kept_bytes"] > 0) == held
+            assert ((await client.get("/v1/cache")).json()["held_bytes"] > 0) == held
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ async def test_what_cannot_be_held_is_refused(
         warmed = await client.post("/v1/cache", json=chat())
         assert (warmed.status_code, warmed.json()["keep_seconds"]) == (200, 0.0)
         report = (await client.get("/v1/cache")).json()
-        assert (report.get("pins", []), report.get("kept_bytes", 0)) == ([], 0)
+        assert (report.get("pins", []), report.get("held_bytes", 0)) == ([], 0)
         assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
 
 
