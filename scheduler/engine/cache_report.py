@@ -51,14 +51,14 @@ class CacheWatch:
             evicted_superseded_tokens=prefixes.evicted_tokens["superseded"],
             evicted_cleared_tokens=prefixes.evicted_tokens["cleared"],
             complaints=self._complaints,
-            held_bytes=prefixes.nbytes,
+            kept_bytes=prefixes.nbytes,
             disk_hit_tokens=0 if watched is None else watched.disk_tokens,
             disk_reads=0 if disk is None else disk.reads,
             disk_writes=0 if disk is None else disk.writes,
             disk_dropped_writes=0 if disk is None else disk.dropped_writes,
             disk_errors=0 if disk is None else sum(disk.errors.values()),
             disk_bytes=0 if disk is None else disk.nbytes,
-            held_tokens=prefixes.held_tokens,
+            kept_tokens=prefixes.kept_tokens,
         )
 
     def inspect(

@@ -398,10 +398,10 @@ class Engine:
         """Learn from the totals of a step: its speed, how much its cache holds, and that chunks of the
         reported size did not time out, so that the next timeout halves it."""
         self.speeds.take(counters)
-        held_tokens = counters.cache.held_tokens + counters.row_tokens
+        kept_tokens = counters.cache.kept_tokens + counters.row_tokens
         # The backlog is counted only where it matters: this runs at every step.
-        if life.likely.tokens > held_tokens and not self._config.engine.kv_disk:
-            life.likely.bound(held_tokens + self._backlog_tokens)
+        if life.likely.tokens > kept_tokens and not self._config.engine.kv_disk:
+            life.likely.bound(kept_tokens + self._backlog_tokens)
         tokens = counters.chunk_ceiling
         if tokens and tokens != self.bounds.chunk_tokens:
             self.bounds = self.bounds.climbed(tokens)

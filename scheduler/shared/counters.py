@@ -19,7 +19,7 @@ class CacheCounters(WireStruct, frozen=True):
     evicted_cleared_tokens: int = 0
     complaints: int = 0
     """Faults found by the integrity check, in all its runs."""
-    held_bytes: int = 0
+    kept_bytes: int = 0
     disk_hit_tokens: int = 0
     """Tokens read from disk."""
     disk_reads: int = 0
@@ -27,7 +27,7 @@ class CacheCounters(WireStruct, frozen=True):
     disk_dropped_writes: int = 0
     disk_errors: int = 0
     disk_bytes: int = 0
-    held_tokens: int = 0
+    kept_tokens: int = 0
 
 
 class DeviceMemory(WireStruct, frozen=True):

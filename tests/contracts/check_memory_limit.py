@@ -95,12 +95,12 @@ def check_an_idle_engine_gives_back_at_once(make: MakeLimited) -> None:
     what holds and what is used. Answers stay as they were."""
     engine = Engine(make(6000))
     expected = dict(engine.answer(_submits(8, 6)))
-    held_bytes = engine.counters.cache.held_bytes
+    held_bytes = engine.counters.cache.kept_bytes
     message = engine.limit(300)
     assert engine.turn(message) == 1
     guard = engine.counters.guard
     assert guard.used <= guard.limit == message.limit_bytes
-    assert 0 < engine.counters.cache.held_bytes <= held_bytes // 2
+    assert 0 < engine.counters.cache.kept_bytes <= held_bytes // 2
     engine.tokens = {}
     assert engine.answer(_submits(8, 6)) == expected
 
@@ -109,9 +109,9 @@ def check_what_fits_is_kept(make: MakeLimited) -> None:
     """A lower limit that has room for all of the prefix cache evicts nothing."""
     engine = Engine(make(6000))
     engine.answer(_submits(4, 6))
-    held_bytes = engine.counters.cache.held_bytes
+    held_bytes = engine.counters.cache.kept_bytes
     assert engine.turn(engine.limit(3000)) == 1
-    assert engine.counters.cache.held_bytes == held_bytes
+    assert engine.counters.cache.kept_bytes == held_bytes
 
 
 def check_running_rows_stay(make: MakeLimited) -> None:

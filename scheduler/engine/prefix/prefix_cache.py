@@ -71,7 +71,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         return self._tree.nbytes
 
     @property
-    def held_tokens(self) -> int:
+    def kept_tokens(self) -> int:
         return self._tree.tokens
 
     @property

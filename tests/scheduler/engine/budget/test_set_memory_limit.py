@@ -64,12 +64,12 @@ def test_a_limit_without_another_engine_changes_nothing() -> None:
     engine = Engine(_backend(6000))
     engine.answer([request(n, prompt_of(200, n), 5) for n in range(6)])
     assert engine.backend.cache is not None
-    before, held = engine.backend.cache.prefixes, engine.counters.cache.held_bytes
+    before, held = engine.backend.cache.prefixes, engine.counters.cache.kept_bytes
     budget_bytes = before.budget_bytes
     limit = limit_of(KV_BYTES_PER_TOKEN, 6000)
     engine.turn(SetMemoryLimit(limit.limit_bytes, 1, limit.limit_bytes))
     assert before.budget_bytes == budget_bytes
-    assert engine.counters.cache.held_bytes == held
+    assert engine.counters.cache.kept_bytes == held
 
 
 def _four_rows() -> tuple[Engine, FakeDevice]:
