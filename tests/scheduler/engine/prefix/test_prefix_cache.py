@@ -55,7 +55,7 @@ def test_a_branch_never_destroys_a_longer_prefix() -> None:
 
 
 def test_what_a_split_leaves_of_an_edge_in_use_can_be_evicted() -> None:
-    """A lease on the beginning of an edge keeps all of it, until another prompt splits it behind the lease."""
+    """A lease on the beginning of an edge keeps all of it until another prompt splits it behind the lease."""
     cache = cache_of()
     keep(cache, words(0, 100))
     lease = cache.match_and_lease(words(0, 51), "")
