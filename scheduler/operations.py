@@ -73,6 +73,7 @@ class Operations:
             engine=self._pool.statistics(),
             blocked=blocked,
             blocked_seconds=0.0 if blocked is None else self._admission.unblock_seconds(now),
+            clearing=self._clearing if self._queue_waits_for == "quarantine" else None,
         )
 
     def report(self) -> SchedulerReport:
@@ -105,6 +106,28 @@ class Operations:
         if self._pool.ready is None:
             return "no_engine"
         return "quarantine" if any(one.room and one.quarantined for one in self._pool) else "engines_full"
+
+    @property
+    def queue_waits_for(self) -> str:
+        """Return in words what the queue waits for beside its turn, for clients; an empty string: nothing."""
+        match self._queue_waits_for:
+            case "no_engine":
+                return "an engine to be ready"
+            case "quarantine":
+                return self._clearing
+            case _:
+                return self._model_waits_for()
+
+    @property
+    def _clearing(self) -> str:
+        suspects = [one.suspect for one in self._pool if one.quarantined and one.suspect is not None]
+        if not suspects:
+            return "a request with which engines died, which is to compute alone"
+        record = suspects[0]
+        computed, tokens = record.prefilled_tokens, len(record.prepared.prompt)
+        return (
+            f"a request with which engines died, which computes alone ({computed} of {tokens} prompt tokens)"
+        )
 
     def request_reports(self, public_id: str) -> list[RequestReport]:
         """Return a report of each choice of a request that waits, runs, or was among the last to end,

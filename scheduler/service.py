@@ -171,7 +171,9 @@ class Scheduler:
             for record in records:
                 releases.callback(self._release, record)
             self._enqueue(records)
-            yield RequestStream(records, doorbell, self._queue.ahead_of, lambda: self.model_loader.waits_for)
+            yield RequestStream(
+                records, doorbell, self._queue.ahead_of, lambda: self.operations.queue_waits_for
+            )
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load a LoRA adapter into all engines. Raise AdapterUnusable, and Unavailable if none is running."""

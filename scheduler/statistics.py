@@ -41,6 +41,8 @@ class DeathCause(StrEnum):
 class EngineCondition(StrEnum):
     STARTING = "starting"
     READY = "ready"
+    QUARANTINE = "quarantine"
+    """It is ready, and clears a request of its deaths, which computes alone: all new ones wait."""
     RESTARTING = "restarting"
     UNLOADED = "unloaded"
     """Its model is not loaded: there is no process, until a request asks for the model."""
@@ -65,16 +67,15 @@ class EngineStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatistics:
-    """One engine of the pool. `requests`: those that it holds, at most `bound_requests`. `quarantined`: it
-    gets no new requests until those suspected of its last death are cleared. `kv_cache_share`: the share of
-    the KV budget that it may use, lowered when it runs out of memory. `prefill_chunk_ceiling`: the most
-    prompt tokens of a step, halved when the device times out, and climbing back. `last_step_seconds`: age of
-    the last step, None before the first. Speeds are None until they are measured."""
+    """One engine of the pool. `requests`: those that it holds, at most `bound_requests`. `kv_cache_share`:
+    the share of the KV budget that it may use, lowered when it runs out of memory. `prefill_chunk_ceiling`:
+    the most prompt tokens of a step, halved when the device times out, and climbing back.
+    `last_step_seconds`: age of the last step, None before the first. Speeds are None until they are
+    measured."""
 
     engine: str
     condition: EngineCondition
     draining: bool
-    quarantined: bool
     restarts: int
     failed_starts: int
     last_death: str | None
@@ -94,7 +95,7 @@ class SchedulerStatistics:
     """The scheduler at one moment. `engine` is all engines together: ready if one is. `in_engine` includes
     requests that await another engine. `stalled_seconds` is 0 while an engine makes progress or none has
     work. `blocked`: why nothing is admitted, and for how many more seconds, or None while admission is
-    open."""
+    open. `clearing`: in a quarantine, whom the others wait for, in words; None otherwise."""
 
     queued: int
     in_engine: int
@@ -103,6 +104,7 @@ class SchedulerStatistics:
     engine: EngineStatistics
     blocked: str | None
     blocked_seconds: float
+    clearing: str | None
 
 
 @dataclass(frozen=True, slots=True)

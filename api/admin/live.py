@@ -285,7 +285,6 @@ def _engine_line(engine: EngineMetrics, statistics: MemberStatistics) -> dict[st
         "engine": engine.engine,
         "condition": statistics.condition.value,
         "draining": statistics.draining,
-        "quarantined": statistics.quarantined,
         "restarts": statistics.restarts,
         "last_death": statistics.last_death,
         "stalled_seconds": statistics.stalled_seconds,

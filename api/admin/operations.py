@@ -41,9 +41,10 @@ def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
     @router.get("/ready")
     async def ready(is_trusted: Annotated[bool, Depends(trusted)]) -> JSONResponse:
         """Return whether a request sent now would be accepted: 503 while the engine loads or restarts, while
-        a crash loop blocks admission (`reason`), and while the server drains; of several models one is
-        enough, and a model that is unloaded is loaded by its next request. If the server has keys, only
-        requests with a key get `last_death` and `reason`, which quote the engine's errors."""
+        a crash loop blocks admission (`reason`), and while the server drains. In a quarantine (`status`) it
+        would be accepted, and wait for what `reason` says. Of several models one is enough, and a model that
+        is unloaded is loaded by its next request. If the server has keys, only requests with a key get
+        `last_death` and `reason`, which quote the engine's errors."""
         model, statistics = _readiest(models)
         engine = statistics.engine
         up = _accepts(model, statistics)
@@ -51,7 +52,7 @@ def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
             "status": _status(statistics),
             "restarts": engine.restarts,
             "last_death": engine.last_death if is_trusted else None,
-            "reason": statistics.blocked if is_trusted else None,
+            "reason": (statistics.blocked or statistics.clearing) if is_trusted else None,
         }
         wait = str(max(1, math.ceil(statistics.blocked_seconds)))
         return JSONResponse(body, status_code=200 if up else 503, headers={} if up else {"retry-after": wait})

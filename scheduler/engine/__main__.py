@@ -71,6 +71,7 @@ def main() -> NoReturn:
                 _pace(command),
                 ceiling=ChunkCeiling.of(command),
                 speculation=Speculation() if ready.verifies else None,
+                begins=inbox.send,
             ),
             inbox,
         )

@@ -1,4 +1,4 @@
-"""The engine's end of the link: a thread that reads, and a method that sends.
+"""The engine's end of the link: a thread that reads and answers a Pulse, and a method that sends.
 
 Reading in a thread ends this process immediately when the server dies, also in the middle of a long step: an
 orphan would hold the model's memory. The thread uses no MLX; only the main thread does.
@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from scheduler.shared.framing import FrameReader, encode
+from scheduler.shared.messages import Alive, Pulse
 from scheduler.shared.wire_struct import WireStruct
 
 _READ_BYTES = 1 << 18
@@ -123,7 +124,10 @@ class Inbox(Generic[_Incoming]):
         try:
             while data := self._link.recv(_READ_BYTES):
                 for command in self._reader.feed(data):
-                    self._commands.put(command)
+                    if isinstance(command, Pulse):
+                        self.send(Alive(time.process_time()))
+                    else:
+                        self._commands.put(command)
         except Exception:
             # The server reads the cause of death from stderr.
             traceback.print_exc()

@@ -27,6 +27,7 @@ from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError, RequestRefused
 from scheduler.shared.messages import (
     AdapterLoaded,
+    Begun,
     Cancel,
     Counters,
     Follow,
@@ -34,9 +35,11 @@ from scheduler.shared.messages import (
     Inspection,
     Load,
     LoadAdapter,
+    Pulse,
     Retired,
     SetMemoryLimit,
     StepOutput,
+    StepWork,
     Submit,
     ToEngine,
     TurnEnded,
@@ -82,9 +85,11 @@ class EngineLoop:
         clock: Callable[[], float] = time.perf_counter,
         ceiling: ChunkCeiling | None = None,
         speculation: Speculation | None = None,
+        begins: Callable[[Begun], None] = lambda begun: None,
     ) -> None:
         """`ceiling`: that of prefill, or None if no device timeout has lowered it. Without `speculation`, or
-        where the back end verifies no drafts, each step computes one token of a row."""
+        where the back end verifies no drafts, each step computes one token of a row. `begins` sends what the
+        loop is about to do, before it does it."""
         self._backend = backend
         self._pace = pace
         self._clock = clock
@@ -119,6 +124,10 @@ class EngineLoop:
         self._admissions = 0
         self._last_plan = StepPlan()
         self._waits = Waits()
+        self._begins = begins
+        self._begun = Begun("reading", ())
+        self._preparing: list[int] = []
+        """Waiting sequences whose prerequisites were not done when this turn was planned."""
 
     @property
     def idle(self) -> bool:
@@ -138,11 +147,16 @@ class EngineLoop:
     def turn(self, commands: Iterable[ToEngine]) -> list[Outgoing]:
         """Run one turn of the loop. Return its frames, none when there is nothing to report."""
         self._drain(commands)
-        frames = self._emit(self._step(self._plan()))
+        todo = self._plan()
+        self._begin(todo)
+        frames = self._emit(self._step(todo))
         self._background = self._backend.background(idle=not self._slots)
         return frames
 
     def _drain(self, commands: Iterable[ToEngine]) -> None:
+        commands = list(commands)
+        if read := tuple(command.request_id for command in commands if isinstance(command, Submit)):
+            self._report_begun(Begun("reading", read))
         for command in commands:
             match command:
                 case Submit():
@@ -158,6 +172,8 @@ class EngineLoop:
                     self._limit_set = True
                 case LoadAdapter() | UnloadAdapter():
                     self._changes.adapters.append(command)
+                case Pulse():
+                    pass  # The thread that reads the link has answered it.
                 case Load() | Follow():
                     raise LinkError("a second first message: an engine loads one model in its life")
                 case _:
@@ -250,9 +266,12 @@ class EngineLoop:
     def _ready(self) -> list[Sequence]:
         """Return the waiting sequences whose prerequisites are done."""
         ready: list[Sequence] = []
+        self._preparing = []
         for sequence in list(self._waiting.values()) if self._slots.free > 0 else ():
             try:
-                if not self._backend.preparing(sequence):
+                if self._backend.preparing(sequence):
+                    self._preparing.append(sequence.request_id)
+                else:
                     ready.append(sequence)
             except RequestRefused as refusal:
                 del self._waiting[sequence.request_id]
@@ -276,6 +295,28 @@ class EngineLoop:
         if self._cache is None or sequence.unscored:
             return 0
         return self._cache.prefixes.match_length(sequence.tokens, sequence.submit.salt)
+
+    def _begin(self, todo: StepPlan) -> None:
+        """Report what the step computes, if the server does not know it from the last one."""
+        admitted = {admit.sequence.request_id: admit.sequence for admit in todo.admit}
+        chunks = [chunk.request_id for chunk in todo.chunks]
+        decode = todo.decode
+        if todo.emit_pending:
+            decode = tuple(row.request_id for row in self._slots if not row.prefilling)
+        requests = tuple(sorted({*admitted, *chunks, *decode, *self._preparing}))
+        work: StepWork = "decode"
+        if chunks:
+            # A prompt that ends in this step decodes, too; only rows that decoded before make chunks small.
+            work = "decode and prefill" if set(decode).difference(chunks) else "prefill"
+        if not requests or (not chunks and (work, requests) == (self._begun.work, self._begun.requests)):
+            return
+        rows = [admitted[one] if one in admitted else self._slots[one] for one in (*chunks, *decode)]
+        context = max((len(row.tokens) for row in rows), default=0)
+        self._report_begun(Begun(work, requests, context, sum(chunk.tokens for chunk in todo.chunks)))
+
+    def _report_begun(self, begun: Begun) -> None:
+        self._begun = begun
+        self._begins(begun)
 
     def _step(self, todo: StepPlan) -> StepResult:
         changes, self._changes = self._changes, _Changes()

@@ -67,16 +67,16 @@ def move(state: EngineState, event: EngineEvent) -> EngineState:
         raise RuntimeError(f"{event.name} is not allowed in state {state.name} of an engine") from None
 
 
-def condition_of(state: EngineState, *, died: bool) -> EngineCondition:
+def condition_of(state: EngineState, *, died: bool, quarantined: bool = False) -> EngineCondition:
     """Return the condition that operators see. `died`: whether one of its processes has ended since it was
-    begun, or ended by itself before that."""
+    begun, or ended by itself before that. `quarantined`: whether new requests wait for its suspect."""
     match state:
         case EngineState.ABSENT | EngineState.STOPPING:
             return EngineCondition.UNLOADED
         case EngineState.STARTING:
             return EngineCondition.RESTARTING if died else EngineCondition.STARTING
         case EngineState.READY:
-            return EngineCondition.READY
+            return EngineCondition.QUARANTINE if quarantined else EngineCondition.READY
         case EngineState.BACKING_OFF:
             return EngineCondition.RESTARTING
         case EngineState.FAILED:

@@ -8,12 +8,9 @@ hung one costs seconds. So in doubt the limit is the longer one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
-from scheduler.requests.lifecycle import State
-from scheduler.requests.record import StreamRecord
+from scheduler.shared.messages import StepWork
 
 FLOOR_SECONDS = 30.0
 """Delays of a healthy step that are not its own work: pages read back from swap, kernels that Metal compiles
@@ -28,44 +25,22 @@ _ENOUGH = 8
 """Steps of a kind, and of an engine, before their durations bound the next one."""
 
 
-class Work(StrEnum):
-    """What a step computes. Prefill chunks are large while no row decodes, and small otherwise."""
-
-    DECODE = "decode"
-    CHUNK = "decode and prefill"
-    PROMPT = "prefill"
-
-
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """A step's kind and size. `context_tokens`: prompt and answer of the longest row."""
+    """A step's kind and size, as the engine has reported them before the step. `context_tokens`: prompt and
+    answer of the longest row; `prefill_tokens`: of all prompts, without what was cached."""
 
-    work: Work
+    work: StepWork
     context_tokens: int
-
-
-def next_step(on_board: Iterable[StreamRecord]) -> TimedStep:
-    """Return the largest step that the engine may be computing for these requests."""
-    prefilling = decoding = False
-    context = 0
-    for record in on_board:
-        match record.state:
-            case State.SUBMITTED | State.WAITING | State.PREFILLING | State.PREEMPTED:
-                prefilling = True
-            case _:
-                decoding = True
-        context = max(context, len(record.prepared.prompt) + record.output_tokens)
-    if not prefilling:
-        return TimedStep(Work.DECODE, context)
-    return TimedStep(Work.CHUNK if decoding else Work.PROMPT, context)
+    prefill_tokens: int = 0
 
 
 class StepDeadlines:
     """Kept across restarts: the next engine loads the same model."""
 
     def __init__(self, ceiling_seconds: float) -> None:
-        self._ceiling_seconds = ceiling_seconds
-        self._recent: dict[tuple[Work, int], deque[float]] = {}
+        self.ceiling_seconds = ceiling_seconds
+        self._recent: dict[tuple[StepWork, int, int], deque[float]] = {}
         self._steps = 0
 
     def engine_started(self) -> None:
@@ -75,33 +50,37 @@ class StepDeadlines:
     def observe(self, step: TimedStep, seconds: float) -> None:
         """Take note that a step of this kind took `seconds`."""
         self._steps += 1
-        key = (step.work, _size(step))
+        key = (step.work, *_sizes(step))
         self._recent.setdefault(key, deque(maxlen=_RECENT)).append(seconds)
 
     def limit_seconds(self, step: TimedStep, *, sooner: bool = False) -> float:
         """Return how long a step of this kind may take. `sooner`: other engines can continue the requests
         while this one loads again, so that waiting in vain costs more than a wrong verdict."""
-        ceiling, multiple = self._ceiling_seconds, MULTIPLE
+        ceiling, multiple = self.ceiling_seconds, MULTIPLE
         if sooner:
             ceiling, multiple = min(ceiling, FLOOR_SECONDS), _SOONER_MULTIPLE
         slowest = self._slowest_seconds(step)
         if slowest is None:
             return ceiling
         limit = max(FLOOR_SECONDS, multiple * slowest)
-        return min(self._ceiling_seconds, limit)
+        return min(self.ceiling_seconds, limit)
 
     def _slowest_seconds(self, step: TimedStep) -> float | None:
         """Return the slowest recent step of the kind; None if too few are known."""
         if self._steps < _ENOUGH:
             return None
-        # A step of a longer context takes at least as long, so its duration bounds shorter ones too.
-        size = _size(step)
-        known = [recent for (work, at), recent in self._recent.items() if work is step.work and at >= size]
+        # A step of a longer context or of more tokens takes at least as long, so it bounds smaller ones too.
+        context, tokens = _sizes(step)
+        known = [
+            recent
+            for (work, known_context, known_tokens), recent in self._recent.items()
+            if work == step.work and known_context >= context and known_tokens >= tokens
+        ]
         return max(max(recent) for recent in known) if sum(map(len, known)) >= _ENOUGH else None
 
 
-def _size(step: TimedStep) -> int:
-    return max(_LEAST_CONTEXT, step.context_tokens).bit_length()
+def _sizes(step: TimedStep) -> tuple[int, int]:
+    return max(_LEAST_CONTEXT, step.context_tokens).bit_length(), step.prefill_tokens.bit_length()
 
 
 _LOAD_FLOOR_SECONDS = 300.0

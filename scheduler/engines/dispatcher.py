@@ -30,12 +30,15 @@ class Dispatcher:
         awaiting: Awaiting,
         place: Place,
         moved: Callable[[], None],
+        most_deaths: int,
     ) -> None:
+        """`most_deaths`: after this many in a row a suspect must be alone."""
         self._queue = queue
         self._engines = engines
         self._awaiting = awaiting
         self._place = place
         self._moved = moved
+        self._most_deaths = most_deaths
         self.held = False
         """Whether queued requests stay queued; those that engines have continue."""
         self._last: OrderedDict[int, str] = OrderedDict()
@@ -69,8 +72,8 @@ class Dispatcher:
         return submitted
 
     def _open(self) -> list[Engine]:
-        """Return the engines with room for a new request. An engine in quarantine has none: a new request
-        would be a further suspect if the engine died again."""
+        """Return the engines with room for a new request. An engine in quarantine has none: its suspect must
+        be the only one if it dies again."""
         if self.held:
             return []
         return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]
@@ -87,32 +90,37 @@ class Dispatcher:
             self._choose(healthy or willing, record).resume(self._awaiting.take(record))
 
     def _resume_suspects(self) -> None:
-        """Resume each suspect alone, so that only it can be blamed if the engine dies: no other request joins
-        it until it is trusted."""
+        """Resume suspects, one at a time on an engine. One that must be alone waits until the others on board
+        are trusted; meanwhile, and until it is trusted itself, no new request joins it."""
+        closed: set[str] = set()
         for record in self._awaiting.suspects:
-            if record in self._awaiting and (engine := self._taker(record)) is not None:
-                engine.quarantined = True
-                engine.resume(self._awaiting.take(record))
-        if not self._awaiting.suspects:
-            for engine in self._engines.values():
-                engine.quarantined = engine.quarantined and engine.has_suspect
+            alone = self._must_be_alone(record)
+            takers = [one for one in self._takers(record) if one.room]
+            free = [one for one in takers if one.takes_suspect(alone=alone)]
+            if alone:
+                closed.update(one.name for one in (free or takers)[:1])
+            if free and record in self._awaiting:
+                free[0].resume(self._awaiting.take(record))
+        for engine in self._engines.values():
+            suspect = engine.suspect
+            engine.quarantined = engine.name in closed or (
+                suspect is not None and self._must_be_alone(suspect)
+            )
 
-    def _taker(self, record: StreamRecord) -> Engine | None:
-        """Return the engine that resumes a suspect now, if there is one: that which died with it, another one
-        in quarantine, or, if it roams, any but the last of the others, as a poisonous request must leave one
-        that serves."""
-        may = [one for one in self._engines.values() if one.quarantined and not one.hopeless]
-        others = [one for one in self._engines.values() if one.ready and one.credits and not one.quarantined]
+    def _must_be_alone(self, suspect: StreamRecord) -> bool:
+        return suspect.deaths >= self._most_deaths
+
+    def _takers(self, record: StreamRecord) -> list[Engine]:
+        """Return the engines that may resume a suspect: that which died with it or, if it roams, any that has
+        no suspect but the last of these, as a poisonous request must leave one that serves."""
+        own = self._engines.get(record.engine or "")
+        others = [one for one in self._engines.values() if one is not own and one.ready and one.credits]
         others.sort(key=lambda one: one.requests)
-        if not may:
-            # Its engine has left the pool, or cannot be replaced: another one takes the risk.
-            may = [one for one in others if one.room][:1]
-            for engine in may:
-                engine.quarantined = True
-        elif record.roams and len(others) > 1:
-            may += others
-        free = [one for one in may if one.room and one.takes_suspect]
-        return min(free, key=lambda one: one.name != record.engine, default=None)
+        if own is None or own.hopeless:
+            # It has left the pool, or cannot be replaced: another one takes the risk.
+            return [one for one in others if one.room][:1]
+        healthy = [one for one in others if one.suspect is None]
+        return [own, *healthy] if record.roams and len(healthy) > 1 else [own]
 
     def _choose(self, engines: Sequence[Engine], record: StreamRecord) -> Engine:
         request = record.prepared.request

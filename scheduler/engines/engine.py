@@ -22,7 +22,7 @@ from scheduler.engine_bounds import EngineBounds
 from scheduler.engines.adapters import PoolAdapters
 from scheduler.engines.boundary import EngineTraits, MemoryShare
 from scheduler.engines.compatibility import Compatibility
-from scheduler.engines.condition import EngineState
+from scheduler.engines.condition import EngineState, condition_of
 from scheduler.engines.deadlines import StepDeadlines
 from scheduler.engines.death import CrashLoopBreaker, Death
 from scheduler.engines.life import Life
@@ -41,6 +41,8 @@ from scheduler.requests.record import StreamRecord
 from scheduler.requests.turns import Turns
 from scheduler.shared.messages import (
     AdapterLoaded,
+    Alive,
+    Begun,
     Counters,
     Inspection,
     Load,
@@ -109,7 +111,7 @@ class Engine:
         self.draining = False
         """Whether it gets no new requests, and is stopped after its last one."""
         self.quarantined = False
-        """Whether it gets no new requests until its suspects are trusted or gone."""
+        """Whether it gets no new requests, because a suspect must be alone in its steps."""
         self.bounds = EngineBounds(config.engine.prefill_chunk_tokens)
         """The bounds of its next process; while one runs, with that one's chunk ceiling as it climbs."""
         self.speeds = Speeds(config.engine.prefill_chunk_tokens)
@@ -179,7 +181,9 @@ class Engine:
 
     @property
     def condition(self) -> EngineCondition:
-        return self.supervisor.condition
+        supervisor = self.supervisor
+        died = supervisor.death_cause is not None
+        return condition_of(supervisor.state, died=died, quarantined=self.quarantined)
 
     def blocked(self, now: float) -> tuple[float, str] | None:
         """Return until when it is not available, and why (a crash loop, or failed starts), or None if it is
@@ -216,13 +220,14 @@ class Engine:
     def room(self) -> int:
         return max(0, self.credits - self.requests) if self.ready else 0
 
-    @property
-    def takes_suspect(self) -> bool:
-        return takes_suspect(self.multiplexer, self.slots)
+    def takes_suspect(self, *, alone: bool) -> bool:
+        """Return whether it may resume a suspect now. `alone`: beside trusted requests only."""
+        return takes_suspect(self.multiplexer, self.slots, alone=alone)
 
     @property
-    def has_suspect(self) -> bool:
-        return any(record.suspect and not record.trusted for record in self.multiplexer)
+    def suspect(self) -> StreamRecord | None:
+        """Return the suspect that it runs, if there is one."""
+        return next((one for one in self.multiplexer if one.suspect and not one.trusted), None)
 
     def candidate(self, record: StreamRecord) -> Candidate:
         prompt = len(record.prepared.prompt)
@@ -370,9 +375,16 @@ class Engine:
         self._shared.adapters.joined(life, self._loaded_adapters, self.name)
         self._shared.observer.engine_ready(self)
 
-    def replied(self, reply: Inspection | AdapterLoaded) -> None:
+    def began(self, begun: Begun) -> None:
+        assert self.life is not None, "a message of a process that is not ready"
+        self.life.stall.began(begun, self._clock())
+
+    def replied(self, reply: Inspection | AdapterLoaded | Alive) -> None:
         life = self.life
         assert life is not None, "a message of a process that is not ready"
+        if isinstance(reply, Alive):
+            life.stall.pulsed(reply, self._clock())
+            return
         answered = life.calls.answered(reply.query, reply)
         match reply:
             case Inspection():
@@ -413,6 +425,7 @@ class Engine:
     def lost(self, cause: str) -> None:
         self.lost_at, self.cause = self._clock(), cause
         life, self.life = self.life, None
+        in_step = () if life is None else life.stall.begun.requests
         stopped = self.supervisor.death_cause is DeathCause.STOPPED
         self._telemetry.sample(observation.observe_loss, self.metrics, stopped=stopped)
         if life is not None:
@@ -420,18 +433,17 @@ class Engine:
             self._telemetry.run("engine_totals", life.totals.forget)
         self.share.ended()
         try:
-            self._lose(stopped)
+            self._lose(stopped, in_step)
             self._shared.observer.engine_lost(self)
         except Exception:
             _log.exception("recovery_failed", engine=self.name)
             self._fail_requests(cause)
             self._shared.observer.engine_lost(self)
 
-    def _lose(self, stopped: bool) -> None:
-        """Count the death, and let its requests await another engine."""
+    def _lose(self, stopped: bool, in_step: Sequence[int]) -> None:
+        """Count the death, and let its requests await another engine. `in_step`: what it was doing."""
         if not stopped:
-            self._suspects = count_death(self.multiplexer)
-            self.quarantined = self.quarantined or bool(self._suspects)
+            self._suspects = count_death(self.multiplexer, in_step)
             self._breaker.died(self.lost_at)
         self._shared.awaiting.add(self.multiplexer.lose_all())
 
@@ -485,7 +497,6 @@ class Engine:
             engine=self.name,
             condition=self.condition,
             draining=self.draining,
-            quarantined=self.quarantined,
             restarts=self.supervisor.restarts,
             failed_starts=self.supervisor.failed_starts,
             last_death=self.supervisor.last_death,

@@ -1,16 +1,18 @@
 """The effect of an engine's death on the requests on board. Pure.
 
 A request that has received some tokens from an engine is *trusted* (`StreamRecord.trusted`). After a death
-all trusted requests resume at once, on any engine. The others are suspects: a request that crashes the engine
-does so in its prefill or, when resumed, at the same token again. A suspect resumes where all others are
-trusted, and no request joins it before it is trusted itself. So a death has one culprit, and the other
-requests lose only time. A culprit fails when it was a suspect at `max_request_deaths` deaths in a row, the
-last time as the only one. A death at which it was trusted does not count: it moved at once, and if the next
-engine dies before it is trusted there, an operator may have killed several engines.
+all trusted requests resume at once, on any engine. Of the others those are suspects that the engine was
+computing or reading (`Begun`); what had not begun is none. A request that crashes the engine does so in its
+prefill or, when resumed, at the same token again. Suspects resume one at a time on an engine, once all
+others that it resumed are trusted again; new requests go on beside them. A culprit fails when it was a
+suspect at `max_request_deaths` deaths in a row, the last time as the only one in its step. Where it was not
+alone then, it resumes where all others are trusted, and no request joins it before it is trusted itself
+(*quarantine*): the next death has one culprit. A death at which it was trusted does not count: it moved at
+once, and if the next engine dies before it is trusted there, an operator may have killed several engines.
 
 Where they resume follows from the cause (`judge`). After a crash of the engine's own each may go to another
-engine once, so that they need not wait for a load one after the other; a second death keeps it to engines
-that are in quarantine already. After a death for lack of memory or of the device's time it does not roam: the
+engine once, so that they need not wait for a load one after the other; a second death keeps it to that
+engine. After a death for lack of memory or of the device's time it does not roam: the
 same engine's next process tries it again, within lowered bounds. A death because the device timed out is
 blamed on no request while the next engine can have smaller prefill chunks: those on board keep their
 suspicion, and the death does not count. A signal from outside is blamed on none either, nor is GPU work that
@@ -21,7 +23,7 @@ system may kill for lack of memory without saying so.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 from scheduler.errors import PoisonousRequest
 from scheduler.requests.record import StreamRecord
@@ -34,16 +36,19 @@ _MOST_KILLS = 3
 so often."""
 
 
-def count_death(on_board: Iterable[StreamRecord]) -> list[StreamRecord]:
-    """Count the death in every record. Return the suspects."""
+def count_death(on_board: Iterable[StreamRecord], in_step: Container[int]) -> list[StreamRecord]:
+    """Count the death in every record. Return the suspects. `in_step`: ids of the requests that the engine
+    was reading or computing; the others stay what they were."""
     suspects = []
     for record in on_board:
-        record.suspect, record.roams = not record.trusted, False
-        if record.suspect:
+        record.roams = False
+        if record.trusted:
+            record.suspect = False
+            record.deaths = record.spared_deaths = 0
+        elif record.request_id in in_step:
+            record.suspect = True
             record.deaths += 1
             suspects.append(record)
-        else:
-            record.deaths = record.spared_deaths = 0
     return suspects
 
 
@@ -85,7 +90,10 @@ def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
     )
 
 
-def takes_suspect(on_board: Collection[StreamRecord], slots: int) -> bool:
-    """Return whether an engine with these requests may resume a suspect now: its death would have no other
-    culprit. Without a free slot the suspect would be blamed for a death while it only waited."""
-    return len(on_board) < slots and all(record.trusted for record in on_board)
+def takes_suspect(on_board: Collection[StreamRecord], slots: int, *, alone: bool) -> bool:
+    """Return whether an engine with these requests may resume a suspect now. `alone`: it must be the only one
+    to blame, and have a slot. Otherwise there must be no other suspect, and those that were resumed must be
+    trusted, or a second death would make suspects of them."""
+    if alone:
+        return len(on_board) < slots and all(record.trusted for record in on_board)
+    return all(record.trusted or not (record.suspect or record.resumed) for record in on_board)

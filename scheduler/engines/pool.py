@@ -89,7 +89,14 @@ class Pool:
         self.engines_join = config.engines_join
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
-        self.dispatcher = Dispatcher(queue, self._engines, self.awaiting, place, self._session_moved)
+        self.dispatcher = Dispatcher(
+            queue,
+            self._engines,
+            self.awaiting,
+            place,
+            self._session_moved,
+            config.recovery.max_request_deaths,
+        )
         for _ in range(config.engines):
             self._new()
 

@@ -26,6 +26,8 @@ from scheduler.processes.process import EngineLauncher, Exit, LaunchFailed
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     AdapterLoaded,
+    Alive,
+    Begun,
     Fault,
     FromEngine,
     Inspection,
@@ -53,8 +55,9 @@ class Supervised(Protocol):
         """A process is ready. `send` sends to it."""
         ...
 
+    def began(self, begun: Begun) -> None: ...
     def step(self, output: StepOutput) -> None: ...
-    def replied(self, reply: Inspection | AdapterLoaded) -> None: ...
+    def replied(self, reply: Inspection | AdapterLoaded | Alive) -> None: ...
     def lost(self, cause: str) -> None:
         """The process's link has ended, or it could not be started."""
         ...
@@ -339,9 +342,11 @@ class Supervisor:
         while True:
             message: FromEngine = await channel.receive()
             match message:
+                case Begun():
+                    self._engine.began(message)
                 case StepOutput():
                     self._engine.step(message)
-                case Inspection() | AdapterLoaded():
+                case Inspection() | AdapterLoaded() | Alive():
                     self._engine.replied(message)
                 case Fault(error=error):
                     raise EngineFault(error)
@@ -362,7 +367,7 @@ class Supervisor:
                     self._engine.loading(stage)
                 case Fault(error=error, stack=stack):
                     raise EngineFault(error, stack)
-                case StepOutput() | Inspection() | AdapterLoaded():
+                case Begun() | StepOutput() | Inspection() | AdapterLoaded() | Alive():
                     raise LinkError(f"the engine sent {type(message).__name__} before it was ready")
                 case _:
                     assert_never(message)

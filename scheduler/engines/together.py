@@ -17,6 +17,7 @@ from scheduler.statistics import EngineCondition, EngineStatistics
 _R = TypeVar("_R", CacheReport, DiskReport)
 _BEST_FIRST = (
     EngineCondition.READY,
+    EngineCondition.QUARANTINE,
     EngineCondition.STARTING,
     EngineCondition.RESTARTING,
     EngineCondition.UNLOADED,

@@ -16,7 +16,6 @@ import trio
 from scheduler.errors import Unavailable
 from scheduler.fleet.residency import ModelState, Standing
 from scheduler.service import ModelLoader, Scheduler
-from scheduler.statistics import EngineCondition
 from scheduler.telemetry.readings import value_of
 
 _log = structlog.get_logger("fleet")
@@ -241,7 +240,7 @@ class Model(ModelLoader):
         if (failure := self.scheduler.pool.failure) is not None:
             return failure
         life = self.scheduler.pool.statistics()
-        if life.condition is EngineCondition.READY or life.failed_starts < _FAILED_STARTS:
+        if life.ready is not None or life.failed_starts < _FAILED_STARTS:
             return None
         return life.last_death
 

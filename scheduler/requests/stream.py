@@ -22,8 +22,8 @@ class RequestStream:
         ahead_of: Callable[[int, float], int | None],
         waits_for: Callable[[], str] = str,
     ) -> None:
-        """`ahead_of(request_id, now)`: how many queued requests go before this one. `waits_for`: what its
-        model must do before any of them is served, or an empty string."""
+        """`ahead_of(request_id, now)`: how many queued requests go before this one. `waits_for`: what the
+        queue waits for beside its turn, or an empty string."""
         self._records = tuple(records)
         self._doorbell = doorbell
         self._ahead_of = ahead_of
@@ -50,6 +50,8 @@ class RequestStream:
         if record.state is State.QUEUED:
             ahead = self._ahead_of(record.request_id, trio.current_time()) or 0
             return Queued(ahead, self._waits_for())
+        if record.state is State.AWAITING_ENGINE:
+            return Queued(0, "an engine that resumes it: its own died")
         return Prefilling(record.reported_prefill, len(record.prepared.prompt))
 
     def take_choice_nowait(self) -> tuple[int, StreamEvent] | None:

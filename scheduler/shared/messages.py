@@ -24,7 +24,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 27
+PROTOCOL_VERSION = 28
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -297,6 +297,10 @@ class Inspect(WireStruct, frozen=True, tag="inspect"):
     """The name of a pinned prefix to hold no longer."""
 
 
+class Pulse(WireStruct, frozen=True, tag="pulse"):
+    """Tell the processor time that was used. Answered by one Alive, also in the middle of a step."""
+
+
 class SetMemoryLimit(WireStruct, frozen=True, tag="set_memory_limit"):
     """Use no more than this from the next turn on. Answered by a StepOutput, which may be empty, and whose
     counters say what holds from then on (`MemoryState.limit`): a limit is never below what running rows need,
@@ -454,6 +458,32 @@ class StepOutput(WireStruct, frozen=True, tag="step"):
     waits: list[WaitOut] = msgspec.field(default_factory=list)
 
 
+StepWork: TypeAlias = Literal["reading", "decode", "decode and prefill", "prefill"]
+"""What an engine does: it reads requests, or computes a step. Prefill chunks are large while no row decodes,
+and small otherwise."""
+
+
+class Begun(WireStruct, frozen=True, tag="begun"):
+    """What the engine does from now on, until its next message of this kind. It is sent before requests are
+    read, before each step with prefill, and before a step of other rows than the last one's."""
+
+    work: StepWork
+    requests: tuple[int, ...]
+    """Those that are read, or that the step computes or admits, and those that are being prepared
+    meanwhile: if the engine dies now, it was one of these, or none."""
+    context_tokens: int = 0
+    """Prompt and answer of the step's longest row."""
+    prefill_tokens: int = 0
+    """Prompt tokens that the step computes, without padding."""
+
+
+class Alive(WireStruct, frozen=True, tag="alive"):
+    """The reply to a Pulse, at any time: also in the middle of a step."""
+
+    cpu_seconds: float
+    """Processor time of the engine's process, all of its threads together."""
+
+
 class Fault(WireStruct, frozen=True, tag="fault"):
     """The engine cannot continue and is about to exit."""
 
@@ -464,6 +494,15 @@ class Fault(WireStruct, frozen=True, tag="fault"):
 
 
 ToEngine: TypeAlias = (
-    Load | Follow | Submit | TurnEnded | Cancel | Inspect | SetMemoryLimit | LoadAdapter | UnloadAdapter
+    Load
+    | Follow
+    | Submit
+    | TurnEnded
+    | Cancel
+    | Inspect
+    | Pulse
+    | SetMemoryLimit
+    | LoadAdapter
+    | UnloadAdapter
 )
-FromEngine: TypeAlias = Loading | Ready | StepOutput | Inspection | AdapterLoaded | Fault
+FromEngine: TypeAlias = Loading | Ready | Begun | StepOutput | Inspection | AdapterLoaded | Alive | Fault

@@ -15,7 +15,7 @@ REASONS: Mapping[str, str] = {
     "tokenizing": "the prompt is rendered and tokenized, its grammar checked",
     "model": "the model is not loaded, or serves after another one's turn",
     "no_engine": "no engine is ready: they start or restart",
-    "quarantine": "every engine with room is cleared of a death first",
+    "quarantine": "a request with which engines died computes alone on those with room",
     "engines_full": "engines hold as many requests as they may; tenants take turns",
     "step": "the engine has it, and ends its running step first",
     "slot": "every slot is taken",

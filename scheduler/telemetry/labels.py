@@ -13,7 +13,7 @@ BANDS = ("urgent", "normal", "background")
 """Priorities below, at and above 0: three values, where 21 would be mostly empty."""
 STATES = ("submitted", "prefilling", "decoding", "cancelling")
 """States of requests that an engine holds; those that await another engine are counted separately."""
-CONDITIONS = ("starting", "ready", "restarting", "draining", "unloaded", "failed")
+CONDITIONS = ("starting", "ready", "quarantine", "restarting", "draining", "unloaded", "failed")
 """Conditions of engines. A draining engine gets no more requests, and leaves after its last one."""
 MODEL_FACTS = ("model_type", "device", "weights_dtype", "kv_cache_dtype", "fallbacks")
 EVICTIONS = ("budget", "superseded", "cleared")

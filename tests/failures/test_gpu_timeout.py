@@ -64,7 +64,7 @@ async def follow_all(scheduler: Scheduler, *clients: Client) -> None:
 async def test_each_timeout_halves_the_chunk_until_the_device_is_in_time(autojump_clock: MockClock) -> None:
     """The answers are those of an undisturbed run, and the operator sees ceiling and cause."""
     scheduler, metal = make(Faults(most_chunk_tokens=100))
-    clients = [Client(ask("x" * LONG, max_tokens=30)), Client(ask("short", max_tokens=30))]
+    clients = [Client(ask(letter * LONG, max_tokens=30)) for letter in "xy"]
     with capture_logs() as logs:
         await follow_all(scheduler, *clients)
     for client in clients:

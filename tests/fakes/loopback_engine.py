@@ -18,7 +18,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.processes.channel import Channel
 from scheduler.processes.process import Exit, Session
 from scheduler.shared.framing import encode, engine_inbound
-from scheduler.shared.messages import Fault, Follow, Load, ToEngine
+from scheduler.shared.messages import Alive, Begun, Fault, Follow, Load, Pulse, ToEngine
 from tests.fakes.faulty_backend import (
     HEALTHY,
     METAL_TIMEOUT,
@@ -56,6 +56,8 @@ class LoopbackLauncher:
 
     def __init__(self, make_backend: Callable[[Load], Backend] = scripted) -> None:
         self._make_backend = make_backend
+        self.step_seconds: Callable[[Begun], float] | None = None
+        """How long a step takes that was reported so; None for as long as the scripted plan says."""
         self._running: trio.CancelScope | None = None
         self._last_stderr: tuple[str, ...] = ()
         self._returncode = 0
@@ -112,6 +114,8 @@ class LoopbackLauncher:
         except Exception as error:
             await shell.link.send_all(encode(Fault(str(error))))
             return
+        begun: list[Begun] = []
+        last_begun = Begun("reading", ())
         self.loop = loop = EngineLoop(
             self.backend,
             load.max_slots,
@@ -119,20 +123,38 @@ class LoopbackLauncher:
             clock=trio.current_time,
             ceiling=ChunkCeiling.of(load),
             speculation=None if load.speculation == "none" else Speculation(),
+            begins=begun.append,
         )
         await shell.link.send_all(encode(started(self.backend, load)))
         while True:
             commands = await shell.wait() if loop.idle else shell.drain_nowait()
+            frames, end = [], None
             try:
                 frames = loop.turn(commands)
-            except EngineHang:
-                await trio.sleep_forever()
-            except Exception as error:
-                self._last_stderr = (_TRACEBACK, f"{type(error).__name__}: {error}")
-                self._returncode = 1
-                await shell.link.send_all(encode(Fault(self._last_stderr[-1])))
-                return
-            await trio.sleep(load.scripted.step_seconds)
+            except (Exception, EngineDeath, EngineHang) as error:
+                end = error
+            # The real engine has sent them before it did what they report.
+            for report in begun:
+                await shell.link.send_all(encode(report))
+            seconds = load.scripted.step_seconds
+            if begun:
+                last_begun = begun[-1]
+            begun.clear()
+            if self.step_seconds is not None:
+                seconds = self.step_seconds(last_begun)
+            match end:
+                case EngineHang():
+                    await trio.sleep_forever()
+                case EngineDeath():
+                    raise end
+                case Exception():
+                    self._last_stderr = (_TRACEBACK, f"{type(end).__name__}: {end}")
+                    self._returncode = 1
+                    await shell.link.send_all(encode(Fault(self._last_stderr[-1])))
+                    return
+                case _:
+                    pass
+            await trio.sleep(seconds)
             for frame in frames:
                 await shell.link.send_all(encode(frame))
 
@@ -149,8 +171,12 @@ class _Shell:
     async def read(self, engine: trio.CancelScope) -> None:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await self.link.receive_some():
-                self._commands.extend(self._reader.feed(data))
-                self._arrived.set()
+                for command in self._reader.feed(data):
+                    if isinstance(command, Pulse):
+                        await self.link.send_all(encode(Alive(0.0)))
+                    else:
+                        self._commands.append(command)
+                        self._arrived.set()
         engine.cancel()
 
     async def wait(self) -> list[ToEngine]:

@@ -104,7 +104,7 @@ CLAIMS = [
     ("scheduler/engines/README.md", "up to {}: between two tries", engine_bounds._MOST_CLIMB_CHUNKS),
     ("scheduler/engines/README.md", "{} times the slowest recent step", deadlines.MULTIPLE),
     ("scheduler/engines/README.md", "at least {} s, at most `--stall-seconds`", deadlines.FLOOR_SECONDS),
-    ("scheduler/engines/README.md", "at least {} s. While the engine reads", deadlines._LOAD_FLOOR_SECONDS),
+    ("scheduler/engines/README.md", "the slowest load, at least {} s.", deadlines._LOAD_FLOOR_SECONDS),
     ("scheduler/engines/README.md", "up to {} times for one request", poison._MOST_SPARED_DEATHS),
     ("scheduler/engines/README.md", "up to {} times in a row for one", poison._MOST_KILLS),
     ("scheduler/engines/README.md", "after {} s |", SILENCE_SECONDS),

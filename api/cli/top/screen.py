@@ -228,7 +228,7 @@ def _models(snapshot: ServerSnapshot) -> Sequence[_Column[ModelSnapshot]]:
 def _engine_state(one: EngineSnapshot) -> str:
     if one.stalled_seconds > _STALL_SECONDS:
         return "no step"
-    return "draining" if one.draining else "quarantined" if one.quarantined else one.condition
+    return "draining" if one.draining else one.condition
 
 
 _ENGINES: Sequence[_Column[EngineSnapshot]] = (

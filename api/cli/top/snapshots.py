@@ -28,7 +28,6 @@ class EngineSnapshot(Struct, frozen=True):
     engine: str = ""
     condition: str = "unknown"
     draining: bool = False
-    quarantined: bool = False
     restarts: int = 0
     stalled_seconds: float = 0.0
     slots: float = 0.0

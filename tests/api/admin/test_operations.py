@@ -104,7 +104,6 @@ async def test_the_scheduler_shows_who_waits_and_who_runs(autojump_clock: trio.t
             "engine": "0",
             "condition": "starting",
             "draining": False,
-            "quarantined": False,
             "restarts": 0,
             "failed_starts": 0,
             "last_death": None,

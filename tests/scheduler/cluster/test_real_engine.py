@@ -14,6 +14,7 @@ from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.processes.channel import Channel
 from scheduler.processes.process import EngineLauncher, ProcessLauncher
 from scheduler.shared.messages import (
+    Begun,
     Fault,
     Load,
     Loading,
@@ -56,7 +57,7 @@ async def answer(channel: Channel, command: Load) -> tuple[Ready, list[int]]:
                 channel.send_nowait(request(1, PROMPT, TOKENS))
             case StepOutput() as output:
                 tokens += [one.token for one in output.tokens]
-            case Loading():
+            case Loading() | Begun():
                 pass
             case other:
                 raise AssertionError(other)

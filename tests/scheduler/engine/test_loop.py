@@ -19,6 +19,7 @@ from scheduler.engine.sequence import Sequence as EngineSequence
 from scheduler.engine.sequence import Slots
 from scheduler.errors import LinkError, RequestRefused
 from scheduler.shared.messages import (
+    Begun,
     Cancel,
     Counters,
     Load,
@@ -50,9 +51,13 @@ class _Watched(FaultyBackend):
         self.admitted: list[int] = []
         self.refused: set[int] = set()
         self._stepped: set[int] | None = None
+        self.begun: list[Begun] = []
+        """What the loop reported before it did it."""
 
     def check(self, sequence: EngineSequence) -> None:
         try:
+            assert self.begun[-1].work == "reading", "a request was read without a report"
+            assert sequence.request_id in self.begun[-1].requests
             super().check(sequence)
         except RequestRefused:
             self.refused.add(sequence.request_id)
@@ -66,6 +71,21 @@ class _Watched(FaultyBackend):
     def remove(self, request_id: int) -> None:
         super().remove(request_id)
         self.rows.remove(request_id)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if plan.computes:
+            chunks = {chunk.request_id for chunk in plan.chunks}
+            admitted = {admit.sequence.request_id for admit in plan.admit}
+            begun = self.begun[-1]
+            assert set(begun.requests) == {*chunks, *plan.decode, *admitted}, (
+                "all that is computed is reported"
+            )
+            decoded = set(plan.decode) - chunks
+            assert (begun.work != "decode", begun.work != "prefill") == (
+                bool(chunks),
+                not chunks or bool(decoded),
+            )
+        return super().execute(plan)
 
     def step(self, plan: StepPlan) -> StepResult:
         self._stepped = set(self.rows)
@@ -85,7 +105,13 @@ class _Run:
     def __init__(self, slots: int) -> None:
         self.backend = _Watched()
         ticks = count()
-        self.loop = EngineLoop(self.backend, slots, PrefillPace(512), clock=lambda: float(next(ticks)))
+        self.loop = EngineLoop(
+            self.backend,
+            slots,
+            PrefillPace(512),
+            clock=lambda: float(next(ticks)),
+            begins=self.backend.begun.append,
+        )
         self._slots = slots
         self.submitted: dict[int, Submit] = {}
         self.tokens: dict[int, list[int]] = {}
@@ -235,6 +261,20 @@ def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
         next(ticks)
     second = run(2)
     assert second.between_seconds == 2 * first.between_seconds
+
+
+def test_a_step_like_the_last_one_is_not_reported_again() -> None:
+    """Decoding the same rows costs no message a token."""
+    run = _Run(2)
+    run.turn([_submit(1, "plain", 4, 50), _submit(2, "plain", 4, 50)])
+    run.turn([])
+    reports = len(run.backend.begun)
+    for _ in range(20):
+        run.turn([])
+    assert len(run.backend.begun) == reports
+    assert run.backend.begun[-1] == Begun("decode", (1, 2), run.backend.begun[-1].context_tokens)
+    run.turn([Cancel(1)])
+    assert run.backend.begun[-1].requests == (2,)
 
 
 def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:

@@ -19,6 +19,7 @@ from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
+    Begun,
     Counters,
     Ready,
     Retired,
@@ -112,8 +113,13 @@ class PoolBench:
 
     def step(self, name: str | int, retired: Sequence[StreamRecord] = ()) -> None:
         """A token for each request that is not being cancelled."""
-        rows = [record for record in self.engine(name).multiplexer if record not in retired]
-        tokens = [TokenOut(record.request_id, 65) for record in rows]
+        self.compute(name, list(self.engine(name).multiplexer), retired)
+
+    def compute(
+        self, name: str | int, rows: Sequence[StreamRecord], retired: Sequence[StreamRecord] = ()
+    ) -> None:
+        """A step of these rows, of which some are retired."""
+        tokens = [TokenOut(record.request_id, 65) for record in rows if record not in retired]
         ended = [Retired(record.request_id, "length") for record in retired]
         self.engine(name).step(StepOutput(tokens, [], ended, Counters()))
 
@@ -121,9 +127,18 @@ class PoolBench:
         for _ in range(TRUSTED_TOKENS):
             self.step(name)
 
-    def die(self, name: str | int, cause: DeathCause = DeathCause.CRASHED) -> None:
+    def die(
+        self,
+        name: str | int,
+        cause: DeathCause = DeathCause.CRASHED,
+        in_step: Sequence[StreamRecord] | None = None,
+    ) -> None:
+        """`in_step`: what the engine computes when it dies; None for all that it has."""
         # One that drains may leave the pool with the requests that it loses, before the cause is known.
         engine = self.engine(name)
+        if engine.ready:
+            rows = engine.multiplexer if in_step is None else in_step
+            engine.began(Begun("prefill", tuple(one.request_id for one in rows)))
         engine.lost("it died")
         engine.died(Death(cause))
 

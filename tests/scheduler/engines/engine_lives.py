@@ -17,6 +17,8 @@ from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     AdapterLoaded,
+    Alive,
+    Begun,
     FromEngine,
     Inspection,
     Load,
@@ -102,10 +104,13 @@ class Heard:
         self.calls.append("ready")
         self.ready, self.send = ready, send
 
+    def began(self, begun: Begun) -> None:
+        self.messages.append(begun)
+
     def step(self, output: StepOutput) -> None:
         self.messages.append(output)
 
-    def replied(self, reply: Inspection | AdapterLoaded) -> None:
+    def replied(self, reply: Inspection | AdapterLoaded | Alive) -> None:
         self.messages.append(reply)
 
     def lost(self, cause: str) -> None:

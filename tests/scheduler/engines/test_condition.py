@@ -67,6 +67,8 @@ def test_operators_see_whether_it_is_its_first_start() -> None:
     assert condition_of(EngineState.STARTING, died=False) is EngineCondition.STARTING
     assert condition_of(EngineState.STARTING, died=True) is EngineCondition.RESTARTING
     assert condition_of(EngineState.BACKING_OFF, died=True) is EngineCondition.RESTARTING
+    assert condition_of(EngineState.READY, died=True, quarantined=True) is EngineCondition.QUARANTINE
     assert {condition_of(state, died=True) for state in EngineState} == set(EngineCondition) - {
-        EngineCondition.STARTING
+        EngineCondition.STARTING,
+        EngineCondition.QUARANTINE,
     }

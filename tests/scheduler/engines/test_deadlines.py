@@ -11,17 +11,15 @@ from scheduler.engines.deadlines import (
     MULTIPLE,
     StepDeadlines,
     TimedStep,
-    Work,
     load_limit_seconds,
-    next_step,
 )
-from scheduler.requests.lifecycle import Event
-from tests.scheduler.requests.records import make_record
+from scheduler.shared.messages import StepWork
 
 CEILING = 600.0
 ENOUGH = 8
 
-steps = st.builds(TimedStep, st.sampled_from(Work), st.integers(1, 1 << 20))
+WORK: tuple[StepWork, ...] = ("decode", "decode and prefill", "prefill")
+steps = st.builds(TimedStep, st.sampled_from(WORK), st.integers(1, 1 << 20), st.integers(0, 8192))
 durations = st.floats(0.001, 1000.0)
 
 
@@ -43,9 +41,9 @@ def test_it_is_never_above_the_ceiling_nor_below_the_floor_where_the_ceiling_all
 
 @given(
     st.lists(st.tuples(st.integers(1, 1 << 20), durations), min_size=ENOUGH, max_size=60),
-    st.sampled_from(Work),
+    st.sampled_from(WORK),
 )
-def test_no_step_like_those_that_were_seen_is_too_old(seen: list[tuple[int, float]], work: Work) -> None:
+def test_no_step_like_those_that_were_seen_is_too_old(seen: list[tuple[int, float]], work: StepWork) -> None:
     """Twenty times the slowest of the recent ones is within the limit of every shorter step."""
     deadlines = learnt(*((TimedStep(work, context), seconds) for context, seconds in seen))
     slowest = max(seconds for _, seconds in seen)
@@ -58,23 +56,28 @@ def test_no_step_like_those_that_were_seen_is_too_old(seen: list[tuple[int, floa
 )
 def test_it_follows_the_device(seconds: float, limit: float) -> None:
     """The floor for quick steps, twenty steps for slow ones, the ceiling for very slow ones."""
-    step = TimedStep(Work.DECODE, 1000)
+    step = TimedStep("decode", 1000)
     assert learnt(*[(step, seconds)] * ENOUGH).limit_seconds(step) == pytest.approx(limit)
 
 
 def test_a_kind_that_was_not_seen_has_the_ceiling() -> None:
-    """Prefill is not decoding, and a long context not a short one; but a long one bounds the short ones."""
-    deadlines = learnt(*[(TimedStep(Work.DECODE, 1000), 0.01)] * ENOUGH)
-    assert deadlines.limit_seconds(TimedStep(Work.DECODE, 1000)) == FLOOR_SECONDS
-    assert deadlines.limit_seconds(TimedStep(Work.DECODE, 10)) == FLOOR_SECONDS
-    assert deadlines.limit_seconds(TimedStep(Work.DECODE, 1024)) == CEILING
-    assert deadlines.limit_seconds(TimedStep(Work.CHUNK, 10)) == CEILING
-    assert deadlines.limit_seconds(TimedStep(Work.PROMPT, 10)) == CEILING
+    """Prefill is not decoding, and a long context not a short one, nor a large chunk a small one; but the
+    longer and the larger bound the others."""
+    deadlines = learnt(*[(TimedStep("decode", 1000), 0.01)] * ENOUGH)
+    assert deadlines.limit_seconds(TimedStep("decode", 1000)) == FLOOR_SECONDS
+    assert deadlines.limit_seconds(TimedStep("decode", 10)) == FLOOR_SECONDS
+    assert deadlines.limit_seconds(TimedStep("decode", 1024)) == CEILING
+    assert deadlines.limit_seconds(TimedStep("decode and prefill", 10)) == CEILING
+    assert deadlines.limit_seconds(TimedStep("prefill", 10)) == CEILING
+    chunks = learnt(*[(TimedStep("prefill", 20_000, 512), 0.01)] * ENOUGH)
+    assert chunks.limit_seconds(TimedStep("prefill", 20_000, 8)) == FLOOR_SECONDS
+    assert chunks.limit_seconds(TimedStep("prefill", 20_000, 1024)) == CEILING
+    assert chunks.limit_seconds(TimedStep("prefill", 40_000, 8)) == CEILING
 
 
 def test_a_few_steps_say_nothing() -> None:
     """Eight of a kind are enough, and eight of each new engine, whose first steps are slow."""
-    step = TimedStep(Work.PROMPT, 5000)
+    step = TimedStep("prefill", 5000)
     deadlines = learnt(*[(step, 0.01)] * (ENOUGH - 1))
     assert deadlines.limit_seconds(step) == CEILING
     deadlines.observe(step, 0.01)
@@ -88,25 +91,11 @@ def test_a_few_steps_say_nothing() -> None:
 
 def test_what_was_slow_long_ago_is_forgotten() -> None:
     """After 64 further steps of the kind and size."""
-    step = TimedStep(Work.DECODE, 100)
+    step = TimedStep("decode", 100)
     deadlines = learnt((step, 10.0), *[(step, 0.01)] * 63)
     assert deadlines.limit_seconds(step) == 10 * MULTIPLE
     deadlines.observe(step, 0.01)
     assert deadlines.limit_seconds(step) == FLOOR_SECONDS
-
-
-def test_the_next_step_is_the_heaviest_that_those_on_board_may_need() -> None:
-    """The engine may prefill a submitted request in the coming step, whether or not it has reported it."""
-    prefilling, other, decoding = make_record(1), make_record(2), make_record(3)
-    for record in (prefilling, other, decoding):
-        record.move(Event.DISPATCH)
-    prefilling.put_prefill(1, 9, 0, 0.0)
-    decoding.count_token(65, 0.0)
-    prompt = len(decoding.prepared.prompt)
-    assert next_step([prefilling, other]) == TimedStep(Work.PROMPT, prompt)
-    assert next_step([decoding]) == TimedStep(Work.DECODE, prompt + 1)
-    assert next_step([decoding, other]) == TimedStep(Work.CHUNK, prompt + 1)
-    assert next_step([]).work is Work.DECODE
 
 
 @pytest.mark.parametrize(("slowest", "limit"), [(None, 600.0), (2.0, 300.0), (20.0, 400.0), (90.0, 600.0)])

@@ -16,6 +16,9 @@ from scheduler.statistics import DeathCause
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.records import make_record
 
+EVERYBODY = range(100)
+"""Ids of all requests here: the engine was computing them."""
+
 
 def on_board(number: int, tokens: int = 0) -> StreamRecord:
     """Return a request with `tokens` tokens from its current engine."""
@@ -27,7 +30,7 @@ def on_board(number: int, tokens: int = 0) -> StreamRecord:
 
 
 def after_death(*records: StreamRecord, limit: int = 2) -> StreamRecord | None:
-    culprit = culprit_of(count_death(records), limit)
+    culprit = culprit_of(count_death(records, EVERYBODY), limit)
     for record in records:
         record.move(Event.LOSE)
     return culprit
@@ -39,21 +42,48 @@ def sent_again(record: StreamRecord) -> StreamRecord:
     return record
 
 
-def test_a_suspect_resumes_where_it_would_be_the_only_culprit() -> None:
+def test_a_suspect_that_must_be_alone_resumes_where_it_would_be_the_only_culprit() -> None:
     """With a free slot, beside requests that are all trusted."""
     trusted = [on_board(number, tokens=4) for number in (1, 2)]
-    assert takes_suspect([], 1)
-    assert takes_suspect(trusted, 3)
-    assert not takes_suspect(trusted, 2), "no slot is free"
+    assert takes_suspect([], 1, alone=True)
+    assert takes_suspect(trusted, 3, alone=True)
+    assert not takes_suspect(trusted, 2, alone=True), "no slot is free"
     after_death(*trusted)
     for record in trusted:
         sent_again(record)
-    assert not takes_suspect(trusted, 8), "they are not trusted yet"
+    assert not takes_suspect(trusted, 8, alone=True), "they are not trusted yet"
     for record in trusted:
         for _ in range(4):
             record.count_token(65, 0.0)
-    assert takes_suspect(trusted, 8)
-    assert not takes_suspect([*trusted, on_board(3, tokens=3)], 8), "one at a time"
+    assert takes_suspect(trusted, 8, alone=True)
+    assert not takes_suspect([*trusted, on_board(3, tokens=3)], 8, alone=True)
+
+
+def test_any_other_suspect_resumes_beside_new_requests() -> None:
+    """But not beside another suspect, nor beside resumed ones that would be suspects, too."""
+    new, suspect, resumed = on_board(1), on_board(2), on_board(3, tokens=4)
+    after_death(suspect, resumed)
+    assert takes_suspect([new], 1, alone=False)
+    sent_again(resumed)
+    assert not takes_suspect([new, resumed], 8, alone=False)
+    for _ in range(4):
+        resumed.count_token(65, 0.0)
+    assert takes_suspect([new, resumed], 8, alone=False)
+    assert not takes_suspect([new, sent_again(suspect)], 8, alone=False), "one at a time"
+
+
+def test_a_suspect_is_who_was_in_the_step() -> None:
+    """What waited, or came meanwhile, had no part in it: it is as it was."""
+    computed, waited, trusted = on_board(1), on_board(2), on_board(3, tokens=4)
+    again = on_board(4)
+    count_death([again], [4])
+    assert count_death([computed, waited, trusted, again], [1, 3]) == [computed]
+    assert [(one.suspect, one.deaths) for one in (computed, waited, trusted, again)] == [
+        (True, 1),
+        (False, 0),
+        (False, 0),
+        (True, 1),
+    ]
 
 
 def test_one_suspect_is_blamed_at_its_limit_and_two_never() -> None:
@@ -122,7 +152,7 @@ def test_a_spared_death_counts_for_nobody_but_leaves_the_suspicion() -> None:
         for _ in range(4):
             trusted.count_token(65, 0.0)
     assert (trusted.deaths, suspect.deaths) == (0, 0)
-    assert culprit_of(count_death([suspect]), 1) is suspect
+    assert culprit_of(count_death([suspect], EVERYBODY), 1) is suspect
 
 
 def test_a_request_is_not_spared_for_ever() -> None:
@@ -142,7 +172,7 @@ def test_a_signal_from_outside_and_another_processs_gpu_fault_are_nobodys(cause:
     """Those on board are no suspects, but for who was one already; and a request that is hit again and again
     before it has got four tokens becomes one: some systems kill for memory without a word."""
     trusted, fresh, crashed = on_board(1, tokens=9), on_board(2), on_board(3)
-    count_death([crashed])
+    count_death([crashed], EVERYBODY)
     judged(cause, trusted, fresh, crashed)
     assert [(one.suspect, one.deaths) for one in (trusted, fresh, crashed)] == [
         (False, 0),
@@ -176,6 +206,6 @@ def died_of_timeout(*records: StreamRecord) -> list[StreamRecord]:
 
 def judged(cause: DeathCause, *records: StreamRecord) -> list[StreamRecord]:
     """Return the suspects of a death of this cause, after which chunks can get smaller."""
-    suspects = count_death(records)
+    suspects = count_death(records, EVERYBODY)
     judge(suspects, cause, smallest_chunk=False)
     return suspects

@@ -8,30 +8,33 @@ import pytest
 
 from scheduler.engines.deadlines import FLOOR_SECONDS, StepDeadlines
 from scheduler.engines.stall_watch import StallWatch
-from scheduler.requests.lifecycle import Event
-from scheduler.requests.record import StreamRecord
 from scheduler.shared.messages import (
+    Alive,
+    Begun,
     CacheCounters,
     Counters,
     Inspect,
     Inspection,
     MemoryState,
     PrefillOut,
+    Pulse,
     StepOutput,
+    StepWork,
     ToEngine,
     TokenOut,
 )
 from scheduler.shared.reports import DiskReport, EngineReport
-from tests.scheduler.requests.records import make_record
 
 CEILING = 120.0
 
 
 @dataclass
 class Watched:
-    """A watch over these records, and its actions."""
+    """A watch over these requests, and its actions. `cpu_share`: what the process uses of a core, as it
+    answers each Pulse; None if it does not answer."""
 
-    on_board: list[StreamRecord] = field(default_factory=list)
+    cpu_share: float | None = None
+    on_board: list[int] = field(default_factory=list)
     sent: list[ToEngine] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
 
@@ -44,19 +47,19 @@ class Watched:
         """A process is ready."""
         self.watch = StallWatch(self.deadlines, self.on_board, self.sent.append, self.killed.append, now)
 
-    def board(self) -> StreamRecord:
-        record = make_record(len(self.on_board) + 1, max_tokens=1000)
-        record.move(Event.DISPATCH)
-        self.on_board.append(record)
-        return record
+    def board(self) -> None:
+        self.on_board.append(len(self.on_board) + 1)
+
+    def begin_step(self, work: StepWork, now: float) -> None:
+        """The engine reports what it does now."""
+        self.watch.began(Begun(work, tuple(self.on_board), 100), now)
 
     def step(self, now: float, *tokens: int, prefills: bool = False, reads: int = 0) -> None:
+        """The engine's output arrives."""
         self.steps += 1
         told = [PrefillOut(1, 1, 9)] if prefills else []
         counters = Counters(steps=self.steps, cache=CacheCounters(disk_reads=reads))
         self.watch.stepped(StepOutput([TokenOut(1, token) for token in tokens], told, [], counters), now)
-        for token in tokens:
-            self.on_board[0].count_token(token, now)
 
     def answer(self, now: float, steps: int, reads: int = 0, query: int = 0) -> None:
         disk = DiskReport(0, 0, 0, reads, 0, 0, 0, 0, 0, {}, 0)
@@ -65,7 +68,9 @@ class Watched:
     def learn(self) -> float:
         """Ten quick steps of decoding, a second apart."""
         self.board()
+        self.begin_step("prefill", 0.0)
         self.step(1.0, prefills=True)
+        self.begin_step("decode", 1.0)
         for now in range(2, 12):
             self.step(float(now), 65)
         return 11.0
@@ -76,6 +81,8 @@ class Watched:
         while now < end and not self.killed:
             then = self.watch.look(now)
             assert now < then, "it would spin"
+            if self.cpu_share is not None and self.sent and isinstance(self.sent[-1], Pulse):
+                self.watch.pulsed(Alive(self.cpu_share * now), now)
             now = then
 
 
@@ -93,7 +100,7 @@ def test_an_answer_to_a_new_memory_limit_is_no_step() -> None:
     watched.board()
     for now in range(10):
         watched.watch.stepped(StepOutput([], [], [], Counters(guard=MemoryState(limit=now))), float(now))
-    assert watched.watch.limit_seconds() == CEILING
+    assert watched.watch.limit_seconds(0.0) == CEILING
     assert watched.watch.seconds(9.0) == 9.0
     assert watched.watch.last_step_seconds(9.0) is None
 
@@ -112,30 +119,84 @@ def test_a_hung_step_is_found_by_the_duration_of_known_steps() -> None:
     """Ten steps of a second: thirty seconds without one are enough."""
     watched = Watched()
     last = watched.learn()
-    assert watched.watch.limit_seconds() == FLOOR_SECONDS
+    assert watched.watch.limit_seconds(0.0) == FLOOR_SECONDS
     watched.look_on(last, last + FLOOR_SECONDS - 0.1)
     assert watched.killed == []
     watched.look_on(last + FLOOR_SECONDS - 0.1, last + FLOOR_SECONDS + 1)
     assert "(decode)" in watched.killed[0]
 
 
-def test_a_prompt_that_comes_is_not_judged_by_the_decoding_before_it() -> None:
+@pytest.mark.parametrize("work", ["reading", "prefill", "decode and prefill"])
+def test_a_prompt_that_comes_is_not_judged_by_the_decoding_before_it(work: StepWork) -> None:
     """Its chunks may take longer: the ceiling again, until some of them were observed."""
     watched = Watched()
     last = watched.learn()
     watched.board()
+    watched.begin_step(work, last)
     watched.look_on(last, last + CEILING - 1)
     assert watched.killed == []
+
+
+def test_a_step_is_what_it_was_when_it_began() -> None:
+    """Requests come, leave and are cancelled while it runs: its limit follows from the engine's report."""
+    watched = Watched()
+    last = watched.learn()
+    watched.begin_step("prefill", last)
+    watched.on_board[:] = [7, 8, 9]
+    assert watched.watch.limit_seconds(last) == CEILING
+    watched.look_on(last, last + CEILING - 1)
+    assert watched.killed == []
+
+
+def test_steps_without_output_are_progress_and_are_learned_from() -> None:
+    """Such as the chunks of a resumed prompt, which have been reported before."""
+    watched = Watched()
+    last = watched.learn()
+    for chunk in range(10):
+        watched.begin_step("prefill", last + 50.0 * chunk)
+        watched.look_on(last + 50.0 * chunk, last + 50.0 * chunk + 49)
+    assert watched.killed == []
+    watched.begin_step("prefill", last + 500)
+    assert watched.watch.seconds(last + 500) == 0
+    assert watched.watch.limit_seconds(last + 500) == CEILING, "twenty times 50 s is above it"
+
+
+def test_a_slow_step_that_computes_does_not_hang() -> None:
+    """The process uses its processor: only the ceiling bounds the step. A stopped one answers no Pulse, and
+    one that waits for ever uses nothing."""
+    for cpu_share in (0.2, 2.0):
+        working = Watched(cpu_share)
+        last = working.learn()
+        working.look_on(last, last + CEILING - 1)
+        assert working.killed == []
+        working.look_on(last + CEILING - 1, last + CEILING + 2)
+        assert "no step for 120 seconds" in working.killed[0]
+    for nothing in (None, 0.0):
+        hung = Watched(nothing)
+        last = hung.learn()
+        hung.look_on(last, last + FLOOR_SECONDS + 1)
+        assert "no step for 30 seconds" in hung.killed[0]
+
+
+def test_a_process_that_stops_computing_hangs() -> None:
+    """What it used before says nothing of now."""
+    watched = Watched(1.0)
+    last = watched.learn()
+    watched.look_on(last, last + FLOOR_SECONDS + 1)
+    assert watched.killed == []
+    watched.cpu_share = None
+    watched.look_on(last + FLOOR_SECONDS + 1, last + FLOOR_SECONDS + 13)
+    assert watched.killed
 
 
 def test_after_a_death_the_next_engine_begins_with_the_ceiling() -> None:
     """Its first steps compile kernels and touch new memory."""
     watched = Watched()
     last = watched.learn()
-    assert watched.watch.limit_seconds() < CEILING
+    assert watched.watch.limit_seconds(0.0) < CEILING
     watched.begin(last + 1000)
     assert watched.watch.seconds(last + 1000) == 0
-    assert watched.watch.limit_seconds() == CEILING
+    assert watched.watch.limit_seconds(0.0) == CEILING
 
 
 def test_half_way_it_is_asked_and_what_it_has_done_since_counts() -> None:
@@ -147,7 +208,7 @@ def test_half_way_it_is_asked_and_what_it_has_done_since_counts() -> None:
     watched.look_on(1.0, 60.0)
     assert watched.sent == []
     watched.look_on(60.0, 63.0)
-    assert watched.sent[0] == Inspect(0, top=0)
+    assert watched.sent[:2] == [Inspect(0, top=0), Pulse()]
     watched.answer(63.0, steps=1, reads=3)
     assert watched.watch.seconds(63.0) == 62.0
     watched.answer(63.0, steps=2, reads=3, query=7)

@@ -18,7 +18,7 @@ import trio
 import scheduler
 from scheduler.processes.channel import Channel, EngineGone
 from scheduler.processes.process import EngineLauncher, Exit, ProcessLauncher
-from scheduler.shared.messages import PROTOCOL_VERSION, FromEngine, Load, Ready, ScriptedPlan
+from scheduler.shared.messages import PROTOCOL_VERSION, Begun, FromEngine, Load, Ready, ScriptedPlan
 from tests.fakes.joined_machine import OverTcp
 
 _LIMIT_SECONDS = 20.0
@@ -102,10 +102,18 @@ async def started(channel: Channel, plan: ScriptedPlan | None = None) -> Ready:
     return ready
 
 
+async def next_result(channel: Channel) -> FromEngine:
+    """Return the next message that does not only say what the engine does."""
+    while isinstance(message := await channel.receive(), Begun):
+        pass
+    return message
+
+
 async def until_gone(channel: Channel) -> list[FromEngine]:
+    """Return all results that come."""
     heard: list[FromEngine] = []
     try:
         while True:
-            heard.append(await channel.receive())
+            heard.append(await next_result(channel))
     except EngineGone:
         return heard

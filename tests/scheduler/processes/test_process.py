@@ -24,8 +24,11 @@ from scheduler.processes.channel import Channel
 from scheduler.processes.process import LaunchFailed
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
+    Alive,
+    Begun,
     Cancel,
     Fault,
+    Pulse,
     Retired,
     ScriptedPlan,
     StepOutput,
@@ -34,7 +37,7 @@ from scheduler.shared.messages import (
 from scheduler.shared.token_ids import compact
 from tests.contracts.journal import request
 from tests.fakes.faulty_backend import Faults, in_engine_process
-from tests.scheduler.processes.real_engine import RealEngine, load, started, until_gone
+from tests.scheduler.processes.real_engine import RealEngine, load, next_result, started, until_gone
 
 _SOON_SECONDS = 8.0
 """For what takes milliseconds on an idle machine, and well before the next possible explanation: an engine
@@ -92,7 +95,7 @@ def test_requests_are_answered_over_the_link(engine: RealEngine) -> None:
         channel.send_nowait(request(1, [1, 2, 3], 5))
         channel.send_nowait(request(2, [1, 2, 3], 1_000_000))
         while len(retired) < 2:
-            output = await channel.receive()
+            output = await next_result(channel)
             assert isinstance(output, StepOutput)
             for token in output.tokens:
                 tokens[token.request_id] += 1
@@ -240,13 +243,36 @@ def test_an_engine_that_cannot_be_started_leaves_no_socket(
     assert len(os.listdir("/dev/fd")) == before
 
 
+def test_an_engine_reports_what_it_does_and_its_processor_time_in_the_middle_of_a_step(
+    make_engine: Callable[..., RealEngine],
+) -> None:
+    """The step hangs: it was reported before, and the thread that reads the link still answers."""
+
+    async def session(channel: Channel) -> None:
+        await started(channel)
+        channel.send_nowait(request(1, [1, 2], 9))
+        assert await channel.receive() == Begun("reading", (1,))
+        assert await channel.receive() == Begun("prefill", (1,), 2, 1)
+        spent = []
+        for _ in range(2):
+            channel.send_nowait(Pulse())
+            answer = await channel.receive()
+            assert isinstance(answer, Alive)
+            spent.append(answer.cpu_seconds)
+        assert 0 < spent[0] <= spent[1] < spent[0] + 1
+
+    engine = make_engine(in_engine_process(Faults(hang_at_step=1)))
+    trio.run(engine.run, session)
+    engine.assert_gone()
+
+
 def test_a_hanging_engine_ends_with_its_link(make_engine: Callable[..., RealEngine]) -> None:
     """A step that never returns does not prevent the engine from noticing that the parent has left."""
 
     async def session(channel: Channel) -> None:
         await started(channel)
         channel.send_nowait(request(1, [1], 9))
-        assert isinstance(await channel.receive(), StepOutput)
+        assert isinstance(await next_result(channel), StepOutput)
         with trio.move_on_after(0.1) as silence:
             await channel.receive()
         assert silence.cancelled_caught

@@ -16,6 +16,8 @@ from scheduler.shared.framing import MAX_FRAME_BYTES, FrameReader, encode, engin
 from scheduler.shared.messages import (
     AdapterLoaded,
     AdapterSource,
+    Alive,
+    Begun,
     CacheCounters,
     Cancel,
     Counters,
@@ -28,6 +30,7 @@ from scheduler.shared.messages import (
     LoadAdapter,
     Loading,
     PrefillOut,
+    Pulse,
     Ready,
     Retired,
     Sampling,
@@ -104,6 +107,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(LoadAdapter, numbers, adapters),
     st.builds(UnloadAdapter, words),
     st.builds(Inspect, numbers, st.booleans(), numbers, numbers, words),
+    st.builds(Pulse),
     st.builds(SetMemoryLimit, numbers, numbers, numbers),
 )
 reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
@@ -127,6 +131,13 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
     st.builds(Loading, words),
     st.builds(Ready, numbers, words, words, numbers, numbers, numbers, words),
     st.builds(Fault, words),
+    st.builds(
+        Begun,
+        st.sampled_from(["reading", "decode", "decode and prefill", "prefill"]),
+        st.lists(numbers, max_size=4).map(tuple),
+        *(numbers, numbers),
+    ),
+    st.builds(Alive, floats),
     st.builds(
         StepOutput,
         st.lists(st.builds(TokenOut, numbers, numbers), max_size=4),
@@ -202,6 +213,7 @@ def test_the_property_tests_know_every_message() -> None:
         TurnEnded,
         Cancel,
         Inspect,
+        Pulse,
         SetMemoryLimit,
         LoadAdapter,
         UnloadAdapter,
@@ -209,9 +221,11 @@ def test_the_property_tests_know_every_message() -> None:
     assert set(get_args(FromEngine)) == {
         Loading,
         Ready,
+        Begun,
         StepOutput,
         Inspection,
         AdapterLoaded,
+        Alive,
         Fault,
     }
 
