@@ -304,7 +304,7 @@ class EngineLoop:
         if todo.emit_pending:
             decode = tuple(row.request_id for row in self._slots if not row.prefilling)
         requests = tuple(sorted({*admitted, *chunks, *decode, *self._preparing}))
-        work: StepWork = "decode"
+        work: StepWork = "decode" if decode else "reading"
         if chunks:
             # A prompt that ends in this step decodes, too; only rows that decoded before make chunks small.
             work = "decode and prefill" if set(decode).difference(chunks) else "prefill"

@@ -459,8 +459,8 @@ class StepOutput(WireStruct, frozen=True, tag="step"):
 
 
 StepWork: TypeAlias = Literal["reading", "decode", "decode and prefill", "prefill"]
-"""What an engine does: it reads requests, or computes a step. Prefill chunks are large while no row decodes,
-and small otherwise."""
+"""What an engine does: it reads and prepares requests, or computes a step. Prefill chunks are large while no
+row decodes, and small otherwise."""
 
 
 class Begun(WireStruct, frozen=True, tag="begun"):
