@@ -1,0 +1,104 @@
+"""Which module of mlx-lm builds a type of model, and which fields of config.json it takes.
+
+Read from mlx-lm's sources: importing them imports MLX, which the server does not.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+_ARGS = "ModelArgs"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module, together with those of mlx-lm's models that it passes its fields to."""
+
+    name: str
+    declared: frozenset[str]
+    """The fields of its dataclasses: what it takes of config.json."""
+    read: frozenset[str]
+    """Those of them that its code then uses: some modules declare what they never look at."""
+
+
+def module_of(model_type: str) -> Module | None:
+    """Return the module for a `model_type` of config.json, or None if the installed mlx-lm has none."""
+    if (package := package_folder()) is None:
+        return None
+    name = renamed_types(package).get(model_type, model_type)
+    if not (name.replace("-", "_").replace(".", "_").isidentifier() and _source(package, name).exists()):
+        return None
+    return _module(package, name)
+
+
+def package_folder() -> Path | None:
+    """Return the folder of the installed mlx-lm, or None."""
+    spec = find_spec("mlx_lm")
+    locations = None if spec is None else spec.submodule_search_locations
+    return Path(locations[0]) if locations else None
+
+
+@cache
+def renamed_types(package: Path) -> dict[str, str]:
+    """Return mlx-lm's MODEL_REMAPPING: types that share another type's code."""
+    for statement in ast.parse((package / "utils.py").read_text("utf-8")).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id="MODEL_REMAPPING")], value=ast.Dict() as table):
+                renamed: dict[str, str] = ast.literal_eval(table)
+                return renamed
+            case _:
+                pass
+    return {}
+
+
+def _source(package: Path, name: str) -> Path:
+    return package / "models" / f"{name}.py"
+
+
+@cache
+def _module(package: Path, name: str) -> Module:
+    declared: set[str] = set()
+    used: set[str] = set()
+    todo, seen = [name], {name}
+    while todo:
+        tree = ast.parse(_source(package, todo.pop()).read_text("utf-8"))
+        declared |= _declared(tree)
+        used |= _used(tree)
+        for other in _siblings(tree) - seen:
+            seen.add(other)
+            if (source := _source(package, other)).exists() and f"class {_ARGS}" in source.read_text("utf-8"):
+                todo.append(other)
+    return Module(name, frozenset(declared), frozenset(declared & used))
+
+
+def _declared(tree: ast.Module) -> set[str]:
+    return {
+        statement.target.id
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.dump(one) for one in node.decorator_list)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+
+
+def _used(tree: ast.Module) -> set[str]:
+    """Return the names of attributes that are read, and all texts: fields of nested objects are keys."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            names.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)
+    return names
+
+
+def _siblings(tree: ast.Module) -> set[str]:
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            found |= {alias.name for alias in node.names} if node.module is None else {node.module}
+    return found
