@@ -15,7 +15,7 @@ from typing import Any
 
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.errors import StartupError
-from scheduler.prompt.weight_files import StoredTensor, tensors
+from scheduler.shared.folder.weight_files import StoredTensor, read_weights
 
 _FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _TARGET_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -35,7 +35,7 @@ def need_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
 
 def weights_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
     """Return the bytes of the model's weights in memory; too many where mlx-lm leaves out some of them."""
-    stored = tensors(folder)
+    stored = read_weights(folder).tensors
     if weights_dtype == "auto":
         weights_dtype = "float32" if device in (None, "cpu") else "stored"
     if weights_dtype == "stored":

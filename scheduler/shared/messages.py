@@ -24,7 +24,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 27
+PROTOCOL_VERSION = 28
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -151,6 +151,9 @@ class EngineConfig(WireStruct, frozen=True):
     kv_cache_dtype: KvCacheDtype = "auto"
     tokenizer: GrammarTokenizer | None = None
     """The tokenizer for grammars. With None, requests with a grammar are refused."""
+    max_model_len: int | None = None
+    """The operator's context in tokens, by which longrope models choose their factors; None for the model's
+    own."""
 
 
 class Load(EngineConfig, frozen=True, tag="load"):

@@ -17,7 +17,8 @@ from typing import Any, Literal, TypeAlias
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.prompt import model_folder, model_types, weight_files
+from scheduler.prompt import model_folder, model_types
+from scheduler.shared.folder import weight_files
 from scheduler.shared.pooling import ModelKind
 from scheduler.shared.user_cache import user_data_folder
 
@@ -152,8 +153,8 @@ def _read(place: DiskModel) -> DiskModel:
     inspected = model_folder.inspect(folder)
     if not inspected.brings_code:
         model_types.check(inspected.model_type)
-    weight_files.check(folder)
-    stored = weight_files.tensors(folder)
+    assert inspected.reading is not None
+    stored = inspected.reading.weights.tensors
     return replace(
         place,
         model_type=inspected.model_type,
@@ -163,7 +164,7 @@ def _read(place: DiskModel) -> DiskModel:
         packed_weights_bytes=weights_bytes(folder, "packed", None),
         dtype=_dtype(stored.values()),
         quantization=quantization(
-            json.loads((folder / "config.json").read_text("utf-8")),
+            inspected.reading.config,
             sum(name.endswith(".scales") for name in stored),
         ),
         context_tokens=inspected.context_tokens,

@@ -16,9 +16,11 @@ _LENGTHS: Final = (
 """Names of the longest sequence; where there are several the smallest counts."""
 _OWN = "model_max_length"
 """This one counts before all others."""
-_NOT_SCALED: Final = ("default", "longrope", "llama3", "proportional")
+_NOT_SCALED: Final = ("default", "longrope", "llama3")
 """Kinds of rotary positions whose configured length is the scaled one."""
 _DEFAULT_TOKENS = 32768
+_ANY_TOKENS = 1 << 30
+"""Where nothing is configured, an operator may name any length."""
 _TABLES: Final = ("wpe.weight", "embed_positions.weight", "position_embeddings.weight")
 """Ends of names of tensors that hold one vector a position."""
 
@@ -44,7 +46,7 @@ def context_of(part: Mapping[str, Any], rotary: Rotary, table_positions: int | N
         tokens = min(configured or table_positions, table_positions)
         return Context(tokens, tokens)
     if configured is None:
-        return Context()
+        return Context(most_tokens=_ANY_TOKENS)
     if rotary.kind == "longrope":
         short = _original(part, rotary) or configured
         return Context(min(short, configured), configured, min(short, configured))

@@ -23,6 +23,8 @@ class Module:
     """The fields of its dataclasses: what it takes of config.json."""
     read: frozenset[str]
     """Those of them that its code then uses: some modules declare what they never look at."""
+    words: frozenset[str] = frozenset()
+    """All names in its code, in lower case."""
 
 
 def module_of(model_type: str) -> Module | None:
@@ -72,7 +74,8 @@ def _module(package: Path, name: str) -> Module:
             seen.add(other)
             if (source := _source(package, other)).exists() and f"class {_ARGS}" in source.read_text("utf-8"):
                 todo.append(other)
-    return Module(name, frozenset(declared), frozenset(declared & used))
+    words = frozenset(word.lower() for word in used)
+    return Module(name, frozenset(declared), frozenset(declared & used), words)
 
 
 def _declared(tree: ast.Module) -> set[str]:
@@ -86,13 +89,15 @@ def _declared(tree: ast.Module) -> set[str]:
 
 
 def _used(tree: ast.Module) -> set[str]:
-    """Return the names of attributes that are read, and all texts: fields of nested objects are keys."""
+    """Return the names that are read, and all texts: fields of nested objects are keys."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             names.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             names.add(node.value)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
     return names
 
 

@@ -54,10 +54,8 @@ class Rotary:
     """The part of a head that is turned; None if it is not configured."""
     local_base: float | None = None
     """The base of layers with a window, if it differs."""
-    full_layers_only: bool = False
-    """Whether only layers without a window are scaled."""
     by_layer: bool = False
-    """Whether the module reads what each type of layer has, so that the other fields say nothing."""
+    """Whether the module reads what each type of layer has; the other fields are those of full attention."""
 
     @property
     def factor(self) -> float:
@@ -70,8 +68,7 @@ def rotary_of(config: Mapping[str, Any], module: Module) -> Rotary:
     part = text_of(config)
     given, scaled = part.get("rope_parameters") or {}, part.get("rope_scaling")
     layers = {name: dict(one or {}) for name, one in given.items()} if _is_nested(given) else {}
-    if layers and module.name in _BY_LAYER:
-        return Rotary(by_layer=True)
+    by_layer = bool(layers) and module.name in _BY_LAYER
     full = layers.get(_FULL) or next(iter(layers.values()), None) or ({} if layers else dict(given))
     base, share = _first(part, _BASES), _first(part, _SHARES)
     for beside, within in ((base, full.get("rope_theta")), (share, full.get("partial_rotary_factor"))):
@@ -82,18 +79,16 @@ def rotary_of(config: Mapping[str, Any], module: Module) -> Rotary:
             )
     scaling = dict(scaled) if scaled else full
     kind = _kind(scaling)
-    local, local_base = _local(part, layers, module), None
-    if local is not None:
-        local_base = _number(local.get("rope_theta"))
-    rotary = Rotary(
+    local = None if by_layer else _local(part, layers, module)
+    local_base = None if local is None else _number(local.get("rope_theta"))
+    return Rotary(
         base=_number(full.get("rope_theta", base)),
         kind=kind,
         scaling=_scaling(scaling, kind, part),
         share=_number(full.get("partial_rotary_factor", share)),
         local_base=local_base if local_base is not None else _number(_first(part, _LOCAL_BASES)),
-        full_layers_only=module.name in _SCALES_FULL_LAYERS,
+        by_layer=by_layer,
     )
-    return rotary
 
 
 def in_both_spellings(config: Mapping[str, Any], module: Module) -> dict[str, Any]:

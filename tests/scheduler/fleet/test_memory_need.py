@@ -11,7 +11,7 @@ from scheduler.engine.budget.limits import PROCESS_BYTES
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from tests.scheduler.prompt.test_weight_files import safetensors
+from tests.scheduler.shared.folder.test_weight_files import safetensors
 
 
 def folder_of(path: Path, config: object, **tensors: tuple[str, list[int], int]) -> Path:

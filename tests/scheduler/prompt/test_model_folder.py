@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.errors import StartupError
 from scheduler.prompt.model_folder import ModelFolder, find, inspect
+from tests.scheduler.shared.folder.test_weight_files import safetensors
 
 
 def write(folder: Path, config: Any, generation: Any = None) -> Path:
@@ -17,7 +18,7 @@ def write(folder: Path, config: Any, generation: Any = None) -> Path:
     (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
-    (folder / "model-00001-of-00001.safetensors").touch()
+    (folder / "model-00001-of-00001.safetensors").write_bytes(safetensors({}, 0))
     return folder
 
 

@@ -75,8 +75,7 @@ def _written(config: Mapping[str, Any]) -> dict[str, Any]:
 def _old(config: dict[str, Any], new: Mapping[str, Any], module: Module) -> dict[str, Any]:
     """`config` with what transformers has a default of its own for, in the spelling of transformers 4."""
     text, written = config.get("text_config") or config, new.get("text_config") or new
-    for field in module.declared - text.keys() - set(_CHANGES: dict[str, dict[str, Any]] = {"step3p5": {"moe_layers_enum": "3"}}
-_SAID_BY_TRANSFORMERS):
+    for field in module.declared - text.keys() - set(_SAID_BY_TRANSFORMERS):
         if field in written:
             text[field] = written[field]
     given = written.get("rope_parameters") or {}
