@@ -88,7 +88,7 @@ def test_the_need_is_more_than_the_weights() -> None:
 def test_files_that_cannot_be_read_are_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(StartupError, match=r"model\.safetensors cannot be read"):
+    with pytest.raises(StartupError, match=r"model\.safetensors is (cut short|no safetensors file)"):
         need_bytes(tmp_path, "auto", "cpu")
 
 

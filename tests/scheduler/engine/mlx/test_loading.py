@@ -27,6 +27,7 @@ from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
 from scheduler.engine.mlx.kept_verdicts import StoredVerdict
 from scheduler.engine.mlx.load_check import Verdict
 from scheduler.engine.pace import PrefillPace
+from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
 from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
@@ -214,12 +215,12 @@ def test_a_broken_folder_raises(tmp_path: Path, tiny_folder: Path) -> None:
         return folder
 
     for folder, error, words in [
-        (tmp_path / "nothing", FileNotFoundError, "nothing"),
-        (broken("no weights", data=b""), FileNotFoundError, "No safetensors"),
+        (tmp_path / "nothing", StartupError, r"nothing holds no config\.json"),
+        (broken("no weights", data=b""), StartupError, r"holds no model\*\.safetensors"),
         (broken("too few", layers=3), ValueError, "Missing 11 parameters"),
         (broken("unknown", model_type="nonesuch"), ValueError, "nonesuch"),
-        (broken("cut", data=weights[: len(weights) // 2]), RuntimeError, "safetensors"),
-        (broken("noise", data=b"no weights at all"), RuntimeError, "safetensors"),
+        (broken("cut", data=weights[: len(weights) // 2]), StartupError, "is cut short"),
+        (broken("noise", data=b"no weights at all"), StartupError, "is no safetensors file"),
     ]:
         with pytest.raises(error, match=words):
             _load(folder, "auto")
