@@ -65,17 +65,19 @@ def _source(package: Path, name: str) -> Path:
 def _module(package: Path, name: str) -> Module:
     declared: set[str] = set()
     used: set[str] = set()
+    words: set[str] = set()
     todo, seen = [name], {name}
     while todo:
         tree = ast.parse(_source(package, todo.pop()).read_text("utf-8"))
         declared |= _declared(tree)
         used |= _used(tree)
+        words |= {node.id.lower() for node in ast.walk(tree) if isinstance(node, ast.Name)}
         for other in _siblings(tree) - seen:
             seen.add(other)
             if (source := _source(package, other)).exists() and f"class {_ARGS}" in source.read_text("utf-8"):
                 todo.append(other)
-    words = frozenset(word.lower() for word in used)
-    return Module(name, frozenset(declared), frozenset(declared & used), words)
+    words |= {word.lower() for word in used}
+    return Module(name, frozenset(declared), frozenset(declared & used), frozenset(words))
 
 
 def _declared(tree: ast.Module) -> set[str]:
@@ -89,15 +91,13 @@ def _declared(tree: ast.Module) -> set[str]:
 
 
 def _used(tree: ast.Module) -> set[str]:
-    """Return the names that are read, and all texts: fields of nested objects are keys."""
+    """Return the names of attributes that are read, and all texts: fields of nested objects are keys."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             names.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             names.add(node.value)
-        elif isinstance(node, ast.Name):
-            names.add(node.id)
     return names
 
 
