@@ -75,6 +75,12 @@ class DiskModel:
     """Type of most of its numbers that are not packed."""
     quantization: Quantization | None = None
     context_tokens: int = 0
+    most_context_tokens: int = 0
+    """The longest context that `--max-model-len` can name."""
+    positions: str = ""
+    """How tokens get their positions, in words."""
+    notes: tuple[str, ...] = ()
+    """What an operator should know of how the folder is read."""
     chat_template: bool = False
     tool_dialect: str = ""
     """The dialect that `--tool-parser auto` finds: none, generic, or a parser's name; empty if it was not
@@ -153,8 +159,9 @@ def _read(place: DiskModel) -> DiskModel:
     inspected = model_folder.inspect(folder)
     if not inspected.brings_code:
         model_types.check(inspected.model_type)
-    assert inspected.reading is not None
-    stored = inspected.reading.weights.tensors
+    reading = inspected.reading
+    assert reading is not None
+    stored = reading.weights.tensors
     return replace(
         place,
         model_type=inspected.model_type,
@@ -164,10 +171,13 @@ def _read(place: DiskModel) -> DiskModel:
         packed_weights_bytes=weights_bytes(folder, "packed", None),
         dtype=_dtype(stored.values()),
         quantization=quantization(
-            inspected.reading.config,
+            reading.config,
             sum(name.endswith(".scales") for name in stored),
         ),
         context_tokens=inspected.context_tokens,
+        most_context_tokens=reading.context.most_tokens,
+        positions=reading.positions,
+        notes=reading.notes,
     )
 
 

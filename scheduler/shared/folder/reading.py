@@ -44,11 +44,24 @@ class FolderReading:
     """The fields of config.json that the module is given otherwise than they are written."""
     notes: tuple[str, ...] = ()
     """What an operator should know, as sentences."""
+    table_positions: int | None = None
+    """The positions of a learnt table; None where there is none."""
 
     @property
     def text(self) -> dict[str, Any]:
         """The fields of the language model."""
         return text_of(self.config)
+
+    @property
+    def positions(self) -> str:
+        """How tokens get their positions, in words."""
+        if self.table_positions is not None:
+            return f"a table of {self.table_positions:,}"
+        if self.rotary.base is None:
+            return ""
+        factor = f" by {self.rotary.factor:g}" if self.rotary.factor != 1 else ""
+        scaled = "" if self.rotary.scaling is None else f", scaled{factor} ({self.rotary.kind})"
+        return f"rotary, base {self.rotary.base:,g}{scaled}"
 
     def changes_for(self, context_tokens: int | None) -> dict[str, Any]:
         """Return `changes` for a served context, or for the default one."""
@@ -95,7 +108,8 @@ def describe(
     part, notes = text_of(config), list(weights.notes)
     rotary = rotary_of(config, module or _NO_MODULE)
     shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}
-    context = context_of(part, rotary, table_positions(shapes))
+    table = table_positions(shapes)
+    context = context_of(part, rotary, table)
     changes: dict[str, Any] = {}
     if module is not None:
         check_packing(part, weights.tensors, module)
@@ -114,7 +128,7 @@ def describe(
             f" {context.most_tokens} with its long ones"
         )
     return FolderReading(
-        config, generation_config, model_type, module, rotary, context, weights, changes, tuple(notes)
+        config, generation_config, model_type, module, rotary, context, weights, changes, tuple(notes), table
     )
 
 
