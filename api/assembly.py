@@ -318,10 +318,9 @@ def _find_model(options: ModelOptions) -> _Found:
         matryoshka=settings.matryoshka == "on",
         max_model_len=settings.max_model_len,
     )
-    if options.settings.engine == "mlx":
+    if settings.engine == "mlx" and not folder.brings_code:
         # Checked here, not in the engine, to name it before loading the tokenizer takes seconds.
-        if not folder.brings_code:
-            model_types.check(folder.model_type)
+        model_types.check(folder.model_type)
     for note in folder.notes:
         _log.warning("model_folder", model=options.model, note=note)
     return _Found(folder, options.model, options.model)

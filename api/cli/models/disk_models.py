@@ -6,7 +6,6 @@ are found as `serve` finds them for `auto`, by loading the tokenizer, which take
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,8 @@
-"""mlx-lm's converter as a child process: this module, with mlx-lm's arguments. It reads the folder as an engine
-does: the same files of weights, and the fields of config.json that mlx-lm's module needs."""
+"""mlx-lm's converter as a child process: this module, with mlx-lm's arguments.
+
+It reads the folder as an engine does: the same files of weights, and the fields of config.json that mlx-lm's
+module needs.
+"""
 
 from __future__ import annotations
 

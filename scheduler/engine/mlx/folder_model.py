@@ -98,7 +98,9 @@ def _unused(model: Any, weights: Weights, reading: FolderReading) -> set[str]:
     for name in weights:
         if name in wanted or name.rpartition(".")[0] + ".weight" in wanted:
             continue
-        behind = (match := _LAYER.search(name)) is not None and isinstance(layers, int) and int(match[1]) >= layers
+        behind = (
+            (match := _LAYER.search(name)) is not None and isinstance(layers, int) and int(match[1]) >= layers
+        )
         if behind or any(pattern.search(name) for pattern in _LEFT_OUT):
             unused.add(name)
     return unused

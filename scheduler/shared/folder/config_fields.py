@@ -1,9 +1,9 @@
 """What becomes of each field of config.json that a module of mlx-lm does not read. Pure.
 
-It is *without effect* on answers, *shown by the tensors* (others would be refused by their names or shapes), *read
-here*, or has an *effect*: then a value that the module computes is fine, and any other one refuses the model by
-name. What nobody has judged is *unknown*, and named once. A test holds that every field of every module of the
-installed mlx-lm, and of transformers' configurations of the same types, has been judged.
+It is *without effect* on answers, *shown by the tensors* (others would be refused by their names or shapes),
+*read here*, or has an *effect*: then a value that the module computes is fine, and any other one refuses the
+model by name. What nobody has judged is *unknown*, and named once. A test holds that every field of every module
+of the installed mlx-lm, and of transformers' configurations of the same types, has been judged.
 """
 
 from __future__ import annotations
@@ -14,116 +14,149 @@ from typing import Any, Final
 from scheduler.errors import StartupError
 from scheduler.shared.folder.mlx_lm_module import Module
 
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 WITHOUT_EFFECT: Final[Mapping[str, tuple[str, ...]]] = {
-    "says what wrote the file, or names things": (
-        *("_name_or_path", "architectures", "auto_map", "transformers_version", "mlx_lm_version", "model_name"),
-        *("id2label", "label2id", "problem_type", "return_dict", "unsloth_fixed", "unsloth_version", "task"),
-        *("finetuning_task", "custom_pipelines", "schema_version", "tensor_namespace", "_attn_implementation"),
+    "says what wrote the file, or names things": _names(
+        """
+        _attn_implementation _name_or_path architectures auto_map custom_pipelines finetuning_task
+        id2label label2id mlx_lm_version model_name problem_type return_dict schema_version task
+        tensor_namespace transformers_version unsloth_fixed unsloth_version
+        """
     ),
-    "is for training": (
-        *("initializer_range", "initializer_factor", "attention_dropout", "attn_pdrop", "embd_pdrop", "emb_pdrop"),
-        *("resid_pdrop", "residual_dropout", "embedding_dropout", "hidden_dropout", "classifier_dropout"),
-        *("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_dropout", "ffn_dropout", "dropout"),
-        *("router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "z_loss_coefficient", "router_z_loss_coef"),
-        *("output_router_logits", "router_jitter_noise", "input_jitter_noise", "rescale_prenorm_residual"),
-        *("final_w_init_variance_scale", "w_init_variance_scale", "time_step_init_scheme", "time_step_scale"),
-        *("time_step_floor", "linear_a_log_max", "linear_a_log_min", "linear_dt_init_floor", "linear_dt_max"),
-        *("linear_dt_min", "mtp_loss_scaling_factor", "pretraining_tp", "loop_loss_weights", "ep_size"),
-        *("moe_capacity", "moe_use_aux_free", "gradient_checkpointing", "keep_alive", "z_loss", "init_std"),
-        *("embedding_initializer_range", "pad_token", "moe_aux_loss_coeff", "first_k_dense_loss"),
+    "is for training": _names(
+        """
+        attention_dropout attention_probs_dropout_prob attn_pdrop aux_loss_alpha classifier_dropout
+        dropout emb_pdrop embd_pdrop embedding_dropout embedding_initializer_range ep_size
+        ffn_dropout final_w_init_variance_scale first_k_dense_loss gradient_checkpointing
+        hidden_dropout hidden_dropout_prob init_std initializer_factor initializer_range
+        input_jitter_noise keep_alive linear_a_log_max linear_a_log_min linear_dt_init_floor
+        linear_dt_max linear_dt_min loop_loss_weights moe_aux_loss_coeff moe_capacity
+        moe_use_aux_free mtp_loss_scaling_factor output_router_logits pad_token pretraining_tp
+        rescale_prenorm_residual resid_dropout resid_pdrop residual_dropout router_aux_loss_coef
+        router_jitter_noise router_z_loss_coef seq_aux time_step_floor time_step_init_scheme
+        time_step_scale w_init_variance_scale z_loss z_loss_coefficient
+        """
     ),
-    "says how another program computes the same": (
-        *("use_cache", "use_flash_attn", "use_flash_attention", "attn_implementation", "chunk_size", "mamba_chunk_size"),
-        *("chunk_size_feed_forward", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "fused_norm"),
-        *("reorder_and_upcast_attn", "residual_in_fp32", "mamba_ssm_cache_dtype", "use_mamba_kernels"),
-        *("use_mambapy", "use_associative_scan", "num_logits_to_keep", "output_attentions", "output_hidden_states"),
-        *("moe_shared_expert_overlap", "torchscript", "use_bfloat16", "use_cache_quantization", "fp32_residual"),
-        *("use_cache_kernel", "softmax_in_fp32", "use_dynamic_ntk", "use_logn_attn_kernel", "block_sparse_impl"),
-        *("attention_method", "moe_implementation", "_experts_implementation", "fused_ops", "norm_softmax"),
+    "says how another program computes the same": _names(
+        """
+        _experts_implementation attention_method attention_softmax_in_fp32 attn_implementation
+        block_sparse_impl chunk_size chunk_size_feed_forward fp32_residual fused_norm fused_ops
+        mamba_chunk_size mamba_ssm_cache_dtype moe_implementation moe_shared_expert_overlap
+        norm_softmax num_logits_to_keep output_attentions output_hidden_states
+        reorder_and_upcast_attn residual_in_fp32 scale_attention_softmax_in_fp32 softmax_in_fp32
+        torchscript use_associative_scan use_bfloat16 use_cache use_cache_kernel
+        use_cache_quantization use_dynamic_ntk use_flash_attention use_flash_attn
+        use_logn_attn_kernel use_mamba_kernels use_mambapy
+        """
     ),
-    "is the type in which the weights were saved, which they say themselves": ("dtype", "torch_dtype", "params_dtype"),
-    "belongs to pictures and sounds, which are not read": (
-        *("vision_config", "audio_config", "vision_feature_layer", "vision_feature_select_strategy", "image_size"),
-        *("image_seq_length", "patch_size", "num_channels", "spatial_merge_size", "merge_size", "projector_hidden_act"),
-        *("multimodal_projector_bias", "projector_hidden_size", "projection_hidden_size", "merged_hidden_size"),
-        *("projection_layer_norm_eps", "out_hidden_size", "mm_tokens_per_image", "image_feature_size"),
-        *("audio_soft_tokens_per_image", "vision_soft_tokens_per_image", "image_proj_type", "patch_temporal"),
-        *("pos_emb_height", "pos_emb_width", "use_ij_pos_encoding", "mm_projector_type", "mm_hidden_size"),
-        *("image_token_id", "image_token_index", "video_token_id", "video_token_index", "audio_token_id"),
-        *("vision_start_token_id", "vision_end_token_id", "vision_token_id", "boi_token_id", "eoi_token_id"),
-        *("boi_token_index", "eoi_token_index", "boa_token_id", "eoa_token_id", "eoa_token_index", "img_processor"),
-        *("embd_layer", "image_aspect_ratio", "image_grid_pinpoints", "mm_vision_tower", "ignore_index"),
-        *("projector_bias", "media_placeholder_token_id", "vision_tower", "image_break_token_id"),
+    "is the type in which the weights were saved, which they say themselves": _names(
+        """
+        dtype params_dtype torch_dtype
+        """
     ),
-    "names special tokens, which the tokenizer has": (
-        *("bos_token_id", "pad_token_id", "sep_token_id", "eod_token_id", "unk_token_id", "decoder_start_token_id"),
-        *("forced_bos_token_id", "forced_eos_token_id", "mask_token_id", "im_start_id", "im_end_id"),
-        *("tokenizer_class", "prefix", "sep_token", "text_config_pad"),
+    "belongs to pictures and sounds, which are not read": _names(
+        """
+        audio_config audio_soft_tokens_per_image audio_token_id boa_token_id boi_token_id
+        boi_token_index embd_layer eoa_token_id eoa_token_index eoi_token_id eoi_token_index
+        ignore_index image_aspect_ratio image_break_token_id image_feature_size image_grid_pinpoints
+        image_proj_type image_seq_length image_size image_token_id image_token_index img_processor
+        media_placeholder_token_id merge_size merged_hidden_size mm_hidden_size mm_projector_type
+        mm_tokens_per_image mm_vision_tower multimodal_projector_bias num_channels out_hidden_size
+        patch_size patch_temporal pos_emb_height pos_emb_width projection_hidden_size
+        projection_layer_norm_eps projector_bias projector_hidden_act projector_hidden_size
+        spatial_merge_size use_ij_pos_encoding video_token_id video_token_index vision_config
+        vision_end_token_id vision_feature_layer vision_feature_select_strategy
+        vision_soft_tokens_per_image vision_start_token_id vision_token_id vision_tower
+        """
     ),
-    "belongs to drafts of the model's own, which are not used": (
-        *("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", "mtp_layer_types", "num_mtp_modules"),
-        *("mtp_mlp_layer_types", "mtp_layers_block_type", "mtp_use_dedicated_embeddings", "use_mtp", "mtp_transformer_layers"),
+    "names special tokens, which the tokenizer has": _names(
+        """
+        bos_token_id decoder_start_token_id eod_token_id forced_bos_token_id forced_eos_token_id
+        im_end_id im_start_id mask_token_id pad_token_id prefix sep_token sep_token_id
+        text_config_pad tokenizer_class unk_token_id
+        """
     ),
-    "is of a class for other tasks": (
-        *("is_decoder", "is_encoder_decoder", "add_cross_attention", "cross_attention_hidden_size"),
-        *("summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"),
-        *("summary_use_proj", "tie_encoder_decoder", "encoder_no_repeat_ngram_size", "pruned_heads"),
-        *("tf_legacy_loss", "num_labels", "hidden_act_classifier", "position_ids"),
+    "belongs to drafts of the model's own, which are not used": _names(
+        """
+        mtp_layer_types mtp_layers_block_type mtp_mlp_layer_types mtp_num_hidden_layers
+        mtp_transformer_layers mtp_use_dedicated_embeddings num_mtp_layers num_mtp_modules
+        num_nextn_predict_layers use_mtp
+        """
     ),
-    "is sampling, which requests and generation_config.json give": (
-        *("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "num_beams"),
-        *("num_beam_groups", "diversity_penalty", "do_sample", "early_stopping", "max_length", "min_length"),
-        *("no_repeat_ngram_size", "num_return_sequences", "return_dict_in_generate", "output_scores"),
-        *("bad_words_ids", "begin_suppress_tokens", "suppress_tokens", "exponential_decay_length_penalty"),
-        *("remove_invalid_values", "max_new_tokens", "task_specific_params"),
+    "is of a class for other tasks": _names(
+        """
+        add_cross_attention cross_attention_hidden_size encoder_no_repeat_ngram_size
+        hidden_act_classifier is_decoder is_encoder_decoder num_labels position_ids pruned_heads
+        summary_activation summary_first_dropout summary_proj_to_labels summary_type
+        summary_use_proj tf_legacy_loss tie_encoder_decoder
+        """
+    ),
+    "is sampling, which requests and generation_config.json give": _names(
+        """
+        bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping
+        exponential_decay_length_penalty length_penalty max_length max_new_tokens min_length
+        no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores
+        remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens
+        task_specific_params temperature top_k top_p typical_p
+        """
     ),
 }
 """By the reason, as a sentence about the field."""
 
 SHOWN_BY_TENSORS: Final = frozenset(
-    {
-        *("hidden_size", "hidden_dim", "model_dim", "n_embd", "d_model", "num_hidden_layers", "num_layers", "n_layer"),
-        *("n_layers", "num_transformer_layers", "intermediate_size", "ffn_hidden_size", "ff_intermediate_size"),
-        *("n_inner", "dense_intermediate_size", "intermediate_size_mlp", "mlp_hidden_size", "moe_hidden_size"),
-        *("num_attention_heads", "num_heads", "n_heads", "n_head", "num_key_value_heads", "num_kv_heads", "n_kv_heads"),
-        *("head_dim", "v_head_dim", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "global_head_dim"),
-        *("kv_channels", "q_lora_rank", "kv_lora_rank", "o_lora_rank", "vocab_size", "embedding_size", "num_vocab"),
-        *("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size", "lru_width"),
-        *("expert_ffn_hidden_size", "moe_shared_expert_intermediate_size", "share_expert_dim", "conv1d_width"),
-        *("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "n_shared_experts"),
-        *("num_shared_experts", "num_shared_expert", "moe_num_shared_experts", "multi_query", "mamba_expand"),
-        *("attention_bias", "mlp_bias", "qkv_bias", "use_bias", "bias", "no_bias", "lm_head_bias", "use_qkv_bias"),
-        *("attention_out_bias", "layer_norm_bias", "use_conv_bias", "conv_bias", "mamba_conv_bias", "mamba_proj_bias"),
-        *("projectors_bias", "router_bias", "qk_layernorm", "use_qk_norm", "qk_norm", "mamba_rms_norm", "post_norm"),
-        *("state_size", "ssm_state_size", "conv_kernel", "short_conv_kernel_size", "linear_conv_kernel_dim", "expand"),
-        *("linear_key_head_dim", "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads"),
-        *("linear_head_dim", "linear_num_heads", "mamba_d_conv", "mamba_d_state", "mamba_num_heads", "mamba_head_dim"),
-        *("swa_head_dim", "swa_v_head_dim", "swa_num_attention_heads", "swa_num_key_value_heads", "index_head_dim"),
-        *("index_n_heads", "num_sliding_attention_heads", "num_query_heads", "num_attention_groups", "n_groups"),
-        *("mlp_ratio", "mlp_expansion_factor", "ffn_mult", "hidden_size_per_head", "tie_word_embeddings"),
-        *("weight_tying", "share_input_output_layers", "vocab_size_per_layer_input", "hidden_size_per_layer_input"),
-        *("first_k_dense_replace", "moe_layer_freq", "decoder_sparse_step", "mlp_only_layers", "num_dense_layers"),
-        *("interleave_moe_layer_step", "moe_layers", "is_moe_layer", "moe_layers_enum", "expert_layer_period"),
-        *("expert_layer_offset", "attn_layer_period", "attn_layer_offset", "mamba_d_ssm", "mamba_d_head"),
-        *("mamba_n_heads", "mamba_n_groups", "time_step_rank", "mamba_dt_rank", "conv_L_cache", "padded_vocab_size"),
-    }
+    _names(
+        """
+        attention_bias attention_out_bias attn_layer_offset attn_layer_period bias conv1d_width
+        conv_L_cache conv_bias conv_kernel d_model decoder_sparse_step dense_intermediate_size
+        embedding_size expand expert_ffn_hidden_size expert_layer_offset expert_layer_period
+        ff_intermediate_size ffn_hidden_size ffn_mult first_k_dense_replace global_head_dim head_dim
+        hidden_dim hidden_size hidden_size_per_head hidden_size_per_layer_input index_head_dim
+        index_n_heads interleave_moe_layer_step intermediate_size intermediate_size_mlp is_moe_layer
+        kv_channels kv_lora_rank layer_norm_bias linear_conv_kernel_dim linear_head_dim
+        linear_key_head_dim linear_num_heads linear_num_key_heads linear_num_value_heads
+        linear_value_head_dim lm_head_bias lru_width mamba_conv_bias mamba_d_conv mamba_d_head
+        mamba_d_ssm mamba_d_state mamba_dt_rank mamba_expand mamba_head_dim mamba_n_groups
+        mamba_n_heads mamba_num_heads mamba_proj_bias mamba_rms_norm mlp_bias mlp_expansion_factor
+        mlp_hidden_size mlp_only_layers mlp_ratio model_dim moe_hidden_size moe_intermediate_size
+        moe_layer_freq moe_layers moe_layers_enum moe_num_experts moe_num_shared_experts
+        moe_shared_expert_intermediate_size multi_query n_embd n_groups n_head n_heads n_inner
+        n_kv_heads n_layer n_layers n_routed_experts n_shared_experts no_bias num_attention_groups
+        num_attention_heads num_dense_layers num_experts num_heads num_hidden_layers
+        num_key_value_heads num_kv_heads num_layers num_local_experts num_query_heads
+        num_shared_expert num_shared_experts num_sliding_attention_heads num_transformer_layers
+        num_vocab o_lora_rank padded_vocab_size post_norm projectors_bias q_lora_rank qk_head_dim
+        qk_layernorm qk_nope_head_dim qk_norm qk_rope_head_dim qkv_bias router_bias share_expert_dim
+        share_input_output_layers shared_expert_intermediate_size shared_intermediate_size
+        short_conv_kernel_size ssm_state_size state_size swa_head_dim swa_num_attention_heads
+        swa_num_key_value_heads swa_v_head_dim tie_word_embeddings time_step_rank use_bias
+        use_conv_bias use_qk_norm use_qkv_bias v_head_dim vocab_size vocab_size_per_layer_input
+        weight_tying
+        """
+    )
 )
 """Sizes, and which parts there are: a model whose tensors are otherwise is refused."""
 
 READ_HERE: Final = frozenset(
-    {
-        *("model_type", "model_file", "text_config", "eos_token_id", "quantization", "quantization_config"),
-        *("compression_config", "quantize_activations", "rope_theta", "rope_scaling", "rope_parameters"),
-        *("partial_rotary_factor", "rotary_pct", "rotary_emb_base", "rope_local_base_freq", "swa_rope_theta"),
-        *("rope_local_theta", "original_max_position_embeddings", "max_position_embeddings", "n_positions"),
-        *("n_ctx", "max_seq_len", "seq_length", "model_max_length", "max_target_positions", "max_sequence_length"),
-        *("max_seq_length", "seq_len", "max_context_length", "layer_types", "mlp_layer_types", "layers_block_type"),
-        *("full_attention_interval", "sliding_window_pattern", "_sliding_window_pattern", "use_sliding_window"),
-        *("sliding_window", "max_window_layers", "use_bidirectional_attention", "is_causal", "is_matryoshka"),
-        *("matryoshka_dimensions", "hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
-        *("mamba_hidden_act", "num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k"),
-        *("top_k_experts", "n_group", "num_expert_group", "moe_renormalize", "hybrid_override_pattern"),
-    }
+    _names(
+        """
+        _sliding_window_pattern activation_function compression_config eos_token_id
+        full_attention_interval hidden_act hidden_activation hybrid_override_pattern is_causal
+        is_matryoshka layer_types layers_block_type mamba_hidden_act matryoshka_dimensions
+        max_context_length max_position_embeddings max_seq_len max_seq_length max_sequence_length
+        max_target_positions max_window_layers mlp_hidden_act mlp_layer_types model_file
+        model_max_length model_type moe_k moe_renormalize moe_top_k moe_topk n_ctx n_group
+        n_positions num_expert_group num_experts_per_tok num_experts_per_token
+        original_max_position_embeddings partial_rotary_factor quantization quantization_config
+        quantize_activations rope_local_base_freq rope_local_theta rope_parameters rope_scaling
+        rope_theta rotary_emb_base rotary_pct seq_len seq_length sliding_window
+        sliding_window_pattern swa_rope_theta text_config top_k_experts use_bidirectional_attention
+        use_sliding_window
+        """
+    )
 )
 """By this package, or by the server's reading of embedders."""
 
@@ -191,7 +224,7 @@ def unknown_fields(config: Mapping[str, Any], module: Module) -> tuple[str, ...]
         if name in WITH_EFFECT and value is not None and not _is_neutral(name, value, module):
             raise StartupError(
                 f"--model: config.json says {name} {value!r}, which changes answers and which mlx-lm's"
-                f" {module.name} does not compute: serve another model, or take the field out if that is right"
+                f" {module.name} does not compute: serve another model, or take the field out"
             )
         if name in _ACTIVATIONS and isinstance(value, str) and not _has_activation(value, module):
             raise StartupError(

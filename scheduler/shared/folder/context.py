@@ -65,8 +65,8 @@ def chosen(context: Context, max_model_len: int | None) -> int:
         return context.tokens
     if max_model_len > context.most_tokens:
         raise StartupError(
-            f"--max-model-len {max_model_len}: the model's context is {context.most_tokens} by its config.json;"
-            " a scaling of its rotary positions (rope_scaling) makes it longer"
+            f"--max-model-len {max_model_len}: the model's context is {context.most_tokens} by its"
+            " config.json: name less, or scale its rotary positions there (rope_scaling)"
         )
     return max_model_len
 

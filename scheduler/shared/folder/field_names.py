@@ -1,7 +1,7 @@
 """Fields of config.json under the names, and with the values, that a module of mlx-lm reads.
 
-transformers 5 writes some fields under another name than transformers 4 did (`num_experts` of Qwen3-MoE became
-`num_local_experts`), and the kinds of layers one by one in place of a period. Pure.
+transformers 5 writes some fields under another name than transformers 4 did (`num_experts` of Qwen3-MoE
+became `num_local_experts`), and the kinds of layers one by one in place of a period. Pure.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from scheduler.errors import StartupError
 from scheduler.shared.folder.mlx_lm_module import Module
 
 _REMEDY = (
-    "serve a conversion to MLX, or make one of the model's 16-bit original: penstock convert ORIGINAL --q-bits 4"
+    "serve a conversion to MLX, or make one of its 16-bit original (penstock convert ORIGINAL --q-bits 4)"
 )
 _SUFFIXES: Final[Mapping[str, str]] = {
     "qweight": "GPTQ or AWQ",
@@ -46,8 +46,8 @@ def check_packing(config: Mapping[str, Any], names: Iterable[str], module: Modul
             continue
         label = "GPTQ" if method == "gptq" else f"{kind} ({method})" if method else kind
         raise StartupError(
-            f"--model: the weights are packed as {label} ({name}), which mlx-lm's {module.name} does not unpack:"
-            f" {_REMEDY}"
+            f"--model: the weights are packed as {label} ({name}), which mlx-lm's {module.name} does not"
+            f" unpack: {_REMEDY}"
         )
 
 
@@ -56,6 +56,6 @@ def _check_awq(given: Mapping[str, Any]) -> None:
     layout = str(given.get("version") or _AWQ_LAYOUT).lower()
     if bits != _AWQ_BITS or layout != _AWQ_LAYOUT:
         raise StartupError(
-            f"--model: the weights are packed as AWQ in {bits} bits and the layout {layout}, and mlx-lm unpacks"
-            f" {_AWQ_BITS} bits in the layout {_AWQ_LAYOUT}: {_REMEDY}"
+            f"--model: the weights are packed as AWQ in {bits} bits and the layout {layout}, and mlx-lm"
+            f" unpacks {_AWQ_BITS} bits in the layout {_AWQ_LAYOUT}: {_REMEDY}"
         )

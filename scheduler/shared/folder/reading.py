@@ -71,7 +71,7 @@ class FolderReading:
         if short is None or tokens > short or scaling is None or "short_factor" not in scaling:
             return changes
         # mlx-lm has the long factors for all positions; up to the original context the short ones are right.
-        within = changes[TEXT] if TEXT in changes else changes
+        within = changes.get(TEXT, changes)
         scaled = {**scaling, "long_factor": scaling["short_factor"]}
         if "short_mscale" in scaling:
             scaled["long_mscale"] = scaling["short_mscale"]

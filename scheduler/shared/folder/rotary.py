@@ -1,8 +1,8 @@
 """Rotary positions in either spelling of config.json, and in the one that a module of mlx-lm reads.
 
 transformers 4 writes `rope_theta`, `rope_scaling` and `partial_rotary_factor` beside the other fields,
-transformers 5 one object `rope_parameters`, or one a type of layer. mlx-lm's modules read one, or the other, or
-part of it, and take a default for what they do not find. So a configuration is given to them in both. Pure.
+transformers 5 one object `rope_parameters`, or one a type of layer. mlx-lm's modules read one, or the other,
+or part of it, and take a default for what they do not find. So they are given both. Pure.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ def _essence(one: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unlike(module: Module, layers: Mapping[str, Any]) -> str:
     return (
-        f"--model: config.json gives rope_parameters for {', '.join(layers)} apart, and mlx-lm's {module.name}"
-        " computes these layers alike"
+        f"--model: config.json gives rope_parameters for {', '.join(layers)} apart, and mlx-lm's"
+        f" {module.name} computes these layers alike"
     )
 
 

@@ -1,8 +1,9 @@
 """The safetensors files of a model: which of them are loaded, and which tensors they hold.
 
-Only lengths and headers are read, some KiB a file; the weights themselves are not. The tensors decide: an index
-that names files or tensors that are not there is another model's (conversions to MLX carry that of their
-source along) unless files of its own are there. What is cut short, missing, or there twice is refused by name.
+Only lengths and headers are read, some KiB a file; the weights themselves are not. The tensors decide: an
+index that names files or tensors that are not there is another model's (conversions to MLX carry that of
+their source along) unless files of its own are there. What is cut short, missing, or there twice is refused
+by name.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
-from mlx import nn
+import mlx.nn as nn
 from mlx_lm.models.rope_utils import YarnRoPE, initialize_rope
 
 from scheduler.engine.load_failure import LoadRefused
@@ -55,9 +55,20 @@ def _ropes(model: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield the rotary positions in a model, with the part that has them and their name there."""
     for _, part in model.named_modules():
         for name, child in part.children().items():
-            if isinstance(child, nn.Module) and any(word in type(child).__name__.lower() for word in ("rope", "rotary")):
-                if not any("rope" in type(inner).__name__.lower() for inner in child.leaf_modules().values()):
-                    yield part, name, child
+            if isinstance(child, nn.Module) and _turns(child) and not any(map(_turns, _parts(child))):
+                yield part, name, child
+
+
+def _turns(part: Any) -> bool:
+    name = type(part).__name__.lower()
+    return "rope" in name or "rotary" in name
+
+
+def _parts(part: nn.Module) -> Iterator[Any]:
+    """Yield the parts within: an attention may be named after its positions."""
+    for _, inner in part.named_modules():
+        if inner is not part:
+            yield inner
 
 
 def _is_plain(rope: Any) -> bool:
@@ -69,7 +80,7 @@ def _complete(rope: YarnRoPE, scaling: dict[str, Any], base: float) -> None:
     if (factor := scaling.get("attention_factor")) is not None:
         rope.mscale = float(factor)
     if scaling.get("truncate") is False:
-        dims, original = rope.dims, scaling["original_max_position_embeddings"]
+        dims, original = int(rope.dims), float(scaling["original_max_position_embeddings"])
 
         def dimension(turns: float) -> float:
             return dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base))

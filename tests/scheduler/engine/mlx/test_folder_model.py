@@ -167,7 +167,7 @@ def test_awq_is_unpacked_right(tmp_path: Path) -> None:
     found = _logits(tmp_path)
     assert float(mx.abs(expected - found).max()) < 0.02 * float(mx.abs(expected).max())
     _rewritten(tmp_path, quantization_config=awq | {"version": "gemv"})
-    with pytest.raises(StartupError, match="AWQ in 4 bits and the layout gemv.*penstock convert"):
+    with pytest.raises(StartupError, match=r"AWQ in 4 bits and the layout gemv.*penstock convert"):
         read_model(tmp_path)
 
 
@@ -176,13 +176,21 @@ def test_awq_is_unpacked_right(tmp_path: Path) -> None:
     [
         ({"quant_method": "gptq", "bits": 4}, ("qweight", "qzeros", "scales"), "GPTQ"),
         ({"quant_method": "gptq", "bits": 4}, ("qweight", "qzeros", "scales", "g_idx"), "GPTQ"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("weight_scale_inv",), r"fp8 in blocks \(fp8\)"),
+        (
+            {"quant_method": "fp8", "weight_block_size": [128, 128]},
+            ("weight_scale_inv",),
+            r"fp8 in blocks \(fp8\)",
+        ),
         (
             {"quant_method": "compressed-tensors", "format": "float-quantized"},
             ("weight_scale",),
             r"fp8 or compressed-tensors \(compressed-tensors\)",
         ),
-        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, ("weight_packed",), "compressed-tensors"),
+        (
+            {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+            ("weight_packed",),
+            "compressed-tensors",
+        ),
         ({"quant_method": "bitsandbytes"}, ("weight.absmax",), "bitsandbytes in 4 bits"),
         (None, ("weight_scale_inv",), "fp8 in blocks"),
     ],
@@ -193,7 +201,9 @@ def test_packings_that_mlx_lm_does_not_unpack_are_refused_by_name(
     """With what to do, and before any of it is loaded."""
     write("llama", tmp_path)
     layer = "model.layers.0.self_attn.q_proj."
-    _save(tmp_path, "model.safetensors", _weights(tmp_path) | {layer + one: mx.ones((4, 4)) for one in suffixes})
+    _save(
+        tmp_path, "model.safetensors", _weights(tmp_path) | {layer + one: mx.ones((4, 4)) for one in suffixes}
+    )
     _rewritten(tmp_path, quantization_config=config)
     with pytest.raises(StartupError, match=rf"packed as {words}.*penstock convert"):
         read_model(tmp_path)

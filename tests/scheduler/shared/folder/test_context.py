@@ -32,7 +32,12 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("qwen3", YARN, 40960, 131072),
         ("qwen2", {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 32768, 131072),
         ("qwen3_moe", {"rope_type": "yarn", "factor": 4.0}, 262144, 1048576),
-        ("deepseek_v3", {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}, 163840, 163840),
+        (
+            "deepseek_v3",
+            {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
+            163840,
+            163840,
+        ),
         ("llama", {"type": "linear", "factor": 4.0}, 2048, 8192),
         ("llama", {"type": "dynamic", "factor": 2.0}, 4096, 8192),
         (
@@ -50,7 +55,11 @@ def test_a_scaling_lengthens_the_context_as_in_vllm(
     spelling: str, model_type: str, scaling: dict[str, Any], most: int, expected: int
 ) -> None:
     """YaRN from its original length, linear and dynamic from the configured one; others are in it already."""
-    config = {"model_type": model_type, "max_position_embeddings": most, spelling: {**scaling, "rope_theta": 1e6}}
+    config = {
+        "model_type": model_type,
+        "max_position_embeddings": most,
+        spelling: {**scaling, "rope_theta": 1e6},
+    }
     assert tokens(config) == expected
 
 

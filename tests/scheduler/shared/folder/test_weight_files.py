@@ -61,7 +61,13 @@ def test_other_bytes_are_refused_in_words(content: bytes) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [[], 1, {"a": 1}, {"a": {"data_offsets": 1}}, {"a": {"dtype": "F32", "shape": [], "data_offsets": ["x", 1]}}],
+    [
+        [],
+        1,
+        {"a": 1},
+        {"a": {"data_offsets": 1}},
+        {"a": {"dtype": "F32", "shape": [], "data_offsets": ["x", 1]}},
+    ],
 )
 def test_a_header_that_is_none_is_refused(header: object, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(safetensors(header, 8))
@@ -89,7 +95,10 @@ def test_an_index_that_is_none_is_refused(index: str, tmp_path: Path) -> None:
 def of(*names: str) -> bytes:
     """A file with these tensors, a number each."""
     return safetensors(
-        {name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * at, 4 * at + 4]} for at, name in enumerate(names)},
+        {
+            name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * at, 4 * at + 4]}
+            for at, name in enumerate(names)
+        },
         4 * len(names),
     )
 
@@ -114,7 +123,10 @@ SHARDS = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.sa
             {SHARDS["a"]: of("a"), SHARDS["b"]: of("b")},
             {"a": "model-00001-of-00005.safetensors", "c": "model-00005-of-00005.safetensors"},
         ),
-        ({"model.safetensors": of("a.weight", "a.scales")}, {"a.weight": "model.safetensors", "v": "model.safetensors"}),
+        (
+            {"model.safetensors": of("a.weight", "a.scales")},
+            {"a.weight": "model.safetensors", "v": "model.safetensors"},
+        ),
     ],
     ids=["one file", "one file, other names", "other shards", "the same name, other tensors"],
 )
@@ -155,4 +167,7 @@ def test_shards_say_themselves_that_one_is_missing(tmp_path: Path) -> None:
 
 def test_shapes_are_read(tmp_path: Path) -> None:
     write(tmp_path, {"model.safetensors": WHOLE})
-    assert {name: tensor.shape for name, tensor in read_weights(tmp_path).tensors.items()} == {"a": (2,), "b": (3,)}
+    assert {name: tensor.shape for name, tensor in read_weights(tmp_path).tensors.items()} == {
+        "a": (2,),
+        "b": (3,),
+    }
