@@ -2,8 +2,8 @@
 
 It is *without effect* on answers, *shown by the tensors* (others would be refused by their names or shapes),
 *read here*, or has an *effect*: then a value that the module computes is fine, and any other one refuses the
-model by name. What nobody has judged is *unknown*, and named once. A test holds that every field of every module
-of the installed mlx-lm, and of transformers' configurations of the same types, has been judged.
+model by name. What nobody has judged is *unknown*, and named once. A test holds that every field of every
+module of the installed mlx-lm, and of transformers' configurations of the same types, has been judged.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Context:
 
 def context_of(part: Mapping[str, Any], rotary: Rotary, table_positions: int | None) -> Context:
     """Return the context of a model whose text part of config.json is `part`, with rotary positions, or with
-    a table of so many. Raise StartupError for a length that is none."""
+    a table of `table_positions`. Raise StartupError for a length that is none."""
     lengths = {name: _length(name, part[name]) for name in _LENGTHS if part.get(name) is not None}
     configured = lengths.get(_OWN) or min(lengths.values(), default=None)
     if table_positions is not None:

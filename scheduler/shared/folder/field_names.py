@@ -23,7 +23,7 @@ _SAME: Final = (
 )
 """Names of one thing. A module reads one of them."""
 _PERIODS: Final = ("full_attention_interval", "sliding_window_pattern")
-"""Every so many layers one attends to all tokens."""
+"""One layer in this number attends to all tokens."""
 _MAMBA_NAMES: Final = {"linear_attention": "mamba", "full_attention": "attention"}
 """The kinds of layers of Granite, before transformers 5.13."""
 _FULL = "full_attention"
@@ -50,7 +50,9 @@ def _layer_kinds(part: Mapping[str, Any], module: Module) -> dict[str, Any]:
     if "layer_types" in module.read:
         return {}
     for field in _PERIODS:
-        if field in module.read and any(kind != _FULL for kind in kinds):
+        windows = any(kind != _FULL for kind in kinds)
+        # Without a window in any layer EXAONE 4 has another kind of layer than with one.
+        if field in module.read and (windows or module.name != "exaone4"):
             return {field: _period(kinds, field, part, module)}
     return {}
 
@@ -88,6 +90,6 @@ def _period(kinds: Sequence[Any], field: str, part: Mapping[str, Any], module: M
         if all((kind == _FULL) == ((at + 1) % period == 0) for at, kind in enumerate(kinds)):
             return period
     raise StartupError(
-        f"--model: mlx-lm's {module.name} has a layer of full attention every so many layers ({field}), and"
-        f" layer_types in config.json {'names others' if given is None else f'contradicts {given}'}"
+        f"--model: mlx-lm's {module.name} has one layer of full attention in a number of layers ({field}),"
+        f" and layer_types in config.json {'names others' if given is None else f'contradicts {given}'}"
     )

@@ -46,7 +46,7 @@ class Rotary:
     """How a model's positions turn its queries and keys."""
 
     base: float | None = None
-    """None: not configured, or one a layer, which the module reads itself."""
+    """It is None where it is not configured, or is one a layer, which the module reads itself."""
     kind: str = "default"
     scaling: Mapping[str, Any] | None = None
     """All fields of the scaling; None if `kind` is the default one."""

@@ -1,7 +1,7 @@
 """Fields of config.json that some modules of mlx-lm read, and of which nothing is known for the others.
 
-Where another model's config.json has one it is named as unknown. Whoever finds that one has an effect, or
-none, in other models moves it into `scheduler/shared/folder/config_fields.py`.
+Where another model's config.json has one it is named as unknown. One that turns out to have an effect, or
+none, in other models belongs into `scheduler/shared/folder/config_fields.py`.
 """
 
 from __future__ import annotations

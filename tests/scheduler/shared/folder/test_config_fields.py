@@ -43,7 +43,7 @@ def modules() -> dict[str, Module]:
 
 
 def test_every_field_of_every_module_is_judged() -> None:
-    """A release of mlx-lm with a new field fails here until somebody has said what it means elsewhere."""
+    """A release of mlx-lm with a new field fails here until it is known what it means elsewhere."""
     declared = {field for module in modules().values() for field in module.declared}
     assert len(modules()) > 100
     assert declared - JUDGED - OF_FAMILIES == set()
