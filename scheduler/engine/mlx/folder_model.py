@@ -14,6 +14,7 @@ from mlx_lm.utils import _get_classes, load_model
 
 from scheduler.engine.mlx.upstream.rotary import turn_as_configured
 from scheduler.shared.folder.reading import FolderReading, read_folder
+from scheduler.shared.folder.rotary import TEXT
 
 Weights: TypeAlias = dict[str, mx.array]
 
@@ -28,6 +29,7 @@ _LEFT_OUT = (
     ),
 )
 """Tensors that say nothing about the text's tokens. Others that the model does not have are refused."""
+_HEAD, _EMBEDDINGS, _TIED = "lm_head.weight", "embed_tokens.weight", "tie_word_embeddings"
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]+)\.")
 
 
@@ -69,6 +71,12 @@ def read_model(
         return make, arguments
 
     changes = {**reading.changes_for(max_model_len), **(given or {})}
+    if given is None and _has_own_head(folder, reading):
+        changes |= _untied(reading, changes)
+        print(
+            "config.json ties the head to the embeddings, and the head that is there differs: it is used",
+            file=sys.stderr,
+        )
     model, config = load_model(folder, lazy=True, model_config=changes, get_model_classes=classes)
     del model.sanitize
     turn_as_configured(model, reading)
@@ -77,6 +85,26 @@ def read_model(
         more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
         print(f"tensors that are not needed: {', '.join(shown[:3])}{more}", file=sys.stderr)
     return model, config
+
+
+def _has_own_head(folder: Path, reading: FolderReading) -> bool:
+    """Return whether a head that config.json ties to the embeddings has other numbers than they. A merged
+    adapter leaves such folders, and transformers does not tie them either."""
+    heads = [name for name in reading.weights.tensors if name.endswith(_HEAD)]
+    embeddings = [name for name in reading.weights.tensors if name.endswith(_EMBEDDINGS)]
+    if len(heads) != 1 or len(embeddings) != 1 or reading.text.get(_TIED) is not True:
+        return False
+    found: Weights = {}
+    for file in reading.weights.names:
+        arrays: Any = mx.load(str(folder / file))
+        found.update({name: array for name, array in arrays.items() if name in (heads[0], embeddings[0])})
+    head, embedding = found[heads[0]], found[embeddings[0]]
+    return head.shape == embedding.shape and not bool(mx.array_equal(head, embedding))
+
+
+def _untied(reading: FolderReading, changes: Mapping[str, Any]) -> dict[str, Any]:
+    text = changes.get(TEXT) or reading.config.get(TEXT)
+    return {TEXT: {**text, _TIED: False}} if isinstance(text, Mapping) else {_TIED: False}
 
 
 def _of_files(folder: Path, reading: FolderReading, weights: Weights) -> Weights:

@@ -150,3 +150,19 @@ def test_a_path_that_cannot_be_looked_at_is_refused() -> None:
 
 def test_a_model_with_code_of_its_own_is_recognised(tmp_path: Path) -> None:
     assert inspect(write(tmp_path, {"model_file": "own.py"})).brings_code
+
+
+def test_the_context_is_the_folders_or_the_operators(tmp_path: Path) -> None:
+    """YaRN lengthens it; an operator names up to that."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    write(tmp_path, {"model_type": "qwen3", "max_position_embeddings": 256, "rope_scaling": yarn})
+    assert inspect(tmp_path).context_tokens == 1024
+    assert inspect(tmp_path, max_model_len=300).context_tokens == 300
+    with pytest.raises(StartupError, match="--max-model-len 1025"):
+        inspect(tmp_path, max_model_len=1025)
+
+
+def test_what_an_operator_should_know_is_in_the_notes(tmp_path: Path) -> None:
+    assert inspect(write(tmp_path, {"model_type": "qwen3", "warp_factor": 9})).notes == (
+        "not read of config.json, and of unknown effect: warp_factor",
+    )

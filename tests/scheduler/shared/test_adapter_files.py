@@ -91,5 +91,11 @@ def test_factors_that_are_used_otherwise_are_refused_by_name(
 def test_what_is_for_training_has_no_effect(tmp_path: Path) -> None:
     """mlx-lm writes all arguments of its training into the file."""
     lora = {"rank": 4, "scale": 10.0, "dropout": 0.1, "alpha": 16, "keys": None}
-    training = {"lora_parameters": lora, "optimizer": "adamw", "iters": 1000, "use_dora": False, "seed": 0}
+    training: dict[str, Any] = {
+        "lora_parameters": lora,
+        "optimizer": "adamw",
+        "iters": 1000,
+        "use_dora": False,
+        "seed": 0,
+    }
     assert read_config(adapter_folder(tmp_path / "a", **training)).scale == 10.0

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
+from mlx.nn.layers.base import Module
+from mlx.nn.layers.positional_encoding import RoPE
 from mlx_lm.models.rope_utils import YarnRoPE, initialize_rope
 
 from scheduler.engine.load_failure import LoadRefused
@@ -55,7 +56,7 @@ def _ropes(model: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield the rotary positions in a model, with the part that has them and their name there."""
     for _, part in model.named_modules():
         for name, child in part.children().items():
-            if isinstance(child, nn.Module) and _turns(child) and not any(map(_turns, _parts(child))):
+            if isinstance(child, Module) and _turns(child) and not any(map(_turns, _parts(child))):
                 yield part, name, child
 
 
@@ -64,7 +65,7 @@ def _turns(part: Any) -> bool:
     return "rope" in name or "rotary" in name
 
 
-def _parts(part: nn.Module) -> Iterator[Any]:
+def _parts(part: Any) -> Iterator[Any]:
     """Yield the parts within: an attention may be named after its positions."""
     for _, inner in part.named_modules():
         if inner is not part:
@@ -72,7 +73,7 @@ def _parts(part: nn.Module) -> Iterator[Any]:
 
 
 def _is_plain(rope: Any) -> bool:
-    return type(rope) is nn.RoPE and rope.scale == 1.0
+    return type(rope) is RoPE and rope.scale == 1.0
 
 
 def _complete(rope: YarnRoPE, scaling: dict[str, Any], base: float) -> None:

@@ -126,6 +126,22 @@ def test_a_head_that_is_there_is_used_where_nothing_says_that_it_is_tied(tmp_pat
     assert _same(expected, _logits(tmp_path))
 
 
+def test_a_head_that_differs_is_used_although_it_is_tied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A merged adapter leaves the configuration as it was; one that is the embedding's copy changes nothing."""
+    write("llama", tmp_path, tie_word_embeddings=False)
+    expected, weights = _logits(tmp_path), _weights(tmp_path)
+    _rewritten(tmp_path, tie_word_embeddings=True)
+    assert _same(expected, _logits(tmp_path))
+    assert "the head that is there differs: it is used" in capsys.readouterr().err
+    copied = weights["model.embed_tokens.weight"]
+    _save(tmp_path, "model.safetensors", weights | {"lm_head.weight": mx.array(copied)})
+    tied = _logits(tmp_path)
+    assert capsys.readouterr().err == ""
+    assert not _same(expected, tied)
+
+
 def test_an_embedding_is_the_head_where_there_is_no_other(tmp_path: Path) -> None:
     write("qwen2", tmp_path, tie_word_embeddings=True)
     expected = _logits(tmp_path)

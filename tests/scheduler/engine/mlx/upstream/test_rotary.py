@@ -15,6 +15,7 @@ from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.mlx.folder_model import read_model
 from scheduler.engine.mlx.upstream.rotary import _is_plain, _ropes
 from scheduler.shared.folder.mlx_lm_module import module_of
+from scheduler.shared.folder.reading import read_folder
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.zoo import tiny
 from tests.scheduler.engine.mlx.zoo.census import ENTRIES, names, write
@@ -126,6 +127,19 @@ def test_yarn_is_that_of_transformers(name: str, truncate: bool, tmp_path: Path)
     for _, _, rope in _ropes(read_model(tmp_path)[0]):
         assert np.allclose(np.array(rope._freqs), _yarn(rope.dims, 10_000.0, scaling), rtol=1e-5)
         assert rope.mscale == 1.25
+
+
+def test_yarn_of_qwen_3_5_counts_beside_the_axes_of_pictures(tmp_path: Path) -> None:
+    """Its publisher's way to a million tokens."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    write("qwen3_5", tmp_path)
+    fields = {"mrope_section": [1, 1, 2], "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
+    _rewritten(tmp_path, rope_parameters=yarn | fields, max_position_embeddings=4096)
+    assert read_folder(tmp_path).context.tokens == 16384
+    ropes = [rope for _, _, rope in _ropes(read_model(tmp_path)[0])]
+    assert ropes
+    for rope in ropes:
+        assert np.allclose(np.array(rope._freqs), _yarn(rope.dims, 10_000.0, yarn), rtol=1e-5)
 
 
 def test_longrope_has_the_factors_of_the_context_that_is_served(tmp_path: Path) -> None:
