@@ -129,7 +129,7 @@ def test_a_head_that_is_there_is_used_where_nothing_says_that_it_is_tied(tmp_pat
 def test_a_head_that_differs_is_used_although_it_is_tied(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A merged adapter leaves the configuration as it was; one that is the embedding's copy changes nothing."""
+    """A merged adapter leaves the configuration as it was; a head that is a copy changes nothing."""
     write("llama", tmp_path, tie_word_embeddings=False)
     expected, weights = _logits(tmp_path), _weights(tmp_path)
     _rewritten(tmp_path, tie_word_embeddings=True)
