@@ -174,33 +174,37 @@ WITH_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
     "logit_scale": (1,),
     "attention_multiplier": (),
     "attention_value_scale": (1,),
-    "norm_topk_prob": (),
-    "scoring_func": ("sigmoid",),
     "alibi": (False,),
     "use_alibi": (False,),
-    "routed_scaling_factor": (1,),
     "moe_apply_router_weight_on_input": (False,),
-    "rope_interleave": (False,),
     "cross_layer_attention": (False,),
     "use_logn_attn": (False,),
     "layernorm_zero_centered_gamma": (False,),
 }
 """By field the values at which it does nothing, beside none at all."""
 
+_SIGMOID: Final = {"scoring_func": ("sigmoid",)}
+_SOFTMAX: Final = {"scoring_func": ("softmax",), "norm_topk_prob": (False,)}
+_INTERLEAVED: Final = {"rope_interleave": (True,)}
 FIXED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
-    "deepseek": {"scoring_func": ("softmax",), "norm_topk_prob": (False,)},
-    "deepseek_v2": {"scoring_func": ("softmax",), "norm_topk_prob": (False,)},
-    "deepseek_v3": {"rope_interleave": (True,)},
-    "deepseek_v32": {"rope_interleave": (True,)},
-    "glm4_moe_lite": {"rope_interleave": (True,)},
-    "glm_moe_dsa": {"rope_interleave": (True,)},
-    "kimi_k25": {"rope_interleave": (True,)},
+    "deepseek": {**_SOFTMAX, "routed_scaling_factor": (1,)},
+    "deepseek_v2": _SOFTMAX,
+    "deepseek_v3": {**_SIGMOID, **_INTERLEAVED},
+    "deepseek_v32": {**_SIGMOID, **_INTERLEAVED},
+    "dots1": _SIGMOID,
+    "exaone_moe": _SIGMOID,
+    "glm4_moe": _SIGMOID,
+    "glm4_moe_lite": {**_SIGMOID, **_INTERLEAVED},
+    "glm_moe_dsa": {**_SIGMOID, **_INTERLEAVED},
+    "kimi_k25": {**_SIGMOID, **_INTERLEAVED},
+    "mimo_v2_flash": _SIGMOID,
+    "minimax": _SIGMOID,
     "mixtral": {"norm_topk_prob": (True,)},
     "nanochat": {"final_logit_softcapping": (15,)},
     "qwen2_moe": {"norm_topk_prob": (False,)},
-    "youtu_llm": {"rope_interleave": (True,)},
 }
-"""What a module computes without reading the field."""
+"""What a module computes without reading the field. Another module's code may have either value: there the
+field is unknown."""
 
 _NAMES_OF_REASONS = {name for names in WITHOUT_EFFECT.values() for name in names}
 JUDGED: Final = frozenset(_NAMES_OF_REASONS | SHOWN_BY_TENSORS | READ_HERE | WITH_EFFECT.keys())
@@ -209,7 +213,7 @@ JUDGED: Final = frozenset(_NAMES_OF_REASONS | SHOWN_BY_TENSORS | READ_HERE | WIT
 _ACTIVATIONS: Final = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act")
 _IN_CODE: Final = (
     ("silu", "swish", "swiglu", "switchglu"),
-    ("gelu", "geglu", "gegelu"),
+    ("gelu", "geglu", "gegelu", "switchmlp"),
     ("relu",),
     ("xielu",),
 )
@@ -221,7 +225,8 @@ def unknown_fields(config: Mapping[str, Any], module: Module) -> tuple[str, ...]
     effect. Raise StartupError for a field that changes answers and that the module does not read."""
     unread = {name: value for name, value in config.items() if name not in module.read}
     for name, value in unread.items():
-        if name in WITH_EFFECT and value is not None and not _is_neutral(name, value, module):
+        allowed = FIXED.get(module.name, {}).get(name, WITH_EFFECT.get(name))
+        if allowed is not None and value is not None and not _is_one_of(value, allowed):
             raise StartupError(
                 f"--model: config.json says {name} {value!r}, which changes answers and which mlx-lm's"
                 f" {module.name} does not compute: serve another model, or take the field out"
@@ -231,11 +236,11 @@ def unknown_fields(config: Mapping[str, Any], module: Module) -> tuple[str, ...]
                 f"--model: config.json says {name} {value!r}, and mlx-lm's {module.name} computes another"
                 " activation: serve another model"
             )
-    return tuple(sorted(name for name, value in unread.items() if name not in JUDGED and value is not None))
+    known = JUDGED | FIXED.get(module.name, {}).keys()
+    return tuple(sorted(name for name, value in unread.items() if name not in known and value is not None))
 
 
-def _is_neutral(name: str, value: Any, module: Module) -> bool:
-    allowed = FIXED.get(module.name, {}).get(name, WITH_EFFECT[name])
+def _is_one_of(value: Any, allowed: tuple[Any, ...]) -> bool:
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed)
 
 

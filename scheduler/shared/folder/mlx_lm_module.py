@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 _ARGS = "ModelArgs"
 
@@ -27,11 +28,15 @@ class Module:
     """All names in its code, in lower case."""
 
 
-def module_of(model_type: str) -> Module | None:
-    """Return the module for a `model_type` of config.json, or None if the installed mlx-lm has none."""
+def module_of(model_type: str, architectures: object = None) -> Module | None:
+    """Return the module for a `model_type` and the `architectures` of config.json, or None if the installed
+    mlx-lm has none."""
     if (package := package_folder()) is None:
         return None
-    name = renamed_types(package).get(model_type, model_type)
+    classes = architectures if isinstance(architectures, list) else [architectures]
+    own = _table(package, "MODEL_ARCHITECTURE_REMAPPING")
+    by_class = [own[model_type, one] for one in classes if (model_type, one) in own]
+    name = by_class[0] if by_class else renamed_types(package).get(model_type, model_type)
     if not (name.replace("-", "_").replace(".", "_").isidentifier() and _source(package, name).exists()):
         return None
     return _module(package, name)
@@ -44,14 +49,19 @@ def package_folder() -> Path | None:
     return Path(locations[0]) if locations else None
 
 
-@cache
 def renamed_types(package: Path) -> dict[str, str]:
     """Return mlx-lm's MODEL_REMAPPING: types that share another type's code."""
+    return _table(package, "MODEL_REMAPPING")
+
+
+@cache
+def _table(package: Path, name: str) -> dict[Any, str]:
+    """Return a dictionary of mlx-lm's utils.py, empty if there is none of this name."""
     for statement in ast.parse((package / "utils.py").read_text("utf-8")).body:
         match statement:
-            case ast.Assign(targets=[ast.Name(id="MODEL_REMAPPING")], value=ast.Dict() as table):
-                renamed: dict[str, str] = ast.literal_eval(table)
-                return renamed
+            case ast.Assign(targets=[ast.Name(id=found)], value=ast.Dict() as table) if found == name:
+                written: dict[Any, str] = ast.literal_eval(table)
+                return written
             case _:
                 pass
     return {}

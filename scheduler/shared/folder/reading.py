@@ -104,7 +104,7 @@ def describe(
     answers and is not computed."""
     model_type = str(config.get("model_type") or "")
     brings_code = bool(config.get("model_file"))
-    module = None if brings_code or not model_type else module_of(model_type)
+    module = None if brings_code or not model_type else module_of(model_type, config.get("architectures"))
     part, notes = text_of(config), list(weights.notes)
     rotary = rotary_of(config, module or _NO_MODULE)
     shapes = {name: tensor.shape for name, tensor in weights.tensors.items()}
@@ -137,10 +137,10 @@ def _changes(
 ) -> dict[str, Any]:
     part = given.get(TEXT) if isinstance(given.get(TEXT), Mapping) else given
     assert part is not None
-    if _TIED in module.declared and text_of(config).get(_TIED) is None:
-        # mlx-lm's defaults differ, and a head that is there would be dropped.
-        tied = not any(name.endswith(_HEAD) for name in weights.tensors)
-        given = {**given, TEXT: {**part, _TIED: tied}} if part is not given else {**given, _TIED: tied}
+    has_head = any(name.endswith(_HEAD) for name in weights.tensors)
+    if has_head and _TIED in module.declared and text_of(config).get(_TIED) is None:
+        # mlx-lm's default may be True, and the head would be dropped.
+        given = {**given, TEXT: {**part, _TIED: False}} if part is not given else {**given, _TIED: False}
     return {name: value for name, value in given.items() if name not in config or config[name] != value}
 
 
