@@ -50,6 +50,7 @@ from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.shared.adapter_files import weights_bytes
+from scheduler.shared.folder.reading import read_folder
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     DeviceMemory,
@@ -340,7 +341,8 @@ def _disk_tier(
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
     dtype, lone = _dtype_names(_arrays(model)), not layout.has_cuttable
     packing = _packing(description.kv_cache_dtype)
-    software = ", ".join([software, *mended_parts(model), *_system_parts(), *_rounding(dtype), *packing])
+    parts = (*mended_parts(model), *_system_parts(), *_rounding(dtype), *packing, *_positions(load))
+    software = ", ".join([software, *parts])
 
     def opened() -> DiskTier | None:
         try:
@@ -355,6 +357,16 @@ def _disk_tier(
     if wait([read], _DIGEST_SECONDS).done:
         wait([tier])
     return tier
+
+
+def _positions(load: Load) -> tuple[str, ...]:
+    """Return what of a folder's configuration is computed otherwise than it was by earlier versions, or than
+    with another `max_model_len`."""
+    reading = read_folder(Path(load.model_folder))
+    changes, scaling = reading.changes_for(load.max_model_len), reading.rotary.scaling
+    if not changes and scaling is None:
+        return ()
+    return (f"read as {json.dumps([changes, scaling], sort_keys=True, default=str)}",)
 
 
 def _in_thread(work: Callable[[], _T]) -> Future[_T]:

@@ -38,7 +38,7 @@ from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
-from tests.scheduler.engine.mlx.zoo.census import SMALL
+from tests.scheduler.engine.mlx.zoo.census import SMALL, write
 
 _QUANTISABLE = Shape(
     hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, feed_forward=64, vocabulary=512, seed=2
@@ -365,6 +365,29 @@ def test_a_tier_of_weights_that_were_read_before_is_there_at_once(
     assert second.disk is None, "the folder is locked"
     assert "the disk tier is not available" in capsys.readouterr().err
     assert first.disk.tier.close(20)
+
+
+def test_states_of_other_positions_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longrope's short and long factors, in either spelling: prefixes on disk of the one are misses for the
+    other."""
+    software: list[str] = []
+
+    def fingerprinted(model: str, dtype: str, parts: str) -> str:
+        software.append(parts)
+        return states_fingerprint(model, dtype, parts)
+
+    monkeypatch.setattr(model_loading, "states_fingerprint", fingerprinted)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write("phi3", folder)
+    scaling = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    lengths = {"original_max_position_embeddings": 64, "max_position_embeddings": 256}
+    config = json.loads((folder / "config.json").read_text()) | lengths | {"rope_scaling": scaling}
+    (folder / "config.json").write_text(json.dumps(config))
+    for served in (None, 64, 256):
+        disk = {"kv_disk": str(tmp_path / f"disk-{served}"), "kv_disk_bytes": 1 << 20, "load_check": "off"}
+        model_loading.load(load_of(folder, max_model_len=served, **disk), lambda stage: None)
+    assert software[0] == software[1] != software[2]
 
 
 def test_what_another_macos_computed_is_not_trusted(

@@ -104,6 +104,7 @@ def of(*names: str) -> bytes:
 
 
 def write(folder: Path, files: dict[str, bytes], index: dict[str, str] | None = None) -> Path:
+    folder.mkdir(exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content)
     if index is not None:
