@@ -46,12 +46,13 @@ from scheduler.intake.system_sleep import continuous_seconds
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.process import ProcessLauncher
-from scheduler.prompt import model_folder, model_types, weight_files
+from scheduler.prompt import model_folder, model_types
 from scheduler.prompt.embedder import Embedder
 from scheduler.prompt.model_folder import ModelFolder
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.service import Scheduler
+from scheduler.shared.folder.reading import GENERATION_CONFIG
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
 
@@ -312,13 +313,16 @@ def _find_model(options: ModelOptions) -> _Found:
         return _Found(model_folder.inspect(EMBEDDED_FOLDER), "penstock-embedded", note)
     settings = options.settings
     folder = model_folder.inspect(
-        model_folder.find(options.model), settings.task, matryoshka=settings.matryoshka == "on"
+        model_folder.find(options.model),
+        settings.task,
+        matryoshka=settings.matryoshka == "on",
+        max_model_len=settings.max_model_len,
     )
-    if options.settings.engine == "mlx":
-        # Checked here, not in the engine, to name the bad file before loading the tokenizer takes seconds.
-        if not folder.brings_code:
-            model_types.check(folder.model_type)
-        weight_files.check(folder.path)
+    if settings.engine == "mlx" and not folder.brings_code:
+        # Checked here, not in the engine, to name it before loading the tokenizer takes seconds.
+        model_types.check(folder.model_type)
+    for note in folder.notes:
+        _log.warning("model_folder", model=options.model, note=note)
     return _Found(folder, options.model, options.model)
 
 
@@ -332,7 +336,7 @@ def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> Se
     if settings.generation_config == "auto":
         file, ignored = from_file(found.folder.generation_config)
     if ignored:
-        _log.warning("generation_config_ignored", file=model_folder.GENERATION_CONFIG, values=ignored)
+        _log.warning("generation_config_ignored", file=GENERATION_CONFIG, values=ignored)
     presets = settings.named_presets(found.name)
     options = settings.default_settings()
     defaults = {named.name: resolve(named.preset, options, file) for named in presets}

@@ -19,6 +19,7 @@ from api.options.option_values import (
     effort_budgets,
     named_folders,
     served_names,
+    token_count,
     vllm_is_none,
     vllm_task,
 )
@@ -89,6 +90,13 @@ class ModelSettings(BaseModel):
         " bits, values in 4) and q4 take 0.53, 0.41 and 0.28 of what 16 bits take. Sliding windows and"
         " recurrent states stay as they are.",
         "auto",
+    )
+    max_model_len: Annotated[int | None, BeforeValidator(token_count)] = option(
+        "Model",
+        "Longest prompt and answer together, in tokens: 32768, 32k (32,000) or 32K (32,768); auto: as the"
+        " model's config.json says.",
+        None,
+        ge=1,
     )
     task: Annotated[Task, BeforeValidator(vllm_task)] = option(
         "Model",

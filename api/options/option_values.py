@@ -74,6 +74,19 @@ def byte_count(text: Any) -> Any:
 Bytes: TypeAlias = Annotated[int, BeforeValidator(byte_count)]
 
 
+def token_count(text: Any) -> Any:
+    """Parse `32768`, `32k` (thousands) or `32K` (of 1,024), as vLLM does; `auto` is None."""
+    if not isinstance(text, str):
+        return text
+    if text.strip().lower() in ("auto", "-1"):
+        return None
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmM]?)\s*", text)
+    if match is None:
+        raise ValueError("tokens are given as 32768, 32k, 32K, or auto")
+    unit = {"": 1, "k": 10**3, "K": 1 << 10, "m": 10**6, "M": 1 << 20}[match[2]]
+    return int(float(match[1]) * unit)
+
+
 def memory_amount(text: Any) -> Any:
     """Parse `24GiB` into bytes, or a share up to 1; `auto` is 0."""
     if not isinstance(text, str):

@@ -48,6 +48,7 @@ def scheduler_config(
             itl_target_ms=settings.itl_target_ms,
             weights_dtype=settings.weights_dtype,
             kv_cache_dtype=settings.kv_cache_dtype,
+            max_model_len=settings.max_model_len,
             scripted=settings.scripted,
             kv_cache_bytes=settings.kv_cache_bytes,
             kv_disk="" if settings.kv_disk is None else str(settings.kv_disk),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from scheduler.errors import StartupError
+
 _MAX_CHARACTERS = 600
 """Bound on the error's own words: mlx-lm lists every missing parameter."""
 
@@ -60,8 +62,8 @@ _KNOWN = (
 
 def in_one_line(error: BaseException) -> str:
     """Return the line: what it means, the error's own words, what to do."""
-    if isinstance(error, LoadRefused):
-        return str(error)
+    if isinstance(error, LoadRefused | StartupError):
+        return str(error).removeprefix("--model: ")
     full = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
     words = full if len(full) <= _MAX_CHARACTERS else full[: _MAX_CHARACTERS - 3] + "..."
     known = next((known for known in _KNOWN if known.mark.search(full)), None)

@@ -8,20 +8,22 @@ exactly (`Ready`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.errors import StartupError
-from scheduler.prompt.weight_files import StoredTensor, tensors
+from scheduler.shared.folder.reading import read_json
+from scheduler.shared.folder.weight_files import StoredTensor, read_weights
 
 _FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _TARGET_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SMALL_FLOAT = "F8_"
 """mlx-lm makes bfloat16 of what is stored in eight bits without a scale of its own."""
 _WORD_BITS = 32
+_AWQ_NUMBERS = 8
+"""How many a word of AutoAWQ's has."""
 _LEAST_BITS = 2
 """The fewest bits of packed weights; a configuration that names fewer is invalid."""
 
@@ -35,7 +37,7 @@ def need_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
 
 def weights_bytes(folder: Path, weights_dtype: str, device: str | None) -> int:
     """Return the bytes of the model's weights in memory; too many where mlx-lm leaves out some of them."""
-    stored = tensors(folder)
+    stored = read_weights(folder).tensors
     if weights_dtype == "auto":
         weights_dtype = "float32" if device in (None, "cpu") else "stored"
     if weights_dtype == "stored":
@@ -61,7 +63,9 @@ def _converted_bytes(name: str, stored: Mapping[str, StoredTensor], target_bytes
     tensor = stored[name]
     layer, _, kind = name.rpartition(".")
     packed = f"{layer}.scales" in stored
-    if packed and kind in ("scales", "biases"):
+    if packed and kind == "qweight":
+        return tensor.elements * _AWQ_NUMBERS * target_bytes
+    if packed and kind in ("scales", "biases", "qzeros"):
         return 0  # They are multiplied into the weights.
     if packed and kind == "weight":
         return tensor.elements * _WORD_BITS // bits.of(layer) * target_bytes
@@ -75,10 +79,10 @@ class _Bits:
 
     def __init__(self, folder: Path) -> None:
         try:
-            config = json.loads((folder / "config.json").read_text("utf-8"))
+            config = read_json(folder / "config.json") or {}
             found = config.get("quantization") or config.get("quantization_config") or {}
             self._found: Mapping[str, Any] = dict(found)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError) as error:
             raise StartupError(f"--model: {folder / 'config.json'} cannot be read: {error}") from error
 
     def of(self, layer: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 from scheduler.errors import StartupError
 from scheduler.prompt.embedder import Embedder, Task, read_embedder
+from scheduler.shared.folder.context import chosen
+from scheduler.shared.folder.reading import FolderReading, read_folder
 from scheduler.shared.pooling import ModelKind
 
 FILES = (
@@ -26,8 +27,6 @@ FILES = (
 """The files that mlx-lm needs; others (PyTorch weights, a second copy of all weights, images) are not
 downloaded."""
 
-GENERATION_CONFIG = "generation_config.json"
-
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
@@ -37,7 +36,7 @@ class ModelFolder:
     vocabulary: int
     """The number of token ids; 0 if it is not configured (mlx-lm then has a default for the architecture)."""
     context_tokens: int
-    """Longest sequence that the model supports; 32768 if it is not configured."""
+    """Longest sequence that is served."""
     eos_token_ids: frozenset[int]
     """Ids from the configuration files; the tokenizer may add its own."""
     model_type: str = ""
@@ -47,6 +46,13 @@ class ModelFolder:
     """Whether it names a Python file of its own for mlx-lm to run (`model_file`)."""
     embedder: Embedder | None = None
     """Set if the model is an embedder or a reranker; None if it writes tokens."""
+    reading: FolderReading | None = field(default=None, compare=False, repr=False)
+    """All that the folder says."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an operator should know of how it was read."""
+        return () if self.reading is None else self.reading.notes
 
     @property
     def kind(self) -> ModelKind:
@@ -76,56 +82,41 @@ def find(model: str) -> Path:
         raise StartupError(f"--model: {model!r} cannot be downloaded: {error}") from error
 
 
-def inspect(path: Path, task: Task = "auto", *, matryoshka: bool = False) -> ModelFolder:
-    """Read the configuration of the model in `path`. `task`: the operator's name for its use; `matryoshka`:
-    an embedder's vectors may be cut. Raise StartupError if it is invalid."""
-    config = read_json(path / "config.json")
-    if config is None:
-        raise StartupError(f"--model: {path} holds no config.json")
-    if not any(path.glob("model*.safetensors")):
-        raise StartupError(f"--model: {path} holds no model*.safetensors")
-    generation: dict[str, Any] = read_json(path / GENERATION_CONFIG) or {}
+def inspect(
+    path: Path, task: Task = "auto", *, matryoshka: bool = False, max_model_len: int | None = None
+) -> ModelFolder:
+    """Read the model in `path`. `task`: the operator's name for its use; `matryoshka`: an embedder's vectors
+    may be cut; `max_model_len`: the operator's context. Raise StartupError if something in it is invalid, or
+    has an effect that is not computed."""
+    reading = read_folder(path)
     try:
-        return _described(path, config, generation, task, matryoshka)
+        return _described(path, reading, task, matryoshka, max_model_len)
     except (TypeError, ValueError, OverflowError) as error:
         raise StartupError(f"--model: {path / 'config.json'} has a value of a wrong type: {error}") from error
 
 
 def _described(
-    path: Path, config: dict[str, Any], generation: dict[str, Any], task: Task, matryoshka: bool
+    path: Path, reading: FolderReading, task: Task, matryoshka: bool, max_model_len: int | None
 ) -> ModelFolder:
-    text_config: dict[str, Any] = config | (config.get("text_config") or {})
+    config, text_config = reading.config, reading.text
     embedder = read_embedder(path, text_config, task, matryoshka)
     eos = {
         *_ids(config.get("eos_token_id")),
         *_ids(text_config.get("eos_token_id")),
-        *_ids(generation.get("eos_token_id")),
+        *_ids(reading.generation_config.get("eos_token_id")),
     }
-    context = int(text_config.get("max_position_embeddings") or 32768)
+    context = chosen(reading.context, max_model_len)
     return ModelFolder(
         path=path,
         vocabulary=int(text_config.get("vocab_size") or 0),
         context_tokens=min(context, context if embedder is None else embedder.most_tokens or context),
         eos_token_ids=frozenset(eos),
-        model_type=str(config.get("model_type", "")),
-        generation_config=generation,
+        model_type=reading.model_type,
+        generation_config=reading.generation_config,
         brings_code=bool(config.get("model_file")),
         embedder=embedder,
+        reading=reading,
     )
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object that a file of a model holds, or None if there is no such file. Raise
-    StartupError."""
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise StartupError(f"--model: {path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise StartupError(f"--model: {path} is not a JSON object")
-    return content
 
 
 def _ids(value: Any) -> list[int]:

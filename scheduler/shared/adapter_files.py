@@ -21,6 +21,17 @@ MAX_RANK = 1024
 _MAX_CONFIG_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 20
 _MARK = "\0adapter:"
+_LORA_FIELDS = ("rank", "scale", "keys", "dropout", "alpha")
+"""mlx-lm reads the first three of `lora_parameters`; dropout is for training, and alpha is in the scale."""
+_OTHER_KINDS = (
+    "use_dora",
+    "use_rslora",
+    "rank_pattern",
+    "alpha_pattern",
+    "modules_to_save",
+    "layer_replication",
+)
+"""Fields that say, wherever they are, that the factors are used in another way."""
 
 
 class AdapterRefused(Exception):
@@ -99,6 +110,11 @@ def read_config(folder: Path) -> AdapterConfig:
     lora = config.get("lora_parameters")
     if not isinstance(lora, dict):
         raise AdapterRefused(f"{CONFIG_FILE} has no lora_parameters: is it an adapter of mlx-lm?")
+    for fields in (config, lora):
+        if other := next((name for name in _OTHER_KINDS if fields.get(name)), None):
+            raise AdapterRefused(f"{other} is {fields[other]!r}, and only plain factors are computed")
+    if unknown := sorted(name for name in lora.keys() - set(_LORA_FIELDS) if lora[name] is not None):
+        raise AdapterRefused(f"lora_parameters has {', '.join(unknown)}, whose effect is not known")
     return AdapterConfig(
         _whole(lora, "rank", least=1, most=MAX_RANK),
         _scale(lora.get("scale")),

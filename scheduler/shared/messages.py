@@ -151,6 +151,9 @@ class EngineConfig(WireStruct, frozen=True):
     kv_cache_dtype: KvCacheDtype = "auto"
     tokenizer: GrammarTokenizer | None = None
     """The tokenizer for grammars. With None, requests with a grammar are refused."""
+    max_model_len: int | None = None
+    """The operator's context in tokens, by which longrope models choose their factors; None for the model's
+    own."""
 
 
 class Load(EngineConfig, frozen=True, tag="load"):

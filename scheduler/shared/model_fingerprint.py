@@ -19,9 +19,12 @@ from pathlib import Path
 
 import msgspec
 
+from scheduler.errors import StartupError
+from scheduler.shared.folder.weight_files import PATTERN, read_weights
+
 _SHAPING = ("tokenizer.json", "*.py")
 """The tokenizer, by which grammars mask tokens, and a model's own code; beside weights also their
-configuration (the quantisation is in it). Not the weights' index: it repeats the weights."""
+configuration (the quantisation is in it). Not the weights' index: it says which of them are loaded."""
 _WEIGHTS = ("model*.safetensors", "*/model*.safetensors")
 """What mlx-lm loads, and an embedder's layers behind the pooling."""
 _KEPT = "weights"
@@ -40,7 +43,7 @@ def fingerprint(folder: Path, cache_folder: Path | None = None) -> str:
     `cache_folder` keeps digests. Raise OSError if a file cannot be read, or changes meanwhile.
     """
     kept = None if cache_folder is None else cache_folder / _KEPT
-    weights = {path for pattern in _WEIGHTS for path in folder.glob(pattern)}
+    weights = {path for pattern in _WEIGHTS for path in folder.glob(pattern)} - _left_out(folder)
     shaping = {path for pattern in _SHAPING for path in folder.glob(pattern)}
     for parent in {folder, *(path.parent for path in weights)}:
         shaping |= set(parent.glob("config.json"))
@@ -49,6 +52,15 @@ def fingerprint(folder: Path, cache_folder: Path | None = None) -> str:
         for path in sorted(shaping | weights)
     ]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _left_out(folder: Path) -> set[Path]:
+    """Return the files of weights that are not loaded. A folder that no engine can load has none."""
+    try:
+        names = read_weights(folder).names
+    except StartupError:
+        return set()
+    return {path for path in folder.glob(PATTERN) if path.name not in names}
 
 
 class _KeptDigest(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from api.cli.models.download import existing, gigabytes
 from api.cli.models.listing import lines
 from api.cli.models.reading import find_one, read
 from scheduler.fleet.memory_need import weights_bytes
-from scheduler.prompt.weight_files import StoredTensor, tensors
+from scheduler.shared.folder.weight_files import StoredTensor, read_weights
 
 _CONVERTER = (sys.executable, "-m", "scheduler.engine.mlx.conversion")
 _BITS = ("2", "3", "4", "5", "6", "8")
@@ -178,7 +178,7 @@ def converted_bytes(model: DiskModel, target: Conversion) -> int:
     """Return about how much disk the result takes."""
     if target.dequantize:
         return weights_bytes(model.folder, target.dtype or "bfloat16", None)
-    stored = tensors(model.folder).values()
+    stored = read_weights(model.folder).tensors.values()
     return sum(_converted(tensor, target) for tensor in stored)
 
 

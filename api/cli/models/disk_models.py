@@ -6,7 +6,6 @@ are found as `serve` finds them for `auto`, by loading the tokenizer, which take
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,8 @@ from typing import Any, Literal, TypeAlias
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
-from scheduler.prompt import model_folder, model_types, weight_files
+from scheduler.prompt import model_folder, model_types
+from scheduler.shared.folder import weight_files
 from scheduler.shared.pooling import ModelKind
 from scheduler.shared.user_cache import user_data_folder
 
@@ -74,6 +74,12 @@ class DiskModel:
     """Type of most of its numbers that are not packed."""
     quantization: Quantization | None = None
     context_tokens: int = 0
+    most_context_tokens: int = 0
+    """The longest context that `--max-model-len` can name."""
+    positions: str = ""
+    """How tokens get their positions, in words."""
+    notes: tuple[str, ...] = ()
+    """What an operator should know of how the folder is read."""
     chat_template: bool = False
     tool_dialect: str = ""
     """The dialect that `--tool-parser auto` finds: none, generic, or a parser's name; empty if it was not
@@ -152,8 +158,9 @@ def _read(place: DiskModel) -> DiskModel:
     inspected = model_folder.inspect(folder)
     if not inspected.brings_code:
         model_types.check(inspected.model_type)
-    weight_files.check(folder)
-    stored = weight_files.tensors(folder)
+    reading = inspected.reading
+    assert reading is not None
+    stored = reading.weights.tensors
     return replace(
         place,
         model_type=inspected.model_type,
@@ -163,10 +170,13 @@ def _read(place: DiskModel) -> DiskModel:
         packed_weights_bytes=weights_bytes(folder, "packed", None),
         dtype=_dtype(stored.values()),
         quantization=quantization(
-            json.loads((folder / "config.json").read_text("utf-8")),
+            reading.config,
             sum(name.endswith(".scales") for name in stored),
         ),
         context_tokens=inspected.context_tokens,
+        most_context_tokens=reading.context.most_tokens,
+        positions=reading.positions,
+        notes=reading.notes,
     )
 
 

@@ -26,7 +26,8 @@ from api.cli.models.download import Download, DownloadProgress, Result, gigabyte
 from api.cli.models.hub import HubFile, HubListing, list_files
 from api.cli.terminal import is_interrupt
 from scheduler.errors import StartupError
-from scheduler.prompt import model_folder, model_types
+from scheduler.prompt import model_types
+from scheduler.shared.folder.reading import read_json
 
 _LINE_SECONDS = 10.0
 _NAME_COLUMNS = 28
@@ -148,7 +149,7 @@ def _begin(listing: HubListing, download: Download) -> None:
 def _refuse_unknown_type(snapshot: Path) -> None:
     """Raise OperatorError if mlx-lm does not know the model's type, before its weights are fetched."""
     try:
-        config = model_folder.read_json(snapshot / "config.json") or {}
+        config = read_json(snapshot / "config.json") or {}
         if not config.get("model_file"):
             model_types.check(str(config.get("model_type", "")))
     except StartupError as error:

@@ -15,6 +15,8 @@ from api.cli.models.memory_plan import MemoryPlan
 from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read_one
 
 _WIDTH = 78
+_ANY_TOKENS = 1 << 30
+"""A model that names no length may have any."""
 _AGENT_TOKENS = (4096, 16384, 32768, 65536, 131072)
 
 
@@ -61,7 +63,13 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
     quantization = model.quantization
     group = "" if quantization is None else f" in groups of {quantization.group_size}, rest {model.dtype}"
     yield "weights", f"{weights_text(model)}{group}, {gigabytes(model.weights_bytes)} as stored"
-    yield "context", f"{model.context_tokens:,} tokens"
+    longer = model.context_tokens < model.most_context_tokens < _ANY_TOKENS
+    most = f", up to {model.most_context_tokens:,} with --max-model-len" if longer else ""
+    yield "context", f"{model.context_tokens:,} tokens{most}"
+    if model.positions:
+        yield "positions", model.positions
+    for number, note in enumerate(model.notes):
+        yield "" if number else "note", note
     yield "template", "for chats" if model.chat_template else "none: it completes text, and does not chat"
     yield "tools", model.tool_dialect
     yield "reasoning", model.reasoning_dialect

@@ -23,7 +23,7 @@ import mlx.core as mx
 import msgspec
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import dequantize_model, load_model
+from mlx_lm.utils import dequantize_model
 
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Readings, SystemMemory
@@ -35,6 +35,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
 from scheduler.engine.mlx.device import device, limit_of
 from scheduler.engine.mlx.environment import keep_float32
+from scheduler.engine.mlx.folder_model import read_model
 from scheduler.engine.mlx.group_cost import FIXED_ROUNDS, group_cost_tokens
 from scheduler.engine.mlx.kept_verdicts import KeptVerdicts, StoredVerdict, verdict_key
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes, unpackable_size
@@ -49,6 +50,7 @@ from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.shared.adapter_files import weights_bytes
+from scheduler.shared.folder.reading import read_folder
 from scheduler.shared.messages import (
     PROTOCOL_VERSION,
     DeviceMemory,
@@ -66,14 +68,13 @@ _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16
 
 def read(command: Load) -> tuple[Any, dict[str, Any]]:
     """Return mlx-lm's model, its weights not evaluated, and its configuration."""
-    model, config = load_model(Path(command.model_folder), lazy=True)
-    return model, config
+    return read_model(Path(command.model_folder), command.max_model_len)
 
 
 def unread_bytes(folder: Path, weights_dtype: str) -> tuple[int, RowBytes, RowBytes | None]:
     """Return the bytes of a model's weights, of its rows, and of rows packed into q8 if they can be, without
     reading any: MLX knows shapes and types of what it has not computed. Raise mlx-lm's errors."""
-    model, config = load_model(folder, lazy=True)
+    model, config = read_model(folder)
     model = mend(_convert_weights(model, config, weights_dtype, lambda stage: None))
     cache = make_prompt_cache(model)
     model(mx.array([[0]]), cache=cache)
@@ -340,7 +341,8 @@ def _disk_tier(
     software = f"mlx-lm {version('mlx-lm')}, mlx {version('mlx')}, {device().name}, {load.weights_dtype}"
     dtype, lone = _dtype_names(_arrays(model)), not layout.has_cuttable
     packing = _packing(description.kv_cache_dtype)
-    software = ", ".join([software, *mended_parts(model), *_system_parts(), *_rounding(dtype), *packing])
+    parts = (*mended_parts(model), *_system_parts(), *_rounding(dtype), *packing, *_positions(load))
+    software = ", ".join([software, *parts])
 
     def opened() -> DiskTier | None:
         try:
@@ -355,6 +357,16 @@ def _disk_tier(
     if wait([read], _DIGEST_SECONDS).done:
         wait([tier])
     return tier
+
+
+def _positions(load: Load) -> tuple[str, ...]:
+    """Return what of a folder's configuration is computed otherwise than it was by earlier versions, or than
+    with another `max_model_len`."""
+    reading = read_folder(Path(load.model_folder))
+    changes, scaling = reading.changes_for(load.max_model_len), reading.rotary.scaling
+    if not changes and scaling is None:
+        return ()
+    return (f"read as {json.dumps([changes, scaling], sort_keys=True, default=str)}",)
 
 
 def _in_thread(work: Callable[[], _T]) -> Future[_T]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 import trio.testing
+from safetensors.numpy import save
 from trio.testing import trio_test
 
 from api.options.model_defaults import DefaultSettings, from_file, resolve
@@ -40,7 +41,7 @@ CHATS = [path for path in MINIMAL if path != "/v1/completions"]
 def served(folder: Path, content: dict[str, Any], options: DefaultSettings | None = None) -> ServedModel:
     """A model whose file says `content`, as `plain`, `coder` with a preset and `auto`."""
     (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").touch()
+    (folder / "model.safetensors").write_bytes(save({}))
     (folder / "generation_config.json").write_text(json.dumps(content))
     file, ignored = from_file(model_folder.inspect(folder).generation_config)
     assert not ignored

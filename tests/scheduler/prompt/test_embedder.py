@@ -132,6 +132,7 @@ def test_a_folder_without_an_answer_is_no_reranker(tmp_path: Path) -> None:
 def test_gemma_may_attend_both_ways_and_others_are_refused(tmp_path: Path) -> None:
     """mlx-lm's bodies attend backwards."""
     gemma: dict[str, Any] = {"use_bidirectional_attention": True, "model_type": "gemma3_text"}
+    gemma["hidden_act"] = "gelu_pytorch_tanh"
     folder = write_embedder(tmp_path / "gemma", "mean", **gemma)
     assert embedder_in(folder).pooler.two_way
     (folder / "modules.json").unlink()

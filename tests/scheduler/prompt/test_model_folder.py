@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.errors import StartupError
 from scheduler.prompt.model_folder import ModelFolder, find, inspect
+from tests.scheduler.shared.folder.test_weight_files import safetensors
 
 
 def write(folder: Path, config: Any, generation: Any = None) -> Path:
@@ -17,7 +18,7 @@ def write(folder: Path, config: Any, generation: Any = None) -> Path:
     (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation))
-    (folder / "model-00001-of-00001.safetensors").touch()
+    (folder / "model-00001-of-00001.safetensors").write_bytes(safetensors({}, 0))
     return folder
 
 
@@ -149,3 +150,19 @@ def test_a_path_that_cannot_be_looked_at_is_refused() -> None:
 
 def test_a_model_with_code_of_its_own_is_recognised(tmp_path: Path) -> None:
     assert inspect(write(tmp_path, {"model_file": "own.py"})).brings_code
+
+
+def test_the_context_is_the_folders_or_the_operators(tmp_path: Path) -> None:
+    """YaRN lengthens it; an operator names up to that."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    write(tmp_path, {"model_type": "qwen3", "max_position_embeddings": 256, "rope_scaling": yarn})
+    assert inspect(tmp_path).context_tokens == 1024
+    assert inspect(tmp_path, max_model_len=300).context_tokens == 300
+    with pytest.raises(StartupError, match="--max-model-len 1025"):
+        inspect(tmp_path, max_model_len=1025)
+
+
+def test_what_an_operator_should_know_is_in_the_notes(tmp_path: Path) -> None:
+    assert inspect(write(tmp_path, {"model_type": "qwen3", "warp_factor": 9})).notes == (
+        "not read of config.json, and of unknown effect: warp_factor",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -66,3 +67,35 @@ def test_a_configuration_that_nests_without_end(tmp_path: Path) -> None:
     (folder / "adapter_config.json").write_text("[" * 500_000)
     with pytest.raises(AdapterRefused, match="is not JSON"):
         read_config(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"use_dora": True}, "use_dora is True, and only plain factors"),
+        ({"lora_parameters": {"rank": 4, "scale": 1.0, "use_rslora": True}}, "use_rslora is True, and only"),
+        (
+            {"lora_parameters": {"rank": 4, "scale": 1.0, "warp": 9, "bend": 1}},
+            "has bend, warp, whose effect",
+        ),
+    ],
+)
+def test_factors_that_are_used_otherwise_are_refused_by_name(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """Plain ones would give other answers than the adapter was trained for."""
+    with pytest.raises(AdapterRefused, match=words):
+        read_config(adapter_folder(tmp_path / "a", **changes))
+
+
+def test_what_is_for_training_has_no_effect(tmp_path: Path) -> None:
+    """mlx-lm writes all arguments of its training into the file."""
+    lora = {"rank": 4, "scale": 10.0, "dropout": 0.1, "alpha": 16, "keys": None}
+    training: dict[str, Any] = {
+        "lora_parameters": lora,
+        "optimizer": "adamw",
+        "iters": 1000,
+        "use_dora": False,
+        "seed": 0,
+    }
+    assert read_config(adapter_folder(tmp_path / "a", **training)).scale == 10.0

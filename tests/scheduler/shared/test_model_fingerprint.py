@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 from scheduler.engine.disk.block_chain import states_fingerprint
 from scheduler.shared import model_fingerprint
+from scheduler.shared.folder.weight_files import INDEX
 from scheduler.shared.model_fingerprint import fingerprint
 from tests.examples import examples
+from tests.scheduler.shared.folder.test_weight_files import of, write
 
 WEIGHTS = "model-00001-of-00002.safetensors"
 LARGE_BYTES = 40 << 20
@@ -246,3 +249,16 @@ def test_a_damaged_cache_costs_another_reading(model: Path, cache: Path, reads: 
 def test_a_cache_that_cannot_be_written_costs_nothing_else(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert fingerprint(model, tmp_path / "file") == fingerprint(model)
+
+
+def test_what_is_not_loaded_has_no_part_in_it(tmp_path: Path) -> None:
+    """Two folders with the same files and another index load other weights; a stray file loads none."""
+    files = {"model.safetensors": of("a"), "model_old.safetensors": of("b", "a")}
+    one = write(tmp_path / "both", files)
+    alone = fingerprint(write(tmp_path / "alone", {"model.safetensors": of("a")}))
+    found = set()
+    for file, tensors in (("model.safetensors", "a"), ("model_old.safetensors", "ab")):
+        (one / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(tensors, file)}))
+        found.add(fingerprint(one))
+    assert len(found) == 2
+    assert alone in found

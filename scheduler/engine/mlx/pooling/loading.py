@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx.core as mx
-from mlx_lm.utils import _get_classes, load_model
 
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.mlx.device import device
+from scheduler.engine.mlx.folder_model import Weights, read_model
 from scheduler.engine.mlx.loading import load_weights
 from scheduler.engine.mlx.pooling.backend import PoolingBackend
 from scheduler.engine.mlx.pooling.pooled_row import Dense, PoolingHead
@@ -20,7 +20,6 @@ from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import Load
 from scheduler.shared.pooling import Pooler
 
-_Weights: TypeAlias = dict[str, mx.array]
 _BODY = "model."
 
 
@@ -34,13 +33,13 @@ def load(command: Load, report: Callable[[str], None]) -> PoolingBackend:
     assert pooler is not None, "a model that writes tokens"
     if command.ranks is not None:
         raise LoadRefused("an embedder or a reranker runs in one process: serve it without --ranks")
-    loaded = load_weights(command, report, lambda command: _read_model(folder, pooler))
+    loaded = load_weights(command, report, lambda command: _read_model(folder, pooler, command.max_model_len))
     head = PoolingHead(loaded.model, pooler, [_dense(folder / name) for name in pooler.dense])
     device().free_buffers()
     return PoolingBackend(loaded, command, pooler, head)
 
 
-def _read_model(folder: Path, pooler: Pooler) -> tuple[Any, dict[str, Any]]:
+def _read_model(folder: Path, pooler: Pooler, max_model_len: int | None) -> tuple[Any, dict[str, Any]]:
     """Return mlx-lm's model, its weights not evaluated, and its configuration.
 
     An embedder is often saved without the part that is not used: its tensors lack the body's prefix
@@ -48,38 +47,22 @@ def _read_model(folder: Path, pooler: Pooler) -> tuple[Any, dict[str, Any]]:
     (Qwen3-Embedding-8B). Where there is one, it is not loaded.
     """
 
-    def classes(config: dict[str, Any]) -> tuple[Any, Any]:
-        model_class, arguments = _get_classes(config)
-
-        def make(*values: Any) -> Any:
-            model = model_class(*values)
-            model.sanitize = _sanitizer(model, getattr(model, "sanitize", lambda weights: weights))
-            return model
-
-        return make, arguments
-
     headless = {"tie_word_embeddings": True} if pooler.kind == "embedding" else None
-    model, config = load_model(folder, lazy=True, model_config=headless, get_model_classes=classes)
-    del model.sanitize
+    model, config = read_model(folder, max_model_len, headless, _sanitized)
     body_of(model)
     if pooler.two_way:
         attend_both_ways(model)
     return model, config
 
 
-def _sanitizer(model: Any, sanitize: Any) -> Any:
-    def sanitized(weights: _Weights) -> _Weights:
-        if not any(name.startswith((_BODY, "language_model.")) for name in weights):
-            heads = ("lm_head.",)
-            weights = {
-                name if name.startswith(heads) else _BODY + name: array for name, array in weights.items()
-            }
-        found: _Weights = sanitize(weights)
-        if not hasattr(model, "lm_head"):
-            found = {name: array for name, array in found.items() if not name.startswith("lm_head.")}
-        return found
-
-    return sanitized
+def _sanitized(model: Any, weights: Weights) -> Weights:
+    if not any(name.startswith((_BODY, "language_model.")) for name in weights):
+        heads = ("lm_head.",)
+        weights = {name if name.startswith(heads) else _BODY + name: array for name, array in weights.items()}
+    found: Weights = type(model).sanitize(model, weights) if hasattr(type(model), "sanitize") else weights
+    if not hasattr(model, "lm_head"):
+        found = {name: array for name, array in found.items() if not name.startswith("lm_head.")}
+    return found
 
 
 def _dense(folder: Path) -> Dense:

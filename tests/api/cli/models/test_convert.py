@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from safetensors.numpy import load_file
 
 from api.cli import machine
 from api.cli.command_line import penstock
@@ -19,6 +20,7 @@ from api.cli.models import convert, disk_models
 from api.cli.models.convert import Conversion, check_disk, converted_bytes, refuse_source, run, target_of
 from api.cli.models.disk_models import DiskModel, Quantization, described
 from scheduler.models.random_qwen3 import TINY, write_model
+from scheduler.shared.folder.weight_files import INDEX, read_weights
 from tests.fakes.model_files import model_files, weights, write_files
 
 GB = 10**9
@@ -125,6 +127,24 @@ def test_a_conversion_is_listed_and_a_folder_that_exists_is_refused(
     assert [path.name for path in made.folder.parent.iterdir()] == ["tiny-4bit"]
     with pytest.raises(OperatorError, match="tiny-4bit exists"):
         CliRunner().invoke(penstock, arguments, catch_exceptions=False)
+
+
+@pytest.mark.slow
+def test_a_conversion_reads_the_folder_as_the_server_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older copy of the weights beside the indexed ones is no part of it."""
+    monkeypatch.setattr(machine, "ask", lambda folders=(): Answers(Machine("cpu", "cpu", True, 16 * GB)))
+    source = tmp_path / "tiny"
+    write_model(TINY, source)
+    held = read_weights(source)
+    stored = (source / "model.safetensors").read_bytes()
+    (source / "model_old.safetensors").write_bytes(stored[:-64] + bytes(64))
+    (source / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(held.tensors, "model.safetensors")}))
+    run(source, tmp_path / "made", Conversion(dtype="float32"))
+    made, own = load_file(tmp_path / "made" / "model.safetensors"), load_file(source / "model.safetensors")
+    assert all((made[name] == own[name]).all() for name in made)
+    assert len(made) == len(held.tensors)
 
 
 @pytest.mark.slow

@@ -53,10 +53,11 @@ def test_another_revision_has_a_row_of_its_own(tmp_path: Path) -> None:
 
 def test_half_a_download_is_listed_with_what_is_missing(tmp_path: Path) -> None:
     """Neither it nor a broken link hides the others."""
-    index = json.dumps({"weight_map": {"a": "model-00002-of-00002.safetensors"}}).encode()
-    half = write_repository(
-        tmp_path / "hub", "owner/half", model_files() | {"model.safetensors.index.json": index}
-    )
+    shards = [f"model-0000{at}-of-00002.safetensors" for at in (1, 2)]
+    index = {"weight_map": {"model.embed_tokens.weight": shards[0], "a": shards[1]}}
+    files = model_files() | {"model.safetensors.index.json": json.dumps(index).encode()}
+    files[shards[0]] = files.pop("model.safetensors")
+    half = write_repository(tmp_path / "hub", "owner/half", files)
     blobs = half.parents[1] / "blobs"
     (blobs / "abc.incomplete").write_bytes(b"12345")
     broken = write_repository(tmp_path / "hub", "owner/broken", model_files())

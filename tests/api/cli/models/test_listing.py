@@ -54,6 +54,18 @@ def test_the_listing_fits_eighty_columns_and_says_what_fits(cache: Path) -> None
     assert lines[-1] == "this machine: Apple M4, 16 GB; an engine may use 11 GB (--memory-limit)"
 
 
+def test_show_says_how_the_folder_is_read(cache: Path) -> None:
+    """Its positions, the longest context, and what of config.json nobody knows."""
+    longrope = {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    config = {"model_type": "phi3", "rope_theta": 1e4, "rope_scaling": longrope, "warp_factor": 9}
+    lengths = {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
+    write_repository(cache, "owner/phi", model_files(**config, **lengths))
+    output = run("show", "owner/phi").output
+    assert "context     4,096 tokens, up to 131,072 with --max-model-len\n" in output
+    assert "positions   rotary, base 10,000, scaled (longrope)\n" in output
+    assert "note        not read of config.json, and of unknown effect: warp_factor\n" in output
+
+
 def test_json_has_the_same_for_programs(cache: Path) -> None:
     """Bytes, not text."""
     listed = json.loads(run("models", "--json").output)

@@ -27,6 +27,7 @@ from scheduler.engine.mlx.device import ARM, CUDA, METAL, X86, forced
 from scheduler.engine.mlx.kept_verdicts import StoredVerdict
 from scheduler.engine.mlx.load_check import Verdict
 from scheduler.engine.pace import PrefillPace
+from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import need_bytes, weights_bytes
 from scheduler.models.random_qwen3 import Shape, random_weights, write_model
 from scheduler.shared.messages import PROTOCOL_VERSION, Cancel, Ready, StepOutput, Submit, ToEngine
@@ -37,7 +38,7 @@ from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
 from tests.scheduler.engine.mlx.families import FAMILIES, random_model
 from tests.scheduler.engine.mlx.loads import load_of
-from tests.scheduler.engine.mlx.zoo.census import SMALL
+from tests.scheduler.engine.mlx.zoo.census import SMALL, write
 
 _QUANTISABLE = Shape(
     hidden=64, layers=1, heads=2, kv_heads=1, head_dim=32, feed_forward=64, vocabulary=512, seed=2
@@ -214,12 +215,12 @@ def test_a_broken_folder_raises(tmp_path: Path, tiny_folder: Path) -> None:
         return folder
 
     for folder, error, words in [
-        (tmp_path / "nothing", FileNotFoundError, "nothing"),
-        (broken("no weights", data=b""), FileNotFoundError, "No safetensors"),
+        (tmp_path / "nothing", StartupError, r"nothing holds no config\.json"),
+        (broken("no weights", data=b""), StartupError, r"holds no model\*\.safetensors"),
         (broken("too few", layers=3), ValueError, "Missing 11 parameters"),
         (broken("unknown", model_type="nonesuch"), ValueError, "nonesuch"),
-        (broken("cut", data=weights[: len(weights) // 2]), RuntimeError, "safetensors"),
-        (broken("noise", data=b"no weights at all"), RuntimeError, "safetensors"),
+        (broken("cut", data=weights[: len(weights) // 2]), StartupError, "is cut short"),
+        (broken("noise", data=b"no weights at all"), StartupError, "is no safetensors file"),
     ]:
         with pytest.raises(error, match=words):
             _load(folder, "auto")
@@ -364,6 +365,29 @@ def test_a_tier_of_weights_that_were_read_before_is_there_at_once(
     assert second.disk is None, "the folder is locked"
     assert "the disk tier is not available" in capsys.readouterr().err
     assert first.disk.tier.close(20)
+
+
+def test_states_of_other_positions_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longrope's short and long factors, in either spelling: prefixes on disk of the one are misses for the
+    other."""
+    software: list[str] = []
+
+    def fingerprinted(model: str, dtype: str, parts: str) -> str:
+        software.append(parts)
+        return states_fingerprint(model, dtype, parts)
+
+    monkeypatch.setattr(model_loading, "states_fingerprint", fingerprinted)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write("phi3", folder)
+    scaling = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    lengths = {"original_max_position_embeddings": 64, "max_position_embeddings": 256}
+    config = json.loads((folder / "config.json").read_text()) | lengths | {"rope_scaling": scaling}
+    (folder / "config.json").write_text(json.dumps(config))
+    for served in (None, 64, 256):
+        disk = {"kv_disk": str(tmp_path / f"disk-{served}"), "kv_disk_bytes": 1 << 20, "load_check": "off"}
+        model_loading.load(load_of(folder, max_model_len=served, **disk), lambda stage: None)
+    assert software[0] == software[1] != software[2]
 
 
 def test_what_another_macos_computed_is_not_trusted(

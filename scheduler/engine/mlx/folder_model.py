@@ -1,0 +1,134 @@
+"""mlx-lm's model of a folder, as the reading of that folder says it is."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.utils import _get_classes, load_model
+
+from scheduler.engine.mlx.upstream.rotary import turn_as_configured
+from scheduler.shared.folder.reading import FolderReading, read_folder
+from scheduler.shared.folder.rotary import TEXT
+
+Weights: TypeAlias = dict[str, mx.array]
+
+_LEFT_OUT = (
+    re.compile(r"(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$"),  # computed from config.json
+    re.compile(r"\.(masked_bias|k_scale|v_scale|q_scale|input_scale)$"),  # masks, and another cache's scales
+    re.compile(r"(^|\.)mtp(\.|_)|\.(eh_proj|enorm|hnorm|shared_head)\."),  # drafts of the model's own
+    re.compile(
+        r"(^|\.)(vision_tower|vision_model|visual|vision_encoder|multi_modal_projector|mm_projector|audio_tower"
+        r"|audio_model|embed_vision|embed_audio|image_newline|vision_language_adapter|patch_merger|vision_embed)"
+        r"(\.|$)"
+    ),
+)
+"""Tensors that say nothing about the text's tokens. Others that the model does not have are refused."""
+_HEAD, _EMBEDDINGS, _TIED = "lm_head.weight", "embed_tokens.weight", "tie_word_embeddings"
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]+)\.")
+
+
+def read_model(
+    folder: Path,
+    max_model_len: int | None = None,
+    given: Mapping[str, Any] | None = None,
+    sanitize: Callable[[Any, Weights], Weights] | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """Return mlx-lm's model, its weights not evaluated, and its configuration. What of the weights is not
+    loaded is printed to stderr.
+
+    `given`: fields of the configuration to set besides. `sanitize`: as the model's own, called with it in its
+    place. Raise StartupError for a folder that cannot be served, mlx-lm's errors, and LoadRefused.
+    """
+    reading = read_folder(folder)
+    left_out: set[str] = set()
+
+    def classes(config: dict[str, Any]) -> tuple[Any, Any]:
+        model_class, arguments = _get_classes(config)
+
+        def make(*values: Any) -> Any:
+            model = model_class(*values)
+            own = getattr(model, "sanitize", None)
+
+            def sanitized(weights: Weights) -> Weights:
+                chosen = _of_files(folder, reading, weights)
+                if sanitize is not None:
+                    chosen = sanitize(model, chosen)
+                elif own is not None:
+                    chosen = own(chosen)
+                extra = _unused(model, chosen, reading)
+                left_out.update(extra)
+                return {name: array for name, array in chosen.items() if name not in extra}
+
+            model.sanitize = sanitized
+            return model
+
+        return make, arguments
+
+    changes = {**reading.changes_for(max_model_len), **(given or {})}
+    if given is None and _has_own_head(folder, reading):
+        changes |= _untied(reading, changes)
+        print(
+            "config.json ties the head to the embeddings, and the head that is there differs: it is used",
+            file=sys.stderr,
+        )
+    model, config = load_model(folder, lazy=True, model_config=changes, get_model_classes=classes)
+    del model.sanitize
+    turn_as_configured(model, reading)
+    if left_out:
+        shown = sorted(left_out)
+        more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+        print(f"tensors that are not needed: {', '.join(shown[:3])}{more}", file=sys.stderr)
+    return model, config
+
+
+def _has_own_head(folder: Path, reading: FolderReading) -> bool:
+    """Return whether a head that config.json ties to the embeddings has other numbers than they. A merged
+    adapter leaves such folders, and transformers does not tie them either."""
+    heads = [name for name in reading.weights.tensors if name.endswith(_HEAD)]
+    embeddings = [name for name in reading.weights.tensors if name.endswith(_EMBEDDINGS)]
+    if len(heads) != 1 or len(embeddings) != 1 or reading.text.get(_TIED) is not True:
+        return False
+    found: Weights = {}
+    for file in reading.weights.names:
+        arrays: Any = mx.load(str(folder / file))
+        found.update({name: array for name, array in arrays.items() if name in (heads[0], embeddings[0])})
+    head, embedding = found[heads[0]], found[embeddings[0]]
+    return head.shape == embedding.shape and not bool(mx.array_equal(head, embedding))
+
+
+def _untied(reading: FolderReading, changes: Mapping[str, Any]) -> dict[str, Any]:
+    text = changes.get(TEXT) or reading.config.get(TEXT)
+    return {TEXT: {**text, _TIED: False}} if isinstance(text, Mapping) else {_TIED: False}
+
+
+def _of_files(folder: Path, reading: FolderReading, weights: Weights) -> Weights:
+    """Return the tensors of the files that are loaded. mlx-lm has read all that there are, in any order."""
+    if reading.weights.is_whole_folder:
+        return weights
+    chosen: Weights = {}
+    for name in reading.weights.names:
+        found: Any = mx.load(str(folder / name))
+        chosen.update(found)
+    return chosen
+
+
+def _unused(model: Any, weights: Weights, reading: FolderReading) -> set[str]:
+    flat: Any = tree_flatten(model.parameters())
+    wanted = {name for name, _ in flat}
+    layers = reading.text.get("num_hidden_layers")
+    unused: set[str] = set()
+    for name in weights:
+        if name in wanted or name.rpartition(".")[0] + ".weight" in wanted:
+            continue
+        behind = (
+            (match := _LAYER.search(name)) is not None and isinstance(layers, int) and int(match[1]) >= layers
+        )
+        if behind or any(pattern.search(name) for pattern in _LEFT_OUT):
+            unused.add(name)
+    return unused

@@ -1,0 +1,1 @@
+"""One reading of a model's folder."""

@@ -1,0 +1,203 @@
+"""Rotary positions in either spelling of config.json, and in the one that a module of mlx-lm reads.
+
+transformers 4 writes `rope_theta`, `rope_scaling` and `partial_rotary_factor` beside the other fields,
+transformers 5 one object `rope_parameters`, or one a type of layer. mlx-lm's modules read one, or the other,
+or part of it, and take a default for what they do not find. So they are given both. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scheduler.errors import StartupError
+from scheduler.shared.folder.field_names import in_module_names
+from scheduler.shared.folder.mlx_lm_module import Module
+
+TEXT = "text_config"
+"""Where a model with eyes or ears has the fields of its language model."""
+_FULL = "full_attention"
+_BASES = ("rope_theta", "rotary_emb_base")
+_LOCAL_BASES = ("rope_local_base_freq", "swa_rope_theta", "rope_local_theta")
+"""The base of layers with a window, where it is another one."""
+_SHARES = ("partial_rotary_factor", "rotary_pct")
+_POSITIONS = (*_BASES, *_LOCAL_BASES, *_SHARES, "rope_scaling", "rope_parameters")
+_OF_PARAMETERS = ("rope_theta", "partial_rotary_factor")
+"""What transformers 5 has in `rope_parameters` and transformers 4 beside `rope_scaling`."""
+_BY_LAYER: Final = frozenset({"gemma4", "gemma4_text", "laguna", "mellum", "spark2_5"})
+"""Modules that read one object of `rope_parameters` a type of layer."""
+_SCALES_FULL_LAYERS: Final = frozenset({"gear", "gemma3", "gemma3_text", "gemma3n", "olmo3"})
+"""Modules that scale the positions of layers without a window only."""
+_TYPES: Final[Mapping[str, frozenset[str]]] = {
+    "deepseek": frozenset({"linear"}),
+    "internlm2": frozenset({"linear", "dynamic"}),
+    "internlm3": frozenset({"linear", "dynamic"}),
+    "nemotron": frozenset({"linear"}),
+    "phi3": frozenset({"longrope"}),
+    "qwen2_moe": frozenset(),
+}
+"""Modules that refuse or drop other types of scaling. They are built without, and get it afterwards."""
+_NEEDS_ORIGINAL = ("yarn", "llama3", "longrope", "deepseek_yarn", "telechat3-yarn")
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """How a model's positions turn its queries and keys."""
+
+    base: float | None = None
+    """It is None where it is not configured, or is one a layer, which the module reads itself."""
+    kind: str = "default"
+    scaling: Mapping[str, Any] | None = None
+    """All fields of the scaling; None if `kind` is the default one."""
+    share: float | None = None
+    """The part of a head that is turned; None if it is not configured."""
+    local_base: float | None = None
+    """The base of layers with a window, if it differs."""
+    by_layer: bool = False
+    """Whether the module reads what each type of layer has; the other fields are those of full attention."""
+
+    @property
+    def factor(self) -> float:
+        return float((self.scaling or {}).get("factor") or 1.0)
+
+
+def rotary_of(config: Mapping[str, Any], module: Module) -> Rotary:
+    """Return the rotary positions of a model's text part. Raise StartupError for what contradicts itself, and
+    for layers of several kinds that the module computes alike."""
+    part = text_of(config)
+    given, scaled = part.get("rope_parameters") or {}, part.get("rope_scaling")
+    layers = {name: dict(one or {}) for name, one in given.items()} if _is_nested(given) else {}
+    by_layer = bool(layers) and module.name in _BY_LAYER
+    full = layers.get(_FULL) or next(iter(layers.values()), None) or ({} if layers else dict(given))
+    base, share = _first(part, _BASES), _first(part, _SHARES)
+    for beside, within in ((base, full.get("rope_theta")), (share, full.get("partial_rotary_factor"))):
+        if _number(beside) is not None and _number(within) is not None and beside != within:
+            raise StartupError(
+                f"--model: config.json says {beside} for rotary positions, and in rope_parameters {within}:"
+                " take one of them out"
+            )
+    scaling = dict(scaled) if scaled else full
+    kind = _kind(scaling)
+    local = None if by_layer else _local(part, layers, module)
+    local_base = None if local is None else _number(local.get("rope_theta"))
+    return Rotary(
+        base=_number(full.get("rope_theta", base)),
+        kind=kind,
+        scaling=_scaling(scaling, kind, part),
+        share=_number(full.get("partial_rotary_factor", share)),
+        local_base=local_base if local_base is not None else _number(_first(part, _LOCAL_BASES)),
+        by_layer=by_layer,
+    )
+
+
+def in_both_spellings(config: Mapping[str, Any], module: Module) -> dict[str, Any]:
+    part = text_of(config)
+    changes = in_module_names(part, module) | rotary_fields(part, rotary_of(config, module), module)
+    if isinstance(text := config.get(TEXT), Mapping):
+        return {**config, TEXT: {**text, **changes}}
+    return {**config, **changes}
+
+
+def rotary_fields(part: Mapping[str, Any], rotary: Rotary, module: Module) -> dict[str, Any]:
+    if rotary.by_layer:
+        return {}
+    taken = rotary.scaling
+    if taken is not None and rotary.kind not in _TYPES.get(module.name, {rotary.kind}):
+        taken = None
+    fields: dict[str, Any] = {}
+    if rotary.base is not None:
+        fields |= dict.fromkeys(_BASES, rotary.base)
+    if rotary.local_base is not None:
+        fields |= dict.fromkeys(_LOCAL_BASES, rotary.local_base)
+    if rotary.share is not None:
+        fields |= dict.fromkeys(_SHARES, rotary.share)
+    if part.get("rope_scaling") or part.get("rope_parameters"):
+        fields["rope_scaling"] = None if taken is None else dict(taken)
+    if taken is not None and (original := taken.get("original_max_position_embeddings")):
+        fields["original_max_position_embeddings"] = original
+    if "rope_parameters" in module.declared and module.name not in _BY_LAYER and rotary.base is not None:
+        own = part.get("rope_parameters") or {}
+        flat = {"rope_type": rotary.kind, "type": rotary.kind, "rope_theta": rotary.base}
+        if rotary.share is not None:
+            flat["partial_rotary_factor"] = rotary.share
+        fields["rope_parameters"] = {**({} if _is_nested(own) else own), **(taken or {}), **flat}
+    # What the module does not take stays away from fields that a configuration of its own may have.
+    return {name: value for name, value in fields.items() if name in module.declared}
+
+
+def text_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the language model, and those beside it that it lacks. Raise StartupError."""
+    text = config.get(TEXT) or {}
+    if not isinstance(text, Mapping):
+        raise StartupError(f"--model: config.json has a value of a wrong type: {TEXT} is no object")
+    beside = _POSITIONS if any(text.get(name) is not None for name in _POSITIONS) else ()
+    return {name: value for name, value in config.items() if name not in beside} | dict(text)
+
+
+def _is_nested(given: Mapping[str, Any]) -> bool:
+    return bool(given) and all(one is None or isinstance(one, Mapping) for one in given.values())
+
+
+def _kind(scaling: Mapping[str, Any]) -> str:
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    if kind == "mrope":
+        return "default"  # Three axes of a picture; a text's are equal.
+    return "longrope" if kind == "su" or (kind == "default" and "long_factor" in scaling) else kind
+
+
+def _scaling(scaling: Mapping[str, Any], kind: str, part: Mapping[str, Any]) -> dict[str, Any] | None:
+    if kind == "default":
+        return None
+    found = {name: value for name, value in scaling.items() if name not in _OF_PARAMETERS}
+    found |= {"rope_type": kind, "type": kind}
+    if kind in _NEEDS_ORIGINAL and not found.get("original_max_position_embeddings"):
+        original = part.get("original_max_position_embeddings") or part.get("max_position_embeddings")
+        if original:
+            found["original_max_position_embeddings"] = original
+    return found
+
+
+def _local(
+    part: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any]], module: Module
+) -> Mapping[str, Any] | None:
+    """Return what layers of another type than full attention have, if it differs."""
+    full = layers.get(_FULL) or next(iter(layers.values()), {})
+    used = part.get("layer_types")
+    others = [one for name, one in layers.items() if name != _FULL and (used is None or name in used)]
+    differing = [one for one in others if _essence(one) != _essence(full)]
+    if not differing:
+        return others[0] if others else None
+    if any(_essence(one) != _essence(differing[0]) for one in differing):
+        raise StartupError(_unlike(module, layers))
+    local = differing[0]
+    same_base = local.get("rope_theta") == full.get("rope_theta")
+    knows_base = same_base or any(name in module.declared for name in _LOCAL_BASES)
+    knows_scaling = _kind(local) == _kind(full) or (
+        _kind(local) == "default" and module.name in _SCALES_FULL_LAYERS
+    )
+    same_share = local.get("partial_rotary_factor") == full.get("partial_rotary_factor")
+    if not (knows_base and knows_scaling and same_share):
+        raise StartupError(_unlike(module, layers))
+    return local
+
+
+def _essence(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in one.items() if name not in ("type", "rope_type")} | {
+        "kind": _kind(one)
+    }
+
+
+def _unlike(module: Module, layers: Mapping[str, Any]) -> str:
+    return (
+        f"--model: config.json gives rope_parameters for {', '.join(layers)} apart, and mlx-lm's"
+        f" {module.name} computes these layers alike"
+    )
+
+
+def _first(part: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    return next((part[name] for name in names if part.get(name) is not None), None)
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

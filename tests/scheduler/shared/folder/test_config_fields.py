@@ -1,0 +1,144 @@
+"""Every field that a module of the installed mlx-lm knows has been judged: read, without effect, with one, or
+unknown."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from scheduler.errors import StartupError
+from scheduler.shared.folder.config_fields import (
+    FIXED,
+    JUDGED,
+    READ_HERE,
+    SHOWN_BY_TENSORS,
+    WITH_EFFECT,
+    WITHOUT_EFFECT,
+    unknown_fields,
+)
+from scheduler.shared.folder.mlx_lm_module import Module, module_of, package_folder, renamed_types
+from scheduler.shared.folder.reading import describe
+from scheduler.shared.folder.weight_files import WeightFiles
+from tests.scheduler.shared.folder.family_fields import OF_FAMILIES
+
+FIXED_FIELDS = {name for fields in FIXED.values() for name in fields}
+_NO_WEIGHTS = WeightFiles((), {})
+_VISION_ONLY = {"pixtral"}
+"""transformers has another model under this name than mlx-lm."""
+
+
+@cache
+def modules() -> dict[str, Module]:
+    """All modules that build a model, by name."""
+    package = package_folder()
+    assert package is not None
+    files = sorted((package / "models").glob("*.py"))
+    names = [path.stem for path in files if "class ModelArgs" in path.read_text("utf-8")]
+    return {name: module for name in names if (module := module_of(name)) is not None}
+
+
+def test_every_field_of_every_module_is_judged() -> None:
+    """A release of mlx-lm with a new field fails here until it is known what it means elsewhere."""
+    declared = {field for module in modules().values() for field in module.declared}
+    assert len(modules()) > 100
+    assert declared - JUDGED - OF_FAMILIES - FIXED_FIELDS == set()
+
+
+def _configurations() -> Iterator[tuple[str, dict[str, Any]]]:
+    package = package_folder()
+    assert package is not None
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in [*modules(), *renamed_types(package)]:
+            if name in CONFIG_MAPPING and name not in _VISION_ONLY:
+                yield name, CONFIG_MAPPING[name]().to_dict()
+    logging.disable(logging.NOTSET)
+
+
+def test_every_field_of_transformers_is_judged_too() -> None:
+    """What the installed transformers writes for a type that mlx-lm has, and the module does not read."""
+    left: dict[str, set[str]] = {}
+    for name, config in _configurations():
+        module = module_of(name)
+        assert module is not None
+        for part in (config, config.get("text_config") or {}):
+            for field in part.keys() - module.read - JUDGED - OF_FAMILIES - FIXED_FIELDS:
+                left.setdefault(field, set()).add(name)
+    assert left == {}
+
+
+def test_no_model_is_refused_for_what_transformers_has_by_default() -> None:
+    """Else the table of effects would be wrong about the module."""
+    seen = 0
+    for name, config in _configurations():
+        module = module_of(name)
+        assert module is not None
+        unknown_fields({**config, **(config.get("text_config") or {})}, module)
+        seen += 1
+    assert seen > 70
+
+
+def test_a_field_has_one_judgement() -> None:
+    without = [name for names in WITHOUT_EFFECT.values() for name in names]
+    kinds = [set(without), SHOWN_BY_TENSORS, READ_HERE, set(WITH_EFFECT), OF_FAMILIES]
+    twice = {name for at, kind in enumerate(kinds) for other in kinds[at + 1 :] for name in kind & other}
+    assert twice == set()
+    assert len(without) == len(set(without))
+    assert FIXED.keys() <= modules().keys()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "field", "value"),
+    [
+        ("llama", "attn_logit_softcapping", 50.0),
+        ("qwen2", "final_logit_softcapping", 30.0),
+        ("olmo2", "clip_qkv", 8.0),
+        ("llama", "residual_multiplier", 0.22),
+        ("deepseek_v3", "scoring_func", "softmax"),
+        ("qwen2_moe", "norm_topk_prob", True),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        ("llama", "hidden_act", "gelu"),
+        ("gemma2", "hidden_activation", "silu"),
+        ("gpt2", "activation_function", "relu"),
+    ],
+)
+def test_what_changes_answers_and_is_not_computed_is_refused_by_name(
+    model_type: str, field: str, value: Any
+) -> None:
+    """The file, the field, its value, and the module."""
+    with pytest.raises(StartupError, match=rf"config\.json says {field} {value!r}, .*mlx-lm's {model_type}"):
+        describe({"model_type": model_type, field: value}, {}, _NO_WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "field", "value"),
+    [
+        ("llama", "attn_logit_softcapping", None),
+        ("gemma2", "attn_logit_softcapping", 50.0),
+        ("granite", "residual_multiplier", 0.22),
+        ("deepseek_v2", "scoring_func", "softmax"),
+        ("llama", "hidden_act", "silu"),
+        ("kimi_k25", "rope_interleave", True),
+        ("phi-msft", "activation_function", "gelu_new"),
+        ("gemma", "hidden_act", "gelu_pytorch_tanh"),
+        ("nanochat", "final_logit_softcapping", 15.0),
+        ("llama", "hidden_act", "an_activation_of_next_year"),
+    ],
+)
+def test_what_the_module_computes_passes(model_type: str, field: str, value: Any) -> None:
+    """Because it reads the field, or has the value in its code, or the value is that of doing nothing."""
+    assert describe({"model_type": model_type, field: value}, {}, _NO_WEIGHTS).notes == ()
+
+
+def test_what_nobody_knows_is_named_once() -> None:
+    """Fields of next year, and fields of another family."""
+    config = {"model_type": "llama", "warp_factor": 9, "scoring_func": "softmax", "use_cache": True}
+    found = describe(config | {"nothing": None}, {}, _NO_WEIGHTS)
+    assert found.notes == ("not read of config.json, and of unknown effect: scoring_func, warp_factor",)

@@ -1,0 +1,94 @@
+"""Fields of transformers 5 under the names that mlx-lm's modules read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler.errors import StartupError
+from scheduler.shared.folder.reading import describe
+from scheduler.shared.folder.weight_files import WeightFiles
+
+_FULL, _WINDOW = "full_attention", "sliding_attention"
+
+
+def changes(**config: Any) -> dict[str, Any]:
+    """What the module is given otherwise than it is written, but for the head."""
+    found = dict(describe(config, {}, WeightFiles((), {})).changes)
+    found.pop("tie_word_embeddings", None)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model_type", "written", "read"),
+    [
+        ("qwen3_moe", {"num_local_experts": 128}, {"num_experts": 128}),
+        ("step3p5", {"num_key_value_heads": 8}, {"num_attention_groups": 8}),
+        ("step3p5", {"mlp_layer_types": ["dense", "sparse", "sparse"]}, {"moe_layers_enum": "1,2"}),
+        ("glm4_moe", {"mlp_layer_types": ["dense", "sparse"]}, {"first_k_dense_replace": 1}),
+        ("cohere2", {"layer_types": [_WINDOW, _WINDOW, _FULL] * 2}, {"sliding_window_pattern": 3}),
+        ("cohere2", {"layer_types": [_FULL, _FULL]}, {"sliding_window_pattern": 1}),
+        ("qwen3_next", {"layer_types": ["linear_attention", _FULL]}, {"full_attention_interval": 2}),
+        ("exaone4", {"layer_types": [_WINDOW, _WINDOW, _FULL]}, {"sliding_window_pattern": "LLG"}),
+        ("exaone4", {"layer_types": [_FULL, _FULL], "sliding_window_pattern": None}, {}),
+        ("exaone4", {"sliding_window_pattern": 4}, {"sliding_window_pattern": "LLLG"}),
+        (
+            "granitemoehybrid",
+            {"layer_types": ["linear_attention", _FULL]},
+            {"layer_types": ["mamba", "attention"]},
+        ),
+        ("llama", {"num_local_experts": 4, "layer_types": [_FULL]}, {}),
+    ],
+)
+def test_names_and_kinds_are_the_modules_own(
+    model_type: str, written: dict[str, Any], read: dict[str, Any]
+) -> None:
+    """Where the module lacks the field that it reads."""
+    assert changes(model_type=model_type, **written) == read
+
+
+def test_a_name_that_is_there_stays() -> None:
+    assert changes(model_type="qwen3_moe", num_experts=64, num_local_experts=128) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"layer_types": [_FULL, _WINDOW, _WINDOW, _FULL]}, "names others"),
+        ({"layer_types": [_WINDOW, _FULL], "sliding_window_pattern": 4}, "contradicts 4"),
+    ],
+)
+def test_layers_that_the_module_cannot_arrange_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(StartupError, match=rf"cohere2 has one layer of full attention .* {words}"):
+        changes(model_type="cohere2", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e6}},
+            "says 10000.0 .* in rope_parameters 1000000.0",
+        ),
+        (
+            {
+                "rope_parameters": {_FULL: {"rope_theta": 1e6}, _WINDOW: {"rope_theta": 1e4}},
+                "layer_types": [_FULL, _WINDOW],
+            },
+            f"for {_FULL}, {_WINDOW} apart, and mlx-lm's llama computes these layers alike",
+        ),
+    ],
+)
+def test_positions_that_contradict_or_cannot_be_computed_are_refused(
+    fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(StartupError, match=words):
+        changes(model_type="llama", **fields)
+
+
+def test_layers_of_one_kind_may_have_an_object_of_their_own() -> None:
+    """As may a kind that no layer has."""
+    nested = {_FULL: {"rope_theta": 1e6}, _WINDOW: {"rope_theta": 1e4}}
+    found = changes(model_type="llama", rope_parameters=nested, layer_types=[_FULL])
+    assert found["rope_theta"] == 1e6
