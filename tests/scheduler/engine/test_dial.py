@@ -139,9 +139,7 @@ def test_what_is_not_a_server_is_not_believed(answer: bytes, monkeypatch: pytest
 
         async with trio.open_nursery() as nursery:
             [listener] = await nursery.start(partial(trio.serve_tcp, host=LOOPBACK), serve, 0)
-            with pytest.raises(
-                DialFailed, match=r"not this server|no part of|closed the connection"
-            ):
+            with pytest.raises(DialFailed, match=r"not this server|no part of|closed the connection"):
                 await dialed(listener.socket.getsockname()[1], "00" * 32)
             nursery.cancel_scope.cancel()
 
