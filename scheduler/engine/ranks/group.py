@@ -59,8 +59,8 @@ def _with_addresses(load: Load) -> Load:
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:
-    """Return ports of the loopback that no process listens on now; all are held until the last is known. Should
-    another process take one before its rank does, loading fails, and the next engine has others."""
+    """Return ports of the loopback that no process listens on now; all are held until the last is known.
+    Should another process take one before its rank does, loading fails, and the next engine has others."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
