@@ -144,7 +144,7 @@ def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple
                 made.write(f"{new_token()}\n")
         if path.stat().st_mode & 0o077:
             raise OptionError(
-                f"--join-token-file: others can read {path}, and whoever has the token gets prompts:"
+                f"--join-token-file: others can read {path}, and who has the token gets prompts:"
                 f" chmod 600 {path}"
             )
         token = path.read_text(encoding="ascii").strip()

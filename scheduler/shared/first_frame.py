@@ -1,4 +1,4 @@
-"""Reading the first frame of a TCP link, by whoever dials and whoever listens.
+"""Reading the first frame of a TCP link, at either end.
 
 Nobody knows yet who is at the other end: the frame is a kilobyte at most, and it has a deadline as a whole,
 so that a peer that sends a byte now and then is not waited for. What follows the frame is left to be read.
@@ -29,7 +29,7 @@ class FirstFrame:
         """Return how many bytes are missing of what is known of the frame; 0: it is whole."""
         return self._whole_bytes - len(self._data)
 
-    def take(self, piece: bytes) -> None:
+    def take(self, piece: bytes | bytearray) -> None:
         """Raise LinkError for the end of the connection (an empty piece), and for a length that no first
         frame has."""
         if not piece:
