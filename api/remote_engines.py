@@ -132,7 +132,7 @@ def token_file(environment: Mapping[str, str]) -> Path:
 
 def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple[str, Path | None]:
     """Return the token that engines need, and the file that has it. With Ray the token is made for this run,
-    without a file, unless the option names one. Raise OptionError."""
+    without a file, unless the option names one. Raise OptionError, also if others can read the file."""
     if settings.ray and settings.join_token_file is None:
         return new_token(), None
     path = settings.join_token_file or token_file(environment)
@@ -142,6 +142,11 @@ def join_token(settings: ServeSettings, environment: Mapping[str, str]) -> tuple
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(file, "w", encoding="ascii") as made:
                 made.write(f"{new_token()}\n")
+        if path.stat().st_mode & 0o077:
+            raise OptionError(
+                f"--join-token-file: others can read {path}, and who has the token gets prompts:"
+                f" chmod 600 {path}"
+            )
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeError) as error:
         raise OptionError(f"--join-token-file: {path}: {error}") from error

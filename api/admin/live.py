@@ -233,7 +233,8 @@ class LiveStream(Response):
 
 def snapshot(scheduler: Scheduler) -> dict[str, Any]:
     """Return a model's current state for the page: of all its engines together, and of each. Buckets are
-    totals by upper edge; the page computes differences."""
+    totals by upper edge, for `penstock top`, which computes differences; the page shows the history's
+    figures."""
     operations, metrics = scheduler.operations, scheduler.metrics
     statistics, report = operations.statistics(), operations.report()
     queue = asdict(report.queue)

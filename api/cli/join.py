@@ -50,6 +50,8 @@ def engine(
     environment = with_own_path(os.environ)
     if token_file is not None:
         try:
+            if token_file.stat().st_mode & 0o077:
+                raise OptionError(f"--token-file: others can read {token_file}: chmod 600 {token_file}")
             environment[TOKEN_VARIABLE] = token_file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeError) as error:
             raise OptionError(f"--token-file: {token_file}: {error}") from error

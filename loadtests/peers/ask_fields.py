@@ -58,7 +58,8 @@ class Asker:
             if response.status_code != 200:
                 text = response.read().decode("utf-8", "replace")
                 return Reply(refusal=f"{response.status_code} {text[:160]}")
-            payloads = [data for raw in response.iter_raw() for data in _splitter.feed(raw)]
+            events = EventSplitter()
+            payloads = [data for raw in response.iter_raw() for data in events.feed(raw)]
         chunks = [msgspec.json.decode(data) for data in payloads if data != b"[DONE]"]
         choices = [choice for chunk in chunks for choice in chunk.get("choices") or ()]
         reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
@@ -115,9 +116,6 @@ class Asker:
     def usage(self) -> bool | str:
         reply = self.say(stream_options={"include_usage": True})
         return reply.refusal or reply.usage is not None
-
-
-_splitter = EventSplitter()
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from scheduler.errors import LinkError
-from scheduler.shared.framing import LENGTH_BYTES, encode
-from scheduler.shared.hello import MOST_HELLO_BYTES, Hello, HelloRefused, HelloReply
+from scheduler.shared.first_frame import read_first_frame
+from scheduler.shared.framing import encode
+from scheduler.shared.hello import Hello, HelloRefused, HelloReply
 from scheduler.shared.keep_alive import keep_alive
 from scheduler.shared.local_network import connect_failure
 from scheduler.shared.messages import PROTOCOL_VERSION
@@ -53,14 +54,12 @@ def dial(
 def _dial(address: str, port: int, hello: bytes, seconds: float) -> socket.socket:
     """Make one attempt at one address. Raise OSError or LinkError, after which another attempt may succeed,
     or HelloRefused."""
+    ends_at = time.monotonic() + seconds
     link = socket.create_connection((address, port), timeout=seconds)
     try:
         keep_alive(link.setsockopt)
         link.sendall(hello)
-        length = int.from_bytes(_read_exactly(link, LENGTH_BYTES), "big")
-        if length > MOST_HELLO_BYTES:
-            raise LinkError("what listens there is not this server")
-        reply = _reply_decoder.decode(_read_exactly(link, length))
+        reply = _reply_decoder.decode(read_first_frame(link, ends_at))
         if reply.refusal:
             raise HelloRefused(reply.refusal)
         link.settimeout(None)
@@ -71,13 +70,3 @@ def _dial(address: str, port: int, hello: bytes, seconds: float) -> socket.socke
         link.close()
         raise
     return link
-
-
-def _read_exactly(link: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = link.recv(count - len(data))
-        if not piece:
-            raise LinkError("the connection was closed at once")
-        data += piece
-    return data

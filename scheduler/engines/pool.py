@@ -17,7 +17,7 @@ from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, Shared
 from scheduler.engines.life import Life
 from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.supervisor import EngineNeverReady
-from scheduler.engines.together import life_of_all
+from scheduler.engines.together import first_ready, life_of_all
 from scheduler.errors import (
     DeadlineExceeded,
     EngineLost,
@@ -132,7 +132,7 @@ class Pool:
     @property
     def ready(self) -> Ready | None:
         """Return what an engine that is ready has reported; None if none is."""
-        return self.statistics().ready
+        return first_ready(self)
 
     def statistics(self) -> EngineStatistics:
         """Return all engines as one."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from scheduler.engines.engine import Engine
-from scheduler.shared.messages import Inspection
+from scheduler.shared.messages import Inspection, Ready
 from scheduler.shared.reports import CacheReport, DiskReport
 from scheduler.statistics import EngineCondition, EngineStatistics
 
@@ -25,6 +25,11 @@ _BEST_FIRST = (
 )
 
 
+def first_ready(engines: Iterable[Engine]) -> Ready | None:
+    """Return what the first engine that is ready has reported; None if none is."""
+    return next((engine.life.ready for engine in engines if engine.life is not None), None)
+
+
 def life_of_all(engines: Iterable[Engine]) -> EngineStatistics:
     """Return one state for all engines: ready if one engine is, with the death of the one that died last.
     Without engines it is starting, for a pool waits for its first one."""
@@ -37,7 +42,7 @@ def life_of_all(engines: Iterable[Engine]) -> EngineStatistics:
         restarts=sum(engine.supervisor.restarts for engine in engines),
         failed_starts=min(engine.supervisor.failed_starts for engine in engines),
         last_death=died.last_death,
-        ready=next((engine.life.ready for engine in engines if engine.life is not None), None),
+        ready=first_ready(engines),
         death_cause=died.death_cause,
     )
 

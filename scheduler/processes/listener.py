@@ -13,10 +13,10 @@ import structlog
 import trio
 
 from scheduler.errors import LinkError
-from scheduler.shared.framing import LENGTH_BYTES, encode
+from scheduler.shared.first_frame import FirstFrame
+from scheduler.shared.framing import encode
 from scheduler.shared.hello import (
     ENGINE_ROLE,
-    MOST_HELLO_BYTES,
     HelloRefused,
     HelloReply,
     check_hello,
@@ -121,10 +121,10 @@ class Listener:
 
     async def _identify(self, stream: trio.abc.Stream) -> str:
         """Return the dialer's machine. Raise LinkError or HelloRefused."""
-        length = int.from_bytes(await _read_exactly(stream, LENGTH_BYTES), "big")
-        if length > MOST_HELLO_BYTES:
-            raise LinkError(f"its first frame announces {length} bytes: no Hello has that many")
-        hello = read_hello(await _read_exactly(stream, length))
+        frame = FirstFrame()
+        while frame.wanted:
+            frame.take(await stream.receive_some(frame.wanted))
+        hello = read_hello(frame.body)
         try:
             check_hello(hello, self._token, ENGINE_ROLE)
         except HelloRefused as refused:
@@ -139,15 +139,3 @@ class Listener:
         if self._logged_at is None or now - self._logged_at >= _LOG_SECONDS:
             self._logged_at = now
             _log.warning("connection_refused", reason=reason, refused=self._refused)
-
-
-async def _read_exactly(stream: trio.abc.Stream, count: int) -> bytes:
-    """Read exactly this many bytes: what follows belongs to the task that gets the connection. Raise
-    LinkError at end of file."""
-    data = b""
-    while len(data) < count:
-        piece = await stream.receive_some(count - len(data))
-        if not piece:
-            raise LinkError("it ended before its Hello")
-        data += piece
-    return data

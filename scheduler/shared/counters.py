@@ -8,7 +8,7 @@ from scheduler.shared.wire_struct import WireStruct
 
 
 class CacheCounters(WireStruct, frozen=True):
-    """Totals of the prefix cache since the engine process started; `held_*` and `disk_bytes` are current
+    """Totals of the prefix cache since the engine process started; `kept_*` and `disk_bytes` are current
     values."""
 
     query_tokens: int = 0

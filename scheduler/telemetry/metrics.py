@@ -90,7 +90,9 @@ class ModelMetrics:
         self.malformed_calls = declare.open_counter(
             "penstock_malformed_tool_calls", "Tool calls that cannot be parsed, by their syntax.", "dialect"
         )
-        self.prompt_tokens = declare.counter("penstock_prompt_tokens", "Prompt tokens of accepted requests.")
+        self.prompt_tokens = declare.counter(
+            "penstock_prompt_tokens", "Prompt tokens of accepted requests; a prompt's choices share it."
+        )
         self.tokenized = declare.counters(
             "penstock_tokenized_tokens",
             "Prompt tokens by whether the ids of their piece of text were kept, or had to be made.",

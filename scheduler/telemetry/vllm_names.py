@@ -5,6 +5,10 @@ work unchanged. They are aliases: a query uses one family or the other, never bo
 labelled with its name. What one of its engines has is labelled with that one's name; what belongs to none
 (the queue, the requests) is labelled as engine 0's, once: a sum over engines is right, and is what vLLM's
 series are for.
+
+Series that are divided by one another come from the same counters. Prompt tokens are, as in vLLM, those that
+engines have dealt with: computed or found in the prefix cache, for each choice of a request, and again after
+a preemption.
 """
 
 from __future__ import annotations
@@ -34,6 +38,12 @@ _REASONS = {
     "error": ("error",),
 }
 """vLLM's finished_reason from our outcomes; vLLM does not count rejected requests."""
+_SOURCES: dict[str, Callable[[EngineMetrics], float]] = {
+    "local_compute": lambda engine: value_of(engine.prefilled_tokens),
+    "local_cache_hit": lambda engine: value_of(engine.prefix_hit_tokens),
+    "external_kv_transfer": lambda engine: 0.0,
+}
+"""Where an engine's prompt tokens came from; together they are all of them."""
 _HISTOGRAMS: dict[str, Callable[[ModelMetrics], Iterable[Histogram]]] = {
     "time_to_first_token_seconds": lambda model: model.ttft.values(),
     "inter_token_latency_seconds": lambda model: [model.itl],
@@ -66,13 +76,8 @@ class VllmNames(Collector):
         yield self._counters("prefix_cache_queries", lambda engine: engine.prefix_query_tokens)
         yield self._counters("prefix_cache_hits", lambda engine: engine.prefix_hit_tokens)
         yield self._counters("num_preemptions", lambda engine: engine.preemptions)
-        prompts = CounterMetricFamily(*_named("prompt_tokens"), labels=_LABELS)
-        for model in self._metrics.models:
-            prompts.add_metric([model.model, _NO_ENGINE], value_of(model.prompt_tokens))
-        yield prompts
-        yield self._counters("prompt_tokens_cached", lambda engine: engine.prefix_hit_tokens)
+        yield from self._prompt_tokens()
         yield self._counters("generation_tokens", lambda engine: engine.generated_tokens)
-        yield self._sources()
         yield self._finished()
         for name, series in _HISTOGRAMS.items():
             theirs = HistogramMetricFamily(*_named(name), labels=_LABELS)
@@ -81,13 +86,17 @@ class VllmNames(Collector):
                 theirs.add_metric([model.model, _NO_ENGINE], list(counts.items()), total)
             yield theirs
 
-    def _sources(self) -> Metric:
-        family = CounterMetricFamily(*_named("prompt_tokens_by_source"), labels=(*_LABELS, "source"))
+    def _prompt_tokens(self) -> Iterator[Metric]:
+        whole = CounterMetricFamily(*_named("prompt_tokens"), labels=_LABELS)
+        by_source = CounterMetricFamily(*_named("prompt_tokens_by_source"), labels=(*_LABELS, "source"))
         for labels, engine in self._engines():
-            family.add_metric([*labels, "local_compute"], value_of(engine.prefilled_tokens))
-            family.add_metric([*labels, "local_cache_hit"], value_of(engine.prefix_hit_tokens))
-            family.add_metric([*labels, "external_kv_transfer"], 0.0)
-        return family
+            tokens = {source: count(engine) for source, count in _SOURCES.items()}
+            whole.add_metric(labels, sum(tokens.values()))
+            for source, count in tokens.items():
+                by_source.add_metric([*labels, source], count)
+        yield whole
+        yield by_source
+        yield self._counters("prompt_tokens_cached", lambda engine: engine.prefix_hit_tokens)
 
     def _finished(self) -> Metric:
         family = CounterMetricFamily(*_named("request_success"), labels=(*_LABELS, "finished_reason"))

@@ -1,4 +1,4 @@
-"""Rates and percentiles of the last seconds, computed from snapshots as the live page does."""
+"""Rates and percentiles of the last seconds, computed from snapshots."""
 
 from __future__ import annotations
 

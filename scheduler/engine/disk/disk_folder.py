@@ -13,9 +13,11 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from scheduler.engine.disk.block_chain import Place, parse
 from scheduler.engine.disk.block_file import Buffer, Damage
@@ -28,15 +30,29 @@ _UNTOUCHED_SECONDS = 2.0
 file within the same tick of the file system's clock: both are looked at again."""
 
 
+_ABSENT = (FileNotFoundError, NotADirectoryError)
+"""Where something else has taken a subfolder's name, its files are gone, too."""
+
+
 class DiskTierUnavailable(Exception):
     """There can be no disk tier in this folder; the message gives the operator the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a look into the folder has found. `other_formats`: how many files of another version it
+    deleted."""
+
+    found: tuple[FoundFile, ...]
+    other_formats: int
+    errors: tuple[OSError, ...]
 
 
 class DiskFolder:
     """A folder that this process owns from construction to `release`. One thread at a time writes, deletes
     and stamps; any may read.
 
-    Every method but `release` may wait for the disk, and raises OSError.
+    Every method but `release` and `takes` may wait for the disk, and all of those but `scan` raise OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,6 +60,7 @@ class DiskFolder:
         it. Raise DiskTierUnavailable."""
         self._path = path
         self._listed: dict[int, int] = {}  # By subfolder: its time of modification when it was listed.
+        self._unusable: set[int] = set()  # Subfolders that the last scan could not list.
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _tighten(path)
@@ -62,40 +79,48 @@ class DiskFolder:
         """Unlock the folder. The end of the process does so, too, however it ends."""
         os.close(self._lock)
 
-    def scan(self, known: Callable[[Place], bool] | None = None) -> tuple[list[FoundFile], int]:
-        """Return our files, by name alone, and how many of another version were deleted. Delete partial
-        files. 10,000 files: 0.1 s.
+    def scan(self, known: Callable[[Place], bool] | None = None) -> Scan:
+        """List our files, by name alone, and delete partial ones and those of another version. 10,000 files:
+        0.1 s.
 
         With `known`: only files that are not known, in subfolders that changed since the last scan, and none
         that may still be being copied. No change: 256 calls of `stat`.
-        """
-        try:
-            return self._scan(known or (lambda place: False), 0.0 if known is None else _UNTOUCHED_SECONDS)
-        except OSError:
-            self._listed.clear()  # What was found before is lost.
-            raise
 
-    def _scan(self, known: Callable[[Place], bool], untouched_seconds: float) -> tuple[list[FoundFile], int]:
-        found: list[FoundFile] = []
-        other_formats = 0
+        An error is that of one subfolder, or of one file: it is in the result, and the others are listed.
+        """
         now = time.time()
-        for shard, file in self._files(now):
-            name, partial = file.name, file.name.startswith(".") and file.name.endswith(_PARTIAL)
-            place = parse(name[1 : -len(_PARTIAL)] if partial else name)
-            if place == "stranger":
+        found, errors, other_formats = list[FoundFile](), list[OSError](), 0
+        for shard in range(256):
+            try:
+                files = self._files(shard, now)
+            except OSError as error:
+                if shard not in self._unusable:  # Else it is reported already.
+                    errors.append(error)
+                self._unusable.add(shard)
+                self._listed.pop(shard, None)
                 continue
-            if partial or place == "other format":
-                os.unlink(file.path)
-                other_formats += not partial
-            elif not known(place):
-                status = file.stat(follow_symlinks=False)
-                if 0 <= now - status.st_mtime < untouched_seconds:
-                    self._listed.pop(shard, None)
-                    continue
-                # A file from the future (a clock was set back) would otherwise never be the least recently
-                # used.
-                found.append(FoundFile(place, status.st_size, min(status.st_mtime, now)))
-        return found, other_formats
+            self._unusable.discard(shard)
+            for file in files:
+                try:
+                    match _judged(file, now, known):
+                        case "other format":
+                            os.unlink(file.path)
+                            other_formats += 1
+                        case "partial":
+                            os.unlink(file.path)
+                        case "being copied":
+                            self._listed.pop(shard, None)
+                        case "stranger" | "known":
+                            pass
+                        case FoundFile() as one:
+                            found.append(one)
+                except OSError as error:
+                    errors.append(error)
+        return Scan(tuple(found), other_formats, tuple(errors))
+
+    def takes(self, place: Place) -> bool:
+        """Return whether the last scan could use the subfolder that the file belongs into."""
+        return place.key[0] not in self._unusable
 
     def read(self, place: Place, nbytes: int) -> bytes:
         """Return the whole file. Raise Damage if it is not `nbytes` long, without reading it."""
@@ -140,33 +165,56 @@ class DiskFolder:
 
     def delete(self, place: Place) -> None:
         """Delete the file, if it exists."""
-        with suppress(FileNotFoundError):
+        with suppress(*_ABSENT):
             os.unlink(self._where(place))
 
     def stamp(self, place: Place) -> None:
         """Set its time of use, for the next process's scan."""
-        with suppress(FileNotFoundError):
+        with suppress(*_ABSENT):
             os.utime(self._where(place))
 
     def _where(self, place: Place) -> str:
         return os.path.join(self._path, f"{place.key[0]:02x}", place.file_name)
 
-    def _files(self, now: float) -> Iterator[tuple[int, os.DirEntry[str]]]:
-        """Yield the files of each subfolder that has changed since it was listed, with the subfolder."""
-        for shard in range(256):
-            path = os.path.join(self._path, f"{shard:02x}")
-            try:
-                modified = os.stat(path).st_mtime_ns
-                if modified == self._listed.get(shard):
-                    continue
-                listing = os.scandir(path)
-            except FileNotFoundError:
-                continue
-            self._listed.pop(shard, None)
-            if now - modified / 1e9 >= _UNTOUCHED_SECONDS:
-                self._listed[shard] = modified
-            with listing:
-                yield from ((shard, file) for file in listing if file.is_file(follow_symlinks=False))
+    def _files(self, shard: int, now: float) -> list[os.DirEntry[str]]:
+        """Return the files of a subfolder, none if it has not changed since it was listed or does not
+        exist."""
+        path = os.path.join(self._path, f"{shard:02x}")
+        try:
+            modified = os.stat(path).st_mtime_ns
+            if modified == self._listed.get(shard):
+                return []
+            with os.scandir(path) as listing:
+                files = [file for file in listing if file.is_file(follow_symlinks=False)]
+        except FileNotFoundError:
+            if os.path.islink(path):  # To nowhere: no subfolder can be made in its place.
+                raise
+            return []
+        self._listed.pop(shard, None)
+        if now - modified / 1e9 >= _UNTOUCHED_SECONDS:
+            self._listed[shard] = modified
+        return files
+
+
+def _judged(
+    file: os.DirEntry[str], now: float, known: Callable[[Place], bool] | None
+) -> FoundFile | Literal["stranger", "other format", "partial", "being copied", "known"]:
+    """Return what a file in a subfolder is. Raise OSError."""
+    partial = file.name.startswith(".") and file.name.endswith(_PARTIAL)
+    place = parse(file.name[1 : -len(_PARTIAL)] if partial else file.name)
+    if place == "stranger":
+        return "stranger"
+    if partial:
+        return "partial"
+    if place == "other format":
+        return "other format"
+    if known is not None and known(place):
+        return "known"
+    status = file.stat(follow_symlinks=False)
+    if known is not None and 0 <= now - status.st_mtime < _UNTOUCHED_SECONDS:
+        return "being copied"
+    # A file from the future (a clock was set back) would otherwise never be the least recently used.
+    return FoundFile(place, status.st_size, min(status.st_mtime, now))
 
 
 def _tighten(folder: Path) -> None:

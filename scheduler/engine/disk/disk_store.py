@@ -20,7 +20,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from scheduler.engine.disk.block_chain import Chain, Key, Place
 from scheduler.engine.disk.block_file import Content, Damage, DamageKind, decode, encode
-from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
+from scheduler.engine.disk.disk_folder import DiskFolder, Scan
 from scheduler.engine.disk.disk_index import DiskIndex, Entry, FoundFile
 
 ErrorKind: TypeAlias = DamageKind | Literal["missing", "full", "denied", "io"]
@@ -30,6 +30,7 @@ _ERRNO_KINDS: Final[Mapping[int | None, ErrorKind]] = {
     errno.ENOENT: "missing",
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "full"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "denied"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.ELOOP), "foreign"),
 }
 _STAMP_SECONDS = 60.0
 _MOST_NAMED = 10
@@ -61,8 +62,7 @@ class DiskStore:
         budget_bytes: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Scan the folder and evict down to the budget: orphans, then the least recently used. Raise
-        DiskTierUnavailable."""
+        """Scan the folder and evict down to the budget: orphans, then the least recently used."""
         self._folder = folder
         self._fingerprint = fingerprint
         self._budget_bytes = budget_bytes
@@ -72,13 +72,22 @@ class DiskStore:
         self._doomed: deque[Entry] = deque()
         self._unstamped: deque[Place] = deque()
         self._strays: dict[Place, int] = {}
-        """Files that were copied in before those that they depend on, with their sizes. They are kept, as
-        those may follow, and evicted first."""
+        """Files without those that they depend on, with their sizes: copied in before them, or found where a
+        subfolder could not be listed. They are kept, as those may follow, and evicted first."""
         self._leaving_bytes = 0  # Of files that left the index and are not deleted yet, or could not be.
         self._resume_at, self._pause_seconds = float("-inf"), _FIRST_PAUSE_SECONDS
         self._reads = self._read_bytes = self._writes = self._write_bytes = self._evicted_files = 0
         self._errors = dict.fromkeys(ERROR_KINDS, 0)
-        self._scan()
+        scan = self._scan(known=None)
+        orphans = self._index.restore(scan.found)
+        if scan.errors:  # What they stand on may be where the scan could not look.
+            self._strays = {file.place: file.nbytes for file in orphans}
+        else:
+            self._doomed.extend(Entry(file.place, file.nbytes) for file in reversed(orphans))
+            self._leaving_bytes = sum(file.nbytes for file in orphans)
+            self._evicted_files += len(orphans)
+        self.tidy()
+        self._shrink(self._held_bytes() - self._budget_bytes)
 
     @property
     def paused(self) -> bool:
@@ -141,12 +150,12 @@ class DiskStore:
         return None
 
     def save(self, place: Place, content: Content) -> bool:
-        """Write one file. Return False if its parent is gone, if making room would evict the parent, or after
-        a disk error. Called by the writer's thread; waits for the disk."""
+        """Write one file. Return False if its parent is gone, if making room would evict the parent, if its
+        subfolder cannot be used, or after a disk error. Called by the writer's thread; waits for the disk."""
         self.tidy()
         parts = encode(content, place, self._fingerprint)
         nbytes = sum(len(part) for part in parts)
-        if self.paused or not self._make_room(place, nbytes):
+        if self.paused or not self._folder.takes(place) or not self._make_room(place, nbytes):
             return False
         try:
             self._folder.write(place, parts)
@@ -182,13 +191,8 @@ class DiskStore:
     def look_again(self) -> None:
         """Take in what was copied into the folder since the last scan, and evict down to the budget. Called
         by the writer's thread; waits for the disk."""
-        try:
-            found, other_formats = self._folder.scan(self._knows)
-        except OSError as error:
-            self._count(_kind_of(error), str(error))
-            return
+        found = self._scan(self._knows).found
         with self._lock:
-            self._errors["foreign"] += other_formats
             doomed = {entry.place for entry in self._doomed}
             new = {place: FoundFile(place, nbytes, 0.0) for place, nbytes in self._strays.items()}
             new |= {file.place: file for file in found if file.place not in doomed}
@@ -223,18 +227,13 @@ class DiskStore:
         """Count an unexpected exception."""
         self._count("io", f"{type(error).__name__}: {error}")
 
-    def _scan(self) -> None:
-        try:
-            found, other_formats = self._folder.scan()
-        except OSError as error:
-            raise DiskTierUnavailable(f"the folder cannot be used: {error}") from error
-        self._errors["foreign"] += other_formats
-        orphans = self._index.restore(found)
-        self._doomed.extend(Entry(file.place, file.nbytes) for file in reversed(orphans))
-        self._leaving_bytes = sum(file.nbytes for file in orphans)
-        self._evicted_files += len(orphans)
-        self.tidy()
-        self._shrink(self._index.nbytes + self._leaving_bytes - self._budget_bytes)
+    def _scan(self, known: Callable[[Place], bool] | None) -> Scan:
+        scan = self._folder.scan(known)
+        with self._lock:
+            self._errors["foreign"] += scan.other_formats
+        for error in scan.errors:
+            self._count(_kind_of(error), str(error))
+        return scan
 
     def _held_bytes(self) -> int:
         return self._index.nbytes + self._leaving_bytes + sum(self._strays.values())

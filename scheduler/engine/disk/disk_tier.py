@@ -18,7 +18,7 @@ from pathlib import Path
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Key, Place
 from scheduler.engine.disk.block_file import Content
-from scheduler.engine.disk.disk_folder import DiskFolder, DiskTierUnavailable
+from scheduler.engine.disk.disk_folder import DiskFolder
 from scheduler.engine.disk.disk_reading import DiskRead, ReadOutcome
 from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
 
@@ -69,11 +69,7 @@ class DiskTier:
         self._lone_snapshots = lone_snapshots
         self._queue_bytes = queue_bytes
         self._folder = DiskFolder(folder)
-        try:
-            self._store = DiskStore(self._folder, fingerprint, budget_bytes, clock)
-        except DiskTierUnavailable:
-            self._folder.release()
-            raise
+        self._store = DiskStore(self._folder, fingerprint, budget_bytes, clock)
         # Guards the fields below; the writer waits on it for work, `flush` for the end of work. The store's
         # own lock may be taken under this one, never the other way round.
         self._changed = threading.Condition()

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.errors import LinkError
-from scheduler.shared.framing import LENGTH_BYTES, encode
+from scheduler.shared.first_frame import read_first_frame
+from scheduler.shared.framing import encode
 from scheduler.shared.hello import (
-    MOST_HELLO_BYTES,
     HelloRefused,
     HelloReply,
     OtherProtocol,
@@ -109,8 +109,7 @@ class _Reception:
 
     def _identify(self, link: socket.socket) -> None:
         try:
-            link.settimeout(HELLO_SECONDS)
-            hello = read_hello(_first_frame(link, time.monotonic() + HELLO_SECONDS))
+            hello = read_hello(read_first_frame(link, time.monotonic() + HELLO_SECONDS))
             try:
                 with self._deciding:
                     check_hello(hello, self._token, *self._awaited)
@@ -129,23 +128,3 @@ class _Reception:
             link.close()
         finally:
             self._unidentified.release()
-
-
-def _first_frame(link: socket.socket, deadline: float) -> bytes:
-    """Return the first frame's body. Raise LinkError for what is no Hello, and TimeoutError."""
-    length = int.from_bytes(_exactly(link, LENGTH_BYTES, deadline), "big")
-    if length > MOST_HELLO_BYTES:
-        raise LinkError(f"a first frame of {length} bytes is no Hello")
-    return _exactly(link, length, deadline)
-
-
-def _exactly(link: socket.socket, count: int, deadline: float) -> bytes:
-    data = b""
-    while len(data) < count:
-        if (left := deadline - time.monotonic()) <= 0:
-            raise TimeoutError("no Hello within its second")
-        link.settimeout(left)
-        if not (piece := link.recv(count - len(data))):
-            raise LinkError("it has left without a Hello")
-        data += piece
-    return data

@@ -40,7 +40,7 @@ def lead(load: Load, report: Callable[[str], None], lost: Lost) -> AllRanks:
         peers = arrivals(group)
     else:
         report(f"starting {group.ranks - 1} more ranks")
-        peers = [_started(rank) for rank in range(1, group.ranks)]
+        peers = _all_started(group.ranks)
         os.environ.update(gpu_of(0, os.environ))  # Before MLX is imported.
     followers = LinkedFollowers(peers, shared, lost)
     clock = PlanClock()
@@ -59,7 +59,8 @@ def _with_addresses(load: Load) -> Load:
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:
-    """Return ports of the loopback that no process listens on now; all are held until the last is known."""
+    """Return ports of the loopback that no process listens on now; all are held until the last is known.
+    Should another process take one before its rank does, loading fails, and the next engine has others."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -93,13 +94,29 @@ class LocalRank:
         self.process.kill()
 
 
+def _all_started(ranks: int) -> list[LocalRank]:
+    """Start ranks 1 and up. Raise OSError if one cannot be started; none is left then."""
+    with ExitStack() as undo:
+        started = []
+        for rank in range(1, ranks):
+            one = _started(rank)
+            undo.callback(one.link.close)
+            undo.callback(one.end)
+            started.append(one)
+        undo.pop_all()
+    return started
+
+
 def _started(rank: int) -> LocalRank:
-    ours, theirs = link_pair()
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler.engine.ranks.follower", "--fd", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **gpu_of(rank, os.environ)},
-        )
+    with ExitStack() as undo:
+        ours, theirs = link_pair()
+        undo.callback(ours.close)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "scheduler.engine.ranks.follower", "--fd", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **gpu_of(rank, os.environ)},
+            )
+        undo.pop_all()
     return LocalRank(ours, process)

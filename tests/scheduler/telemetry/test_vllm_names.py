@@ -23,7 +23,6 @@ def two_engines() -> ModelMetrics:
         engine.prefilled_tokens.inc(7 * factor)
         engine.prefix_hit_tokens.inc(9 * factor)
     metrics.queued.set(100)
-    metrics.prompt_tokens.inc(1000)
     metrics.ttft["cold"].observe(0.5)
     return metrics
 
@@ -39,6 +38,7 @@ def test_each_engine_has_its_own_series() -> None:
         computed = sample(registry, "vllm:prompt_tokens_by_source_total", source="local_compute", **labels)
         assert computed == 7 * factor
         assert sample(registry, "vllm:prompt_tokens_cached_total", **labels) == 9 * factor
+        assert sample(registry, "vllm:prompt_tokens_total", **labels) == 16 * factor
 
 
 def test_what_is_the_services_is_there_once() -> None:
@@ -46,7 +46,6 @@ def test_what_is_the_services_is_there_once() -> None:
     metrics = two_engines()
     for name, value in {
         "vllm:num_requests_waiting": 100 + 1 + 10,
-        "vllm:prompt_tokens_total": 1000,
         "vllm:time_to_first_token_seconds_count": 1,
         "vllm:request_success_total": 0,
     }.items():

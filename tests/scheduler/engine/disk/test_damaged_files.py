@@ -110,7 +110,7 @@ def test_a_symbolic_link_is_not_followed(desk: Desk, tmp_path: Path) -> None:
     target = desk.file("a").rename(tmp_path / "elsewhere")
     (desk.path / f"{block('a').key[0]:02x}" / block("a").file_name).symlink_to(target)
     assert desk.store.load(block("a")) is None
-    assert desk.errors() == {"io": 1}
+    assert desk.errors() == {"foreign": 1}
     desk.store.tidy()
     assert target.exists()
 

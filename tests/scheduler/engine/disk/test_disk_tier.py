@@ -232,16 +232,3 @@ def test_two_services_do_not_share_a_folder(tier: DiskTier, tmp_path: Path) -> N
         DiskTier(tmp_path, MODEL, PLENTY)
     assert tier.close(SOON)
     assert DiskTier(tmp_path, MODEL, PLENTY).close(SOON)
-
-
-def test_a_folder_that_cannot_be_scanned_is_free_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(folder: DiskFolder) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(DiskFolder, "scan", refuse)
-        with pytest.raises(DiskTierUnavailable, match="Permission denied"):
-            DiskTier(tmp_path, MODEL, PLENTY)
-    assert DiskTier(tmp_path, MODEL, PLENTY).close(SOON)

@@ -110,16 +110,141 @@ def test_a_use_that_cannot_be_stamped_is_counted(desk: Desk, monkeypatch: pytest
     assert desk.errors() == {"denied": 1}
 
 
-@pytest.mark.parametrize("call", ["scandir", "unlink"])
-def test_a_folder_that_cannot_be_scanned_is_no_tier(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, call: str
+class Obstacle:
+    """Keeps the subfolder of block a from being used. It may come before anything is written or later."""
+
+    def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+        self.kind = kind
+        self._shard = desk.path / f"{block('a').key[0]:02x}"
+        self._aside = desk.path / "aside"
+        self._patched = monkeypatch
+        self._scandir = os.scandir
+
+    def appear(self) -> None:
+        if self.kind == "denied":  # Also to root, for whom modes are nothing.
+            self._shard.mkdir(exist_ok=True)
+            self._patched.setattr(os, "scandir", self._denied)
+            return
+        if self._shard.exists():
+            self._shard.rename(self._aside)
+        match self.kind:
+            case "file":
+                self._shard.write_text("not ours")
+            case "pipe":
+                os.mkfifo(self._shard)
+            case "link in circles" | "link to nowhere":
+                target = self._shard.name if self.kind == "link in circles" else "nowhere"
+                self._shard.symlink_to(target)
+
+    def go(self) -> None:
+        self._patched.setattr(os, "scandir", self._scandir)
+        if self.kind != "denied":
+            self._shard.unlink()
+            if self._aside.exists():
+                self._aside.rename(self._shard)
+
+    def _denied(self, path: str) -> object:
+        if str(path) == str(self._shard):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return self._scandir(path)
+
+
+OBSTACLES = {
+    "file": "foreign",
+    "pipe": "foreign",
+    "link in circles": "foreign",
+    "link to nowhere": "missing",
+    "denied": "denied",
+}
+"""How each is counted."""
+
+
+@pytest.fixture(params=OBSTACLES)
+def obstacle(desk: Desk, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Obstacle:
+    shards = {block(letters).key[0] for letters in ("a", "ab", "b", "ba")}
+    assert len(shards) == 4, "each in a subfolder of its own"
+    return Obstacle(desk, monkeypatch, request.param)
+
+
+def test_a_subfolder_that_cannot_be_used_takes_nothing_else_away(desk: Desk, obstacle: Obstacle) -> None:
+    """At the start: the others are written and read, and no write is held up by it."""
+    obstacle.appear()
+    desk.open()
+    assert desk.save("ba") == [True, True]
+    assert desk.save("ab") == [False, False]
+    assert not desk.paused()
+    assert desk.held() == {"b", "ba"}
+    assert desk.store.load(block("ba")) == content_of(block("ba"))
+    desk.open()
+    assert desk.held() == {"b", "ba"}
+    assert desk.errors() == {OBSTACLES[obstacle.kind]: 1}
+
+
+def test_a_subfolder_that_can_be_used_again_has_lost_nothing(desk: Desk, obstacle: Obstacle) -> None:
+    """Nor has any other what depends on it. It is reported once, however often a running tier looks."""
+    desk.save("ab")
+    desk.close()
+    obstacle.appear()
+    desk.open()
+    for _ in range(3):
+        desk.store.look_again()
+    assert desk.held() == set()
+    assert desk.errors() == {OBSTACLES[obstacle.kind]: 1}
+    obstacle.go()
+    for shard in desk.path.glob("??"):
+        for path in (*shard.iterdir(), shard):
+            os.utime(path, (1e9, 1e9))
+    desk.store.look_again()
+    assert desk.held() == {"a", "ab"}
+    assert desk.save("ax") == [True, True]
+    assert desk.errors() == {OBSTACLES[obstacle.kind]: 1}
+    assert desk.store.check_integrity() == []
+
+
+def test_a_running_tier_finds_what_is_copied_in_beside_a_subfolder_that_it_cannot_use(
+    desk: Desk, obstacle: Obstacle, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    desk.save("a")
+    obstacle.appear()
+    desk.store.look_again()
+    source = Desk(tmp_path_factory.mktemp("source"))
+    source.save("ba")
+    for name, file in files_in(source.path).items():
+        os.utime(file, (1e9, 1e9))
+        (desk.path / file.parent.name).mkdir(exist_ok=True)
+        file.rename(desk.path / file.parent.name / name)
+    source.close()
+    desk.store.look_again()
+    assert desk.held() == {"b", "ba"}
+    assert desk.errors() == {OBSTACLES[obstacle.kind]: 1}
+
+
+def test_a_subfolder_that_a_file_replaces_while_it_is_in_use_is_a_miss(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are gone: nothing is left to be deleted or stamped."""
+    desk.save("ab")
+    desk.save("b")
+    Obstacle(desk, monkeypatch, "file").appear()
+    desk.clock.now += 60
+    desk.store.touch(block("a").key)
+    desk.store.tidy()
+    assert desk.store.load(block("a")) is None
+    desk.store.tidy()
+    assert desk.errors() == {"foreign": 1}
+    assert not desk.paused()
+    assert desk.held() == {"b"}
+
+
+def test_a_file_that_a_scan_cannot_delete_is_counted_and_the_others_are_found(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.save("ab")
     desk.file("a").with_name(f".{block('a').file_name}.partial").touch()
-    refusal = Refusal(monkeypatch, call, errno.EACCES)
-    with pytest.raises(DiskTierUnavailable, match="Permission denied"):
-        desk.open()
+    refusal = Refusal(monkeypatch, "unlink", errno.EACCES)
+    desk.open()
     refusal.on = False
+    assert desk.errors() == {"denied": 1}
+    assert desk.held() == {"a", "ab"}
 
 
 def test_a_folder_that_cannot_be_made_is_no_tier(tmp_path: Path) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scheduler.engine.inbox import SERVER_GONE
+from scheduler.engine.ranks import group
+from scheduler.shared.link_pair import link_pair
 from scheduler.shared.messages import ScriptedPlan
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.ranks.engine_of_ranks import Engine, engine, gone, load, replaced, started_with
@@ -81,6 +87,30 @@ def test_a_rank_that_cannot_load_is_the_engines_failure(tmp_path: Path) -> None:
         assert started.fault is not None
         assert "rank 1" in started.fault.error
         assert "no such weights" in started.fault.error
+
+
+def test_a_rank_that_cannot_be_started_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a process nor a socket: the system may have had no room for one more."""
+    pairs: list[tuple[socket.socket, socket.socket]] = []
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def paired() -> tuple[socket.socket, socket.socket]:
+        pairs.append(link_pair())
+        return pairs[-1]
+
+    def limited(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        started.append(real(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(group, "link_pair", paired)
+    monkeypatch.setattr(subprocess, "Popen", limited)
+    with pytest.raises(BlockingIOError):
+        group.lead(load(3), lambda progress: None, pytest.fail)
+    assert started[0].wait(30) == -signal.SIGKILL
+    assert [one.fileno() for pair in pairs for one in pair] == [-1, -1, -1, -1]
 
 
 def test_ranks_that_differ_end_the_engine_with_both_hashes(tmp_path: Path) -> None:
