@@ -58,7 +58,7 @@ class BodyWork:
 
     def response(self, content: dict[str, Any]) -> PiecedResponse:
         """Return a whole answer, encoded as it is sent."""
-        return PiecedResponse(content, self.offload, self.tenant)
+        return PiecedResponse(content, self.offload, self.tenant, in_place=self.lane is None)
 
     async def decode(self, body: _Body, decode: Callable[[_Body], _T]) -> _T:
         """Return what `decode` makes of `body`, and drop the body's conversation."""
