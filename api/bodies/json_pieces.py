@@ -76,8 +76,8 @@ def json_text(value: Any) -> bytes:
 
 
 class PiecedResponse(Response):
-    """A whole answer. One that fits into a slice has a length. The first slice is made in place where the body was
-    small, and so is what it repeats of it: that takes less than a thread does."""
+    """A whole answer. One that fits into a slice has a length. The first slice is made in place, which takes less
+    than a thread does, unless a single value in it may be large."""
 
     media_type = "application/json"
 

@@ -38,6 +38,10 @@ class Echo:
     called: Mapping[str, tuple[str, str]]
     """The client's namespace and name of each function that has a namespace, by the model's name of it."""
 
+    @property
+    def bytes(self) -> int:
+        return sum(memoryview(text).nbytes for text in self.fields.values())
+
     @classmethod
     def of(cls, body: CreateResponse, sampling: Sampling) -> Echo:
         """Encode it, in a worker thread where the body is not small. `sampling`: the answer's, with defaults for what

@@ -15,7 +15,7 @@ from api.answers.block_sequence import whole_blocks
 from api.answers.errors import ONLY_HTTP, ApiError, ApiFailure
 from api.answers.openapi import STREAMED
 from api.answers.whole_answer import Block, whole_answer
-from api.bodies.json_pieces import json_text
+from api.bodies.json_pieces import SLICE_BYTES, json_text
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.encode import marked
 from api.dialects.responses.conversation import input_messages, output_messages
@@ -79,7 +79,7 @@ def _add_creation(
         blocks, reason = whole_blocks(choice), choice.end.reason
         items = envelope.items(blocks, reason)
         response = {**envelope.response(status_of(reason), items, answer.usage), **marked(choice.end)}
-        answered = work.response(response)
+        answered = work.response(response, repeats=echo.bytes > SLICE_BYTES)
         if not body.remembers:
             return answered
         body_json = await answered.whole()
