@@ -126,11 +126,11 @@ async def test_a_small_answer_needs_no_thread_and_has_a_length() -> None:
 async def test_a_slice_is_bounded_by_pieces_as_well() -> None:
     """32 KiB of text may be 16,000 values, which take a hundred times longer than one."""
     offload, parts = InPlace(), list[bytes]()
-    content: dict[str, Any] = {"values": [[0]] * 4_000}
+    content: dict[str, Any] = {"values": [[0]] * 8_000}
     await sent(PiecedResponse(content, offload, ""), parts.append)
     assert json.loads(b"".join(parts)) == content
     assert max(map(len, parts)) <= 3 * SLICE_PIECES
-    assert offload.slices >= 4_000 // SLICE_PIECES
+    assert offload.slices >= 8_000 // SLICE_PIECES
 
 
 @trio_test
@@ -140,7 +140,7 @@ async def test_what_is_repeated_is_copied_in_a_thread() -> None:
     text = msgspec.Raw(b'{"a": [' + b"0," * SLICE_BYTES + b"0]}")
     await sent(PiecedResponse({"repeated": text}, offload, "", in_place=False), parts.append)
     assert b"".join(parts) == b'{"repeated":' + bytes(text) + b"}"
-    assert offload.slices == len(parts)
+    assert offload.slices == len([part for part in parts if part])
 
 
 def test_what_an_answer_holds_is_within_what_it_is_charged() -> None:
