@@ -363,7 +363,7 @@ def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget
                 answers.append(_answer(prompt, most))
                 predicted = spoilt(answers[-1], len(answers))
                 asked = request(len(answers) - 1, prompt, most)
-                commands = [msgspec.structs.replace(asked, prediction=predicted)]
+                commands = [msgspec.structs.replace(asked, prediction=compact(predicted))]
             case ("cancel", int() as request_id):
                 commands = [Cancel(request_id)]
             case ("clear",):
