@@ -37,6 +37,7 @@ from scheduler.shared.messages import (
     TurnEnded,
 )
 from scheduler.shared.pins import pin_name
+from scheduler.shared.token_ids import compact
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.journal import Journal, prompt_of, request
