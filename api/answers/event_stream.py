@@ -31,7 +31,6 @@ from scheduler.events import (
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 
-
 Frame: TypeAlias = bytes | Sequence[bytes | memoryview]
 """What is appended to a body, in parts where it may be megabytes."""
 _JOINED_BYTES = 1 << 16
