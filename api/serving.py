@@ -129,8 +129,8 @@ async def _serve(settings: ServeSettings) -> None:
 def _servers(
     settings: ServeSettings, keys: ApiKeys, limits: Limits, sockets: Listening, assembled: Assembled
 ) -> tuple[Server, list[Callable[[], Coroutine[Any, Any, None]]], Callable[[], object]]:
-    """Return the API's server, what accepts connections (that server and, if metrics have a port of their own,
-    theirs), and what makes the API's description, which is kept."""
+    """Return the API's server, what accepts connections (that server and, if metrics have a port of their
+    own, theirs), and what makes the API's description, which is kept."""
     hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=sockets.is_loopback)
     # Reads a server that is created after its application.
     server_metrics = ServerMetrics(assembled.metrics, lambda: server.statistics())

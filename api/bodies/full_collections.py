@@ -1,8 +1,8 @@
 """When Python's cycle collector visits everything: while no request waits or runs, and never by itself.
 
-A full collection visits all that waits, and stops the event loop: 0.3 s with a thousand waiting conversations. The
-partial ones that Python starts visit what was made lately. What only a full one finds is garbage in cycles that
-outlived two of them.
+A full collection visits all that waits, and stops the event loop: 0.3 s with a thousand waiting
+conversations. The partial ones that Python starts visit what was made lately. What only a full one finds is
+garbage in cycles that outlived two of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import trio
 
 LOOK_SECONDS = 10.0
 LATEST_SECONDS = 1800.0
-"""A server that is never idle collects this long after its last full collection, so that garbage has a bound."""
+"""A server that is never idle collects this long after its last full collection, so that garbage has a
+bound."""
 OUT_OF_REACH = 1_000_000_000
 """Of partial collections, between two full ones."""
 

@@ -2,8 +2,8 @@
 
 An answer's log-probabilities come to tens of megabytes, which are never held at once: a worker thread encodes
 the next slice when the client has taken the one before. The slices are short, because a thread that encodes
-holds the interpreter. What an answer repeats from its body is a `msgspec.Raw`, which is encoded once, where the
-body is decoded.
+holds the interpreter. What an answer repeats from its body is a `msgspec.Raw`, which is encoded once, where
+the body is decoded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class JsonList:
 
 
 def json_pieces(value: Any) -> Iterator[bytes | memoryview]:
-    """Yield the JSON text of objects and lists in which there may be a `JsonList`. A `msgspec.Raw` is not copied."""
+    """Yield the JSON text of objects and lists in which there may be a `JsonList`. A `msgspec.Raw` is not
+    copied."""
     match value:
         case JsonList(entries):
             yield from _listed(entries())
@@ -76,8 +77,8 @@ def json_text(value: Any) -> bytes:
 
 
 class PiecedResponse(Response):
-    """A whole answer. One that fits into a slice has a length. The first slice is made in place, which takes less
-    than a thread does, unless a single value in it may be large."""
+    """A whole answer. One that fits into a slice has a length. The first slice is made in place, which takes
+    less than a thread does, unless a single value in it may be large."""
 
     media_type = "application/json"
 

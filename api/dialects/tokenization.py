@@ -109,6 +109,7 @@ _json = msgspec.json.Encoder()
 
 
 def _runs(tokens: TokenIds) -> Iterator[bytes]:
-    """Yield the ids as entries of a JSON list, many at once: each by itself would take longer than all else."""
+    """Yield the ids as entries of a JSON list, many at once: each by itself would take longer than all
+    else."""
     for start in range(0, len(tokens), _RUN_TOKENS):
         yield _json.encode(tokens[start : start + _RUN_TOKENS].tolist())[1:-1]

@@ -1,7 +1,9 @@
-"""Bodies with one field as large as the bounds allow, for every field that `/openapi.json` describes. Plain data.
+"""Bodies with one field as large as the bounds allow, for every field that `/openapi.json` describes. Plain
+data.
 
-The document has most bounds. Those on any body's text, values, objects and depth are `bodies/json_text.py`'s. A
-server may refuse any of these bodies; whatever it does with one, its event loop must go on.
+The document has most bounds. Those on any body's text, values, objects and depth are
+`bodies/json_text.py`'s. A server may refuse any of these bodies; whatever it does with one, its event loop
+must go on.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ _BASES: Final[Mapping[str, Mapping[str, Any]]] = {
     "TokenizeRequest": {"prompt": "hello"},
     "PrefixRequest": {},
 }
-"""Beside required fields: what makes it a short answer whose prompt has no tools, so that their size has no other
-bound."""
+"""Beside required fields: what makes it a short answer whose prompt has no tools, so that their size has no
+other bound."""
 _WITHOUT: Final = {"TokenizeRequest": {"messages": "prompt", "tools": "prompt"}}
 """By schema: fields that leave out another one."""
 

@@ -1,5 +1,5 @@
-"""What a server's event loop does at once: the CPU time of each step of a task, of each turn of the loop, and of each of
-Python's collections.
+"""What a server's event loop does at once: the CPU time of each step of a task, of each turn of the loop,
+and of each of Python's collections.
 
 `watching` starts `penstock serve` with a watch inside. CPU time, so that a machine with more to do than cores
 lengthens none. Run as a program it is that server.
@@ -27,7 +27,8 @@ _MARK = "loop "
 
 @dataclass(slots=True)
 class Findings:
-    """The longest of each since the last look, in seconds. A turn is all that runs between two waits for sockets."""
+    """The longest of each since the last look, in seconds. A turn is all that runs between two waits for
+    sockets."""
 
     step: float = 0.0
     stepped: str = ""

@@ -1,7 +1,7 @@
 """The largest body of each field of each route, flat and deep: the event loop goes on.
 
-The server runs on the scripted engine, which is a process of its own and takes no time. What is measured is the
-loop's own CPU time (`loop_watch.py`).
+The server runs on the scripted engine, which is a process of its own and takes no time. What is measured is
+the loop's own CPU time (`loop_watch.py`).
 """
 
 from __future__ import annotations

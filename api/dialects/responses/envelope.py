@@ -1,7 +1,7 @@
 """The response object: the request's parameters and the answer so far.
 
-What it repeats from the body may be megabytes, which each of a stream's events repeats: it is encoded once, where the
-body is decoded.
+What it repeats from the body may be megabytes, which each of a stream's events repeats: it is encoded once,
+where the body is decoded.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Echo:
 
     @classmethod
     def of(cls, body: CreateResponse, sampling: Sampling) -> Echo:
-        """Encode it, in a worker thread where the body is not small. `sampling`: the answer's, with defaults for what
-        the body omits."""
+        """Encode it, in a worker thread where the body is not small. `sampling`: the answer's, with defaults
+        for what the body omits."""
         reasoning = body.reasoning
         fields = {
             "instructions": body.instructions,
@@ -199,8 +199,8 @@ def _tool(tool: AnyTool) -> dict[str, Any]:
 
 
 def _given(body: Body) -> dict[str, Any]:
-    """Return the fields that a body without bodies in it has, under their names there, as they are: a dump would walk
-    their values."""
+    """Return the fields that a body without bodies in it has, under their names there, as they are: a dump
+    would walk their values."""
     fields = type(body).model_fields.items()
     given = ((field.alias or name, getattr(body, name)) for name, field in fields)
     return {name: value for name, value in given if value is not None}

@@ -148,7 +148,8 @@ class _StoredResponses:
 def _decoded(
     body: CreateResponse, before: StoredResponse | None, ids: ResponseIds, defaults: Defaults
 ) -> tuple[GenerationRequest, Echo, bytes]:
-    """Return the request, what its response repeats, and the input's part of the conversation for the store."""
+    """Return the request, what its response repeats, and the input's part of the conversation for the
+    store."""
     since = list(input_messages(body.input))
     messages = [*(before.messages() if before else ()), *since]
     request = generation_request(body, messages, ids, defaults=defaults)

@@ -223,7 +223,8 @@ class CreateResponse(DecodingFields):
 
     @property
     def called(self) -> dict[str, tuple[str, str]]:
-        """Return the client's namespace and name of each tool that has a namespace, by the model's name of it."""
+        """Return the client's namespace and name of each tool that has a namespace, by the model's name of
+        it."""
         return {
             qualified(tool.name, inner.name): (tool.name, inner.name)
             for tool in self.tools or ()

@@ -1,4 +1,5 @@
-"""What crosses the link: token ids as one binary value each, and nothing else of a length that a client chooses."""
+"""What crosses the link: token ids as one binary value each, and nothing else of a length that a client
+chooses."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _BOUNDED = {
     "PlanReport.preempted": "slots",
     "PlanReport.admitted": "slots",
 }
-"""Lists of whole numbers, of which each takes 36 bytes of objects and a call to read, and what bounds them."""
+"""Lists of whole numbers, of which each takes 36 bytes of objects and a call to read, and what bounds
+them."""
 
 
 def lists_of_ids(kind: Any) -> Iterator[str]:
