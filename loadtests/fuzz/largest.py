@@ -91,6 +91,10 @@ def value_of(shape: str) -> Any:
             return [one] * (MAX_CONTAINERS - _SPARE)
 
 
+def _valued(shape: str) -> dict[str, Any]:
+    return {"value": value_of(shape)}
+
+
 Place: TypeAlias = Callable[[Any], Any]
 """Returns the body with this value in a place."""
 
@@ -159,7 +163,7 @@ class _Walk:
                 yield "names", lambda: {f"name {number}": least for number in range(MAX_ITEMS)}
                 if least == 0.5:
                     for shape in SHAPES:
-                        yield shape, lambda shape=shape: {"value": value_of(shape)}
+                        yield shape, partial(_valued, shape)
             case None if "properties" not in schema:
                 for shape in SHAPES:
                     yield shape, partial(value_of, shape)

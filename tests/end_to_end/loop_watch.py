@@ -142,7 +142,7 @@ def _serve() -> None:
         threading.Thread(target=_answer, args=(watch,), daemon=True).start()
         return run(main, *arguments, instruments=[watch], **options)
 
-    trio.run = watched
+    trio.run = watched  # type: ignore[assignment]
     from api.cli.command_line import main
 
     main()

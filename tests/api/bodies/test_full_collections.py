@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import trio
@@ -57,7 +58,7 @@ async def test_no_full_collection_while_a_thousand_conversations_wait(
         gc.callbacks.append(note)
         try:
             waiting = [[{"role": "user", "content": str(turn)} for turn in range(40)] for _ in range(1000)]
-            made = [[{"a": []} for _ in range(10)] for _ in range(10_000)]
+            made: list[Any] = [[{"a": []} for _ in range(10)] for _ in range(10_000)]
             await trio.sleep(3 * LOOK_SECONDS)
             assert set(generations) == {0, 1}
             busy = False
