@@ -18,7 +18,7 @@ LATEST_SECONDS = 1800.0
 """A server that is never idle collects this long after its last full collection, so that garbage has a
 bound."""
 OUT_OF_REACH = 1_000_000_000
-"""Of partial collections, between two full ones."""
+"""The number of partial collections between two full ones."""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from api.bodies.json_text import MAX_CONTAINERS, MAX_MEMBERS, MAX_NESTING, MAX_V
 Schema: TypeAlias = Mapping[str, Any]
 
 MOST_BYTES: Final = 15 << 20
-"""Of a body's text. The server's default bound is 16 MiB."""
+"""Bound on a body's text; the server's default bound is 16 MiB."""
 _SPARE: Final = 64
 """Values, containers and members that are left for the rest of the body."""
 _DEPTH: Final = MAX_NESTING - 12

@@ -23,7 +23,7 @@ from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler
 
 _MOST_SECONDS = 0.05
-"""Of any step; the largest body alone is read in 0.02 s."""
+"""Bound on any step; the largest body alone is read in 0.02 s."""
 _USUAL_SECONDS = 0.005
 _ANSWER_SECONDS = 120.0
 _STREAMED = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
