@@ -17,6 +17,8 @@ from api.bodies.full_collections import LATEST_SECONDS, LOOK_SECONDS, FullCollec
 @pytest.fixture(autouse=True)
 def _thresholds() -> Iterator[None]:
     before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)  # Python's own, whatever the tests before have set
+    gc.enable()
     yield
     gc.set_threshold(*before)
 
@@ -63,7 +65,7 @@ async def test_no_full_collection_while_a_thousand_conversations_wait(
             assert set(generations) == {0, 1}
             busy = False
             await trio.sleep(LOOK_SECONDS)
-            assert generations[-1] == 2
+            assert generations.count(2) == 1
         finally:
             gc.callbacks.remove(note)
         assert len(waiting) == 1000
