@@ -24,6 +24,7 @@ from api.announcement import announce
 from api.app import AppOptions, make_app
 from api.assembly import Assembled, assemble
 from api.bodies import freed_memory
+from api.bodies.full_collections import collect_when_idle
 from api.dialects.responses.store import ResponseStore
 from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.http.listening import Listening, listening
@@ -88,13 +89,15 @@ async def _serve(settings: ServeSettings) -> None:
         )
     assembled = assemble(settings, keys)
     models, fleet = assembled.models, assembled.models.fleet
-    server, accepting = _servers(settings, keys, limits, sockets, assembled)
+    server, accepting, describe = _servers(settings, keys, limits, sockets, assembled)
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
     gc.freeze()
     async with trio.open_nursery() as nursery:
 
         async def start() -> None:
+            # It takes 0.8 s, while engines load; the first to ask for it would wait on the event loop.
+            await trio.to_thread.run_sync(describe)
             # The service manager's socket stays, and connections wait in it: take only what can be answered.
             if not sockets.inherited:
                 for run in accepting:
@@ -106,6 +109,7 @@ async def _serve(settings: ServeSettings) -> None:
             notice.send(READY="1", STATUS=f"version {own_version()}, serving on {sockets.url}")
 
         nursery.start_soon(fleet.run)
+        nursery.start_soon(partial(collect_when_idle, partial(_is_busy, fleet)))
         if assembled.remote_engines is not None:
             nursery.start_soon(assembled.remote_engines.run)
         nursery.start_soon(start)
@@ -124,20 +128,21 @@ async def _serve(settings: ServeSettings) -> None:
 
 def _servers(
     settings: ServeSettings, keys: ApiKeys, limits: Limits, sockets: Listening, assembled: Assembled
-) -> tuple[Server, list[Callable[[], Coroutine[Any, Any, None]]]]:
-    """Return the API's server, and what accepts connections: that server and, if metrics have a port of their
-    own, theirs."""
+) -> tuple[Server, list[Callable[[], Coroutine[Any, Any, None]]], Callable[[], object]]:
+    """Return the API's server, what accepts connections (that server and, if metrics have a port of their
+    own, theirs), and what makes the API's description, which is kept."""
     hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=sockets.is_loopback)
     # Reads a server that is created after its application.
     server_metrics = ServerMetrics(assembled.metrics, lambda: server.statistics())
+    app = make_app(
+        assembled.models,
+        _app_options(settings, keys, hosts, metrics=not sockets.metrics),
+        responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
+        server=server_metrics,
+        reports=assembled.reports,
+    )
     server = Server(
-        make_app(
-            assembled.models,
-            _app_options(settings, keys, hosts, metrics=not sockets.metrics),
-            responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
-            server=server_metrics,
-            reports=assembled.reports,
-        ),
+        app,
         limits,
         on_error=_log_handler_error,
         server_name=_SERVER_NAME,
@@ -149,16 +154,16 @@ def _servers(
     if sockets.metrics:
         # Without a drain of its own: it answers until the last request has ended. It checks no host
         # names: scrapers use other names than clients, and its metrics have no text of prompts.
-        app = make_metrics_app(
+        metrics_app = make_metrics_app(
             assembled.models,
             settings.stall_seconds,
             hosts if sockets.is_loopback else ANY_HOST,
             server_metrics,
             has_keys=bool(keys.keys),
         )
-        watched = Server(app, _METRICS_LIMITS, on_error=_log_handler_error, server_name=_SERVER_NAME)
+        watched = Server(metrics_app, _METRICS_LIMITS, on_error=_log_handler_error, server_name=_SERVER_NAME)
         accepting.append(partial(watched.run, sockets.metrics))
-    return server, accepting
+    return server, accepting, app.openapi
 
 
 def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts, *, metrics: bool) -> AppOptions:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import trio
 from starlette.responses import Response
@@ -31,15 +31,20 @@ from scheduler.events import (
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 
+Frame: TypeAlias = bytes | Sequence[bytes | memoryview]
+"""What is appended to a body, in parts where it may be megabytes."""
+_JOINED_BYTES = 1 << 16
+"""Larger parts are sent by themselves: joined to others they would be copied once more, all in one turn."""
+
 
 class Encoder(Protocol):
-    """Encodes one stream's events in a client's dialect: each call returns the bytes to append to the body.
+    """Encodes one stream's events in a client's dialect: each call returns what to append to the body.
 
     The order of calls is `start` once, `event` and `progress` any number of times, and `finish` or `error`
     once, unless the client disconnects.
     """
 
-    def start(self, prompt_tokens: int) -> bytes:
+    def start(self, prompt_tokens: int) -> Frame:
         """The request is accepted; no token is generated yet."""
         ...
 
@@ -52,11 +57,11 @@ class Encoder(Protocol):
         keep the connection alive."""
         ...
 
-    def finish(self, usage: Usage) -> bytes:
+    def finish(self, usage: Usage) -> Frame:
         """Every choice has ended; `usage` is the sum over all."""
         ...
 
-    def error(self, error: ApiError) -> bytes:
+    def error(self, error: ApiError) -> Frame:
         """The answer ends here, incomplete."""
         ...
 
@@ -89,8 +94,7 @@ class EventStream(Response):
         async with self._scheduler.stream(*self._requests) as stream:
             encoder = self._encoder
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            first = encoder.start(stream.prompt_tokens) + encoder.progress(stream.progress)
-            await send({"type": "http.response.body", "body": first, "more_body": True})
+            await _send_all(send, encoder.start(stream.prompt_tokens), encoder.progress(stream.progress))
             usages: dict[int, Usage] = {}
             choices = sum(request.choices for request in self._requests)
             more = True
@@ -98,18 +102,22 @@ class EventStream(Response):
                 choice, event = await self._next(stream)
                 if self._meter is not None:
                     self._meter(stream.usage_so_far(choice))
-                frame = self._encode(choice, event)
+                frame: Frame = self._encode(choice, event)
+                last: Frame = b""
                 if isinstance(event, Finished):
                     usages[choice] = event.usage
                     if len(usages) == choices:
-                        frame += encoder.finish(self._usage(usages))
+                        last = encoder.finish(self._usage(usages))
                         more = False
                 elif isinstance(event, Failed):
                     # One choice failed, so the answer as requested is impossible, and the other choices end
                     # too.
                     more = False
-                if frame or not more:
-                    await send({"type": "http.response.body", "body": frame, "more_body": more})
+                if more and isinstance(frame, bytes):
+                    if frame:
+                        await send({"type": "http.response.body", "body": frame, "more_body": True})
+                else:
+                    await _send_all(send, frame, last, more=more)
 
     def _usage(self, usages: Mapping[int, Usage]) -> Usage:
         """Sum the usage: choices share their prompt, requests do not."""
@@ -129,7 +137,7 @@ class EventStream(Response):
             return await stream.receive_choice()
         return 0, stream.progress
 
-    def _encode(self, choice: int, event: StreamEvent) -> bytes:
+    def _encode(self, choice: int, event: StreamEvent) -> Frame:
         match event:
             case Queued() | Prefilling():
                 return self._encoder.progress(event)
@@ -140,3 +148,17 @@ class EventStream(Response):
                 )
             case _:
                 return self._encoder.event(choice, event)
+
+
+async def _send_all(send: Send, *frames: Frame, more: bool = True) -> None:
+    """Send frames, in as few messages as their large parts allow."""
+    small: list[bytes | memoryview] = []
+    for frame in frames:
+        for part in (frame,) if isinstance(frame, bytes) else frame:
+            if len(part) <= _JOINED_BYTES:
+                small.append(part)
+                continue
+            await send({"type": "http.response.body", "body": b"".join(small), "more_body": True})
+            await send({"type": "http.response.body", "body": bytes(part), "more_body": True})
+            small.clear()
+    await send({"type": "http.response.body", "body": b"".join(small), "more_body": more})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from scheduler.events import Prefilling, Progress, Queued
 
 DONE = b"data: [DONE]\n\n"
+BEFORE_NAME, BEFORE_DATA, AFTER_DATA = b"event: ", b"\ndata: ", b"\n\n"
+"""What stands around the name and the data of an event that has both."""
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -37,4 +39,4 @@ def progress(news: Progress) -> bytes:
 
 def named(event: bytes, payload: bytes) -> bytes:
     """Return an event with a name, as Anthropic's messages and OpenAI's responses use."""
-    return b"event: " + event + b"\ndata: " + payload + b"\n\n"
+    return BEFORE_NAME + event + BEFORE_DATA + payload + AFTER_DATA

@@ -56,9 +56,10 @@ class BodyWork:
             return work()
         return await self.offload(work, tenant=self.tenant, lane=self.lane)
 
-    def response(self, content: dict[str, Any]) -> PiecedResponse:
-        """Return a whole answer, encoded as it is sent."""
-        return PiecedResponse(content, self.offload, self.tenant)
+    def response(self, content: dict[str, Any], *, repeats: bool = False) -> PiecedResponse:
+        """Return a whole answer, encoded as it is sent. `repeats`: whether texts of the body, or what is
+        made of them, are in it whole."""
+        return PiecedResponse(content, self.offload, self.tenant, in_place=self.lane is None or not repeats)
 
     async def decode(self, body: _Body, decode: Callable[[_Body], _T]) -> _T:
         """Return what `decode` makes of `body`, and drop the body's conversation."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter
+from fastapi.responses import Response
 from pydantic import Field, StrictBool, ValidationError, model_validator
 
 from api.access.auth import CallerOf
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Refused
+from api.bodies.json_pieces import JsonList
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.decode import generation_request
 from api.dialects.openai.messages import ChatMessage
@@ -19,6 +23,7 @@ from api.dialects.openai.tools import MAX_TOOLS, FunctionTool
 from api.options.model_defaults import NEUTRAL, Defaults
 from api.served_models import ServedModels
 from scheduler.request import Prompt, TextPrompt
+from scheduler.shared.token_ids import TokenIds
 
 MAX_TOKENS = 1 << 20
 
@@ -72,27 +77,39 @@ class DetokenizeRequest(Body):
 def tokenization_routes(models: ServedModels) -> APIRouter:
     router = APIRouter(tags=["tokenization"], route_class=JsonRoute)
 
-    @router.post("/v1/tokenize")
-    @router.post("/tokenize")
-    async def tokenize(
-        body: Validated[TokenizeRequest], caller: CallerOf, work: BodyWorkOf
-    ) -> dict[str, Any]:
+    @router.post("/v1/tokenize", response_model=None)
+    @router.post("/tokenize", response_model=None)
+    async def tokenize(body: Validated[TokenizeRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
         """The ids that the engine would get for this prompt."""
         served = models.check(body.model)
         prompt = await work.decode(body, partial(TokenizeRequest.neutral, defaults=served.defaults))
         tokens = await served.scheduler.tokenize(prompt, caller.tenant)
-        return {
-            "count": len(tokens),
-            "max_model_len": served.context_tokens,
-            "tokens": tokens.tolist(),
-            "token_strs": None,
-        }
+        return work.response(
+            {
+                "count": len(tokens),
+                "max_model_len": served.context_tokens,
+                "tokens": JsonList(partial(_runs, tokens)),
+                "token_strs": None,
+            }
+        )
 
-    @router.post("/v1/detokenize")
-    @router.post("/detokenize")
-    async def detokenize(body: Validated[DetokenizeRequest], caller: CallerOf) -> dict[str, str]:
+    @router.post("/v1/detokenize", response_model=None)
+    @router.post("/detokenize", response_model=None)
+    async def detokenize(body: Validated[DetokenizeRequest], caller: CallerOf, work: BodyWorkOf) -> Response:
         """Return the text of these ids, including special tokens."""
         served = models.check(body.model)
-        return {"prompt": await served.scheduler.detokenize(body.tokens, "tokens", caller.tenant)}
+        text = await served.scheduler.detokenize(body.tokens, "tokens", caller.tenant)
+        return work.response({"prompt": text}, repeats=True)
 
     return router
+
+
+_RUN_TOKENS = 4096
+_json = msgspec.json.Encoder()
+
+
+def _runs(tokens: TokenIds) -> Iterator[bytes]:
+    """Yield the ids as entries of a JSON list, many at once: each by itself would take longer than all
+    else."""
+    for start in range(0, len(tokens), _RUN_TOKENS):
+        yield _json.encode(tokens[start : start + _RUN_TOKENS].tolist())[1:-1]

@@ -24,6 +24,9 @@ from api.http.outbound import ClientGone, Outbound, WriteStalled
 from api.http.refusals import Refusal, RefusedByServer, answer
 from api.http.request_body import RequestBody
 
+_COPIED_BYTES = 1 << 16
+"""Larger parts of a body are written from where they are."""
+
 
 class Phase(Enum):
     """The response's progress."""
@@ -300,18 +303,23 @@ class Exchange:
         if self._cancelled:
             await self._raise_cancelled()
             raise ClientGone("the client has left or is refused")
-        data = b"" if self._head_written else self._parser.send(self._head.response)
-        if body and self._head.has_body:
+        before, behind = b"" if self._head_written else self._parser.send(self._head.response), b""
+        if not (body and self._head.has_body):
+            body = b""
+        elif self._head.is_chunked:
             # 0.1 us by hand, 2.6 by h11's Data event; chunks need no state, so h11 misses nothing.
-            data += (
-                b"%x\r\n%b\r\n" % (len(body), body)
-                if self._head.is_chunked
-                else self._parser.send(h11.Data(data=body))
-            )
+            before, behind = before + b"%x\r\n" % len(body), b"\r\n"
+        else:
+            body = self._parser.send(h11.Data(data=body))
         if not more:
-            data += self._parser.send(h11.EndOfMessage())
+            behind += self._parser.send(h11.EndOfMessage())
         self._phase = phase
-        await self._write(data)
+        if len(body) > _COPIED_BYTES:
+            await self._write(before)
+            await self._write(body)
+            await self._write(behind)
+        else:
+            await self._write(before + body + behind)
         if not more:
             self._phase = after(self._phase, ExchangeEvent.WRITTEN)
             self._inbound.wake()

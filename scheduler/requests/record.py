@@ -210,7 +210,7 @@ class StreamRecord:
             adapter=self.prepared.request.adapter_key,
             holds=self.prepared.holds,
             dimensions=(None if self.prepared.request.kind == "chat" else self.prepared.request.dimensions),
-            prediction=tuple(self.prepared.prediction),
+            prediction=self.prepared.prediction,
         )
 
     def _sampling(self) -> Sampling:

@@ -19,7 +19,7 @@ from scheduler.shared.counters import MemoryState as MemoryState
 from scheduler.shared.counters import StepCosts as StepCosts
 from scheduler.shared.pooling import Pooler
 from scheduler.shared.reports import CacheReport, DiskReport, EngineReport
-from scheduler.shared.token_ids import TokenIds
+from scheduler.shared.token_ids import TokenIds, compact
 from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
@@ -264,7 +264,7 @@ class Submit(WireStruct, frozen=True, tag="submit"):
     holds: tuple[tuple[int, float], ...] = ()
     """Prefixes of the prompt to keep, as far as the budget allows: a length in tokens, and for how many
     seconds after the request's end."""
-    prediction: tuple[int, ...] = ()
+    prediction: TokenIds = msgspec.field(default_factory=lambda: compact(()))
     """What the client expects of the answer: one more text to draft from."""
 
 

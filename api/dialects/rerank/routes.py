@@ -37,7 +37,7 @@ def rerank_routes(models: ServedModels) -> APIRouter:
             return [caller.asks(request, served.adapter) for request in await work(make)]
 
         ends = await all_finished(served.scheduler, len(body.documents), made)
-        return work.response(rerank_object(public_id, served.name, body, ends))
+        return work.response(rerank_object(public_id, served.name, body, ends), repeats=body.return_documents)
 
     return router
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, assert_never
 
 import msgspec
@@ -10,8 +11,9 @@ import msgspec
 from api.answers import sse
 from api.answers.block_sequence import BlockClosed, BlockOpened, BlockSequence, Grown, Step
 from api.answers.errors import ApiError
+from api.answers.event_stream import Frame
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
-from api.bodies.json_pieces import json_text
+from api.bodies.json_pieces import json_pieces, json_text
 from api.dialects.openai.encode import logprobs_list, marked
 from api.dialects.responses.envelope import Envelope, ItemStatus, Status, part, status_of
 from scheduler.errors import SchedulerError
@@ -53,9 +55,9 @@ class ResponseEncoder:
         self.response = envelope.response("in_progress")
         """The response as it was last sent."""
 
-    def start(self, prompt_tokens: int) -> bytes:
-        created = self._event("response.created", {"response": self.response})
-        return created + self._event("response.in_progress", {"response": self.response})
+    def start(self, prompt_tokens: int) -> Frame:
+        events = ("response.created", "response.in_progress")
+        return [part for name in events for part in self._parts(name, {"response": self.response})]
 
     def event(self, choice: int, event: AnswerPiece | Finished) -> bytes:
         if isinstance(event, Finished):
@@ -136,24 +138,30 @@ class ResponseEncoder:
     def progress(self, progress: Progress) -> bytes:
         return sse.progress(progress)
 
-    def finish(self, usage: Usage) -> bytes:
+    def finish(self, usage: Usage) -> Frame:
         assert self._end is not None, "the choice ends before the answer"
         status = status_of(self._end.reason)
-        return self._last(f"response.{status}", status, usage)
+        return list(self._last(f"response.{status}", status, usage))
 
-    def error(self, error: ApiError) -> bytes:
+    def error(self, error: ApiError) -> Frame:
         """Store a cancelled response with its output so far; drop a failed one."""
         if error.code == ResponseCancelled.code:
-            return self._close("incomplete") + self._last("response.incomplete", "cancelled", None)
+            return [self._close("incomplete"), *self._last("response.incomplete", "cancelled", None)]
         self.response = self._envelope.response("failed", self._items, error=error.sendable_message)
-        return self._event("response.failed", {"response": self.response})
+        return list(self._parts("response.failed", {"response": self.response}))
 
-    def _last(self, event: str, status: Status, usage: Usage | None) -> bytes:
+    def _last(self, event: str, status: Status, usage: Usage | None) -> Iterator[bytes | memoryview]:
         mark = {} if self._end is None else marked(self._end)
         self.response = {**self._envelope.response(status, self._items, usage), **mark}
-        self._remember(json_text(self.response), self._blocks)
-        return self._event(event, {"response": self.response})
+        text = json_text(self.response)
+        self._remember(text, self._blocks)
+        return self._parts(event, {"response": msgspec.Raw(text)})
 
     def _event(self, name: str, fields: dict[str, Any]) -> bytes:
+        return b"".join(self._parts(name, fields))
+
+    def _parts(self, name: str, fields: dict[str, Any]) -> Iterator[bytes | memoryview]:
+        """Return the text of an event in parts: what it repeats may be megabytes."""
         self._number += 1
-        return sse.named(name.encode(), json_text({"type": name, "sequence_number": self._number, **fields}))
+        data = json_pieces({"type": name, "sequence_number": self._number, **fields})
+        return chain((sse.BEFORE_NAME, name.encode(), sse.BEFORE_DATA), data, (sse.AFTER_DATA,))

@@ -1,15 +1,20 @@
-"""The response object: the request's parameters and the answer so far."""
+"""The response object: the request's parameters and the answer so far.
+
+What it repeats from the body may be megabytes, which each of a stream's events repeats: it is encoded once,
+where the body is decoded.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
+from api.bodies.body import Body
 from api.bodies.json_pieces import JsonList
 from api.dialects.openai.encode import logprobs_list
 from api.dialects.openai.tools import NamedFunction
@@ -21,6 +26,46 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 
 
+_json = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """What a response repeats from its body."""
+
+    fields: Mapping[str, msgspec.Raw]
+    """JSON text by the name of its field."""
+    called: Mapping[str, tuple[str, str]]
+    """The client's namespace and name of each function that has a namespace, by the model's name of it."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(memoryview(text).nbytes for text in self.fields.values())
+
+    @classmethod
+    def of(cls, body: CreateResponse, sampling: Sampling) -> Echo:
+        """Encode it, in a worker thread where the body is not small. `sampling`: the answer's, with defaults
+        for what the body omits."""
+        reasoning = body.reasoning
+        fields = {
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": None if reasoning is None else reasoning.effort, "summary": None},
+            "store": body.remembers,
+            "temperature": sampling.temperature,
+            "text": {"format": _text_format(body)},
+            "tool_choice": _tool_choice(body),
+            "tools": [_tool(tool) for tool in body.tools or ()],
+            "top_logprobs": body.top_logprobs or 0,
+            "top_p": sampling.top_p,
+            "user": body.user,
+        }
+        return cls({name: msgspec.Raw(_json.encode(value)) for name, value in fields.items()}, body.called)
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """The fields that stay constant while the answer grows."""
@@ -28,9 +73,7 @@ class Envelope:
     public_id: str
     created_at: int
     model: str
-    body: CreateResponse
-    sampling: Sampling
-    """The sampling parameters of the answer: the body's, and defaults for those that it omits."""
+    echo: Echo
 
     def response(
         self,
@@ -39,8 +82,6 @@ class Envelope:
         usage: Usage | None = None,
         error: str | None = None,
     ) -> dict[str, Any]:
-        body = self.body
-        reasoning = body.reasoning
         over = status not in ("in_progress", "failed")
         return {
             "id": self.public_id,
@@ -51,25 +92,12 @@ class Envelope:
             "background": False,
             "error": None if error is None else {"code": "server_error", "message": error},
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "metadata": body.metadata or {},
             "model": self.model,
             "output": list(output),
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": None if reasoning is None else reasoning.effort, "summary": None},
             "service_tier": "default",
-            "store": body.remembers,
-            "temperature": self.sampling.temperature,
-            "text": {"format": _text_format(body)},
-            "tool_choice": _tool_choice(body),
-            "tools": [_tool(tool) for tool in body.tools or ()],
-            "top_logprobs": body.top_logprobs or 0,
-            "top_p": self.sampling.top_p,
             "truncation": "disabled",
             "usage": usage_object(usage) if over and usage is not None else None,
-            "user": body.user,
+            **self.echo.fields,
         }
 
     def item(
@@ -96,8 +124,10 @@ class Envelope:
 
     def called(self, offered_name: str) -> dict[str, str]:
         """Return the fields that name a called function: `name`, and `namespace` if it has one."""
-        namespace, name = self.body.called(offered_name)
-        return {"name": name} if namespace is None else {"namespace": namespace, "name": name}
+        if (called := self.echo.called.get(offered_name)) is None:
+            return {"name": offered_name}
+        namespace, name = called
+        return {"namespace": namespace, "name": name}
 
     def item_id(self, index: int, block: Block) -> str:
         """Derive the item's id from the response's id, without the server's name, and the item's index."""
@@ -144,9 +174,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 def _text_format(body: CreateResponse) -> dict[str, Any]:
     asked = None if body.text is None else body.text.format
-    if asked is None:
-        return {"type": "text"}
-    return asked.model_dump(by_alias=True, exclude_none=True)
+    return {"type": "text"} if asked is None else _given(asked)
 
 
 def _tool_choice(body: CreateResponse) -> Any:
@@ -158,12 +186,21 @@ def _tool(tool: AnyTool) -> dict[str, Any]:
     """Return the tool as the client sent it; required fields of a function are present, if null."""
     match tool:
         case FunctionTool():
-            fields = tool.model_dump()
-            return {name: fields[name] for name in ("type", "name", "description", "parameters", "strict")}
+            return {
+                name: getattr(tool, name) for name in ("type", "name", "description", "parameters", "strict")
+            }
         case NamespaceTool(type=kind, name=name, description=description, tools=tools):
             inner = [_tool(function) for function in tools]
             return {"type": kind, "name": name, "description": description, "tools": inner}
         case WebSearch():
-            return tool.model_dump(exclude_none=True)
+            return _given(tool)
         case _:
             assert_never(tool)
+
+
+def _given(body: Body) -> dict[str, Any]:
+    """Return the fields that a body without bodies in it has, under their names there, as they are: a dump
+    would walk their values."""
+    fields = type(body).model_fields.items()
+    given = ((field.alias or name, getattr(body, name)) for name, field in fields)
+    return {name: value for name, value in given if value is not None}

@@ -15,13 +15,13 @@ from api.answers.block_sequence import whole_blocks
 from api.answers.errors import ONLY_HTTP, ApiError, ApiFailure
 from api.answers.openapi import STREAMED
 from api.answers.whole_answer import Block, whole_answer
-from api.bodies.json_pieces import json_text
+from api.bodies.json_pieces import SLICE_BYTES, json_text
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.encode import marked
 from api.dialects.responses.conversation import input_messages, output_messages
 from api.dialects.responses.decode import generation_request
 from api.dialects.responses.encode import ResponseEncoder
-from api.dialects.responses.envelope import Envelope, status_of
+from api.dialects.responses.envelope import Echo, Envelope, status_of
 from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.responses.stoppable_stream import RunningResponses, StoppableStream
@@ -63,12 +63,12 @@ def _add_creation(
         before = stored.before(caller.tenant, body.previous_response_id)
         if before is not None:
             work = work.also_of(sum(map(len, before.turns_json)))
-        decoded, since = await work.decode(
+        decoded, echo, since = await work.decode(
             body, partial(_decoded, before=before, ids=stored.ids, defaults=served.defaults)
         )
         request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
-        envelope = Envelope(request.public_id, int(time.time()), served.name, body, request.sampling)
+        envelope = Envelope(request.public_id, int(time.time()), served.name, echo)
         store = stored.store if body.remembers else None
         remember = partial(_remember, store, caller.tenant, request.public_id, before, since)
         if body.stream:
@@ -79,7 +79,7 @@ def _add_creation(
         blocks, reason = whole_blocks(choice), choice.end.reason
         items = envelope.items(blocks, reason)
         response = {**envelope.response(status_of(reason), items, answer.usage), **marked(choice.end)}
-        answered = work.response(response)
+        answered = work.response(response, repeats=echo.bytes > SLICE_BYTES)
         if not body.remembers:
             return answered
         body_json = await answered.whole()
@@ -147,12 +147,13 @@ class _StoredResponses:
 
 def _decoded(
     body: CreateResponse, before: StoredResponse | None, ids: ResponseIds, defaults: Defaults
-) -> tuple[GenerationRequest, bytes]:
-    """Return the request, and the input's part of the conversation for the store."""
+) -> tuple[GenerationRequest, Echo, bytes]:
+    """Return the request, what its response repeats, and the input's part of the conversation for the
+    store."""
     since = list(input_messages(body.input))
     messages = [*(before.messages() if before else ()), *since]
     request = generation_request(body, messages, ids, defaults=defaults)
-    return request, messages_json(since) if body.remembers else b""
+    return request, Echo.of(body, request.sampling), messages_json(since) if body.remembers else b""
 
 
 def _remember(

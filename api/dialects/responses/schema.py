@@ -218,18 +218,19 @@ class CreateResponse(DecodingFields):
     def chosen(self, name: str) -> str:
         """Return the prompt's name of the tool that the client calls `name`. Functions of a namespace have
         names of their own, which are enough if only one has it."""
-        names = [tool.name for tool in self.offered]
-        inner = [whole for whole in names if self.called(whole)[1] == name]
-        return inner[0] if name not in names and len(inner) == 1 else name
+        inner = [whole for whole, (_, spelled) in self.called.items() if spelled == name]
+        return inner[0] if len(inner) == 1 and all(tool.name != name for tool in self.offered) else name
 
-    def called(self, name: str) -> tuple[str | None, str]:
-        """Return the client's namespace and name of the tool that the model calls `name`."""
-        for tool in self.tools or ():
-            if isinstance(tool, NamespaceTool):
-                for inner in tool.tools:
-                    if name == qualified(tool.name, inner.name):
-                        return tool.name, inner.name
-        return None, name
+    @property
+    def called(self) -> dict[str, tuple[str, str]]:
+        """Return the client's namespace and name of each tool that has a namespace, by the model's name of
+        it."""
+        return {
+            qualified(tool.name, inner.name): (tool.name, inner.name)
+            for tool in self.tools or ()
+            if isinstance(tool, NamespaceTool)
+            for inner in tool.tools
+        }
 
     @property
     def remembers(self) -> bool:

@@ -46,7 +46,7 @@ class RowDrafts:
 
     @classmethod
     def of(cls, row: engine.Sequence, everyone: Chances) -> RowDrafts:
-        size, prediction = len(row.tokens) + row.submit.max_tokens, array("I", row.submit.prediction)
+        size, prediction = len(row.tokens) + row.submit.max_tokens, row.submit.prediction
         predicted = NgramTable(_SHORT, len(prediction) + 1)
         predicted.extend(prediction)
         long, short = NgramTable(_LONG, size), NgramTable(_SHORT, size)

@@ -22,7 +22,7 @@ from api.dialects.completions.encode import CompletionEncoder, completion_object
 from api.dialects.openai.encode import ChunkEncoder
 from api.dialects.openai.encode import completion_object as chat_object
 from api.dialects.responses.encode import ResponseEncoder
-from api.dialects.responses.envelope import Envelope, status_of
+from api.dialects.responses.envelope import Echo, Envelope, status_of
 from api.dialects.responses.schema import CreateResponse
 from scheduler.events import (
     AnswerPiece,
@@ -99,13 +99,13 @@ def anthropic_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str
     return message_of(named_events(body.decode()))
 
 
-ENVELOPE = Envelope("resp_1", 7, "m", CreateResponse(input="x"), Sampling())  # type: ignore[arg-type]
+ENVELOPE = Envelope("resp_1", 7, "m", Echo.of(CreateResponse(input="x"), Sampling()))  # type: ignore[arg-type]
 
 
 def responses_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str, Any]:
     encoder = ResponseEncoder(ENVELOPE, lambda response, blocks: None)
-    body = encoder.start(9) + b"".join([encoder.event(0, piece) for piece in found])
-    body += encoder.event(0, finished(reason)) + encoder.finish(USAGE)
+    body = b"".join([*encoder.start(9), *(encoder.event(0, piece) for piece in found)])
+    body += b"".join([encoder.event(0, finished(reason)), *encoder.finish(USAGE)])
     return {**response_of(named_events(body.decode())), "completed_at": None}
 
 
@@ -133,7 +133,8 @@ def test_openai_responses(reason: FinishReason, sections: list[tuple[str, str]],
     for item in items:
         for part in item["content"] if item["type"] == "message" else ():
             assert "".join([entry["token"] for entry in part["logprobs"]]) == part["text"]
-    assert response == {**ENVELOPE.response(status_of(reason), items, USAGE), "completed_at": None}
+    whole_response = json.loads(json_text(ENVELOPE.response(status_of(reason), items, USAGE)))
+    assert response == {**whole_response, "completed_at": None}
 
 
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])

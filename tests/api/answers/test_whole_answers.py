@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from trio.testing import trio_test
 
 from api.answers.whole_answer import MAX_HELD_BYTES, WholeAnswer, WholeChoice, held_bytes
-from api.bodies.json_pieces import SLICE_BYTES, JsonList, PiecedResponse, json_pieces, json_text
+from api.bodies.json_pieces import SLICE_BYTES, SLICE_PIECES, JsonList, PiecedResponse, json_pieces, json_text
 from api.dialects.openai.encode import completion_object
 from scheduler.events import Finished, FinishReason, TextDelta, TokenLogprobs, Usage
 from scheduler.request import GenerationRequest, TextPrompt
@@ -119,6 +120,27 @@ async def test_a_small_answer_needs_no_thread_and_has_a_length() -> None:
     (choice,) = json.loads(text)["choices"]
     assert [entry["token"] for entry in choice["logprobs"]["content"]] == ["<7>"] * 3
     assert choice["logprobs"]["content"][0]["bytes"] == list(b"<7>")
+
+
+@trio_test
+async def test_a_slice_is_bounded_by_pieces_as_well() -> None:
+    """32 KiB of text may be 16,000 values, which take a hundred times longer than one."""
+    offload, parts = InPlace(), list[bytes]()
+    content: dict[str, Any] = {"values": [[0]] * 8_000}
+    await sent(PiecedResponse(content, offload, ""), parts.append)
+    assert json.loads(b"".join(parts)) == content
+    assert max(map(len, parts)) <= 3 * SLICE_PIECES
+    assert offload.slices >= 8_000 // SLICE_PIECES
+
+
+@trio_test
+async def test_what_is_repeated_is_copied_in_a_thread() -> None:
+    """It may be megabytes, of which no byte is encoded again."""
+    offload, parts = InPlace(), list[bytes]()
+    text = msgspec.Raw(b'{"a": [' + b"0," * SLICE_BYTES + b"0]}")
+    await sent(PiecedResponse({"repeated": text}, offload, "", in_place=False), parts.append)
+    assert b"".join(parts) == b'{"repeated":' + bytes(text) + b"}"
+    assert offload.slices == len([part for part in parts if part])
 
 
 def test_what_an_answer_holds_is_within_what_it_is_charged() -> None:

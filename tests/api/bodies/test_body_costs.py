@@ -7,11 +7,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import pytest
 import trio
 import trio.testing
+from fastapi import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from trio.testing import trio_test
@@ -54,6 +55,34 @@ def _flat(routes: list[Any]) -> Iterator[APIRoute]:
 
 
 MODELS = body_routes()
+
+
+_BOUNDED = {
+    "/v1/models": "the operator's names",
+    "/v1/models/{name:path}": "one of them",
+    "/v1/responses": "WebSocket is refused, whatever is asked",
+    "/v1/responses/{response_id}": "three fields: deleted",
+    "/v1/messages/count_tokens": "a number",
+    "/v1/scheduler": "flows in the queue, and requests in the engines, whose numbers the operator bounds",
+    "/v1/scheduler/requests/{request_id}": "the choices of one request, 64 at most",
+    "/v1/cache": "numbers",
+    "/v1/engines": "the operator's engines and their slots",
+    "/v1/load_lora_adapter": "a name",
+    "/v1/unload_lora_adapter": "a name",
+}
+"""Routes whose answer FastAPI validates, copies and encodes on the event loop, and why it is small."""
+
+
+def test_no_client_chooses_the_size_of_what_is_encoded_on_the_event_loop() -> None:
+    """A route returns a `Response` (`BodyWork.response` makes one in slices), or its size has a bound."""
+    app = app_of(ServedModels.of(make_scheduler(LoopbackLauncher()), MODEL))
+    found: dict[str, bool] = {}
+    for route in _flat(app.routes):
+        returned = get_type_hints(route.endpoint)["return"]
+        is_response = isinstance(returned, type) and issubclass(returned, Response)
+        assert not is_response or route.response_model is None, f"{route.path} is dumped, too"
+        found[route.path] = found.get(route.path, True) and is_response
+    assert {path for path, is_response in found.items() if not is_response} == _BOUNDED.keys()
 
 
 def unbounded(schema: Any, path: str = "") -> Iterator[str]:
@@ -281,7 +310,11 @@ def test_bodies_beyond_a_few_objects_are_read_and_decoded_in_a_thread(
                 recorder.lanes.clear()
                 answer = await client.post(path, json=body(count, text), headers=headers)
                 assert answer.status_code in (200, 400), answer.text
-                assert recorder.lanes == ([] if lane is None else [lane, lane])
+                # The ids of a long text are an answer of many slices.
+                read, slices = recorder.lanes[:2], recorder.lanes[2:]
+                assert read == ([] if lane is None else [lane, lane])
+                assert bool(slices) == (path == "/tokenize" and lane is Lane.LARGE)
+                assert set(slices) <= {Lane.PLAIN}
 
     check(clock=trio.testing.MockClock(autojump_threshold=0))
 

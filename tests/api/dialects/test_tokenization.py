@@ -31,6 +31,19 @@ def test_a_text_goes_to_ids_and_back(base: str) -> None:
 
 
 @trio_test
+async def test_a_long_text_is_answered_in_slices(autojump_clock: trio.testing.MockClock) -> None:
+    """Its ids are a list in which no run of them is lost or joined to the next."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    text = "abcde" * 10_000
+    async with running(scheduler), client_of(scheduler) as client:
+        found = await client.post("/tokenize", json={"prompt": text})
+        empty = await client.post("/detokenize", json={"tokens": []})
+    assert "content-length" not in found.headers
+    assert found.json()["tokens"] == list(text.encode())
+    assert empty.json() == {"prompt": ""}
+
+
+@trio_test
 async def test_messages_are_counted_as_chat_counts_them(autojump_clock: trio.testing.MockClock) -> None:
     """Through the same template, with the same text for a prefill."""
     scheduler = make_scheduler(LoopbackLauncher())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.drafts.row_drafts import SOURCES, RowDrafts, Source
 from scheduler.engine.sequence import Sequence
+from scheduler.shared.token_ids import compact
 from tests.contracts.journal import request
 
 _COUNT = 15
@@ -19,7 +20,7 @@ _REPEATED = [*range(100, 120)]
 
 
 def _row(prompt: list[int], answer: Tokens[int] = (), prediction: Tokens[int] = ()) -> Sequence:
-    submit = msgspec.structs.replace(request(1, prompt, 4000), prediction=tuple(prediction))
+    submit = msgspec.structs.replace(request(1, prompt, 4000), prediction=compact(prediction))
     row = Sequence.of(submit)
     row.tokens.extend(answer)
     return row
@@ -122,7 +123,7 @@ def test_an_answer_that_begins_otherwise_is_not_taken_for_the_prediction() -> No
 def test_a_resumed_answer_goes_on_in_its_prediction() -> None:
     """Tokens from another engine count as the answer's."""
     submit = msgspec.structs.replace(
-        request(1, [1, 2, 3, *_PREDICTION[:10]], 4000), done_tokens=10, prediction=tuple(_PREDICTION)
+        request(1, [1, 2, 3, *_PREDICTION[:10]], 4000), done_tokens=10, prediction=compact(_PREDICTION)
     )
     row = Sequence.of(submit)
     found = _candidates(RowDrafts.of(row, dict.fromkeys(SOURCES, 0.5)), row)

@@ -143,7 +143,7 @@ def _end(heard: Heard) -> tuple[str, str]:
 def predicted(submits: Iterable[Submit], answers: Mapping[int, Sequence[int]]) -> list[Submit]:
     """Return the same requests with predictions that are mostly right."""
     return [
-        msgspec.structs.replace(one, prediction=spoilt(answers[one.request_id], one.request_id))
+        msgspec.structs.replace(one, prediction=compact(spoilt(answers[one.request_id], one.request_id)))
         for one in submits
     ]
 

@@ -37,6 +37,7 @@ from scheduler.shared.messages import (
     TurnEnded,
 )
 from scheduler.shared.pins import pin_name
+from scheduler.shared.token_ids import compact
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
 from tests.contracts.journal import Journal, prompt_of, request
@@ -363,7 +364,7 @@ def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget
                 answers.append(_answer(prompt, most))
                 predicted = spoilt(answers[-1], len(answers))
                 asked = request(len(answers) - 1, prompt, most)
-                commands = [msgspec.structs.replace(asked, prediction=predicted)]
+                commands = [msgspec.structs.replace(asked, prediction=compact(predicted))]
             case ("cancel", int() as request_id):
                 commands = [Cancel(request_id)]
             case ("clear",):
