@@ -32,7 +32,9 @@ from scheduler.answer.detokenizer import (
 )
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
+from scheduler.prompt.model_folder import read_json
 from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
+from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
 from scheduler.request import ChatPrompt
 from scheduler.shared.messages import GrammarTokenizer
 
@@ -147,6 +149,7 @@ class HubTokenizer:
         except Exception as error:  # transformers raises whatever its parsers raise
             reason = " ".join(str(error).split())  # transformers writes several lines
             raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error
+        _read_other_templates(self._tokenizer, folder)
         self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
         if self._backend is None:
             raise StartupError(
@@ -155,7 +158,9 @@ class HubTokenizer:
         self._format = answer_format(
             self._tokenizer, model_type, tool_parser=tool_parser, reasoning_parser=reasoning_parser
         )
-        self._renderer = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
+        render = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
+        self.template_reading = TemplateReading() if render is None else reading_of(render)
+        self._renderer = None if render is None else fitted(render, self.template_reading)
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
@@ -289,7 +294,8 @@ class HubTokenizer:
         if self._renderer is None or self._format.layout is not Layout.MARKS:
             return False
         # It may mention calls, so that a parser is inferred, and write no tools.
-        return self._format.tools is None or not generic_tools.knows_tools(self._renderer)
+        drops_results = "tool" in self.template_reading.dropped
+        return self._format.tools is None or drops_results or not generic_tools.knows_tools(self._renderer)
 
     def _normalized(self, text: str) -> str:
         normalizer = self._backend.normalizer
@@ -317,3 +323,23 @@ class HubTokenizer:
 
     def _made_byte_table(self, token_of: Callable[[int], str | None]) -> ByteTable:
         return ByteTable(token_of, byte_level if self.spelling is Spelling.BYTE_LEVEL else sentence_piece)
+
+
+_TEMPLATE_FILES = ("chat_template.json", "processor_config.json")
+
+
+def _read_other_templates(tokenizer: Any, folder: Path) -> None:
+    """Give the tokenizer the template that the model's processor has, where it has none itself, and its
+    templates by name as it reads them. Raise StartupError."""
+    for file in _TEMPLATE_FILES:
+        if tokenizer.chat_template is None and (content := read_json(folder / file)) is not None:
+            tokenizer.chat_template = content.get("chat_template")
+    named = tokenizer.chat_template
+    if isinstance(named, list | tuple):
+        named = tokenizer.chat_template = {one["name"]: one["template"] for one in named}
+    if isinstance(named, dict) and "default" not in named:
+        if len(named) != 1:
+            raise StartupError(
+                f"--model: {folder} has chat templates named {', '.join(sorted(named))}, and none named default"
+            )
+        tokenizer.chat_template = next(iter(named.values()))

@@ -63,6 +63,8 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
     yield "weights", f"{weights_text(model)}{group}, {gigabytes(model.weights_bytes)} as stored"
     yield "context", f"{model.context_tokens:,} tokens"
     yield "template", "for chats" if model.chat_template else "none: it completes text, and does not chat"
+    if model.template_reading:
+        yield "", f"it {model.template_reading}"
     yield "tools", model.tool_dialect
     yield "reasoning", model.reasoning_dialect
     yield from _memory(planned.plan, reading, model.context_tokens, tokens)
