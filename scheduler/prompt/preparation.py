@@ -356,7 +356,18 @@ class Preparation:
     def _stop_token_ids(self, request: GenerationRequest) -> tuple[int, ...]:
         self._check_vocabulary(request.stop_token_ids, "stop_token_ids")
         by_model = () if request.ignore_eos else self._eos_token_ids
-        return tuple(dict.fromkeys((*by_model, *request.stop_token_ids)))
+        written = (self._unwritten(text) for text in request.stop)
+        by_text = (token for token in written if token is not None)
+        return tuple(dict.fromkeys((*by_model, *request.stop_token_ids, *by_text)))
+
+    def _unwritten(self, text: str) -> int | None:
+        """Return the special token that `text` spells and that no text has: a stop string would not find
+        it."""
+        ids = self.tokenizer.encode(text) if _is_unicode(text) else []
+        if len(ids) != 1 or ids[0] not in self._special_token_ids:
+            return None
+        detokenizer = self.tokenizer.detokenizer()
+        return None if detokenizer.feed(ids) + detokenizer.finish() else ids[0]
 
     def _check_tools(self, prompt: Prompt) -> None:
         if not isinstance(prompt, ChatPrompt):

@@ -1,5 +1,5 @@
-"""What of a conversation a chat template writes, found at load: a template that reads another form of messages
-than it gets drops words and says nothing.
+"""What of a conversation a chat template writes, found at load: a template that reads another form of
+messages than it gets drops words and says nothing.
 
 Each role's words are tried as a text and as a list of parts, and passed as the template reads them (LLaVA's
 reads parts alone). A system message that arrives in neither form begins the first question; a question that

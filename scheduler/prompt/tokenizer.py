@@ -155,9 +155,13 @@ class HubTokenizer:
             raise StartupError(
                 f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
             )
+        templates = self._tokenizer.chat_template
+        if isinstance(templates, dict):  # What calls look like is said by the one that is used with tools.
+            self._tokenizer.chat_template = templates.get("tool_use", templates["default"])
         self._format = answer_format(
             self._tokenizer, model_type, tool_parser=tool_parser, reasoning_parser=reasoning_parser
         )
+        self._tokenizer.chat_template = templates
         render = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
         self.template_reading = TemplateReading() if render is None else reading_of(render)
         self._renderer = None if render is None else fitted(render, self.template_reading)
@@ -340,6 +344,7 @@ def _read_other_templates(tokenizer: Any, folder: Path) -> None:
     if isinstance(named, dict) and "default" not in named:
         if len(named) != 1:
             raise StartupError(
-                f"--model: {folder} has chat templates named {', '.join(sorted(named))}, and none named default"
+                f"--model: {folder} has chat templates named {', '.join(sorted(named))},"
+                " and none named default"
             )
         tokenizer.chat_template = next(iter(named.values()))

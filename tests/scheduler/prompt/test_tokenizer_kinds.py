@@ -206,6 +206,15 @@ def test_a_stop_string_with_a_space_stops_where_the_text_has_it(kind: str) -> No
     assert answered(preparation(kind), request, [*answer, *answer])[2] == ""
 
 
+@every_kind
+def test_a_stop_string_that_is_a_special_token_ends_the_answer(kind: str) -> None:
+    """It gives no text, in which a string could be found. What is text stays a string."""
+    tokenizer, library = tokenizer_of(kind)
+    stop = ("<|user|>", "reads", "<think>", "<|user|><|user|>")
+    prepared = preparation(kind).prepare(GenerationRequest("", TextPrompt("The"), stop=stop))
+    assert set(prepared.stop_token_ids) == {*tokenizer.eos_token_ids, library.token_to_id("<|user|>")}
+
+
 def test_every_token_of_the_special_ones_is_no_text() -> None:
     """In all kinds."""
     for kind in KINDS:
