@@ -27,7 +27,8 @@ LLAVA = (
 """Published with llava-hf/llava-1.5-7b-hf."""
 MIXED = (
     "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'user' %}"
-    "{% for part in m.content %}{{ part['text'] }}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    "{% for part in m.content %}{{ part['text'] }}{% endfor %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
 )
 NO_SYSTEM = (
     "{% for m in messages %}{% if m.role != 'system' %}<|{{ m.role }}|>{{ m.content }}{% endif %}{% endfor %}"
@@ -48,7 +49,7 @@ CONVERSATION: tuple[Message, ...] = (
 WORDS = [message["content"] for message in CONVERSATION]
 
 
-def served(folder: Path, template: Any, kind: str = "byte-level", **files: Any) -> HubTokenizer:
+def served(folder: Path, template: Any, kind: str = "byte-level", files: Any = {}) -> HubTokenizer:
     write_tokenizer(folder, kind, template=template)
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
@@ -108,28 +109,29 @@ def test_a_template_that_drops_results_gets_the_generic_tools(tmp_path: Path) ->
 @pytest.mark.parametrize("file", ["chat_template", "processor_config"])
 def test_a_processors_template_is_read_where_the_tokenizer_has_none(tmp_path: Path, file: str) -> None:
     """Mistral-Small-3.1 and LLaVA have theirs only there."""
-    tokenizer = served(tmp_path, None, **{file: {"chat_template": LLAVA}})
+    tokenizer = served(tmp_path, None, files={file: {"chat_template": LLAVA}})
     question: Message = {"role": "user", "content": "hi"}
     assert tokenizer.render(ChatPrompt((question,))) == "USER: hi ASSISTANT:"
 
 
 def test_named_templates_are_chosen_by_tools(tmp_path: Path) -> None:
     """`tool_use` where tools are given, as transformers chooses; additional files count."""
-    use = "tools{% for t in tools %}{{ t.function.name }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    use = (
+        "{% for t in tools %}<tool_call>{{ t.function.name }}{% endfor %}"
+        "{% for m in messages %}{{ m.content }}"
+        "{% for tool_call in m.tool_calls or [] %}{{ tool_call.name }}{% endfor %}{% endfor %}"
+    )
     listed = [{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": use}]
     question: Message = {"role": "user", "content": "hi"}
-    render = chat_of(tmp_path / "list", listed)
-    assert render(ChatPrompt((question,))) == "<s><|user|>hi</s><|assistant|>"
+    (tmp_path / "list").mkdir()
     folder = tmp_path / "files"
     (folder / "additional_chat_templates").mkdir(parents=True)
     (folder / "additional_chat_templates" / "tool_use.jinja").write_text(use)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    assert chat_of(folder, None)(ChatPrompt((question,))) == "<s><|user|>hi</s><|assistant|>"
-
-
-def chat_of(folder: Path, template: Any) -> Any:
-    folder.mkdir(exist_ok=True)
-    return served(folder, template).render
+    for tokenizer in (served(tmp_path / "list", listed), served(folder, None)):
+        assert tokenizer.answer_format.tool_calls == "native"
+        assert tokenizer.render(ChatPrompt((question,))) == "<s><|user|>hi</s><|assistant|>"
+        assert tokenizer.render(ChatPrompt((question,), tools=(Tool("look"),))) == "<tool_call>lookhi"
 
 
 def test_several_templates_without_a_default_are_refused(tmp_path: Path) -> None:

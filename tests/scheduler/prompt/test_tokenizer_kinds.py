@@ -53,8 +53,8 @@ def read(detokenizer: Detokenizer, ids: Sequence[int], sizes: Sequence[int] = ()
 @cache
 def preparation(kind: str, *, bos: bool = True) -> Preparation:
     tokenizer, _ = tokenizer_of(kind, bos=bos)
-    ids = {"vocabulary": tokenizer.vocabulary, "eos_token_ids": tokenizer.eos_token_ids}
-    return Preparation(tokenizer, replace(FOLDER, **ids))
+    vocabulary, ends = tokenizer.vocabulary, tokenizer.eos_token_ids
+    return Preparation(tokenizer, replace(FOLDER, vocabulary=vocabulary, eos_token_ids=ends))
 
 
 def answered(
@@ -104,7 +104,7 @@ def test_a_text_survives_its_tokens(kind: str, text: str, sizes: list[int]) -> N
 def whole_tokens(kind: str) -> list[int]:
     _, library = tokenizer_of(kind)
     tokens = enumerate(map(library.id_to_token, range(library.get_vocab_size())))
-    return [token_id for token_id, token in tokens if not token.startswith("<0x")]
+    return [token_id for token_id, token in tokens if not str(token).startswith("<0x")]
 
 
 @every_kind
@@ -219,6 +219,6 @@ def test_every_token_of_the_special_ones_is_no_text() -> None:
     """In all kinds."""
     for kind in KINDS:
         tokenizer, library = tokenizer_of(kind)
-        ids = [library.token_to_id(token) for token in SPECIAL]
+        ids = [library.get_vocab()[token] for token in SPECIAL]
         assert read(tokenizer.detokenizer(), ids) == ""
         assert json.loads(tokenizer.to_json())
