@@ -3,17 +3,26 @@
 The pieces join to exactly what the tokenizer decodes from all ids together. The one exception is a run of
 byte-fallback tokens that is not UTF-8 as a whole (an answer that ends inside a character): tokenizers turns
 the whole run into U+FFFD, including characters that were streamed already.
+
+Many tokenizers take a space from the first token of a text. A text that goes on after another one is no such
+beginning: its first token is read as any other.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
 class Detokenizer(Protocol):
     """Decodes one answer."""
+
+    @property
+    def begun(self) -> bool:
+        """Return whether the next token is read as one in the middle of a text, with the space before it."""
+        ...
 
     def feed(self, token_ids: Sequence[int]) -> str:
         """Return the text that these tokens complete; it may be empty."""
@@ -31,40 +40,57 @@ def _byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-_BYTE_OF = _byte_alphabet()
+BYTE_LETTERS = _byte_alphabet()
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def byte_level(token: str) -> bytes:
+    """Return the bytes of a token of a byte-level vocabulary."""
+    try:
+        return bytes([BYTE_LETTERS[character] for character in token])
+    except KeyError:
+        # An added token with characters outside the alphabet stands for itself.
+        return token.encode("utf-8", "replace")
+
+
+def sentence_piece(token: str) -> bytes:
+    """Return the bytes of a SentencePiece token in the middle of a text."""
+    if len(token) == _BYTE_TOKEN_CHARACTERS and (byte := _BYTE_TOKEN.fullmatch(token)):
+        return bytes([int(byte[1], 16)])
+    return token.replace("▁", " ").encode("utf-8", "replace")
+
+
+_BYTE_TOKEN_CHARACTERS = len("<0x00>")
 
 
 class ByteTable:
-    """Bytes of each token of a byte-level vocabulary, cached.
+    """Bytes of each token of a vocabulary, cached.
 
     Shared by all requests of a tokenizer; building it whole would cost 23 ms on an 8k vocabulary, and
-    fifty times that on a large one, so it fills as tokens occur. `token_of` gives a token's spelling,
-    None for ids that decode to nothing (special tokens, ids beyond the vocabulary).
+    fifty times that on a large one, so it fills as tokens occur. `token_of` gives a token as the vocabulary
+    writes it, None for ids that decode to nothing (special tokens, ids beyond the vocabulary); `spell` its
+    bytes.
     """
 
-    def __init__(self, token_of: Callable[[int], str | None]) -> None:
+    def __init__(
+        self, token_of: Callable[[int], str | None], spell: Callable[[str], bytes] = byte_level
+    ) -> None:
         self._token_of = token_of
+        self._spell = spell
         self._bytes: dict[int, bytes] = {}
 
     def __getitem__(self, token_id: int) -> bytes:
         known = self._bytes.get(token_id)
         if known is None:
-            known = self._bytes[token_id] = self._spell(self._token_of(token_id))
+            token = self._token_of(token_id)
+            known = self._bytes[token_id] = b"" if token is None else self._spell(token)
         return known
-
-    @staticmethod
-    def _spell(token: str | None) -> bytes:
-        if token is None:
-            return b""
-        try:
-            return bytes([_BYTE_OF[character] for character in token])
-        except KeyError:
-            # An added token with characters outside the alphabet stands for itself.
-            return token.encode("utf-8", "replace")
 
 
 class ByteLevelDetokenizer:
     """Decodes byte-level BPE (GPT-2, Llama 3, Qwen, ...): 0.2 microseconds a token."""
+
+    begun = True
 
     def __init__(self, table: ByteTable) -> None:
         self._table = table
@@ -72,6 +98,42 @@ class ByteLevelDetokenizer:
 
     def feed(self, token_ids: Sequence[int]) -> str:
         return self._decoder.decode(b"".join([self._table[token_id] for token_id in token_ids]))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+def _one_for_each_byte(error: UnicodeError) -> tuple[str, int]:
+    """Replace bytes that are no character as the library does in SentencePiece vocabularies."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+_EACH_BYTE = "penstock_each_byte"
+codecs.register_error(_EACH_BYTE, _one_for_each_byte)
+
+
+class PieceDetokenizer:
+    """Decodes SentencePiece vocabularies (Llama 2, Gemma, Mistral before tekken, ...) by a table of bytes.
+
+    `opening` gives the bytes of a token that begins a text. With `begun` the text goes on after another one,
+    and no token begins it."""
+
+    def __init__(self, table: ByteTable, opening: Callable[[int], bytes], *, begun: bool = False) -> None:
+        self._table = table
+        self._opening = opening
+        self.begun = begun
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors=_EACH_BYTE)
+
+    def feed(self, token_ids: Sequence[int]) -> str:
+        spelled = [self._table[token_id] for token_id in token_ids]
+        if not self.begun:
+            for place, data in enumerate(spelled):
+                if data:
+                    spelled[place] = self._opening(token_ids[place])
+                    self.begun = True
+                    break
+        return self._decoder.decode(b"".join(spelled))
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -91,10 +153,12 @@ class WindowDetokenizer:
     with tokens already emitted, because a token's text depends on the tokens before it.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], after: Sequence[int] = ()) -> None:
+        """`after`: the last tokens of the text that this one continues."""
         self._decode = decode
-        self._window: list[int] = []
-        self._emitted_tokens = 0
+        self._window = list(after)
+        self._emitted_tokens = len(after)
+        self.begun = bool(after)
 
     def feed(self, token_ids: Sequence[int]) -> str:
         return "".join([self._feed_one(token_id) for token_id in token_ids])
@@ -108,6 +172,7 @@ class WindowDetokenizer:
             return ""
         self._window = self._window[self._emitted_tokens :]
         self._emitted_tokens = len(self._window)
+        self.begun = self.begun or bool(new)
         return new
 
     def _new_text(self) -> str:

@@ -100,8 +100,9 @@ class AnswerPipeline:
             for token_id, entry in zip(token_ids, logprobs, strict=True):
                 if self.stopped:
                     return
+                opens = not self._detokenizer.begun
                 text = self._detokenizer.feed((token_id,))
-                self._spans.add(token_id, entry, len(text))
+                self._spans.add(token_id, entry, len(text), opens=opens)
                 yield from self._next((token_id,), text)
         elif (early := self._unstoppable_tokens) and early < len(token_ids):
             yield from self.read(token_ids[:early])

@@ -18,11 +18,20 @@ _utf8 = getincrementaldecoder("utf-8")
 
 
 class PromptLogprobs:
-    """The log-probabilities of one prompt. `token_bytes` returns the bytes of one token."""
+    """The log-probabilities of one prompt. `token_bytes` returns the bytes of one token, `opening_bytes`
+    those of one that begins a text. `before`: how many tokens stand before the text that the client sent."""
 
-    def __init__(self, prompt: Sequence[int], token_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        token_bytes: Callable[[int], bytes],
+        opening_bytes: Callable[[int], bytes] | None = None,
+        before: int = 0,
+    ) -> None:
         self._prompt = prompt
         self._token_bytes = token_bytes
+        self._opening_bytes = opening_bytes or token_bytes
+        self._before = before
         self._entries: list[LogprobsOut] = []
 
     @property
@@ -46,9 +55,11 @@ class PromptLogprobs:
     def spelled(self) -> Iterator[PromptToken]:
         """Yield all tokens of the prompt."""
         decoder, characters = _utf8("replace"), 0
-        for token, entry in zip_longest(self._prompt, (None, *self._entries)):
-            data, known = self._token_bytes(token), None
+        for place, (token, entry) in enumerate(zip_longest(self._prompt, (None, *self._entries))):
+            spelling = self._opening_bytes if place == self._before else self._token_bytes
+            data, known = spelling(token), None
             if entry is not None:
-                known = TokenLogprobs.of(token, entry.chosen, entry.top, self._token_bytes, characters)
+                known = TokenLogprobs.of(token, entry.chosen, entry.top, spelling, characters)
             yield PromptToken(data, characters, known)
-            characters += len(decoder.decode(data))
+            if place >= self._before:
+                characters += len(decoder.decode(data))

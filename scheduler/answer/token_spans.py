@@ -16,24 +16,31 @@ from scheduler.shared.messages import LogprobsOut
 
 
 class TokenSpans:
-    """The tokens of one answer. `token_bytes` gives the bytes of one token."""
+    """The tokens of one answer. `token_bytes` gives the bytes of one token, `opening_bytes` those of one that
+    begins a text."""
 
-    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        token_bytes: Callable[[int], bytes],
+        opening_bytes: Callable[[int], bytes] | None = None,
+    ) -> None:
         self._token_bytes = token_bytes
+        self._opening_bytes = opening_bytes or token_bytes
         self._characters = 0
         self._waiting: list[TokenLogprobs] = []
         """Tokens without text so far."""
         self._spans: deque[tuple[int, list[TokenLogprobs]]] = deque()
         """The offset of its end and the tokens, for each run of tokens with common text."""
 
-    def add(self, token_id: int, logprobs: LogprobsOut, characters: int) -> None:
-        """Add the next token, with which the decoded text grew by `characters`."""
-        self._waiting.append(self.spelled(token_id, logprobs))
+    def add(self, token_id: int, logprobs: LogprobsOut, characters: int, *, opens: bool = False) -> None:
+        """Add the next token, with which the decoded text grew by `characters`. `opens`: it begins a text."""
+        self._waiting.append(self.spelled(token_id, logprobs, opens=opens))
         self.add_text(characters)
 
-    def spelled(self, token_id: int, logprobs: LogprobsOut) -> TokenLogprobs:
+    def spelled(self, token_id: int, logprobs: LogprobsOut, *, opens: bool = False) -> TokenLogprobs:
         """Return the record of a token that begins at the end of the decoded text."""
-        return TokenLogprobs.of(token_id, logprobs.chosen, logprobs.top, self._token_bytes, self._characters)
+        spelling = self._opening_bytes if opens else self._token_bytes
+        return TokenLogprobs.of(token_id, logprobs.chosen, logprobs.top, spelling, self._characters)
 
     def add_text(self, characters: int) -> None:
         """Count text that the detokenizer held back for the tokens so far."""

@@ -136,5 +136,12 @@ def _joined(messages: Iterable[Message]) -> list[Message]:
     return turns
 
 
-def _joined_text(messages: Iterable[Message]) -> str:
-    return _JOINT.join(message["content"] for message in messages)
+def _joined_text(messages: Iterable[Message]) -> Any:
+    """Return the texts of neighbours as one; as parts, if the template reads any of them as parts."""
+    contents = [message["content"] for message in messages]
+    text = _JOINT.join([each for content in contents for each in _texts(content)])
+    return text if all(isinstance(each, str) for each in contents) else [{"type": "text", "text": text}]
+
+
+def _texts(content: Any) -> list[str]:
+    return [content] if isinstance(content, str) else [part["text"] for part in content]

@@ -83,6 +83,8 @@ class NewGrammar:
 
 PIECES_BYTES = 64 << 20
 """Room for the ids of 8 million tokens, each in a piece and in a run: eighty conversations of 100,000."""
+CONTINUED_TOKENS = 8
+"""Tokens of a prompt with which its continuation is read; a character has at most four."""
 MAX_PROMPT_LOGPROBS = 1 << 18
 """Bound on one client's request: prompt tokens times their alternatives, for each choice. About 20 MB of
 JSON."""
@@ -259,11 +261,12 @@ class Preparation:
         offered: OfferedTools,
     ) -> AnswerPipeline:
         request, form = prepared.request, self.tokenizer.answer_format
-        spans = None if request.top_logprobs is None else TokenSpans(self.tokenizer.token_bytes)
+        token_bytes, opening_bytes = self.tokenizer.token_bytes, self.tokenizer.opening_bytes
+        spans = None if request.top_logprobs is None else TokenSpans(token_bytes, opening_bytes)
         thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
         prompt = None
         if choice == 0 and request.prompt_logprobs is not None:
-            prompt = PromptLogprobs(prepared.prompt, self.tokenizer.token_bytes)
+            prompt = PromptLogprobs(prepared.prompt, token_bytes, opening_bytes)
         pipeline = partial(
             AnswerPipeline,
             includes_stop=request.includes_stop,
@@ -274,7 +277,7 @@ class Preparation:
         )
         is_plain = (form if tools else form.without_tools()) == PLAIN
         if not isinstance(request.prompt, ChatPrompt) or is_plain:
-            return pipeline(self.tokenizer.detokenizer(), stops)
+            return pipeline(self.tokenizer.detokenizer(after=self._continued(prepared)), stops)
         short_ids = form.tools is not None and form.tools.short_ids
         assembly = Assembly(
             form,
@@ -284,8 +287,19 @@ class Preparation:
             parallel_calls=request.prompt.parallel_tool_calls,
             spans=spans,
         )
-        detokenizer = self.tokenizer.detokenizer(form.spelled(tools=bool(tools)))
+        spelled = form.spelled(tools=bool(tools))
+        detokenizer = self.tokenizer.detokenizer(spelled, self._continued(prepared))
         return pipeline(detokenizer, stops, assembly)
+
+    def _continued(self, prepared: PreparedRequest) -> TokenIds | None:
+        """Return the last tokens of the text that the answer continues, or None if it begins one, of which
+        tokenizers may drop the first space. What a grammar holds keeps every byte that the grammar counts."""
+        prompt, last = prepared.request.prompt, prepared.prompt[-CONTINUED_TOKENS:]
+        if isinstance(prompt, ChatPrompt):
+            continues = prompt.continue_final and bool(prompt.messages[-1].get("content"))
+        else:
+            continues = any(token not in self._special_token_ids for token in last)
+        return last if continues or prepared.request.structure is not None else None
 
     def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
         """Return whether the prompt ends inside reasoning: some templates write its opening mark."""
@@ -342,7 +356,18 @@ class Preparation:
     def _stop_token_ids(self, request: GenerationRequest) -> tuple[int, ...]:
         self._check_vocabulary(request.stop_token_ids, "stop_token_ids")
         by_model = () if request.ignore_eos else self._eos_token_ids
-        return tuple(dict.fromkeys((*by_model, *request.stop_token_ids)))
+        written = (self._unwritten(text) for text in request.stop)
+        by_text = (token for token in written if token is not None)
+        return tuple(dict.fromkeys((*by_model, *request.stop_token_ids, *by_text)))
+
+    def _unwritten(self, text: str) -> int | None:
+        """Return the special token that `text` spells and that no text has: a stop string would not find
+        it."""
+        ids = self.tokenizer.encode(text) if _is_unicode(text) else []
+        if len(ids) != 1 or ids[0] not in self._special_token_ids:
+            return None
+        detokenizer = self.tokenizer.detokenizer()
+        return None if detokenizer.feed(ids) + detokenizer.finish() else ids[0]
 
     def _check_tools(self, prompt: Prompt) -> None:
         if not isinstance(prompt, ChatPrompt):

@@ -5,9 +5,7 @@ This runs in the server, without MLX.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,16 +21,26 @@ from scheduler.answer.answer_format import (
     template_type,
     tool_syntax,
 )
-from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
+from scheduler.answer.detokenizer import (
+    ByteLevelDetokenizer,
+    ByteTable,
+    Detokenizer,
+    PieceDetokenizer,
+    WindowDetokenizer,
+    byte_level,
+    sentence_piece,
+)
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
+from scheduler.prompt.model_folder import read_json
+from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
+from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
 from scheduler.request import ChatPrompt
 from scheduler.shared.messages import GrammarTokenizer
 
 _VOCABULARY_FILES = ("tokenizer.json", ".model", ".tiktoken", "tekken.json", "vocab.json", "vocab.txt")
 _BATCH_TEXTS = 4096
 """The library converts a batch's texts and frees its results with the GIL: 48 ms for 62,000 texts at once."""
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Tokenizer(Protocol):
@@ -95,8 +103,15 @@ class Tokenizer(Protocol):
         the space that it has in the middle of a text. Empty for ids without a token."""
         ...
 
-    def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
-        """Return a new detokenizer; cheap. Special tokens give no text, except those in `spelled`."""
+    def opening_bytes(self, token_id: int) -> bytes:
+        """Return the same for a token that begins a text: it may lack its space."""
+        ...
+
+    def detokenizer(
+        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
+    ) -> Detokenizer:
+        """Return a new detokenizer; cheap. Special tokens give no text, except those in `spelled`. `after`:
+        the last tokens of the text that this one continues; None if it begins one."""
         ...
 
     def to_json(self) -> str:
@@ -134,15 +149,22 @@ class HubTokenizer:
         except Exception as error:  # transformers raises whatever its parsers raise
             reason = " ".join(str(error).split())  # transformers writes several lines
             raise StartupError(f"--model: the tokenizer in {folder} cannot be loaded: {reason}") from error
+        _read_other_templates(self._tokenizer, folder)
         self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
         if self._backend is None:
             raise StartupError(
                 f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
             )
+        templates = self._tokenizer.chat_template
+        if isinstance(templates, dict):  # What calls look like is said by the one that is used with tools.
+            self._tokenizer.chat_template = templates.get("tool_use", templates["default"])
         self._format = answer_format(
             self._tokenizer, model_type, tool_parser=tool_parser, reasoning_parser=reasoning_parser
         )
-        self._renderer = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
+        self._tokenizer.chat_template = templates
+        render = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
+        self.template_reading = TemplateReading() if render is None else reading_of(render)
+        self._renderer = None if render is None else fitted(render, self.template_reading)
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
@@ -154,13 +176,14 @@ class HubTokenizer:
             for token_id, added in self._backend.get_added_tokens_decoder().items()
             if added.special
         }
-        described = json.loads(self._backend.to_str())
-        self._longest_token = min_tokens_estimate.longest_token(described, self._normalized)
-        decoder = described.get("decoder") or {}
-        self._is_byte_level = decoder.get("type") == "ByteLevel"
-        self._has_byte_tokens = '"ByteFallback"' in json.dumps(decoder)
-        spellings = ByteTable(self._backend.id_to_token).__getitem__
-        self._spelling: Callable[[int], bytes] = spellings if self._is_byte_level else cache(self._spelled)
+        self.spelling = spelling_of(self._backend)
+        self._longest_token = min_tokens_estimate.longest_token(described(self._backend), self._normalized)
+        self._opening: Callable[[int], bytes] = cache(self._spelled_first)
+        self._middle: Callable[[int], bytes] = (
+            cache(self._spelled_behind_itself)
+            if self.spelling is Spelling.LIBRARY
+            else self._made_byte_table(self._backend.id_to_token).__getitem__
+        )
         self._byte_tables: dict[frozenset[str], ByteTable] = {}
 
     @property
@@ -240,20 +263,30 @@ class HubTokenizer:
         return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
 
     def token_bytes(self, token_id: int) -> bytes:
-        return self._spelling(token_id)
+        return self._middle(token_id)
 
-    def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
+    def opening_bytes(self, token_id: int) -> bytes:
+        return self._opening(token_id)
+
+    def detokenizer(
+        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
+    ) -> Detokenizer:
         # There are few sets of spelled tokens, and one table serves all requests with the same set.
         shown = spelled.intersection(self._special_ids.values())
-        if self._is_byte_level:
-            if shown not in self._byte_tables:
-                self._byte_tables[shown] = self._make_byte_table(shown)
-            return ByteLevelDetokenizer(self._byte_tables[shown])
-        hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
-        return WindowDetokenizer(lambda token_ids: self._decode(token_ids, hidden))
+        if self.spelling is Spelling.LIBRARY:
+            hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
+            seen = [token_id for token_id in after or () if token_id not in hidden]
+            return WindowDetokenizer(lambda token_ids: self._decode(token_ids, hidden), seen)
+        if shown not in self._byte_tables:
+            self._byte_tables[shown] = self._byte_table(shown)
+        table = self._byte_tables[shown]
+        if self.spelling is Spelling.BYTE_LEVEL:
+            return ByteLevelDetokenizer(table)
+        return PieceDetokenizer(table, self._opening, begun=after is not None)
 
     def to_json(self) -> str:
-        return str(self._backend.to_str())
+        written = str(self._backend.to_str())
+        return written if self.spelling is not Spelling.PIECES else with_plain_decoder(written)
 
     def for_grammars(self) -> GrammarTokenizer:
         """Return what engines need to mask tokens. Takes as long as `to_json`, and as much again."""
@@ -265,7 +298,8 @@ class HubTokenizer:
         if self._renderer is None or self._format.layout is not Layout.MARKS:
             return False
         # It may mention calls, so that a parser is inferred, and write no tools.
-        return self._format.tools is None or not generic_tools.knows_tools(self._renderer)
+        drops_results = "tool" in self.template_reading.dropped
+        return self._format.tools is None or drops_results or not generic_tools.knows_tools(self._renderer)
 
     def _normalized(self, text: str) -> str:
         normalizer = self._backend.normalizer
@@ -275,17 +309,42 @@ class HubTokenizer:
         seen = [token_id for token_id in token_ids if token_id not in hidden]
         return str(self._backend.decode(seen, skip_special_tokens=False))
 
-    def _spelled(self, token_id: int) -> bytes:
-        token = self._backend.id_to_token(token_id)
-        if token is None:
-            return b""
-        if self._has_byte_tokens and (byte := _BYTE_TOKEN.fullmatch(token)):
-            return bytes([int(byte[1], 16)])
-        # Decode it after another one: decoders strip the space of the first token.
+    def _spelled_first(self, token_id: int) -> bytes:
+        spelled = self._middle(token_id)
+        if self.spelling is Spelling.BYTE_LEVEL or (not spelled.isascii() and len(spelled) == 1):
+            return spelled  # A byte that is only part of a character.
+        return self._decode([token_id], set()).encode("utf-8", "replace") if spelled else b""
+
+    def _spelled_behind_itself(self, token_id: int) -> bytes:
+        # Decoders strip the space of the first token.
         once, twice = (self._decode([token_id] * times, set()) for times in (1, 2))
         return twice[len(once) :].encode("utf-8", "replace")
 
-    def _make_byte_table(self, shown: frozenset[str]) -> ByteTable:
+    def _byte_table(self, shown: frozenset[str]) -> ByteTable:
         hidden = {token_id for token_id, token in self._special_ids.items() if token not in shown}
         spelling = self._backend.id_to_token
-        return ByteTable(lambda token_id: None if token_id in hidden else spelling(token_id))
+        return self._made_byte_table(lambda token_id: None if token_id in hidden else spelling(token_id))
+
+    def _made_byte_table(self, token_of: Callable[[int], str | None]) -> ByteTable:
+        return ByteTable(token_of, byte_level if self.spelling is Spelling.BYTE_LEVEL else sentence_piece)
+
+
+_TEMPLATE_FILES = ("chat_template.json", "processor_config.json")
+
+
+def _read_other_templates(tokenizer: Any, folder: Path) -> None:
+    """Give the tokenizer the template that the model's processor has, where it has none itself, and its
+    templates by name as it reads them. Raise StartupError."""
+    for file in _TEMPLATE_FILES:
+        if tokenizer.chat_template is None and (content := read_json(folder / file)) is not None:
+            tokenizer.chat_template = content.get("chat_template")
+    named = tokenizer.chat_template
+    if isinstance(named, list | tuple):
+        named = tokenizer.chat_template = {one["name"]: one["template"] for one in named}
+    if isinstance(named, dict) and "default" not in named:
+        if len(named) != 1:
+            raise StartupError(
+                f"--model: {folder} has chat templates named {', '.join(sorted(named))},"
+                " and none named default"
+            )
+        tokenizer.chat_template = next(iter(named.values()))

@@ -72,7 +72,12 @@ class ByteTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return b"<eos>" if token_id == EOS else self._table[token_id]
 
-    def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
+    def opening_bytes(self, token_id: int) -> bytes:
+        return self.token_bytes(token_id)
+
+    def detokenizer(
+        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
+    ) -> Detokenizer:
         return ByteLevelDetokenizer(self._table)
 
     def to_json(self) -> str:

@@ -17,7 +17,9 @@ class DialectTokenizer(ByteTokenizer):
         super().__init__(answer_format)
         self.marks = {EOS + 1 + number: mark for number, mark in enumerate(marks)}
 
-    def detokenizer(self, spelled: frozenset[str] = frozenset()) -> Detokenizer:
+    def detokenizer(
+        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
+    ) -> Detokenizer:
         return ByteLevelDetokenizer(_Spelled(self, self.marks))
 
     def plain_bytes(self, token_id: int) -> bytes:

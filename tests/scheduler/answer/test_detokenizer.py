@@ -18,6 +18,7 @@ from scheduler.answer.detokenizer import (
     ByteLevelDetokenizer,
     ByteTable,
     Detokenizer,
+    PieceDetokenizer,
     WindowDetokenizer,
 )
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
@@ -149,7 +150,7 @@ def ids_with_whole_characters(draw: st.DrawFn) -> list[int]:
 def test_sentence_piece_text_is_that_of_all_ids_at_once(kind: str, ids: list[int], sizes: list[int]) -> None:
     """Random tokens, special and added ones too, wherever byte tokens form characters."""
     hub, library = tokenizer_of(kind)
-    assert isinstance(hub.detokenizer(), WindowDetokenizer)
+    assert isinstance(hub.detokenizer(), PieceDetokenizer)
     assert read(hub.detokenizer(), ids, sizes) == library.decode(ids, skip_special_tokens=True)
 
 
@@ -224,6 +225,27 @@ def test_a_space_before_a_word_survives_every_cut() -> None:
     vocabulary = library.get_vocab()
     ids = [vocabulary[token] for token in ["▁Hello", "▁", "▁▁", "▁world", "<s>", "▁a"]]
     assert read(hub.detokenizer(), ids, []) == library.decode(ids) == "Hello    world a"
+
+
+@pytest.mark.parametrize("kind", ["llama", "metaspace"])
+@thoroughly
+@given(before=ids_with_whole_characters(), ids=ids_with_whole_characters(), sizes=sizes)
+def test_a_window_reads_as_a_table_does(
+    kind: str, before: list[int], ids: list[int], sizes: list[int]
+) -> None:
+    """At the beginning of a text and behind one: tokenizers that no table reads keep the same rules."""
+    hub, library = tokenizer_of(kind)
+    hidden = hub.special_token_ids
+    before = [token_id for token_id in before if token_id not in hidden]
+
+    def decode(token_ids: Sequence[int]) -> str:
+        seen = [token_id for token_id in token_ids if token_id not in hidden]
+        return str(library.decode(seen, skip_special_tokens=False))
+
+    assert read(WindowDetokenizer(decode), ids, sizes) == read(hub.detokenizer(), ids, sizes)
+    if before:
+        continued = read(WindowDetokenizer(decode, before), ids, sizes)
+        assert continued == read(hub.detokenizer(after=before), ids, sizes)
 
 
 def test_a_long_run_of_tokens_without_text_costs_the_same_each() -> None:

@@ -1,0 +1,141 @@
+"""Each form of template gets messages as it reads them: no prompt without the user's words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.errors import StartupError, TemplateFailed
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import ChatPrompt, Message, Tool
+from tests.fakes.served_tokenizers import KINDS, TEMPLATE, write_tokenizer
+
+LLAVA = (
+    "{% for message in messages %}{% if message['role'] != 'system' %}"
+    "{{ message['role'].upper() + ': '}}{% endif %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>\n' }}"
+    "{% endfor %}{% if message['role'] != 'assistant' %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{{ content['text'] + ' '}}{% endfor %}{% else %}"
+    "{% for content in message['content'] | selectattr('type', 'equalto', 'text') %}"
+    "{% generation %}{{ content['text'] + ' '}}{% endgeneration %}{% endfor %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+"""Published with llava-hf/llava-1.5-7b-hf."""
+MIXED = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'user' %}"
+    "{% for part in m.content %}{{ part['text'] }}{% endfor %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role != 'system' %}<|{{ m.role }}|>{{ m.content }}{% endif %}{% endfor %}"
+)
+STRICT = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}<|{{ m.role }}|>{{ m.content[0]['text'] }}"
+    "{% endfor %}"
+)
+FORMS = {"text": TEMPLATE, "llava": LLAVA, "mixed": MIXED, "no system": NO_SYSTEM, "strict parts": STRICT}
+CONVERSATION: tuple[Message, ...] = (
+    {"role": "system", "content": "word-system"},
+    {"role": "user", "content": "word-one"},
+    {"role": "user", "content": "word-two"},
+    {"role": "assistant", "content": "word-three"},
+    {"role": "user", "content": "word-four"},
+)
+WORDS = [message["content"] for message in CONVERSATION]
+
+
+def served(folder: Path, template: Any, kind: str = "byte-level", files: Any = {}) -> HubTokenizer:
+    write_tokenizer(folder, kind, template=template)
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return HubTokenizer(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_words_of_every_message_arrive_in_order(tmp_path: Path, form: str, kind: str) -> None:
+    """Two questions in a row and a system message, whatever the template reads or refuses."""
+    text = served(tmp_path, FORMS[form], kind).render(ChatPrompt(CONVERSATION))
+    places = [text.find(word) for word in WORDS]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_a_template_that_reads_parts_gets_parts(tmp_path: Path) -> None:
+    """As its makers' own processor passes them."""
+    tokenizer = served(tmp_path, LLAVA)
+    question: Message = {"role": "user", "content": "What is 2+2?"}
+    assert tokenizer.render(ChatPrompt((question,))) == "USER: What is 2+2? ASSISTANT:"
+    assert tokenizer.template_reading.parts >= {"user", "system", "assistant"}
+    begun: Message = {"role": "assistant", "content": "It is"}
+    assert tokenizer.render(ChatPrompt((question, begun), continue_final=True)).endswith("It is")
+
+
+def test_a_template_that_reads_texts_is_left_alone(tmp_path: Path) -> None:
+    """Only what it drops is changed."""
+    assert served(tmp_path, TEMPLATE).template_reading.described == ""
+
+
+def test_a_template_that_writes_no_question_is_refused_by_name(tmp_path: Path) -> None:
+    """For chats; the model still completes texts."""
+    tokenizer = served(tmp_path, "{% for m in messages %}<|{{ m.role }}|>{% endfor %}")
+    with pytest.raises(TemplateFailed, match="role user"):
+        tokenizer.render(ChatPrompt(({"role": "user", "content": "hi"},)))
+
+
+def test_a_template_that_drops_results_gets_the_generic_tools(tmp_path: Path) -> None:
+    """A result that the model never sees would be asked for again."""
+    template = (
+        "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{% for m in messages %}"
+        "{% if m.role != 'tool' %}<|{{ m.role }}|>{{ m.content }}{% endif %}"
+        "{% for tool_call in m.tool_calls or [] %}{{ tool_call.name }}{% endfor %}{% endfor %}"
+    )
+    tokenizer = served(tmp_path, template)
+    assert tokenizer.answer_format.tool_calls == "generic"
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
+    turn: tuple[Message, ...] = (
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "word-result", "tool_call_id": "1"},
+    )
+    assert "word-result" in tokenizer.render(ChatPrompt(turn, tools=(Tool("look"),)))
+
+
+@pytest.mark.parametrize("file", ["chat_template", "processor_config"])
+def test_a_processors_template_is_read_where_the_tokenizer_has_none(tmp_path: Path, file: str) -> None:
+    """Mistral-Small-3.1 and LLaVA have theirs only there."""
+    tokenizer = served(tmp_path, None, files={file: {"chat_template": LLAVA}})
+    question: Message = {"role": "user", "content": "hi"}
+    assert tokenizer.render(ChatPrompt((question,))) == "USER: hi ASSISTANT:"
+
+
+def test_named_templates_are_chosen_by_tools(tmp_path: Path) -> None:
+    """`tool_use` where tools are given, as transformers chooses; additional files count."""
+    use = (
+        "{% for t in tools %}<tool_call>{{ t.function.name }}{% endfor %}"
+        "{% for m in messages %}{{ m.content }}"
+        "{% for tool_call in m.tool_calls or [] %}{{ tool_call.name }}{% endfor %}{% endfor %}"
+    )
+    listed = [{"name": "default", "template": TEMPLATE}, {"name": "tool_use", "template": use}]
+    question: Message = {"role": "user", "content": "hi"}
+    (tmp_path / "list").mkdir()
+    folder = tmp_path / "files"
+    (folder / "additional_chat_templates").mkdir(parents=True)
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text(use)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    for tokenizer in (served(tmp_path / "list", listed), served(folder, None)):
+        assert tokenizer.answer_format.tool_calls == "native"
+        assert tokenizer.render(ChatPrompt((question,))) == "<s><|user|>hi</s><|assistant|>"
+        assert tokenizer.render(ChatPrompt((question,), tools=(Tool("look"),))) == "<tool_call>lookhi"
+
+
+def test_several_templates_without_a_default_are_refused(tmp_path: Path) -> None:
+    """At the start, by their names."""
+    listed = [{"name": "one", "template": TEMPLATE}, {"name": "two", "template": TEMPLATE}]
+    with pytest.raises(StartupError, match="one, two"):
+        served(tmp_path, listed)

@@ -1,0 +1,224 @@
+"""Whatever kind of tokenizer a model has: texts survive, streams read as the whole, and grammars, stop
+strings and log-probabilities count the bytes that the client gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLTokenizer
+
+from scheduler.answer.detokenizer import Detokenizer
+from scheduler.events import FinishReason, TextDelta
+from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.prompt.spelling import Spelling
+from scheduler.prompt.tokenizer import HubTokenizer
+from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from scheduler.shared.messages import LogprobsOut
+from scheduler.structure import Pattern
+from tests.examples import examples
+from tests.fakes.scheduling import FOLDER
+from tests.fakes.served_tokenizers import EXACT, KINDS, SPECIAL, tokenizer_of
+
+thoroughly = settings(max_examples=examples(100), deadline=None)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+exact_kinds = pytest.mark.parametrize("kind", EXACT)
+
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd▁"), max_size=30
+) | st.text("The reads \n\taé你🦊", max_size=40)
+SPELLINGS = {
+    "byte-level": Spelling.BYTE_LEVEL,
+    "tekken": Spelling.BYTE_LEVEL,
+    "llama": Spelling.PIECES,
+    "gemma": Spelling.PIECES,
+    "unigram": Spelling.PIECES,
+    "wordpiece": Spelling.LIBRARY,
+}
+
+
+def read(detokenizer: Detokenizer, ids: Sequence[int], sizes: Sequence[int] = ()) -> str:
+    pieces, start = [], 0
+    for size in [*sizes, *([1] * len(ids))]:
+        pieces.append(detokenizer.feed(ids[start : start + size]))
+        start += size
+    return "".join(pieces) + detokenizer.finish()
+
+
+@cache
+def preparation(kind: str, *, bos: bool = True) -> Preparation:
+    tokenizer, _ = tokenizer_of(kind, bos=bos)
+    vocabulary, ends = tokenizer.vocabulary, tokenizer.eos_token_ids
+    return Preparation(tokenizer, replace(FOLDER, vocabulary=vocabulary, eos_token_ids=ends))
+
+
+def answered(
+    ready: Preparation, request: GenerationRequest, ids: Sequence[int]
+) -> tuple[PreparedRequest, list[TextDelta], str]:
+    """The answer of these tokens: its pieces, and all of their text."""
+    prepared = ready.prepare(request)
+    (pipeline,) = ready.answer_pipelines(prepared)
+    entries = [LogprobsOut(-1.0, ()) for _ in ids] if request.top_logprobs is not None else []
+    pieces = [*pipeline.feed(ids, entries), *pipeline.finish(FinishReason.LENGTH)]
+    deltas = [piece for piece in pieces if isinstance(piece, TextDelta)]
+    return prepared, deltas, "".join(piece.text for piece in deltas)
+
+
+def spaced(tokenizer: HubTokenizer, word: str = "reads") -> list[int]:
+    """The tokens of ` word` in the middle of a text."""
+    before = tokenizer.encode("The")
+    ids = tokenizer.encode(f"The {word}")
+    assert ids[: len(before)] == before
+    return ids[len(before) :]
+
+
+@every_kind
+def test_a_vocabularys_kind_is_found_by_what_it_writes_and_reads(kind: str) -> None:
+    """Not by the name of its decoder, which may be another kind's."""
+    assert tokenizer_of(kind)[0].spelling is SPELLINGS[kind]
+
+
+@exact_kinds
+@thoroughly
+@given(text=texts, sizes=st.lists(st.integers(0, 9), max_size=9))
+def test_a_text_survives_its_tokens(kind: str, text: str, sizes: list[int]) -> None:
+    """At once, in a stream of any pieces, and as bytes of single tokens."""
+    tokenizer, _ = tokenizer_of(kind)
+    if kind == "unigram":
+        text = text.lstrip(" ")  # It puts a space before a text, but not before a space.
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert read(tokenizer.detokenizer(), ids, sizes) == text
+    if ids:
+        first, *rest = ids
+        spelled = [tokenizer.opening_bytes(first), *map(tokenizer.token_bytes, rest)]
+        assert b"".join(spelled) == text.encode()
+
+
+@cache
+def whole_tokens(kind: str) -> list[int]:
+    _, library = tokenizer_of(kind)
+    tokens = enumerate(map(library.id_to_token, range(library.get_vocab_size())))
+    return [token_id for token_id, token in tokens if not str(token).startswith("<0x")]
+
+
+@every_kind
+@thoroughly
+@given(data=st.data())
+def test_any_tokens_read_in_a_stream_as_at_once(kind: str, data: st.DataObject) -> None:
+    """Special ones, and words without their beginnings; not single bytes, of which a decoder reads runs."""
+    tokenizer, _ = tokenizer_of(kind)
+    ids = data.draw(st.lists(st.sampled_from(whole_tokens(kind)), max_size=20))
+    sizes = data.draw(st.lists(st.integers(0, 9), max_size=9))
+    seen = [token_id for token_id in ids if token_id not in tokenizer.special_token_ids]
+    assert read(tokenizer.detokenizer(), ids, sizes) == tokenizer.decode(seen)
+
+
+@every_kind
+@thoroughly
+@given(data=st.data())
+def test_what_goes_on_after_a_text_is_the_rest_of_the_whole(kind: str, data: st.DataObject) -> None:
+    """`echo`: prompt and answer together are what the tokenizer reads of all tokens."""
+    tokenizer, _ = tokenizer_of(kind)
+    words = [spaced(tokenizer, word) for word in ("reads", "The", "a")]
+    answer = [token for word in data.draw(st.lists(st.sampled_from(words), min_size=1)) for token in word]
+    ready = preparation(kind)
+    for prompt in (TextPrompt("The"), TokenPrompt(tuple(tokenizer.encode("The")))):
+        _, _, text = answered(ready, GenerationRequest("", prompt), answer)
+        assert "The" + text == tokenizer.decode([*tokenizer.encode("The"), *answer])
+        assert text.startswith(" ")
+
+
+@every_kind
+def test_a_continued_message_keeps_its_space_and_a_new_one_has_none(kind: str) -> None:
+    """A prefill is a text that goes on; an empty one is not."""
+    tokenizer, _ = tokenizer_of(kind)
+    ready, answer = preparation(kind), spaced(tokenizer)
+    question = {"role": "user", "content": "a"}
+
+    def text(begun: str | None) -> str:
+        messages = (question,) if begun is None else (question, {"role": "assistant", "content": begun})
+        prompt = ChatPrompt(messages, continue_final=begun is not None)
+        return answered(ready, GenerationRequest("", prompt), answer)[2]
+
+    assert text("The") == " reads"
+    dropped = tokenizer.decode(answer)
+    assert dropped == (" reads" if kind in ("byte-level", "tekken", "gemma") else "reads")
+    assert text(None) == dropped
+
+
+@exact_kinds
+@pytest.mark.parametrize(
+    "prompt", [TextPrompt("The"), ChatPrompt(({"role": "user", "content": "a"},))], ids=["text", "chat"]
+)
+def test_what_a_grammar_holds_has_every_byte_of_it(kind: str, prompt: Prompt) -> None:
+    """A pattern with a space before it is answered with a space."""
+    ready = preparation(kind)
+    answer = spaced(tokenizer_of(kind)[0], "yes")
+    request = GenerationRequest("", prompt, structure=Pattern(" yes", "guided_regex"))
+    assert answered(ready, request, answer)[2] == " yes"
+
+
+@exact_kinds
+def test_grammars_have_the_bytes_that_the_text_has(kind: str) -> None:
+    """The library of grammars reads the vocabulary by itself."""
+    tokenizer, library = tokenizer_of(kind)
+    grammars = LLTokenizer(tokenizer.to_json(), n_vocab=tokenizer.vocabulary)
+    plain = [
+        token_id
+        for token_id in range(library.get_vocab_size())
+        if token_id not in tokenizer.special_token_ids
+        if tokenizer.token_bytes(token_id) != b"\xff"  # No text has it, and the library marks with it.
+    ]
+    assert {token_id: grammars.decode_bytes([token_id]) for token_id in plain} == {
+        token_id: tokenizer.token_bytes(token_id) for token_id in plain
+    }
+
+
+@exact_kinds
+@pytest.mark.parametrize(
+    "prompt", [TextPrompt("The"), ChatPrompt(({"role": "user", "content": "a"},))], ids=["text", "chat"]
+)
+def test_log_probabilities_name_what_the_text_has(kind: str, prompt: Prompt) -> None:
+    """Also the first token, whose space a new message lacks."""
+    tokenizer, _ = tokenizer_of(kind)
+    ids = [*spaced(tokenizer), *spaced(tokenizer)]
+    request = GenerationRequest("", prompt, top_logprobs=0)
+    _, pieces, text = answered(preparation(kind), request, ids)
+    tokens = [entry for piece in pieces for entry in piece.logprobs]
+    assert b"".join(entry.chosen.data for entry in tokens) == text.encode()
+    assert [entry.offset for entry in tokens] == [
+        len(b"".join(one.chosen.data for one in tokens[:place]).decode("utf-8", "ignore"))
+        for place in range(len(tokens))
+    ]
+
+
+@exact_kinds
+def test_a_stop_string_with_a_space_stops_where_the_text_has_it(kind: str) -> None:
+    """At the very beginning of what continues a text, too."""
+    answer = spaced(tokenizer_of(kind)[0], "yes")
+    request = GenerationRequest("", TextPrompt("The"), stop=(" yes",))
+    assert answered(preparation(kind), request, [*answer, *answer])[2] == ""
+
+
+@every_kind
+def test_a_stop_string_that_is_a_special_token_ends_the_answer(kind: str) -> None:
+    """It gives no text, in which a string could be found. What is text stays a string."""
+    tokenizer, library = tokenizer_of(kind)
+    stop = ("<|user|>", "reads", "<think>", "<|user|><|user|>")
+    prepared = preparation(kind).prepare(GenerationRequest("", TextPrompt("The"), stop=stop))
+    assert set(prepared.stop_token_ids) == {*tokenizer.eos_token_ids, library.token_to_id("<|user|>")}
+
+
+def test_every_token_of_the_special_ones_is_no_text() -> None:
+    """In all kinds."""
+    for kind in KINDS:
+        tokenizer, library = tokenizer_of(kind)
+        ids = [library.get_vocab()[token] for token in SPECIAL]
+        assert read(tokenizer.detokenizer(), ids) == ""
+        assert json.loads(tokenizer.to_json())
