@@ -25,6 +25,7 @@ from api.dialects.embeddings.schema import EmbeddingRequest
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.rerank.schema import RerankRequest
 from api.dialects.responses.schema import CreateResponse
+from api.dialects.spellings import MEANINGS, SERVERS
 from api.dialects.tokenization import DetokenizeRequest, TokenizeRequest
 
 PAGE = Path(__file__).parents[2] / "api" / "FIELDS.md"
@@ -159,8 +160,24 @@ def _is_list(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) is list
 
 
+SPELLINGS = "## Every server's names"
+
+
+def spellings() -> str:
+    """The table of `api/dialects/spellings.py`. A field of all servers says so in one word."""
+    rows = []
+    for meaning in MEANINGS:
+        title = meaning.title
+        for spelling in meaning.spellings:
+            whose = "all" if spelling.servers == SERVERS else ", ".join(spelling.servers)
+            rows.append(f"| {title} | `{spelling.path}` | {whose} |")
+            title = ""
+    return "\n".join([SPELLINGS, "| what is asked for | field | whose |", "|---|---|---|", *rows])
+
+
 def rewrite(text: str) -> str:
     """Return `text` with every table as the schemas have it now."""
+    text = replace_table(text, SPELLINGS + "\n", spellings())
     for dialect in DIALECTS:
         text = replace_table(text, dialect.heading + "\n", table(dialect))
     return text

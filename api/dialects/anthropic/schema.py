@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.dialects.anthropic.content import CACHE, CacheControl, InputMessage, Text, as_blocks
-from api.dialects.openai.schema import MAX_THINKING_TOKENS
+from api.dialects.openai.bound import BoundFields
+from api.dialects.openai.structured import StructuredFields
+from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import STRICT
 
 MAX_TOOLS = 1024
@@ -66,37 +68,6 @@ class ToolChoice(Body):
         return self
 
 
-_Display = Literal["summarized", "omitted"] | None
-
-
-class ThinkingEnabled(Body):
-    type: Literal["enabled"]
-    budget_tokens: int = Field(ge=1, le=MAX_THINKING_TOKENS)
-    display: _Display = None
-
-
-class ThinkingAdaptive(Body):
-    type: Literal["adaptive"]
-    display: _Display = None
-
-
-class ThinkingDisabled(Body):
-    type: Literal["disabled"]
-
-
-Thinking = Annotated[ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled, Discriminator("type")]
-
-
-class OutputFormat(Body):
-    type: Literal["json_schema"]
-    schema_: JsonObject = Field(alias="schema")
-
-
-class OutputConfig(Body):
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: OutputFormat | None = None
-
-
 class ClearThinking(Body):
     type: Literal["clear_thinking_20251015"]
     keep: Literal["all"]
@@ -108,7 +79,7 @@ class ContextManagement(Body):
     edits: Annotated[list[ClearThinking], Field(max_length=16, fail_fast=True)]
 
 
-class CountTokensRequest(Body):
+class CountTokensRequest(ThinkingFields, StructuredFields):
     """`POST /v1/messages/count_tokens`, and the fields that `POST /v1/messages` shares with it."""
 
     bulk = ("messages", "tools")
@@ -120,8 +91,6 @@ class CountTokensRequest(Body):
     ] = None
     tools: Annotated[list[CustomTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
-    output_config: OutputConfig | None = None
     cache_control: Annotated[CacheControl | None, CACHE] = None
     context_management: Annotated[
         ContextManagement | None, WithoutEffect("accepts only edits that remove nothing")
@@ -141,7 +110,7 @@ class CountTokensRequest(Body):
         return self
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(BoundFields, CountTokensRequest):
     """`POST /v1/messages`."""
 
     max_tokens: int = Field(ge=1)

@@ -11,6 +11,7 @@ import msgspec
 
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import JsonList
+from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.encode import logprobs_list
 from api.dialects.openai.tools import NamedFunction
 from api.dialects.responses.schema import AnyTool, CreateResponse, FunctionTool, NamespaceTool, WebSearch
@@ -52,7 +53,7 @@ class Envelope:
             "error": None if error is None else {"code": "server_error", "message": error},
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
+            "max_output_tokens": token_bound_of(body),
             "metadata": body.metadata or {},
             "model": self.model,
             "output": list(output),
