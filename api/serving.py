@@ -171,6 +171,7 @@ def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts, *,
         identity=Identity(settings.tenant_header),
         metrics=metrics,
         media=settings.media,
+        max_body_bytes=settings.max_body_bytes,
         refuse_unknown_fields=settings.unknown_fields == "refuse",
         front_name=settings.front_name or "",
     )

@@ -99,7 +99,7 @@ def _rows(schema: type[BaseModel], prefix: str, listed: dict[type[BaseModel], Ro
     """`listed`: where the models are listed that have been, and what is said of their field."""
     for name, field in schema.model_fields.items():
         row = Row(prefix + (field.alias or name), _standing(field.metadata))
-        found = list(_models(field.annotation, ""))
+        found = list(models_in(field.annotation, ""))
         if any(isinstance(mark, Refused | WithoutEffect) for mark in field.metadata):
             # An absent value has no members.
             found = []
@@ -144,12 +144,12 @@ def _standing(metadata: Sequence[Any]) -> str:
     return "supported |"
 
 
-def _models(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], str]]:
+def models_in(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], str]]:
     """Return the models of a field's value, and how the path to each is written."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, suffix
     for argument in get_args(annotation):
-        yield from _models(argument, suffix + ("[]" if _is_list(annotation) else ""))
+        yield from models_in(argument, suffix + ("[]" if _is_list(annotation) else ""))
 
 
 def _tag(model: type[BaseModel]) -> str:

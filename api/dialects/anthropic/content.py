@@ -160,7 +160,7 @@ class RedactedThinking(Body):
     """Another provider's encrypted reasoning from an earlier turn; no other server can read it."""
 
     type: Literal["redacted_thinking"]
-    data: Annotated[str, WithoutEffect("only the provider that encrypted it can read it")]
+    data: Annotated[str, WithoutEffect("only the provider that encrypted it can read it")] = ""
 
 
 class ToolUse(_Block):

@@ -68,9 +68,10 @@ class CompletionRequest(SamplingFields):
     add_special_tokens: Annotated[
         StrictBool, Refused("the server tokenizes the prompt as it is", neutral=(False,))
     ] = False
-    thinking_token_budget: Annotated[int | None, WithoutEffect("a completion has no reasoning section")] = (
-        Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
-    )
+    thinking_token_budget: Annotated[
+        Annotated[int, Field(ge=-1, le=MAX_THINKING_TOKENS)] | None,
+        WithoutEffect("a completion has no reasoning section"),
+    ] = None
     prompt_embeds: Annotated[Any, Refused("send text or token ids")] = None
 
     @field_validator("logprobs")

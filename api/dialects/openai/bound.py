@@ -12,7 +12,7 @@ from api.dialects.spellings import TOKEN_BOUND, UNBOUNDED
 
 def _not_zero(value: int) -> int:
     if value == 0:
-        raise ValueError("send 1 or more, or -1 for no bound but the context")
+        raise ValueError("send a number greater than or equal to 1, or -1 for no bound but the context")
     return value
 
 
