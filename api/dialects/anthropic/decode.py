@@ -135,14 +135,14 @@ def _assistant(blocks: list[ContentBlock]) -> Message:
     thoughts: list[str] = []
     for block in blocks:
         match block:
-            case Text() | RedactedThinking():
+            case Text() | RedactedThinking() | Image() | Document() | SearchResult():
                 pass
             case Thinking(thinking=thinking):
                 thoughts.append(thinking)
             case ToolUse(id=call_id, name=name, input=arguments):
                 function = {"name": name, "arguments": arguments}
                 calls.append({"id": call_id, "type": "function", "function": function})
-            case ToolResult() | Image() | Document() | SearchResult():
+            case ToolResult():
                 raise _misplaced(block, "assistant")
             case _:
                 assert_never(block)

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, StrictBool, model_validator
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.dialects.anthropic.content import CACHE, CacheControl, InputMessage, Text, as_blocks
+from api.dialects.anthropic.foreign import name_ignored
 from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
@@ -26,8 +27,8 @@ class Metadata(Body):
 
 
 class CustomTool(Body):
-    """A tool that the client runs. Anthropic's server-side tools have other types, and are refused by
-    type."""
+    """A tool that the client runs. Anthropic's own tools have other types: those that its server would run
+    are left out of the prompt, and named; those that the client would run are refused by type."""
 
     type: Annotated[
         Literal["custom"] | None,
@@ -43,7 +44,7 @@ class CustomTool(Body):
     ] = None
     defer_loading: Annotated[
         StrictBool | None,
-        Refused("the server has no tool search: send the tools to offer", neutral=(False,)),
+        WithoutEffect("the server has no tool search: every tool is offered at once"),
     ] = None
     input_examples: Annotated[
         Listed[Any] | None, Refused("chat templates have no field for them: put them into the description")
@@ -51,6 +52,23 @@ class CustomTool(Body):
     allowed_callers: Annotated[
         Listed[str] | None, Refused("only the model calls tools", neutral=(["direct"],))
     ] = None
+
+
+_HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_")
+
+
+def _without_hosted(tools: Any) -> Any:
+    """Leave out what only Anthropic's server runs: the offer does not require its use."""
+    if not isinstance(tools, list):
+        return tools
+    kept = []
+    for tool in tools:
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind.startswith(_HOSTED):
+            name_ignored(tool, kind)
+        else:
+            kept.append(tool)
+    return kept
 
 
 class ToolChoice(Body):
@@ -89,7 +107,10 @@ class CountTokensRequest(ThinkingFields, StructuredFields):
     system: Annotated[
         Listed[Text] | None, BeforeValidator(as_blocks, json_schema_input_type=str | list[Text] | None)
     ] = None
-    tools: Annotated[list[CustomTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[
+        Annotated[list[CustomTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
+        BeforeValidator(_without_hosted),
+    ] = None
     tool_choice: ToolChoice | None = None
     cache_control: Annotated[CacheControl | None, CACHE] = None
     context_management: Annotated[
