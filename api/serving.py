@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -127,7 +128,12 @@ def _servers(
 ) -> tuple[Server, list[Callable[[], Coroutine[Any, Any, None]]]]:
     """Return the API's server, and what accepts connections: that server and, if metrics have a port of their
     own, theirs."""
-    hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=sockets.is_loopback)
+    hosts = AllowedHosts.of(
+        settings.host_names(),
+        listen_host=settings.host,
+        is_loopback=sockets.is_loopback,
+        own_name=socket.gethostname(),
+    )
     # Reads a server that is created after its application.
     server_metrics = ServerMetrics(assembled.metrics, lambda: server.statistics())
     server = Server(

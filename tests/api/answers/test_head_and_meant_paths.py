@@ -7,7 +7,8 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.answers.meant_paths import PATHS, meant
-from tests.api.client import MODEL, ServedModels, app_of, client_of
+from api.served_models import ServedModels
+from tests.api.client import MODEL, app_of, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler, running
 

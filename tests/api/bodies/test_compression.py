@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -25,7 +26,7 @@ def raw(data: bytes) -> bytes:
     return made.compress(data) + made.flush()
 
 
-WAYS = {
+WAYS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "x-gzip": gzip.compress,
     "GZIP": lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:]),

@@ -180,6 +180,12 @@ def test_an_empty_message_is_one(role: str, content: Any) -> None:
 
 
 def test_a_tools_result_may_be_empty() -> None:
-    for result in ({}, {"content": None}, {"content": []}, {"tool_use_id": None, "content": ""}):
+    results: list[dict[str, Any]] = [
+        {},
+        {"content": None},
+        {"content": []},
+        {"tool_use_id": None, "content": ""},
+    ]
+    for result in results:
         messages = turns("user", [{"type": "tool_result", **result}])
         assert any(message["role"] == "tool" for message in prompt_of(messages=messages).messages)
