@@ -23,7 +23,7 @@ from scheduler.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What to refuse in a body: unknown fields, media, and more than so many bytes."""
+    """What to refuse in a body: unknown fields, media, and too many bytes."""
 
     unknown_fields: bool
     media: bool

@@ -47,8 +47,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class WithoutEffect:
-    """`Annotated[T, WithoutEffect(why)]`: accepted with any value, but has no effect. A value that is no T is
-    read as None, also where T has no None: nothing reads it."""
+    """`Annotated[T, WithoutEffect(why)]`: accepted with any value, but has no effect. A value that is no T
+    becomes None, also where T has no None, since nothing reads it."""
 
     why: str
 

@@ -34,13 +34,13 @@ def _as_it_is(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Spelling(Generic[_T]):
-    """One field: its path in a body, whose it is, and what a value of it says (None: nothing)."""
+    """One field: its path in a body, whose it is, and what a value of it says."""
 
     path: str
     servers: tuple[str, ...]
     read: Callable[[Any], _T | None] = _as_it_is
 
-    def said_by(self, body: Any) -> _T | None:
+    def asked_by(self, body: Any) -> _T | None:
         value = body
         for name in self.path.split("."):
             if (value := _member(value, name)) is None:
@@ -48,7 +48,7 @@ class Spelling(Generic[_T]):
         return self.read(value)
 
 
-class Said(NamedTuple, Generic[_T]):
+class Asked(NamedTuple, Generic[_T]):
     """A value, and the path of the field that says it."""
 
     path: str
@@ -62,26 +62,26 @@ class Meaning(Generic[_T]):
     title: str
     spellings: tuple[Spelling[_T], ...]
 
-    def said_by(self, body: BaseModel) -> Said[_T] | None:
+    def asked_by(self, body: BaseModel) -> Asked[_T] | None:
         """Return what the body says. Raise ValueError if it says two different things."""
-        said = list(self._said(body))
-        if not said:
+        asked = list(self._asked(body))
+        if not asked:
             return None
-        if other := [path for path, value in said if value != said[0].value]:
-            raise ValueError(f"{said[0].path} and {other[0]} differ: send one of them")
-        return said[0]
+        if other := [path for path, value in asked if value != asked[0].value]:
+            raise ValueError(f"{asked[0].path} and {other[0]} differ: send one of them")
+        return asked[0]
 
     def value_of(self, body: BaseModel) -> _T | None:
-        said = self.said_by(body)
-        return None if said is None else said.value
+        asked = self.asked_by(body)
+        return None if asked is None else asked.value
 
     def paths_in(self, body: BaseModel) -> list[str]:
-        return [path for path, _ in self._said(body)]
+        return [path for path, _ in self._asked(body)]
 
-    def _said(self, body: BaseModel) -> Iterator[Said[_T]]:
+    def _asked(self, body: BaseModel) -> Iterator[Asked[_T]]:
         for spelling in self.spellings:
-            if (value := spelling.said_by(body)) is not None:
-                yield Said(spelling.path, value)
+            if (value := spelling.asked_by(body)) is not None:
+                yield Asked(spelling.path, value)
 
 
 def _member(value: Any, name: str) -> Any:

@@ -175,7 +175,7 @@ class ToolUse(_Block):
     id: str = ""
     name: str = ""
     input: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
-    caller: Annotated[JsonObject | None, WithoutEffect("the call is history, whoever made it")] = None
+    caller: Annotated[JsonObject | None, WithoutEffect("the call is history")] = None
 
 
 _Shown = Annotated[Text | Image | Document | SearchResult, Discriminator("type")]

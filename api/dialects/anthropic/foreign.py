@@ -50,19 +50,19 @@ def line(block: dict[str, Any]) -> str:
     that was before it."""
     if block["type"] == "compaction" and isinstance(summary := block.get("content"), str):
         return summary
-    said = " ".join(" ".join((block["type"], *_said(block, 0))).split())
-    return f"[{said[:MAX_LINE_CHARACTERS]}]"
+    text = " ".join(" ".join((block["type"], *_texts(block, 0))).split())
+    return f"[{text[:MAX_LINE_CHARACTERS]}]"
 
 
-def _said(value: Any, depth: int) -> Iterator[str]:
+def _texts(value: Any, depth: int) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list) and depth < _MAX_DEPTH:
         for item in value:
-            yield from _said(item, depth + 1)
+            yield from _texts(item, depth + 1)
     elif isinstance(value, dict) and depth < _MAX_DEPTH:
         for name, member in value.items():
             if name == "input" and member:
                 yield json.dumps(member, ensure_ascii=False)
             elif (name in _READ and isinstance(member, str)) or name in _WITHIN:
-                yield from _said(member, depth + 1)
+                yield from _texts(member, depth + 1)

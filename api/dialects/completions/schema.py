@@ -91,7 +91,7 @@ class CompletionRequest(SamplingFields):
     def token_bound(self) -> int | None:
         """Return the bound, or None for no bound but the context. Without any, OpenAI's own default, which
         clients of this older API rely on."""
-        return token_bound_of(self) if TOKEN_BOUND.said_by(self) else _TOKEN_BOUND
+        return token_bound_of(self) if TOKEN_BOUND.asked_by(self) else _TOKEN_BOUND
 
     @property
     def wanted_prompt_logprobs(self) -> int | None:

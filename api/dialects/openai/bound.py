@@ -30,7 +30,7 @@ class BoundFields(Body):
 
     @model_validator(mode="after")
     def _has_one_bound(self) -> BoundFields:
-        TOKEN_BOUND.said_by(self)
+        TOKEN_BOUND.asked_by(self)
         return self
 
 

@@ -153,8 +153,8 @@ class DecodingFields(Body):
 
     @model_validator(mode="after")
     def _has_one_penalty(self) -> DecodingFields:
-        REPETITION_PENALTY.said_by(self)
-        REPETITION_WINDOW.said_by(self)
+        REPETITION_PENALTY.asked_by(self)
+        REPETITION_WINDOW.asked_by(self)
         return self
 
     @field_validator("presence_context_size", "frequency_context_size")

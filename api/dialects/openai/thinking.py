@@ -115,7 +115,7 @@ def reasoning_of(body: ThinkingFields) -> Reasoning:
     """Return whether the body wants thinking, and how much. Raise ValueError if it contradicts itself.
 
     An effort or OpenRouter's budget wants it where nothing else says so; Anthropic's effort does not."""
-    enabled, effort = THINKING.value_of(body), EFFORT.said_by(body)
+    enabled, effort = THINKING.value_of(body), EFFORT.asked_by(body)
     if enabled is None:
         wanted = effort is not None and effort.path != "output_config.effort"
         bounded = body.reasoning is not None and body.reasoning.max_tokens is not None
@@ -130,5 +130,5 @@ def thinking_tokens_of(body: ThinkingFields) -> int | None:
 
 def budget_field_of(body: ThinkingFields) -> str:
     """Return the path of the field that names the budget, or "" if none does."""
-    budget = THINKING_BUDGET.said_by(body)
+    budget = THINKING_BUDGET.asked_by(body)
     return "" if budget is None else budget.path

@@ -1,4 +1,4 @@
-"""Anthropic's blocks of a history that another server wrote: never a 400, and nothing said is lost."""
+"""Anthropic's blocks of a history that another server wrote: never a 400, and nothing readable is lost."""
 
 from __future__ import annotations
 
@@ -78,9 +78,11 @@ def turns(role: str, content: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("role", "block", "text"), BLOCKS, ids=[block["type"] for _, block, _ in BLOCKS])
 def test_a_block_of_another_server_is_a_line_of_text(role: str, block: dict[str, Any], text: str) -> None:
-    said = "\n".join(message["content"] for message in prompt_of(messages=turns(role, [block])).messages)
-    assert text in said
-    assert "QUJD" not in said
+    text_of_all = "\n".join(
+        message["content"] for message in prompt_of(messages=turns(role, [block])).messages
+    )
+    assert text in text_of_all
+    assert "QUJD" not in text_of_all
 
 
 def test_a_reference_in_a_tools_result_is_a_line_of_text() -> None:

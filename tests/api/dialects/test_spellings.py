@@ -149,7 +149,7 @@ EXAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "repetition_context_size": [(5, 5)],
     "repeat_last_n": [(5, 5)],
 }
-"""By path: values of the field, and what they say (None: nothing; a text: an effort)."""
+"""By path: values of the field, and what they ask for; a text is an effort."""
 
 
 def fields(path: str, value: Any) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def test_two_spellings_that_differ_are_refused_with_both_names(
 
 def _check(dialect: Dialect, meaning: Meaning[Any], body: dict[str, Any], one: str, other: str) -> None:
     if meaning is not CONSTRAINT:
-        says = [spelling.said_by(body) for spelling in meaning.spellings if spelling.path in (one, other)]
+        says = [spelling.asked_by(body) for spelling in meaning.spellings if spelling.path in (one, other)]
         if None in says or says[0] == says[1]:
             return
     if meaning is TOKEN_BOUND and dialect is MESSAGES and one != "max_tokens":
