@@ -33,6 +33,7 @@ from api.admin.loading import adapter_routes, loading_routes
 from api.admin.operations import operations_routes, probe_routes
 from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
+from api.answers.head_requests import HeadRequests
 from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
 from api.bodies.media import Policy
 from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
@@ -71,6 +72,8 @@ class AppOptions:
     media: Policy = "note"
     refuse_unknown_fields: bool = False
     """Whether fields that no schema has are refused; otherwise they are ignored, and named in a header."""
+    max_body_bytes: int = 16 << 20
+    """The longest body, decompressed; the server bounds what it receives."""
     front_name: str = ""
     """The server's name in the ids of responses; empty without one."""
 
@@ -96,6 +99,7 @@ def make_app(
     app.state.offload = scheduler.offload
     app.state.has_keys = bool(options.keys.keys)
     app.state.media = options.media
+    app.state.max_body_bytes = options.max_body_bytes
     app.state.refuse_unknown_fields = options.refuse_unknown_fields
     app.state.bodies_with_ignored_fields = scheduler.metrics.server.bodies_with_ignored_fields
     _add_dialects(app, models, options, responses or ResponseStore.by_default())
@@ -112,6 +116,7 @@ def make_app(
         app.include_router(metrics_routes(models, server))
     app.include_router(live_routes(models))
     _add_error_handlers(app)
+    app.add_middleware(HeadRequests)
     app.add_middleware(Authentication, keys=options.keys, answer=error_response)
     if options.cors_origins:
         # Outside of authentication: a browser's preflight request has no key.
@@ -156,8 +161,10 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
-        answer = _answer(request, errors.from_status(error.status_code, str(error.detail)))
-        answer.headers.update(error.headers or {})
+        headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+        path, allow = request.url.path, headers.get("allow")
+        answer = _answer(request, errors.from_status(error.status_code, str(error.detail), path, allow))
+        answer.headers.update(headers)
         return answer
 
     @app.exception_handler(ApiFailure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -131,7 +132,12 @@ def _servers(
 ) -> tuple[Server, list[Callable[[], Coroutine[Any, Any, None]]], Callable[[], object]]:
     """Return the API's server, what accepts connections (that server and, if metrics have a port of their
     own, theirs), and what makes the API's description, which is kept."""
-    hosts = AllowedHosts.of(settings.host_names(), listen_host=settings.host, is_loopback=sockets.is_loopback)
+    hosts = AllowedHosts.of(
+        settings.host_names(),
+        listen_host=settings.host,
+        is_loopback=sockets.is_loopback,
+        own_name=socket.gethostname(),
+    )
     # Reads a server that is created after its application.
     server_metrics = ServerMetrics(assembled.metrics, lambda: server.statistics())
     app = make_app(
@@ -176,6 +182,7 @@ def _app_options(settings: ServeSettings, keys: ApiKeys, hosts: AllowedHosts, *,
         identity=Identity(settings.tenant_header),
         metrics=metrics,
         media=settings.media,
+        max_body_bytes=settings.max_body_bytes,
         refuse_unknown_fields=settings.unknown_fields == "refuse",
         front_name=settings.front_name or "",
     )

@@ -15,6 +15,8 @@ from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 
+from api.answers.meant_paths import meant
+from api.bodies.compression import KNOWN
 from api.bodies.fields import UNSUPPORTED
 from scheduler.errors import (
     DeadlineExceeded,
@@ -61,6 +63,8 @@ class ApiError:
     def headers(self) -> dict[str, str]:
         if self.status == 401:
             return {"www-authenticate": "Bearer"}
+        if self.status == 415:
+            return {"accept-encoding": KNOWN}
         if self.status == 426:
             return {"upgrade": "HTTP/1.1", "connection": "upgrade"}
         if self.retry_after_seconds is None:
@@ -201,9 +205,14 @@ def _named_by_client(error: dict[str, Any], body: Any) -> str | None:
     return ".".join(path) or None
 
 
-def from_status(status: int, detail: str) -> ApiError:
-    """Report an error of the framework: unknown path, method not allowed."""
+def from_status(status: int, detail: str, path: str, allow: str | None = None) -> ApiError:
+    """Report an error of the framework: unknown path, method not allowed. `allow`: the methods that the path
+    has."""
     codes = {404: "not_found", 405: "method_not_allowed"}
+    if status == 404 and (better := meant(path)) is not None:
+        detail = f"{detail}: did you mean {better}?"
+    elif status == 405 and allow is not None:
+        detail = f"{detail}: this path takes {allow}"
     return ApiError(status, "invalid_request_error", codes.get(status), detail)
 
 
@@ -227,6 +236,16 @@ NO_KEY = ApiError(
     "send an API key in the header Authorization (Bearer ...) or x-api-key",
 )
 WRONG_KEY = ApiError(401, "authentication_error", "invalid_api_key", "this server does not know the API key")
+
+
+def body_too_large(most_bytes: int) -> ApiError:
+    message = f"the decompressed body is longer than {most_bytes} bytes"
+    return ApiError(413, "invalid_request_error", "body_too_large", message)
+
+
+def unknown_encoding(encoding: str) -> ApiError:
+    message = f"the body's encoding {encoding[:200]!r} is not supported: send it plain, or as {KNOWN}"
+    return ApiError(415, "invalid_request_error", "unsupported_encoding", message)
 
 
 def host_not_allowed(host: str) -> ApiError:

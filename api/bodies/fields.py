@@ -47,9 +47,26 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class WithoutEffect:
-    """`Annotated[T, WithoutEffect(why)]`: accepted, but has no effect."""
+    """`Annotated[T, WithoutEffect(why)]`: accepted with any value, but has no effect. A value that is no T
+    becomes None, also where T has no None, since nothing reads it."""
 
     why: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        anything = core_schema.no_info_plain_validator_function(_unread)
+        return core_schema.union_schema([handler(source), anything], mode="left_to_right")
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Describe the values that its API has."""
+        assert schema["type"] == "union"
+        choice = schema["choices"][0]
+        return handler(choice[0] if isinstance(choice, tuple) else choice)
+
+
+def _unread(value: Any) -> None:
+    """Drop a value of any type."""
 
 
 @dataclass(frozen=True, slots=True)

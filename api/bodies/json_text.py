@@ -1,12 +1,13 @@
 """Decode clients' JSON text strictly and within bounds that are checked before any value is made.
 
-Python's own parser accepts NaN and lone surrogates, which are not JSON and which no template, tokenizer or
+Python's own parser accepts NaN, which is not JSON, and keeps lone surrogates, which no template, tokenizer or
 log can encode. A deeply nested value can cause a recursion error wherever code walks it. A short text can
 contain many values: `[],` is 3 bytes of text and 64 bytes of list.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ MAX_MEMBERS = 1 << 18
 """Members of all objects together, counted by colons."""
 MAX_VALUES = 1_100_000
 """Counted by commas and opening brackets: a million token ids, the bound of `/detokenize`, and some more."""
+MAX_HALVES = 1 << 16
+"""Lone surrogates, each of which takes 2 µs."""
 
 _PIECE_BYTES = 1 << 18
 """The masks of a text of megabytes take little memory at a time; NumPy makes each without the GIL."""
@@ -32,13 +35,60 @@ _BRACKET_TO_BRACE = 0x20
 """The bit by which `[` differs from `{`, and `]` from `}`."""
 
 
+_BOM = b"\xef\xbb\xbf"
+_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}|\\u[dD][c-fC-F][0-9a-fA-F]{2}|\xed[\xa0-\xbf][\x80-\xbf]")
+"""Half of a character: an escape, or bytes that are not UTF-8."""
+_LOW_HALF = re.compile(rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_ESCAPE_BYTES = 6
+
+
 def decode(text: bytes) -> Any:
-    """Decode the text. Raise ValueError with the reason if it is not valid JSON within the bounds."""
+    """Decode the text. Raise ValueError with the reason if it is not valid JSON within the bounds.
+
+    A byte order mark before it is skipped. A lone surrogate, half of a character that a client has cut, is
+    U+FFFD: it would come back with every later turn of the conversation."""
+    text = text.removeprefix(_BOM)
     check_bounds(text)
     try:
+        return _decoded(text)
+    except ValueError:
+        pieces = list(_without_halves(text))
+        if len(pieces) == 1:
+            raise
+    return _decoded(b"".join(pieces))
+
+
+def _decoded(text: bytes) -> Any:
+    try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def _without_halves(text: bytes) -> Iterator[bytes]:
+    """Yield the text in pieces, U+FFFD for each half of a character that stands alone. In steps that give
+    other threads their turn. Raise ValueError for too many."""
+    kept = start = seen = halves = 0
+    while start < len(text):
+        end = start + _PIECE_BYTES
+        if (found := _HALF.search(text, start, end)) is None:
+            # The next step begins early enough for an escape that this one cuts.
+            start = max(start + 1, end - _ESCAPE_BYTES + 1)
+            continue
+        before = text[seen : found.start()]
+        seen = start = found.end()
+        if found[0][0] == _BACKSLASH:
+            if (len(before) - len(before.rstrip(b"\\"))) % 2:
+                continue  # a backslash escapes this one
+            if found[0][3] in b"89abAB" and _LOW_HALF.match(text, found.end()):
+                seen = start = found.end() + _ESCAPE_BYTES
+                continue
+        yield text[kept : found.start()]
+        yield b"\\ufffd" if found[0][0] == _BACKSLASH else b"\xef\xbf\xbd"
+        kept = found.end()
+        if (halves := halves + 1) > MAX_HALVES:
+            raise ValueError(f"it holds more than {MAX_HALVES} halves of characters (lone surrogates)")
+    yield text[kept:]
 
 
 def check_bounds(text: bytes) -> None:

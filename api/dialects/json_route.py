@@ -13,8 +13,10 @@ from fastapi.routing import APIRoute
 from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 from api.access.auth import caller
+from api.answers.errors import ApiFailure, body_too_large, unknown_encoding
 from api.bodies.body import Body
 from api.bodies.body_reading import BodyRejected, Policy, read_body
+from api.bodies.compression import BodyTooLarge, UnknownEncoding, encoding_of
 from api.bodies.json_pieces import PiecedResponse
 from api.bodies.unknown_fields import HEADER, SCOPE_KEY, ignored
 from scheduler.errors import SchedulerError
@@ -106,19 +108,33 @@ class _JsonRequest(Request):
         if not hasattr(self, "_json"):
             body = await super().body()
             try:
+                compressed = self._is_compressed()
                 work = self.work = await _work_of(self, body)
+                if compressed:
+                    # What it becomes is not known yet: as a large one, one at a time.
+                    work = self.work = replace(work, lane=Lane.LARGE)
                 self._body = b""
                 state = self.app.state
-                policy = Policy(state.refuse_unknown_fields, state.media == "refuse")
-                read = partial(read_body, self.model, body, policy)
+                policy = Policy(state.refuse_unknown_fields, state.media == "refuse", state.max_body_bytes)
+                read = partial(read_body, self.model, body, policy, compressed=compressed)
                 del body
                 found = await work(read)
                 del read
                 self.scope.get("release_body", _nothing)()
-            except SchedulerError as error:
+            except BodyTooLarge:
+                raise BodyRejected(ApiFailure(body_too_large(state.max_body_bytes))) from None
+            except (SchedulerError, ApiFailure) as error:
                 raise BodyRejected(error) from None
             self._json, self.scope[SCOPE_KEY] = found.body, found.ignored
         return self._json
+
+    def _is_compressed(self) -> bool:
+        """Raise ApiFailure for an encoding that is not known."""
+        header = self.headers.get("content-encoding", "")
+        try:
+            return encoding_of(header) is not None
+        except UnknownEncoding:
+            raise ApiFailure(unknown_encoding(header)) from None
 
 
 async def body_work(request: Request) -> BodyWork:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Literal, TypeAlias, get_args
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EffortName: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""Every value of an effort, also in bodies of every dialect."""
+EFFORTS: tuple[str, ...] = get_args(EffortName)
 _UNLIMITED = "unlimited"
 
 

@@ -69,7 +69,8 @@ class ServeSettings(ModelSettings):
     allowed_hosts: Annotated[str | None, BeforeValidator(checked_host_names)] = option(
         "HTTP",
         "Names by which clients reach the server, with commas, beside --host and (on loopback) localhost;"
-        " other Host headers get 403. * is every name. If not given: only a loopback address checks.",
+        " other Host headers get 403. * is every name. If not given: only a loopback address checks, and also"
+        " answers to the machine's own name, *.local and *.internal.",
         None,
     )
     max_stored_responses: int = option(

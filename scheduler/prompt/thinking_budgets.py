@@ -71,11 +71,14 @@ class ThinkingBudgets:
 
     def tokens(self, request: GenerationRequest) -> int | None:
         """Return the most tokens of reasoning, or None for no bound. A number in the request wins over its
-        effort, and that over the operator's default."""
+        effort, and that over the operator's default. Where thinking is off there is none, also with a
+        template that has no switch."""
         if (named := request.thinking_tokens) is not None:
             return None if named == UNLIMITED_THINKING else named
         reasoning = request.prompt.reasoning if isinstance(request.prompt, ChatPrompt) else Reasoning()
-        effort = "none" if reasoning.enabled is False else reasoning.effort
+        if reasoning.enabled is False:
+            return self._config.effort_tokens.get("none", 0)
+        effort = reasoning.effort
         if effort is not None and effort in self._config.effort_tokens:
             return self._config.effort_tokens[effort]
         return self._config.default_tokens

@@ -25,6 +25,7 @@ from api.dialects.embeddings.schema import EmbeddingRequest
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.rerank.schema import RerankRequest
 from api.dialects.responses.schema import CreateResponse
+from api.dialects.spellings import MEANINGS, SERVERS
 from api.dialects.tokenization import DetokenizeRequest, TokenizeRequest
 
 PAGE = Path(__file__).parents[2] / "api" / "FIELDS.md"
@@ -98,7 +99,7 @@ def _rows(schema: type[BaseModel], prefix: str, listed: dict[type[BaseModel], Ro
     """`listed`: where the models are listed that have been, and what is said of their field."""
     for name, field in schema.model_fields.items():
         row = Row(prefix + (field.alias or name), _standing(field.metadata))
-        found = list(_models(field.annotation, ""))
+        found = list(models_in(field.annotation, ""))
         if any(isinstance(mark, Refused | WithoutEffect) for mark in field.metadata):
             # An absent value has no members.
             found = []
@@ -143,12 +144,12 @@ def _standing(metadata: Sequence[Any]) -> str:
     return "supported |"
 
 
-def _models(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], str]]:
+def models_in(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], str]]:
     """Return the models of a field's value, and how the path to each is written."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, suffix
     for argument in get_args(annotation):
-        yield from _models(argument, suffix + ("[]" if _is_list(annotation) else ""))
+        yield from models_in(argument, suffix + ("[]" if _is_list(annotation) else ""))
 
 
 def _tag(model: type[BaseModel]) -> str:
@@ -159,8 +160,24 @@ def _is_list(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) is list
 
 
+SPELLINGS = "## Every server's names"
+
+
+def spellings() -> str:
+    """The table of `api/dialects/spellings.py`. A field of all servers says so in one word."""
+    rows = []
+    for meaning in MEANINGS:
+        title = meaning.title
+        for spelling in meaning.spellings:
+            whose = "all" if spelling.servers == SERVERS else ", ".join(spelling.servers)
+            rows.append(f"| {title} | `{spelling.path}` | {whose} |")
+            title = ""
+    return "\n".join([SPELLINGS, "| what is asked for | field | whose |", "|---|---|---|", *rows])
+
+
 def rewrite(text: str) -> str:
     """Return `text` with every table as the schemas have it now."""
+    text = replace_table(text, SPELLINGS + "\n", spellings())
     for dialect in DIALECTS:
         text = replace_table(text, dialect.heading + "\n", table(dialect))
     return text

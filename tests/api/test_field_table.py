@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from api.bodies.fields import UNSUPPORTED, Refused
-from tests.api.field_table import DIALECTS, PAGE, Dialect, Row, fields, rewrite
+from api.bodies.fields import UNSUPPORTED, Refused, WithoutEffect
+from tests.api.bodies.test_malformed_requests import JUNK
+from tests.api.field_table import DIALECTS, PAGE, Dialect, Row, fields, models_in, rewrite
 
 
 def test_the_tables_are_true() -> None:
@@ -64,15 +65,50 @@ def test_a_refused_field_is_refused_and_its_neutral_value_is_not(
 ) -> None:
     """By its name and with its reason."""
 
-    def errors(value: Any) -> list[Any]:
-        try:
-            dialect.schema.model_validate({name: value})
-        except ValidationError as error:
-            return [found for found in error.errors() if found["loc"][:1] == (name,)]
-        return []
-
-    assert not errors(None)
-    for neutral in mark.neutral:
-        assert not errors(neutral)
-    (found,) = errors({"anything": "else"})
+    for neutral in (None, *mark.neutral):
+        assert not errors_at(name, dialect.schema, {name: neutral})
+    (found,) = errors_at(name, dialect.schema, {name: {"anything": "else"}})
     assert (found["type"], found["msg"]) == (UNSUPPORTED, mark.why)
+
+
+def bodies() -> list[type[BaseModel]]:
+    """Every schema in every place."""
+    found: dict[type[BaseModel], None] = {}
+
+    def visit(schema: type[BaseModel]) -> None:
+        if schema in found:
+            return
+        found[schema] = None
+        for field in schema.model_fields.values():
+            for inner, _ in models_in(field.annotation, ""):
+                visit(inner)
+
+    for dialect in DIALECTS:
+        visit(dialect.schema)
+    return list(found)
+
+
+WITHOUT_EFFECT = [
+    (schema, field.alias or name)
+    for schema in bodies()
+    for name, field in schema.model_fields.items()
+    if any(isinstance(mark, WithoutEffect) for mark in field.metadata)
+]
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"), WITHOUT_EFFECT, ids=[f"{schema.__name__}.{name}" for schema, name in WITHOUT_EFFECT]
+)
+def test_no_value_of_a_field_without_effect_is_refused(schema: type[BaseModel], name: str) -> None:
+    """Next year's values, other types, empty ones; nor is it missed."""
+    for value in (*JUNK, "next-year", 5, 1.5, ["a"], {"a": 1}, None):
+        assert not errors_at(name, schema, {name: value}), value
+    assert not errors_at(name, schema, {})
+
+
+def errors_at(name: str, schema: type[BaseModel], body: Any) -> list[Any]:
+    try:
+        schema.model_validate(body)
+    except ValidationError as error:
+        return [found for found in error.errors() if found["loc"][:1] == (name,)]
+    return []

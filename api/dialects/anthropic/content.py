@@ -11,7 +11,8 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool
 from api.bodies import media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
-from api.dialects.openai.messages import MEDIA, MediaData, MediaPart, MediaUrl, Unread
+from api.dialects.anthropic.foreign import understood
+from api.dialects.openai.messages import MEDIA, MediaData, MediaPart, MediaUrl, Unread, read_json
 
 CACHE = Partly(
     "with a ttl, what was computed up to there is held for that long, as far as memory allows; without one"
@@ -39,10 +40,8 @@ class _Block(Body):
 
 class Text(_Block):
     type: Literal["text"]
-    text: str
-    citations: Annotated[Listed[Any] | None, Refused("the server generates no citations", neutral=([],))] = (
-        None
-    )
+    text: str = ""
+    citations: Annotated[Listed[Any] | None, WithoutEffect("the model reads the text alone")] = None
 
     @property
     def as_text(self) -> str:
@@ -95,8 +94,16 @@ class Image(_Block, MediaPart):
 
 
 def as_blocks(value: Any) -> Any:
-    """Accept a string as one text block."""
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+    """Accept a string as one text block, and blocks of unknown types as text."""
+    return [{"type": "text", "text": value}] if isinstance(value, str) else understood(value, _KNOWN)
+
+
+_KNOWN = frozenset(
+    (
+        *("text", "image", "document", "search_result", "thinking", "redacted_thinking"),
+        *("tool_use", "tool_result"),
+    )
+)
 
 
 class BlocksSource(Body):
@@ -152,7 +159,7 @@ class Thinking(Body):
     """The model's reasoning, sent back. This server's signature signs nothing, so none is checked."""
 
     type: Literal["thinking"]
-    thinking: str
+    thinking: str = ""
     signature: Annotated[str, WithoutEffect("the server does not sign thinking")] = ""
 
 
@@ -160,17 +167,15 @@ class RedactedThinking(Body):
     """Another provider's encrypted reasoning from an earlier turn; no other server can read it."""
 
     type: Literal["redacted_thinking"]
-    data: Annotated[str, WithoutEffect("only the provider that encrypted it can read it")]
+    data: Annotated[str, WithoutEffect("only the provider that encrypted it can read it")] = ""
 
 
 class ToolUse(_Block):
     type: Literal["tool_use"]
-    id: str = Field(min_length=1)
-    name: str = Field(min_length=1)
-    input: JsonObject
-    caller: Annotated[
-        JsonObject | None, Refused("only the model calls tools", neutral=({"type": "direct"},))
-    ] = None
+    id: str = ""
+    name: str = ""
+    input: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
+    caller: Annotated[JsonObject | None, WithoutEffect("the call is history")] = None
 
 
 _Shown = Annotated[Text | Image | Document | SearchResult, Discriminator("type")]
@@ -179,7 +184,7 @@ _Results = Annotated[Listed[_Shown], BeforeValidator(as_blocks, json_schema_inpu
 
 class ToolResult(_Block):
     type: Literal["tool_result"]
-    tool_use_id: str = Field(min_length=1)
+    tool_use_id: str = ""
     content: Annotated[_Results | None, MEDIA] = None
     is_error: Annotated[
         StrictBool | None, WithoutEffect("chat templates have no field for it; the result's text says it")
@@ -204,7 +209,7 @@ class InputMessage(Body):
         Listed[_TaggedBlock],
         BeforeValidator(as_blocks, json_schema_input_type=str | list[_TaggedBlock]),
         MEDIA,
-    ]
+    ] = Field(default_factory=list)
 
     @property
     def is_prefill(self) -> bool:

@@ -26,10 +26,10 @@ from api.dialects.anthropic.schema import (
     CountTokensRequest,
     CustomTool,
     MessagesRequest,
-    ThinkingAdaptive,
-    ThinkingDisabled,
-    ThinkingEnabled,
 )
+from api.dialects.openai.bound import token_bound_of
+from api.dialects.openai.structured import structure
+from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.errors import InvalidRequest
 from scheduler.prompt.volatile_headers import stable
@@ -38,11 +38,9 @@ from scheduler.request import (
     GenerationRequest,
     Hold,
     Message,
-    Reasoning,
     Tool,
     ToolChoice,
 )
-from scheduler.structure import JsonText
 
 
 def generation_request(
@@ -55,10 +53,10 @@ def generation_request(
         sampling=defaults.sampling_for(
             temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=secrets.randbits(63)
         ),
-        max_tokens=body.max_tokens,
+        max_tokens=token_bound_of(body),
         stop=tuple(body.stop_sequences or ()),
-        structure=_structure(body),
-        thinking_tokens=body.thinking.budget_tokens if isinstance(body.thinking, ThinkingEnabled) else None,
+        structure=structure(body),
+        thinking_tokens=thinking_tokens_of(body),
         tenant=tenant,
         holds=tuple(_holds(body)),
     )
@@ -97,7 +95,8 @@ def chat_prompt(body: CountTokensRequest, defaults: Defaults = NEUTRAL) -> ChatP
         tool_choice=ToolChoice.AUTO if choice is None else _CHOICES[choice.type],
         only_tool=None if choice is None else choice.name,
         parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
-        reasoning=defaults.reasoning_for(_reasoning(body)),
+        template_options=dict(body.chat_template_kwargs or {}),
+        reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
         continue_final=body.messages[-1].role == "assistant",
     )
 
@@ -114,24 +113,6 @@ def _tool(tool: CustomTool, place: str) -> Tool:
     return Tool(
         tool.name, tool.description or "", tool.input_schema, bool(tool.strict), f"{place}.input_schema"
     )
-
-
-def _structure(body: CountTokensRequest) -> JsonText | None:
-    asked = None if body.output_config is None else body.output_config.format
-    return None if asked is None else JsonText(asked.schema_, "output_config.format.schema")
-
-
-def _reasoning(body: CountTokensRequest) -> Reasoning:
-    effort = None if body.output_config is None else body.output_config.effort
-    match body.thinking:
-        case None | ThinkingAdaptive():
-            return Reasoning(effort=effort)
-        case ThinkingEnabled():
-            return Reasoning(enabled=True, effort=effort)
-        case ThinkingDisabled():
-            return Reasoning(enabled=False, effort=effort)
-        case _:
-            assert_never(body.thinking)
 
 
 def _messages(turns: Iterable[InputMessage]) -> Iterator[Message]:
@@ -154,14 +135,14 @@ def _assistant(blocks: list[ContentBlock]) -> Message:
     thoughts: list[str] = []
     for block in blocks:
         match block:
-            case Text() | RedactedThinking():
+            case Text() | RedactedThinking() | Image() | Document() | SearchResult():
                 pass
             case Thinking(thinking=thinking):
                 thoughts.append(thinking)
             case ToolUse(id=call_id, name=name, input=arguments):
                 function = {"name": name, "arguments": arguments}
                 calls.append({"id": call_id, "type": "function", "function": function})
-            case ToolResult() | Image() | Document() | SearchResult():
+            case ToolResult():
                 raise _misplaced(block, "assistant")
             case _:
                 assert_never(block)

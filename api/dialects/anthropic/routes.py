@@ -14,8 +14,9 @@ from api.answers.openapi import STREAMED
 from api.answers.whole_answer import whole_answer
 from api.dialects.anthropic.decode import chat_prompt, generation_request
 from api.dialects.anthropic.encode import MessageEncoder, message_object
-from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest, ThinkingDisabled
+from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
+from api.dialects.openai.thinking import budget_field_of
 from api.dialects.thinking_budget import name_unkept_budget
 from api.served_models import ServedModels
 
@@ -32,7 +33,7 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
         served = models.check(body.model)
         decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
         request = caller.asks(decoded, served.adapter)
-        request = name_unkept_budget(served.scheduler, request, http.scope, "thinking.budget_tokens")
+        request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
         show_thinking = _shows_thinking(body)
         if not body.stream:
             answer = await whole_answer(served.scheduler, request, lowered_by=("max_tokens",))
@@ -55,4 +56,4 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
 
 def _shows_thinking(body: MessagesRequest) -> bool:
     thinking = body.thinking
-    return thinking is None or isinstance(thinking, ThinkingDisabled) or thinking.display != "omitted"
+    return thinking is None or thinking.type == "disabled" or thinking.display != "omitted"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
 from api.dialects.anthropic.content import CACHE, CacheControl, InputMessage, Text, as_blocks
-from api.dialects.openai.schema import MAX_THINKING_TOKENS
+from api.dialects.anthropic.foreign import name_ignored
+from api.dialects.openai.bound import BoundFields
+from api.dialects.openai.structured import StructuredFields
+from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import STRICT
 
 MAX_TOOLS = 1024
@@ -24,8 +27,8 @@ class Metadata(Body):
 
 
 class CustomTool(Body):
-    """A tool that the client runs. Anthropic's server-side tools have other types, and are refused by
-    type."""
+    """A tool that the client runs. Anthropic's own tools have other types: those that its server would run
+    are left out of the prompt, and named; those that the client would run are refused by type."""
 
     type: Annotated[
         Literal["custom"] | None,
@@ -41,7 +44,7 @@ class CustomTool(Body):
     ] = None
     defer_loading: Annotated[
         StrictBool | None,
-        Refused("the server has no tool search: send the tools to offer", neutral=(False,)),
+        WithoutEffect("the server has no tool search: every tool is offered at once"),
     ] = None
     input_examples: Annotated[
         Listed[Any] | None, Refused("chat templates have no field for them: put them into the description")
@@ -49,6 +52,23 @@ class CustomTool(Body):
     allowed_callers: Annotated[
         Listed[str] | None, Refused("only the model calls tools", neutral=(["direct"],))
     ] = None
+
+
+_HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_")
+
+
+def _without_hosted(tools: Any) -> Any:
+    """Leave out what only Anthropic's server runs: the offer does not require its use."""
+    if not isinstance(tools, list):
+        return tools
+    kept = []
+    for tool in tools:
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind.startswith(_HOSTED):
+            name_ignored(tool, kind)
+        else:
+            kept.append(tool)
+    return kept
 
 
 class ToolChoice(Body):
@@ -66,37 +86,6 @@ class ToolChoice(Body):
         return self
 
 
-_Display = Literal["summarized", "omitted"] | None
-
-
-class ThinkingEnabled(Body):
-    type: Literal["enabled"]
-    budget_tokens: int = Field(ge=1, le=MAX_THINKING_TOKENS)
-    display: _Display = None
-
-
-class ThinkingAdaptive(Body):
-    type: Literal["adaptive"]
-    display: _Display = None
-
-
-class ThinkingDisabled(Body):
-    type: Literal["disabled"]
-
-
-Thinking = Annotated[ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled, Discriminator("type")]
-
-
-class OutputFormat(Body):
-    type: Literal["json_schema"]
-    schema_: JsonObject = Field(alias="schema")
-
-
-class OutputConfig(Body):
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: OutputFormat | None = None
-
-
 class ClearThinking(Body):
     type: Literal["clear_thinking_20251015"]
     keep: Literal["all"]
@@ -108,7 +97,7 @@ class ContextManagement(Body):
     edits: Annotated[list[ClearThinking], Field(max_length=16, fail_fast=True)]
 
 
-class CountTokensRequest(Body):
+class CountTokensRequest(ThinkingFields, StructuredFields):
     """`POST /v1/messages/count_tokens`, and the fields that `POST /v1/messages` shares with it."""
 
     bulk = ("messages", "tools")
@@ -118,10 +107,11 @@ class CountTokensRequest(Body):
     system: Annotated[
         Listed[Text] | None, BeforeValidator(as_blocks, json_schema_input_type=str | list[Text] | None)
     ] = None
-    tools: Annotated[list[CustomTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[
+        Annotated[list[CustomTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
+        BeforeValidator(_without_hosted),
+    ] = None
     tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
-    output_config: OutputConfig | None = None
     cache_control: Annotated[CacheControl | None, CACHE] = None
     context_management: Annotated[
         ContextManagement | None, WithoutEffect("accepts only edits that remove nothing")
@@ -141,7 +131,7 @@ class CountTokensRequest(Body):
         return self
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(BoundFields, CountTokensRequest):
     """`POST /v1/messages`."""
 
     max_tokens: int = Field(ge=1)

@@ -7,11 +7,16 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_validator, model_validator
 
 from api.bodies.fields import Partly, Refused, WithoutEffect, unsupported
-from api.dialects.openai.schema import MAX_THINKING_TOKENS, SamplingFields
+from api.dialects.openai.bound import token_bound_of
+from api.dialects.openai.schema import SamplingFields
+from api.dialects.openai.thinking import MAX_THINKING_TOKENS
+from api.dialects.spellings import TOKEN_BOUND
 
 MAX_PROMPTS = 256
 MAX_LOGPROBS = 5
 """OpenAI's own bound in this API."""
+
+_TOKEN_BOUND = 16
 
 PromptItem: TypeAlias = str | list[int]
 
@@ -50,8 +55,9 @@ class CompletionRequest(SamplingFields):
         list[PromptItem],
         PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
     ]
-    # OpenAI's own default, which clients of this older API rely on.
-    max_tokens: Annotated[int | None, Partly("0 only with echo")] = Field(default=16, ge=0)
+    max_tokens: Annotated[int | None, Partly("0 only with echo; 16 without any bound")] = Field(
+        default=None, ge=-1
+    )
     echo: StrictBool = False
     logprobs: Annotated[int | None, Partly("not with echo: true and stream: true")] = Field(
         default=None, ge=0, le=MAX_LOGPROBS
@@ -62,9 +68,10 @@ class CompletionRequest(SamplingFields):
     add_special_tokens: Annotated[
         StrictBool, Refused("the server tokenizes the prompt as it is", neutral=(False,))
     ] = False
-    thinking_token_budget: Annotated[int | None, WithoutEffect("a completion has no reasoning section")] = (
-        Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
-    )
+    thinking_token_budget: Annotated[
+        Annotated[int, Field(ge=-1, le=MAX_THINKING_TOKENS)] | None,
+        WithoutEffect("a completion has no reasoning section"),
+    ] = None
     prompt_embeds: Annotated[Any, Refused("send text or token ids")] = None
 
     @field_validator("logprobs")
@@ -79,6 +86,12 @@ class CompletionRequest(SamplingFields):
         if self.max_tokens == 0 and not self.echo:
             raise ValueError("max_tokens: 0 needs echo: true; without it the answer would be empty")
         return self
+
+    @property
+    def token_bound(self) -> int | None:
+        """Return the bound, or None for no bound but the context. Without any, OpenAI's own default, which
+        clients of this older API rely on."""
+        return token_bound_of(self) if TOKEN_BOUND.asked_by(self) else _TOKEN_BOUND
 
     @property
     def wanted_prompt_logprobs(self) -> int | None:

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields
 from api.dialects.openai.structured import structure
+from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
 from api.dialects.openai.tools import neutral_choice
+from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.prompt.volatile_headers import stable
 from scheduler.request import (
@@ -18,7 +21,6 @@ from scheduler.request import (
     ChatPrompt,
     GenerationRequest,
     Message,
-    Reasoning,
     Sampling,
     TextPrompt,
 )
@@ -40,26 +42,17 @@ def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL
             tool_choice=choice,
             only_tool=only_tool,
             parallel_tool_calls=body.parallel_tool_calls is not False,
-            reasoning=defaults.reasoning_for(reasoning(body.reasoning_effort), body.chat_template_kwargs),
+            reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
             continue_final=body.continue_final_message,
         ),
-        max_tokens=body.max_completion_tokens or body.max_tokens,
+        max_tokens=token_bound_of(body),
+        thinking_tokens=thinking_tokens_of(body),
         structure=structure(body),
         choices=body.n or 1,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         prediction=None if body.prediction is None else body.prediction.text[:MAX_PREDICTION_CHARACTERS],
     )
-
-
-def reasoning(effort: str | None) -> Reasoning:
-    match effort:
-        case None:
-            return Reasoning()
-        case "none":
-            return Reasoning(enabled=False)
-        case _:
-            return Reasoning(enabled=True, effort=effort)
 
 
 def decoding(body: DecodingFields, defaults: Defaults) -> GenerationRequest:
@@ -70,10 +63,9 @@ def decoding(body: DecodingFields, defaults: Defaults) -> GenerationRequest:
         sampling=_sampling(body, defaults),
         stop=tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
-        includes_stop=body.include_stop_str_in_output,
+        includes_stop=body.include_stop_str_in_output or body.no_stop_trim,
         ignore_eos=body.ignore_eos,
         min_tokens=body.min_tokens,
-        thinking_tokens=body.thinking_token_budget,
         priority=body.priority,
         timeout_seconds=body.timeout,
         cache_salt=body.cache_salt or "",
@@ -88,8 +80,8 @@ def _sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
         top_p=body.top_p,
         top_k=body.top_k,
         min_p=body.min_p,
-        repetition_penalty=body.repetition_penalty,
-        repetition_context=body.repetition_context_size,
+        repetition_penalty=REPETITION_PENALTY.value_of(body),
+        repetition_context=max(0, REPETITION_WINDOW.value_of(body) or 0),
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         logit_bias=tuple(sorted((body.logit_bias or {}).items())),

@@ -168,7 +168,7 @@ def _loaded(text: str) -> Any:
         return json.loads(text, strict=False)
 
 
-def _read_json(value: Any) -> Any:
+def read_json(value: Any) -> Any:
     """Parse a call's arguments: clients send JSON text, and chat templates take the object."""
     if not isinstance(value, str):
         return value
@@ -187,7 +187,7 @@ def _read_json(value: Any) -> Any:
 
 class CalledFunction(Body):
     name: str = Field(min_length=1)
-    arguments: Annotated[JsonObject, BeforeValidator(_read_json)]
+    arguments: Annotated[JsonObject, BeforeValidator(read_json)]
 
 
 class ToolCall(Body):

@@ -17,6 +17,7 @@ from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.decode import generation_request
 from api.dialects.openai.encode import ChunkEncoder, completion_object
 from api.dialects.openai.schema import ChatCompletionRequest, StreamOptions
+from api.dialects.openai.thinking import budget_field_of
 from api.dialects.thinking_budget import name_unkept_budget
 from api.served_models import ServedModels
 
@@ -32,7 +33,7 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
         served = models.check(body.model)
         decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
         request = caller.asks(decoded, served.adapter)
-        request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
+        request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
         created = int(time.time())
         if not body.stream:
             answer = await whole_answer(served.scheduler, request)

@@ -19,9 +19,12 @@ from api.bodies.sampling_values import (
     TopK,
     TopP,
 )
+from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import StructuredFields
+from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
+from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
     MAX_PREDICTION_TOKENS,
@@ -35,30 +38,17 @@ MAX_BIASES = 1024
 MAX_SEED = 2**64 - 1
 MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
-MAX_THINKING_TOKENS = 2**31 - 1
 
 _BOOKKEEPING = "used only for the provider's own accounting"
 _RETENTION = "the prefix cache keeps every prefix until it needs the memory"
 _WHOLE_CONTEXT = "the penalty always counts the whole context"
 _CONTEXT_SIZE = Partly(f"refused beside its penalty: {_WHOLE_CONTEXT}")
+_NO_SAMPLER = "the server has no such sampler"
 _PREDICTION = Partly(
     "it saves time and changes no token; it is cut"
     f" after {MAX_PREDICTION_TOKENS:,} tokens or {MAX_PREDICTION_CHARACTERS:,} characters"
 )
 MAX_SALT_CHARACTERS = 256
-
-
-_TEMPLATES_OWN = frozenset(
-    (
-        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
-        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "tokenizer_kwargs"),
-        *("processor_kwargs", "sanitize_control_tokens"),
-        *("raise_exception", "strftime_now", "namespace", "range", "dict", "lipsum", "cycler", "joiner"),
-        *("loop", "self", "caller", "varargs", "kwargs"),
-    )
-)
-"""Reserved names for `chat_template_kwargs`: what the body has fields for or refuses, parameters of
-transformers' `apply_chat_template`, and functions that templates call. Special tokens end in `_token`."""
 
 
 class StreamOptions(Body):
@@ -101,8 +91,6 @@ class DecodingFields(Body):
     include_stop_str_in_output: StrictBool = False
     ignore_eos: StrictBool = False
     min_tokens: int = Field(default=0, ge=0)
-    # vLLM's name and values: -1 is no budget.
-    thinking_token_budget: int | None = Field(default=None, ge=-1, le=MAX_THINKING_TOKENS)
     # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)
@@ -140,9 +128,34 @@ class DecodingFields(Body):
         None
     )
     adapters: Annotated[str | None, Refused("name the adapter in model, as model:adapter")] = None
+    # llama.cpp's, Ollama's and LM Studio's.
+    repeat_penalty: RepetitionPenalty | None = None
+    repeat_last_n: Annotated[int | None, Partly("more than 0, or -1 for the whole context")] = Field(
+        default=None, ge=-1, le=2**31 - 1
+    )
+    typical_p: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(1, 1.0))] = None
+    tfs_z: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(1, 1.0))] = None
+    top_a: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(0, 0.0))] = None
+    top_n_sigma: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(-1, -1.0))] = None
+    mirostat: Annotated[int | None, Refused(_NO_SAMPLER, neutral=(0,))] = None
+    dynatemp_range: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(0, 0.0))] = None
+    dry_multiplier: Annotated[float | None, Refused(_NO_SAMPLER, neutral=(0, 0.0))] = None
     # SGLang's.
-    regex: Annotated[str | None, Refused("use guided_regex")] = None
-    ebnf: Annotated[str | None, Refused("use guided_grammar, in Lark's or llama.cpp's syntax")] = None
+    stop_regex: Annotated[Any, Refused("use stop, with texts", neutral=([], ""))] = None
+    no_stop_trim: StrictBool = False
+
+    @field_validator("repeat_last_n")
+    @classmethod
+    def _some_window(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise unsupported("0 turns the penalty off: leave out the penalty")
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_penalty(self) -> DecodingFields:
+        REPETITION_PENALTY.asked_by(self)
+        REPETITION_WINDOW.asked_by(self)
+        return self
 
     @field_validator("presence_context_size", "frequency_context_size")
     @classmethod
@@ -153,13 +166,12 @@ class DecodingFields(Body):
         return value
 
 
-class SamplingFields(StructuredFields, DecodingFields):
+class SamplingFields(BoundFields, StructuredFields, DecodingFields):
     """What chat completions and completions have in common."""
 
     model: str | None = None
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
@@ -181,20 +193,17 @@ class SamplingFields(StructuredFields, DecodingFields):
         return self
 
 
-class ChatCompletionRequest(SamplingFields):
+class ChatCompletionRequest(ThinkingFields, SamplingFields):
     """`POST /v1/chat/completions`."""
 
     bulk = ("messages", "tools")
 
     messages: Listed[ChatMessage] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: StrictBool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    chat_template_kwargs: JsonObject | None = None
     continue_final_message: StrictBool = False
     add_generation_prompt: StrictBool | None = None
     prediction: Annotated[Prediction | None, _PREDICTION] = None
@@ -206,6 +215,9 @@ class ChatCompletionRequest(SamplingFields):
         None
     )
     include_reasoning: Annotated[
+        StrictBool, Refused("the server always returns reasoning, in its own field", neutral=(True,))
+    ] = True
+    separate_reasoning: Annotated[
         StrictBool, Refused("the server always returns reasoning, in its own field", neutral=(True,))
     ] = True
     echo: Annotated[StrictBool, Refused("the answer never repeats the last message", neutral=(False,))] = (
@@ -241,20 +253,8 @@ class ChatCompletionRequest(SamplingFields):
         if self.prediction is not None:
             self.prediction.release()
 
-    @field_validator("chat_template_kwargs")
-    @classmethod
-    def _no_override(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
-        for name in value or {}:
-            if name in _TEMPLATES_OWN or name.startswith("return_") or name.endswith(("_token", "_tokens")):
-                raise ValueError(f"a request cannot set {name!r}")
-        return value
-
     @model_validator(mode="after")
     def _consistent(self) -> ChatCompletionRequest:
-        if None not in (self.max_tokens, self.max_completion_tokens) and (
-            self.max_tokens != self.max_completion_tokens
-        ):
-            raise ValueError("max_tokens and max_completion_tokens differ: send one of them")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs: true")
         if self.continue_final_message:

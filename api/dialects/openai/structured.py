@@ -1,4 +1,4 @@
-"""Structured output: constraints on an answer's text, in OpenAI's fields and in vLLM's."""
+"""Structured output: constraints on an answer's text, in every server's fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_va
 from api.bodies import json_text
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Refused, WithoutEffect
-from scheduler.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure, WhiteSpace
+from api.dialects.openai.thinking import Effort
+from api.dialects.spellings import CONSTRAINT
+from scheduler.structure import ANY_OBJECT, JsonText, Structure, WhiteSpace
 
 MAX_TEXTS = 4096
 MAX_TEXT_CHARACTERS = 4096
@@ -22,15 +24,19 @@ _STRICT = "a grammar always enforces the schema"
 
 
 def _read_schema(value: Any) -> Any:
-    """Accept a schema's JSON text as well as the schema, as vLLM does."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json_text.decode(value.encode())
-    except ValueError as error:
-        raise ValueError(f"send a JSON schema, or the JSON text of one: {error}") from error
+    """Accept a schema's JSON text as well as the schema, as vLLM does, and one in the wrapper of
+    `response_format`, whose own members would match anything."""
+    if isinstance(value, str):
+        try:
+            value = json_text.decode(value.encode())
+        except ValueError as error:
+            raise ValueError(f"send a JSON schema, or the JSON text of one: {error}") from error
+    if isinstance(value, dict) and "schema" in value and _WRAPPER.issuperset(value):
+        return value["schema"]
+    return value
 
 
+_WRAPPER = frozenset({"name", "description", "strict", "schema"})
 GrammarText = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARACTERS)]
 WhiteSpacePattern = Annotated[str, Field(max_length=MAX_WHITE_SPACE_CHARACTERS)]
 Texts = Annotated[
@@ -45,9 +51,18 @@ SchemaOrText = Annotated[
 class TextFormat(Body):
     type: Literal["text"]
 
+    def structure(self, place: str) -> Structure | None:
+        return None
+
 
 class JsonObjectFormat(Body):
+    """Any object or, for llama.cpp's clients, one that matches `schema`."""
+
     type: Literal["json_object"]
+    schema_: JsonObject | None = Field(default=None, alias="schema")
+
+    def structure(self, place: str) -> Structure | None:
+        return _json_text(self.schema_, place, f"{place}.schema")
 
 
 class NamedSchema(Body):
@@ -61,15 +76,55 @@ class JsonSchemaFormat(Body):
     type: Literal["json_schema"]
     json_schema: NamedSchema
 
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_flat(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "schema" in value and value.get("json_schema") is None:
+            return {"type": value.get("type"), "json_schema": {**value, "type": None}}
+        return value
+
+    def structure(self, place: str) -> Structure | None:
+        return _json_text(self.json_schema.schema_, place, f"{place}.json_schema.schema")
+
 
 class FlatJsonSchemaFormat(NamedSchema):
     """The responses API's form."""
 
     type: Literal["json_schema"]
 
+    def structure(self, place: str) -> Structure | None:
+        return _json_text(self.schema_, f"{place}.schema", f"{place}.schema")
+
+
+class SchemaFormat(FlatJsonSchemaFormat):
+    """Anthropic's, which has no other."""
+
+    schema_: JsonObject = Field(alias="schema")
+
+
+def _json_text(schema: Any, any_place: str, place: str) -> JsonText:
+    return JsonText(ANY_OBJECT, any_place) if schema is None else JsonText(schema, place)
+
 
 ResponseFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Discriminator("type")]
 FlatFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | FlatJsonSchemaFormat, Discriminator("type")]
+
+
+class TextOptions(Body):
+    """The responses API's place of the format."""
+
+    format: FlatFormat | None = None
+    verbosity: Annotated[
+        Literal["low", "medium", "high"] | None,
+        Refused("the model has no verbosity setting", neutral=("medium",)),
+    ] = None
+
+
+class OutputConfig(Body):
+    """Anthropic's place of the format and of the effort."""
+
+    effort: Effort = None
+    format: SchemaFormat | None = None
 
 
 class StructuredOutputs(Body):
@@ -100,16 +155,28 @@ class StructuredOutputs(Body):
         return _white_space(self.whitespace_pattern, "structured_outputs.whitespace_pattern")
 
 
+def _named_or_absent(value: Any) -> Any:
+    return None if value == "" else value
+
+
 class StructuredFields(Body):
-    """The fields of a body that constrain the answer's text."""
+    """The fields of a body that constrain the answer's text, of every server (`dialects/spellings.py`)."""
 
     response_format: ResponseFormat | None = None
+    text: TextOptions | None = None
+    output_config: OutputConfig | None = None
+    output_format: SchemaFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: SchemaOrText | None = None
     guided_regex: GrammarText | None = None
     guided_choice: Texts | None = None
     guided_grammar: GrammarText | None = None
     guided_whitespace_pattern: WhiteSpacePattern | None = None
+    json_schema: SchemaOrText | None = None
+    grammar: GrammarText | None = None
+    regex: GrammarText | None = None
+    ebnf: GrammarText | None = None
+    format: Annotated[Literal["json"] | JsonObject | None, BeforeValidator(_named_or_absent)] = None
 
     @model_validator(mode="after")
     def _is_held_to_one_thing(self) -> StructuredFields:
@@ -119,59 +186,17 @@ class StructuredFields(Body):
 
 def structure(body: StructuredFields) -> Structure | None:
     """Return the constraint. Raise ValueError if a body has more than one."""
-    asked = _of_format(body.response_format)
+    paths = CONSTRAINT.paths_in(body)
+    if len(paths) > 1:
+        raise ValueError(" and ".join(paths) + ": send only one of them")
+    asked = CONSTRAINT.value_of(body)
     white_space = _white_space(body.guided_whitespace_pattern, "guided_whitespace_pattern")
     if (vllm := body.structured_outputs) is not None:
-        place = "structured_outputs."
-        asked += _of_vllm(place, vllm.json_, vllm.regex, vllm.choice, vllm.grammar)
-        if vllm.json_object:
-            asked.append(JsonText(ANY_OBJECT, place + "json_object"))
         white_space = vllm.white_space() or white_space
-    asked += _of_vllm("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
-    if vllm is not None and not asked:
-        raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
-    if len(asked) > 1:
-        raise ValueError(" and ".join(one.place for one in asked) + ": send only one of them")
-    if asked and isinstance(asked[0], JsonText):
-        return replace(asked[0], white_space=white_space)
-    return asked[0] if asked else None
+        if asked is None:
+            raise ValueError("structured_outputs: send one of json, regex, choice, grammar and json_object")
+    return replace(asked, white_space=white_space) if isinstance(asked, JsonText) else asked
 
 
 def _white_space(pattern: str | None, place: str) -> WhiteSpace | None:
     return None if pattern is None else WhiteSpace(pattern, place)
-
-
-def _of_vllm(
-    prefix: str, schema: Any, regex: str | None, choice: list[str] | None, grammar: str | None
-) -> list[Structure]:
-    asked: list[Structure] = []
-    if schema is not None:
-        asked.append(JsonText(schema, f"{prefix}json"))
-    if regex is not None:
-        asked.append(Pattern(regex, f"{prefix}regex"))
-    if choice is not None:
-        asked.append(OneOf(tuple(choice), f"{prefix}choice"))
-    if grammar is not None:
-        asked.append(Rules(grammar, f"{prefix}grammar"))
-    return asked
-
-
-def _of_format(asked: ResponseFormat | None) -> list[Structure]:
-    match asked:
-        case JsonObjectFormat():
-            return [JsonText(ANY_OBJECT, "response_format")]
-        case JsonSchemaFormat(json_schema=NamedSchema(schema_=schema)):
-            return [JsonText(ANY_OBJECT if schema is None else schema, "response_format.json_schema.schema")]
-        case TextFormat() | None:
-            return []
-
-
-def flat_structure(asked: FlatFormat | None) -> Structure | None:
-    """Return the constraint of a responses body's `text.format`."""
-    match asked:
-        case JsonObjectFormat():
-            return JsonText(ANY_OBJECT, "text.format")
-        case FlatJsonSchemaFormat(schema_=schema):
-            return JsonText(ANY_OBJECT if schema is None else schema, "text.format.schema")
-        case TextFormat() | None:
-            return None

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from api.dialects.openai.decode import decoding, reasoning
-from api.dialects.openai.structured import flat_structure
+from api.dialects.openai.bound import token_bound_of
+from api.dialects.openai.decode import decoding
+from api.dialects.openai.structured import structure
+from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
 from api.dialects.openai.tools import neutral_choice
 from api.dialects.responses.conversation import with_instructions
 from api.dialects.responses.response_ids import ResponseIds
@@ -34,12 +36,12 @@ def generation_request(
             tool_choice=choice,
             only_tool=None if only_tool is None else body.chosen(only_tool),
             parallel_tool_calls=body.parallel_tool_calls is not False,
-            reasoning=defaults.reasoning_for(
-                reasoning(None if body.reasoning is None else body.reasoning.effort)
-            ),
+            template_options=dict(body.chat_template_kwargs or {}),
+            reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
         ),
-        max_tokens=body.max_output_tokens,
-        structure=flat_structure(None if body.text is None else body.text.format),
+        max_tokens=token_bound_of(body),
+        thinking_tokens=thinking_tokens_of(body),
+        structure=structure(body),
         top_logprobs=body.wanted_logprobs,
         tenant=tenant,
     )

@@ -16,6 +16,7 @@ import msgspec
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.body import Body
 from api.bodies.json_pieces import JsonList
+from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.encode import logprobs_list
 from api.dialects.openai.tools import NamedFunction
 from api.dialects.responses.schema import AnyTool, CreateResponse, FunctionTool, NamespaceTool, WebSearch
@@ -49,7 +50,7 @@ class Echo:
         reasoning = body.reasoning
         fields = {
             "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
+            "max_output_tokens": token_bound_of(body),
             "metadata": body.metadata or {},
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,

@@ -18,6 +18,7 @@ from api.answers.whole_answer import Block, whole_answer
 from api.bodies.json_pieces import SLICE_BYTES, json_text
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.encode import marked
+from api.dialects.openai.thinking import budget_field_of
 from api.dialects.responses.conversation import input_messages, output_messages
 from api.dialects.responses.decode import generation_request
 from api.dialects.responses.encode import ResponseEncoder
@@ -67,7 +68,7 @@ def _add_creation(
             body, partial(_decoded, before=before, ids=stored.ids, defaults=served.defaults)
         )
         request = caller.asks(decoded, served.adapter)
-        request = name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
+        request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
         envelope = Envelope(request.public_id, int(time.time()), served.name, echo)
         store = stored.store if body.remembers else None
         remember = partial(_remember, store, caller.tenant, request.public_id, before, since)

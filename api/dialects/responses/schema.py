@@ -10,8 +10,10 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_va
 
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect
+from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.schema import DecodingFields
-from api.dialects.openai.structured import FlatFormat
+from api.dialects.openai.structured import StructuredFields
+from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, STRICT, Choice
 from api.dialects.responses.items import FunctionCall, TaggedItem, as_items, qualified
 from scheduler.request import MAX_TOP_LOGPROBS, Tool
@@ -83,37 +85,13 @@ class WebSearch(Body):
 AnyTool: TypeAlias = Annotated[FunctionTool | NamespaceTool | WebSearch, Discriminator("type")]
 
 
-class ReasoningOptions(Body):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-    summary: Annotated[
-        Literal["auto", "concise", "detailed"] | None,
-        WithoutEffect("the server returns reasoning in full, not summarised"),
-    ] = None
-    generate_summary: Annotated[
-        Literal["auto", "concise", "detailed"] | None,
-        WithoutEffect("the server returns reasoning in full, not summarised"),
-    ] = None
-    context: Annotated[
-        Literal["auto", "current_turn", "all_turns"] | None,
-        WithoutEffect("the chat template decides what reasoning it keeps"),
-    ] = None
-
-
-class TextOptions(Body):
-    format: FlatFormat | None = None
-    verbosity: Annotated[
-        Literal["low", "medium", "high"] | None,
-        Refused("the model has no verbosity setting", neutral=("medium",)),
-    ] = None
-
-
 class StreamOptions(Body):
     include_obfuscation: Annotated[
         StrictBool | None, Refused("the server does not pad stream events", neutral=(False,))
     ] = None
 
 
-class CreateResponse(DecodingFields):
+class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFields):
     """`POST /v1/responses`."""
 
     bulk = ("input",)
@@ -128,22 +106,19 @@ class CreateResponse(DecodingFields):
     store: StrictBool | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1)
     tools: Annotated[
         Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
         Partly("functions; the server runs no tools of its own"),
     ] = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
-    reasoning: ReasoningOptions | None = None
-    text: TextOptions | None = None
     metadata: Annotated[dict[str, str], AtMost(16)] | None = None
 
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     prompt_logprobs: Annotated[int | None, Refused("use /v1/completions or /v1/chat/completions")] = None
     include: Annotated[
-        Listed[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None,
-        Partly("adds log-probabilities; the server never encrypts reasoning"),
+        Listed[Any] | None,
+        Partly("`message.output_text.logprobs` adds log-probabilities; others have no effect"),
     ] = None
     user: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None
     safety_identifier: Annotated[str | None, WithoutEffect(_BOOKKEEPING)] = None

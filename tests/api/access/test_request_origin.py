@@ -24,6 +24,7 @@ PUBLIC = AllowedHosts.of([], listen_host="0.0.0.0", is_loopback=False)
 NAMED = AllowedHosts.of(["chat.example"], listen_host="127.0.0.1", is_loopback=True)
 PUBLIC_NAMED = AllowedHosts.of(["chat.example"], listen_host="0.0.0.0", is_loopback=False)
 EVERY_HOST = AllowedHosts.of(["*"], listen_host="127.0.0.1", is_loopback=True)
+MACHINE = AllowedHosts.of([], listen_host="127.0.0.1", is_loopback=True, own_name="Studio.evil.example")
 OWN_NAME = AllowedHosts.of([], listen_host="studio", is_loopback=True)
 
 
@@ -43,8 +44,24 @@ OWN_NAME = AllowedHosts.of([], listen_host="studio", is_loopback=True)
         (LOOPBACK, "127.0.0.1@evil.example", False),
         (LOOPBACK, "evil.example:80:localhost", False),
         (LOOPBACK, "localhost:port", False),
-        # Browsers send no Sec-Fetch headers to this address, so a page's <img> would pass.
-        (LOOPBACK, "0.0.0.0:8000", False),
+        # An address cannot be rebound, and what a page's <img> can reach here changes nothing.
+        (LOOPBACK, "0.0.0.0:8000", True),
+        (LOOPBACK, "penstock.localhost:8000", True),
+        (LOOPBACK, "notlocalhost", False),
+        (LOOPBACK, "host.docker.internal:8000", True),
+        (LOOPBACK, "studio.local", True),
+        (LOOPBACK, "local", False),
+        (LOOPBACK, "evil.local.example", False),
+        (LOOPBACK, "evilinternal", False),
+        (LOOPBACK, "studio", False),
+        (MACHINE, "studio:8000", True),
+        (MACHINE, "STUDIO", True),
+        # The network may have assigned the rest.
+        (MACHINE, "studio.evil.example", False),
+        (NAMED, "a.localhost", True),
+        (NAMED, "host.docker.internal", False),
+        (NAMED, "studio.local", False),
+        (PUBLIC_NAMED, "studio.local", False),
         (LOOPBACK, "192.168.1.5", False),
         (LOOPBACK, "[::]", False),
         (LOOPBACK, "chat.example", False),

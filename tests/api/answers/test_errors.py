@@ -131,7 +131,6 @@ def test_a_bad_field_is_refused_by_name(fields: dict[str, Any], param: str, word
         (b'"text"', 400),
         (b"\xff\xfe", 400),
         (b'{"messages":[{"role":"user","content":"x"}],"temperature":NaN}', 400),
-        (b'{"messages":[{"role":"user","content":"\\ud800"}]}', 400),
         (b'{"messages":[{"role":"user","content":"x"}],"logit_bias":{"\\ud800":1}}', 400),
         (b"[" * 100_000, 400),
     ],

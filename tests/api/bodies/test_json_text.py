@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 from unittest.mock import patch
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from api.bodies import json_text
@@ -56,6 +59,35 @@ def test_any_text_is_judged_as_by_a_scan_of_its_characters(text: str, piece_byte
     """Whether it is JSON or not, and wherever pieces of it end."""
     with patch.multiple(json_text, _PIECE_BYTES=piece_bytes, **BOUNDS):
         assert is_refused(text) == breaks_a_bound(text)
+
+
+_HALVES = ("d83d", "D83D", "dbff", "de00", "DFFF", "0041", "d7ff", "e000")
+_UNITS = st.sampled_from([*(rf"\u{half}" for half in _HALVES), r"\\", r"\"", "u", "d83d", "é"])
+
+
+@given(units=st.lists(_UNITS, max_size=12), piece_bytes=st.integers(6, 20), bom=st.booleans())
+@settings(max_examples=examples(500))
+def test_half_a_character_is_replaced_and_whole_ones_stay(
+    units: list[str], piece_bytes: int, bom: bool
+) -> None:
+    """As Python reads it, which keeps halves; wherever pieces end, with a byte order mark and without."""
+    text = '{"a": "' + "".join(units) + '"}'
+    whole = re.sub("[\ud800-\udfff]", "\ufffd", json.loads(text)["a"])
+    with patch.object(json_text, "_PIECE_BYTES", piece_bytes):
+        assert json_text.decode(b"\xef\xbb\xbf" * bom + text.encode()) == {"a": whole}
+
+
+def test_half_a_character_in_bytes_is_replaced() -> None:
+    text = '{"a\ud83d": ["\ude00", "😀"]}'.encode("utf-8", "surrogatepass")
+    assert json_text.decode(text) == {"a\ufffd": ["\ufffd", "😀"]}
+
+
+def test_halves_are_bounded_and_other_mistakes_stay_mistakes() -> None:
+    halves = json_text.MAX_HALVES
+    assert json_text.decode(b'"' + b"\\udfff" * halves + b'"') == "\ufffd" * halves
+    for text in (b'"' + b"\\udfff" * (halves + 1) + b'"', b'["\\udfff"', b'"\\ud83"', b'"\xff\\udfff"'):
+        with pytest.raises(ValueError):  # noqa: PT011 - which mistake is found first does not matter
+            json_text.decode(text)
 
 
 def test_each_bound_is_one_of_its_own() -> None:

@@ -203,7 +203,7 @@ async def test_a_known_field_that_is_not_honoured_is_still_refused(
         ("bad_words", ["a"]),
         ("allowed_token_ids", [1]),
         ("use_beam_search", True),
-        ("regex", "a+"),
+        ("mirostat", 2),
     ]
     async with running(scheduler), client_of(scheduler) as client:
         for name, value in refused:

@@ -256,7 +256,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
         "messages.0.content.0.source: ",
     ),
-    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text: "),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+        "messages.0.content.0.text: ",
+    ),
     (
         {
             "messages": [

@@ -151,7 +151,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": [9999], "echo": True}, "prompt", "vocabulary of 8192"),
     ({"prompt": ["x"] * 257}, "prompt", "at most 256"),
     ({"prompt": ["x", ""]}, "prompt", "empty"),
-    ({"max_tokens": -1}, "max_tokens", "greater than or equal to 0"),
+    ({"max_tokens": -2}, "max_tokens", "greater than or equal to -1"),
     ({"n": 0}, "n", "greater than or equal to 1"),
 ]
 

@@ -57,10 +57,10 @@ def test_the_request_s_number_then_its_effort_then_the_operator_s_default() -> N
 
 
 def test_reasoning_turned_off_is_the_effort_none() -> None:
-    """Which an operator may name, for models whose templates cannot turn it off."""
+    """No tokens, also where the template cannot turn it off, unless the operator names another number."""
     silent = request(None, Reasoning(enabled=False, effort="low"))
-    table = {"low": 3, "none": 0}
-    for config, tokens in ((ThinkingConfig(9, table), 0), (ThinkingConfig(9, {"low": 3}), 9)):
+    table = {"low": 3, "none": 2}
+    for config, tokens in ((ThinkingConfig(9, table), 2), (ThinkingConfig(9, {"low": 3}), 0)):
         budget = budget_of(HERMES, silent, config)
         assert budget is not None
         assert budget.tokens == tokens

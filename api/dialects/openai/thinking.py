@@ -1,0 +1,134 @@
+"""The fields of a body that switch thinking on or off, or bound it, of every server
+(`dialects/spellings.py`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, StrictBool, field_validator, model_validator
+
+from api.bodies.body import Body
+from api.bodies.fields import JsonObject, Refused, WithoutEffect
+from api.dialects.spellings import EFFORT, THINKING, THINKING_BUDGET
+from api.options.effort_tokens import EffortName
+from scheduler.request import Reasoning
+
+MAX_THINKING_TOKENS = 2**31 - 1
+
+_TEMPLATES_OWN = frozenset(
+    (
+        *("messages", "conversation", "tools", "documents", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "tokenize", "padding", "truncation", "max_length", "tokenizer_kwargs"),
+        *("processor_kwargs", "sanitize_control_tokens"),
+        *("raise_exception", "strftime_now", "namespace", "range", "dict", "lipsum", "cycler", "joiner"),
+        *("loop", "self", "caller", "varargs", "kwargs"),
+    )
+)
+"""Reserved names for `chat_template_kwargs`: what the body has fields for or refuses, parameters of
+transformers' `apply_chat_template`, and functions that templates call. Special tokens end in `_token`."""
+_SUMMARY = WithoutEffect("the server returns reasoning in full, not summarised")
+
+
+def _named_effort(value: Any) -> Any:
+    """Read an effort that names none as an absent one: frameworks send it for "the model's own"."""
+    return None if value in ("", "default") else value
+
+
+Effort: TypeAlias = Annotated[EffortName | None, BeforeValidator(_named_effort)]
+
+
+class ReasoningOptions(Body):
+    """OpenAI's object in Responses, with OpenRouter's members."""
+
+    effort: Effort = None
+    enabled: StrictBool | None = None
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_THINKING_TOKENS)
+    exclude: Annotated[
+        StrictBool | None,
+        Refused("the server always returns reasoning, in its own field", neutral=(False,)),
+    ] = None
+    summary: Annotated[Literal["auto", "concise", "detailed"] | None, _SUMMARY] = None
+    generate_summary: Annotated[Literal["auto", "concise", "detailed"] | None, _SUMMARY] = None
+    context: Annotated[
+        Literal["auto", "current_turn", "all_turns"] | None,
+        WithoutEffect("the chat template decides what reasoning it keeps"),
+    ] = None
+
+
+def _in_options(value: Any) -> Any:
+    """Accept LM Studio's word."""
+    match value:
+        case "on":
+            return {"enabled": True}
+        case "off":
+            return {"enabled": False}
+        case str():
+            return {"effort": value}
+        case _:
+            return value
+
+
+class ThinkingSwitch(Body):
+    """Anthropic's and DeepSeek's switch. `adaptive` and `auto` leave it to the model's default."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: int | None = Field(default=None, ge=1, le=MAX_THINKING_TOKENS)
+    display: Literal["summarized", "omitted"] | None = None
+
+
+_Budget: TypeAlias = Annotated[int | None, Field(ge=-1, le=MAX_THINKING_TOKENS)]
+
+
+class ThinkingFields(Body):
+    """Every server's fields that switch thinking on or off, or bound it."""
+
+    reasoning_effort: Effort = None
+    reasoning: Annotated[
+        ReasoningOptions | None,
+        BeforeValidator(_in_options, json_schema_input_type=ReasoningOptions | str | None),
+    ] = None
+    thinking: ThinkingSwitch | None = None
+    enable_thinking: StrictBool | None = None
+    think: Annotated[StrictBool | EffortName | None, BeforeValidator(_named_effort)] = None
+    thinking_token_budget: _Budget = None
+    thinking_budget: _Budget = None
+    thinking_budget_tokens: _Budget = None
+    reasoning_budget_tokens: _Budget = None
+    chat_template_kwargs: JsonObject | None = None
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _no_override(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        for name in value or {}:
+            if name in _TEMPLATES_OWN or name.startswith("return_") or name.endswith(("_token", "_tokens")):
+                raise ValueError(f"a request cannot set {name!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _asks_for_one_thing(self) -> ThinkingFields:
+        reasoning_of(self)
+        thinking_tokens_of(self)
+        return self
+
+
+def reasoning_of(body: ThinkingFields) -> Reasoning:
+    """Return whether the body wants thinking, and how much. Raise ValueError if it contradicts itself.
+
+    An effort or OpenRouter's budget wants it where nothing else says so; Anthropic's effort does not."""
+    enabled, effort = THINKING.value_of(body), EFFORT.asked_by(body)
+    if enabled is None:
+        wanted = effort is not None and effort.path != "output_config.effort"
+        bounded = body.reasoning is not None and body.reasoning.max_tokens is not None
+        enabled = True if wanted or bounded else None
+    return Reasoning(enabled=enabled, effort=None if effort is None else effort.value)
+
+
+def thinking_tokens_of(body: ThinkingFields) -> int | None:
+    """Return the body's budget; None without one, or if thinking is off."""
+    return None if THINKING.value_of(body) is False else THINKING_BUDGET.value_of(body)
+
+
+def budget_field_of(body: ThinkingFields) -> str:
+    """Return the path of the field that names the budget, or "" if none does."""
+    budget = THINKING_BUDGET.asked_by(body)
+    return "" if budget is None else budget.path

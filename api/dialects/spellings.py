@@ -1,0 +1,244 @@
+"""What each server calls a field that changes the answer: one meaning, many spellings.
+
+Clients keep the spelling of the server that they were written for. A spelling means the same in every dialect
+here, and two that say different things are refused by name. `api/FIELDS.md` shows the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel
+
+from api.options.effort_tokens import EFFORTS
+from scheduler.request import UNLIMITED_THINKING
+from scheduler.structure import ANY_OBJECT, JsonText, OneOf, Pattern, Rules, Structure
+
+OPENAI, ANTHROPIC, OPENROUTER, VLLM = "OpenAI", "Anthropic", "OpenRouter", "vLLM"
+SGLANG, LLAMA_CPP, OLLAMA, LM_STUDIO, DEEPSEEK = "SGLang", "llama.cpp", "Ollama", "LM Studio", "DeepSeek"
+_OF_EFFORTS = (OPENAI, OPENROUTER, VLLM, SGLANG, OLLAMA, LM_STUDIO, DEEPSEEK)
+SERVERS = (OPENAI, ANTHROPIC, OPENROUTER, VLLM, SGLANG, LLAMA_CPP, OLLAMA, LM_STUDIO, DEEPSEEK)
+
+UNBOUNDED = -1
+"""A bound on tokens that bounds nothing, as llama.cpp and LM Studio write it."""
+
+_T = TypeVar("_T")
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling(Generic[_T]):
+    """One field: its path in a body, whose it is, and what a value of it says."""
+
+    path: str
+    servers: tuple[str, ...]
+    read: Callable[[Any], _T | None] = _as_it_is
+
+    def asked_by(self, body: Any) -> _T | None:
+        value = body
+        for name in self.path.split("."):
+            if (value := _member(value, name)) is None:
+                return None
+        return self.read(value)
+
+
+class Asked(NamedTuple, Generic[_T]):
+    """A value, and the path of the field that says it."""
+
+    path: str
+    value: _T
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning(Generic[_T]):
+    """What a request may ask for, and every spelling of it."""
+
+    title: str
+    spellings: tuple[Spelling[_T], ...]
+
+    def asked_by(self, body: BaseModel) -> Asked[_T] | None:
+        """Return what the body says. Raise ValueError if it says two different things."""
+        asked = list(self._asked(body))
+        if not asked:
+            return None
+        if other := [path for path, value in asked if value != asked[0].value]:
+            raise ValueError(f"{asked[0].path} and {other[0]} differ: send one of them")
+        return asked[0]
+
+    def value_of(self, body: BaseModel) -> _T | None:
+        asked = self.asked_by(body)
+        return None if asked is None else asked.value
+
+    def paths_in(self, body: BaseModel) -> list[str]:
+        return [path for path, _ in self._asked(body)]
+
+    def _asked(self, body: BaseModel) -> Iterator[Asked[_T]]:
+        for spelling in self.spellings:
+            if (value := spelling.asked_by(body)) is not None:
+                yield Asked(spelling.path, value)
+
+
+def _member(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        return value.get(name)
+    # Pydantic's own `json` and `schema` are in the way of two fields, whose attributes end in `_`.
+    fields = getattr(type(value), "model_fields", {})
+    return getattr(value, name if name in fields else f"{name}_", None)
+
+
+def _bound(value: int) -> int:
+    return UNBOUNDED if value < 0 else value
+
+
+def _budget(value: Any) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return UNLIMITED_THINKING if value < 0 else value
+
+
+def _switch(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _off(effort: Any) -> bool | None:
+    return False if effort == "none" else None
+
+
+def _switch_or_effort(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else _off(value)
+
+
+def _of_type(kind: str) -> bool | None:
+    return {"enabled": True, "disabled": False}.get(kind)
+
+
+def _effort(value: Any) -> str | None:
+    return value if value in EFFORTS and value != "none" else None
+
+
+def _format(place: str) -> Callable[[Any], Structure | None]:
+    """Return what reads the format at `place`: a body of `openai/structured.py`."""
+
+    def read(asked: Any) -> Structure | None:
+        structure: Structure | None = asked.structure(place)
+        return structure
+
+    return read
+
+
+TOKEN_BOUND: Meaning[int] = Meaning(
+    "Most tokens of the answer (-1: no bound)",
+    (
+        Spelling("max_tokens", SERVERS, _bound),
+        Spelling("max_completion_tokens", (OPENAI, OPENROUTER, VLLM, SGLANG, LLAMA_CPP), _bound),
+        Spelling("max_output_tokens", (OPENAI, VLLM, SGLANG, LM_STUDIO), _bound),
+        Spelling("max_new_tokens", (SGLANG,), _bound),
+        Spelling("n_predict", (LLAMA_CPP,), _bound),
+    ),
+)
+THINKING: Meaning[bool] = Meaning(
+    "Whether the model thinks",
+    (
+        Spelling("thinking.type", (ANTHROPIC, DEEPSEEK), _of_type),
+        Spelling("enable_thinking", (SGLANG,), _switch),
+        Spelling("think", (OLLAMA,), _switch_or_effort),
+        Spelling("reasoning.enabled", (OPENROUTER, LM_STUDIO), _switch),
+        Spelling("reasoning.effort", (OPENAI, OPENROUTER, VLLM, OLLAMA, LM_STUDIO), _off),
+        Spelling("reasoning_effort", _OF_EFFORTS, _off),
+        Spelling("output_config.effort", (ANTHROPIC,), _off),
+        Spelling("chat_template_kwargs.enable_thinking", (VLLM, SGLANG, LLAMA_CPP), _switch),
+        Spelling("chat_template_kwargs.thinking", (VLLM, SGLANG, LLAMA_CPP), _switch),
+    ),
+)
+EFFORT: Meaning[str] = Meaning(
+    "How much it thinks",
+    (
+        Spelling(
+            "reasoning_effort", (OPENAI, OPENROUTER, VLLM, SGLANG, OLLAMA, LM_STUDIO, DEEPSEEK), _effort
+        ),
+        Spelling("reasoning.effort", (OPENAI, OPENROUTER, VLLM, OLLAMA, LM_STUDIO), _effort),
+        Spelling("output_config.effort", (ANTHROPIC, DEEPSEEK), _effort),
+        Spelling("think", (OLLAMA,), _effort),
+        Spelling("chat_template_kwargs.reasoning_effort", (VLLM, SGLANG, LLAMA_CPP), _effort),
+    ),
+)
+THINKING_BUDGET: Meaning[int] = Meaning(
+    "Most tokens of its thinking (-1: no bound)",
+    (
+        Spelling("thinking_token_budget", (VLLM,), _budget),
+        Spelling("thinking.budget_tokens", (ANTHROPIC,), _budget),
+        Spelling("reasoning.max_tokens", (OPENROUTER,), _budget),
+        Spelling("thinking_budget_tokens", (LLAMA_CPP,), _budget),
+        Spelling("reasoning_budget_tokens", (LLAMA_CPP,), _budget),
+        Spelling("thinking_budget", (SGLANG,), _budget),
+        Spelling("chat_template_kwargs.thinking_budget", (VLLM, SGLANG, LLAMA_CPP), _budget),
+    ),
+)
+CONSTRAINT: Meaning[Structure] = Meaning(
+    "What the answer's text must match",
+    (
+        Spelling(
+            "response_format",
+            (OPENAI, OPENROUTER, VLLM, SGLANG, LLAMA_CPP, OLLAMA, LM_STUDIO, DEEPSEEK),
+            _format("response_format"),
+        ),
+        Spelling("text.format", (OPENAI, VLLM, LM_STUDIO), _format("text.format")),
+        Spelling("output_config.format", (ANTHROPIC,), _format("output_config.format")),
+        Spelling("output_format", (ANTHROPIC,), _format("output_format")),
+        Spelling("structured_outputs.json", (VLLM,), partial(JsonText, place="structured_outputs.json")),
+        Spelling("structured_outputs.regex", (VLLM,), partial(Pattern, place="structured_outputs.regex")),
+        Spelling(
+            "structured_outputs.choice",
+            (VLLM,),
+            lambda texts: OneOf(tuple(texts), "structured_outputs.choice"),
+        ),
+        Spelling("structured_outputs.grammar", (VLLM,), partial(Rules, place="structured_outputs.grammar")),
+        Spelling(
+            "structured_outputs.json_object",
+            (VLLM,),
+            lambda wanted: JsonText(ANY_OBJECT, "structured_outputs.json_object") if wanted else None,
+        ),
+        Spelling("guided_json", (VLLM,), partial(JsonText, place="guided_json")),
+        Spelling("guided_regex", (VLLM,), partial(Pattern, place="guided_regex")),
+        Spelling("guided_choice", (VLLM,), lambda texts: OneOf(tuple(texts), "guided_choice")),
+        Spelling("guided_grammar", (VLLM,), partial(Rules, place="guided_grammar")),
+        Spelling("json_schema", (LLAMA_CPP, SGLANG), partial(JsonText, place="json_schema")),
+        Spelling("grammar", (LLAMA_CPP,), partial(Rules, place="grammar")),
+        Spelling("regex", (SGLANG,), partial(Pattern, place="regex")),
+        Spelling("ebnf", (SGLANG,), partial(Rules, place="ebnf")),
+        Spelling(
+            "format",
+            (OLLAMA,),
+            lambda asked: JsonText(ANY_OBJECT if asked == "json" else asked, "format"),
+        ),
+    ),
+)
+REPETITION_PENALTY: Meaning[float] = Meaning(
+    "Repetition penalty",
+    (
+        Spelling("repetition_penalty", (OPENROUTER, VLLM, SGLANG)),
+        Spelling("repeat_penalty", (LLAMA_CPP, OLLAMA, LM_STUDIO)),
+    ),
+)
+REPETITION_WINDOW: Meaning[int] = Meaning(
+    "Its window in tokens (-1: the whole context)",
+    (
+        Spelling("repetition_context_size", ("mlx-lm",)),
+        Spelling("repeat_last_n", (LLAMA_CPP, OLLAMA)),
+    ),
+)
+MEANINGS: tuple[Meaning[Any], ...] = (
+    TOKEN_BOUND,
+    THINKING,
+    EFFORT,
+    THINKING_BUDGET,
+    CONSTRAINT,
+    REPETITION_PENALTY,
+    REPETITION_WINDOW,
+)

@@ -1,0 +1,193 @@
+"""Anthropic's blocks of a history that another server wrote: never a 400, and nothing readable is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import trio_test
+
+from api.bodies.unknown_fields import HEADER, UnknownFields
+from api.dialects.anthropic.decode import generation_request
+from api.dialects.anthropic.foreign import MAX_LINE_CHARACTERS
+from api.dialects.anthropic.schema import MessagesRequest
+from scheduler.request import ChatPrompt
+from tests.api.client import client_of
+from tests.examples import examples
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+from tests.scheduler.answer.dialects import form
+
+SEARCH = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "s1",
+    "content": [
+        {"type": "web_search_result", "title": "Penstocks", "url": "https://a", "encrypted_content": "QUJD"}
+    ],
+}
+CITED = [{"type": "web_search_result_location", "url": "https://a", "cited_text": "x"}]
+REFERENCE = {"type": "tool_reference", "name": "f"}
+BLOCKS: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "assistant",
+        {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "a"}},
+        '[server_tool_use web_search {"query": "a"}]',
+    ),
+    (
+        "assistant",
+        {"type": "mcp_tool_use", "id": "m", "name": "f", "server_name": "s", "input": {}},
+        "[mcp_tool_use f]",
+    ),
+    ("assistant", SEARCH, "[web_search_tool_result Penstocks https://a]"),
+    (
+        "assistant",
+        {"type": "mcp_tool_result", "tool_use_id": "m", "content": [{"type": "text", "text": "a\nb"}]},
+        "[mcp_tool_result a b]",
+    ),
+    ("assistant", {"type": "compaction", "content": "They said\nhello."}, "They said\nhello."),
+    ("assistant", {"type": "compaction", "content": None}, "[compaction]"),
+    ("assistant", {"type": "text", "text": "cited", "citations": CITED}, "cited"),
+    (
+        "system",
+        {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}},
+        "[tool_addition f]",
+    ),
+    ("system", {"type": "tool_removal", "tool": REFERENCE}, "[tool_removal f]"),
+    ("user", {"type": "container_upload", "file_id": "file_1"}, "[container_upload]"),
+    ("user", {"type": "next_year", "text": "x" * 9000}, f"[next_year {'x' * (MAX_LINE_CHARACTERS - 10)}]"),
+]
+
+
+def prompt_of(**fields: Any) -> ChatPrompt:
+    body = {"max_tokens": 4, **fields}
+    prompt = generation_request(MessagesRequest.model_validate(body)).prompt
+    assert isinstance(prompt, ChatPrompt)
+    return prompt
+
+
+def turns(role: str, content: Any) -> list[dict[str, Any]]:
+    return [
+        {"role": "user", "content": "hello"},
+        {"role": role, "content": content},
+        {"role": "user", "content": "and now?"},
+    ]
+
+
+@pytest.mark.parametrize(("role", "block", "text"), BLOCKS, ids=[block["type"] for _, block, _ in BLOCKS])
+def test_a_block_of_another_server_is_a_line_of_text(role: str, block: dict[str, Any], text: str) -> None:
+    text_of_all = "\n".join(
+        message["content"] for message in prompt_of(messages=turns(role, [block])).messages
+    )
+    assert text in text_of_all
+    assert "QUJD" not in text_of_all
+
+
+def test_a_reference_in_a_tools_result_is_a_line_of_text() -> None:
+    """Claude Code's tool search."""
+    call = {"type": "tool_use", "id": "1", "name": "ToolSearch", "input": {}}
+    found = {
+        "type": "tool_result",
+        "tool_use_id": "1",
+        "content": [{"type": "tool_reference", "tool_name": "f"}],
+    }
+    messages = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [found]}]
+    result = prompt_of(messages=[{"role": "user", "content": "a"}, *messages]).messages[-1]
+    assert (result["role"], result["content"]) == ("tool", "[tool_reference f]")
+
+
+@trio_test
+async def test_they_and_the_servers_own_tools_are_named(autojump_clock: trio.testing.MockClock) -> None:
+    """A tool whose loading is deferred is offered; one that only Anthropic runs is not."""
+    scheduler = make_scheduler(Playback("ok"), answer_format=form("json_tools", "think"))
+    tools = [
+        {"name": "f", "input_schema": {"type": "object"}, "defer_loading": True},
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 5},
+        {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"},
+    ]
+    body = {"max_tokens": 4, "messages": turns("assistant", [SEARCH, SEARCH]), "tools": tools}
+    async with running(scheduler), client_of(scheduler) as client:
+        answer = await client.post("/v1/messages", json=body)
+        refused = await client.post(
+            "/v1/messages", json={**body, "tools": [{"type": "bash_20250124", "name": "bash"}]}
+        )
+    assert answer.status_code == 200, answer.text
+    assert answer.headers[HEADER].split(",") == [
+        "messages[].content[].web_search_tool_result",
+        "tools[].tool_search_tool_regex_20251119",
+        "tools[].web_search_20250305",
+    ]
+    assert refused.status_code == 400
+    assert [tool.name for tool in prompt_of(messages=body["messages"], tools=tools).offered_tools] == ["f"]
+
+
+EMPTIES: list[Any] = [None, [], "", [None], [""], ["a"], [{"type": "text"}], [{"type": "text", "text": None}]]
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["content", "text", "name", "input", "tool", "url", "cache_control2"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+_MEMBERS = st.sampled_from(["content", "text", "name", "input", "extra"])
+_FOREIGN = st.builds(
+    lambda kind, members: {**members, "type": kind},
+    st.sampled_from(["next_year", "x y", ""]),
+    st.dictionaries(_MEMBERS, _JSON, max_size=4),
+)
+_KNOWN = st.sampled_from(
+    [
+        {"type": "tool_use"},
+        {"type": "tool_use", "id": None, "name": "", "input": None, "caller": {"type": "next_year"}},
+        {"type": "tool_use", "id": "", "name": "f", "input": '{"a": 1}'},
+        {"type": "tool_use", "id": "1", "name": "f", "input": "not json"},
+        {"type": "thinking"},
+        {"type": "redacted_thinking", "data": None},
+        {"type": "text", "text": "a", "citations": [{"type": "next_year"}], "extra": {"a": 1}},
+    ]
+)
+
+
+@given(blocks=st.lists(_FOREIGN | _KNOWN | st.none() | st.text(max_size=3), max_size=5))
+@settings(max_examples=examples(300))
+def test_whatever_a_history_holds_is_no_mistake(blocks: list[Any]) -> None:
+    """Next year's types, empty and null members, arguments that are no object."""
+    unknown = UnknownFields()
+    body = {"max_tokens": 4, "messages": turns("assistant", blocks)}
+    with unknown.noting():
+        read = MessagesRequest.model_validate(body)
+    prompt = generation_request(read).prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.messages[-1] == {"role": "user", "content": "and now?"}
+    kinds = {block["type"] for block in blocks if isinstance(block, dict)} - {
+        "tool_use",
+        "thinking",
+        "redacted_thinking",
+        "text",
+    }
+    assert len([name for name in unknown.named(body) if name.count("[]") == 2]) >= len(kinds)
+
+
+@pytest.mark.parametrize("content", EMPTIES, ids=str)
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+def test_an_empty_message_is_one(role: str, content: Any) -> None:
+    assert prompt_of(messages=turns(role, content)).messages
+
+
+def test_a_tools_result_may_be_empty() -> None:
+    results: list[dict[str, Any]] = [
+        {},
+        {"content": None},
+        {"content": []},
+        {"tool_use_id": None, "content": ""},
+    ]
+    for result in results:
+        messages = turns("user", [{"type": "tool_result", **result}])
+        assert any(message["role"] == "tool" for message in prompt_of(messages=messages).messages)
