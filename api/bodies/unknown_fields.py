@@ -57,6 +57,12 @@ class UnknownFields:
             self._places.setdefault(id(value), set()).add(name)
         return {name: value[name] for name in names if name in value}
 
+    def note(self, value: dict[str, Any], name: str) -> None:
+        """Note one thing of `value` that is not read, by what follows its path: `type:web_search`."""
+        if len(self._seen) <= MAX_NAMES and (dict, name) not in self._seen:
+            self._seen.add((dict, name))
+            self._places.setdefault(id(value), set()).add(name)
+
     def named(self, body: Any) -> tuple[str, ...]:
         """Return the paths of the unknown fields in `body`, such as `messages[].cache`, in order, in ASCII
         without commas and white space."""

@@ -21,7 +21,7 @@ from api.bodies.sampling_values import (
 )
 from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import StructuredFields
-from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
+from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice, CustomTool
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
     MAX_PREDICTION_TOKENS,
@@ -190,7 +190,12 @@ class ChatCompletionRequest(SamplingFields):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: StrictBool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[
+        Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
+        Partly(
+            "functions and custom tools; the server runs no tools of its own, and names those it leaves out"
+        ),
+    ] = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
@@ -236,6 +241,11 @@ class ChatCompletionRequest(SamplingFields):
     functions: Annotated[Any, Refused("deprecated: use tools")] = None
     function_call: Annotated[Any, Refused("deprecated: use tool_choice")] = None
 
+    @property
+    def custom_names(self) -> frozenset[str]:
+        """Return the names of the tools that are called with one text."""
+        return frozenset(tool.custom.name for tool in self.tools or () if isinstance(tool, CustomTool))
+
     def release(self) -> None:
         super().release()
         if self.prediction is not None:
@@ -260,7 +270,7 @@ class ChatCompletionRequest(SamplingFields):
         if self.continue_final_message:
             if self.add_generation_prompt:
                 raise ValueError("continue_final_message needs add_generation_prompt: false")
-            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].tool_calls:
+            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].calls:
                 raise ValueError("continue_final_message needs a last message that is the assistant's text")
         elif self.add_generation_prompt is False:
             raise ValueError("add_generation_prompt: false needs continue_final_message")
