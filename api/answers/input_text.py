@@ -12,8 +12,8 @@ _WHOLE = re.compile(
     r'(?:[^"\\]+|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
     rf"|{_HIGH}{_LOW}|{_HIGH}(?=[^\\]|\\[^u]|\\u(?:[^dD]|[dD][^c-fC-F])))+"
 )
-"""Characters and escapes that are complete, up to the quote at the end. What may be half a character waits for
-its other half."""
+"""Characters and escapes that are complete, up to the quote at the end. What may be half a character waits
+for its other half."""
 _HALF = re.compile(_HIGH)
 
 

@@ -245,8 +245,8 @@ def read_json(value: Any) -> Any:
         return not_json(json_of(value))
     if not value.strip():
         return {}
-    json_text.check_bounds(value.encode(errors="replace"))
     try:
+        json_text.check_bounds(value.encode(errors="replace"))
         read = _loaded(value)
     except (ValueError, RecursionError):
         return not_json(value)
@@ -287,7 +287,7 @@ class ToolCall(Body):
     @model_validator(mode="before")
     @classmethod
     def _of_any_type(cls, value: Any) -> Any:
-        """Read a call without a function's member: its members beside `type`, as in responses, or below it."""
+        """Read a call without a function's member: what it has beside `type`, as in responses, or below it."""
         if not isinstance(value, dict) or value.get("function") or value.get("custom"):
             return value
         kind = value.get("type")

@@ -164,8 +164,18 @@ def _is_hosted(value: Any) -> bool:
     return isinstance(value, dict) and value.get("type") in HOSTED - {"shell"}
 
 
+def _choice_kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "mode" if kind is None else "allowed_tools" if kind == "allowed_tools" else "tool"
+
+
 Choice: TypeAlias = Annotated[
-    Literal["auto", "none", "required"] | NamedTool | AllowedTools,
+    Annotated[
+        Annotated[Literal["auto", "none", "required"], Tag("mode")]
+        | Annotated[NamedTool, Tag("tool")]
+        | Annotated[AllowedTools, Tag("allowed_tools")],
+        Discriminator(_choice_kind),
+    ],
     BeforeValidator(_choice, json_schema_input_type=Literal["auto", "none", "required"] | dict[str, Any]),
 ]
 CHOICE = Partly("a required call needs a dialect of calls that a grammar can hold: all but muse_spark")
