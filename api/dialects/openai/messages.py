@@ -36,12 +36,24 @@ def unread(value: dict[str, Any], kind: Any, field: str = "type") -> str:
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
+def as_text_only(value: Any) -> Any:
+    """Return what other servers write in a field for text: parts of it, or an object with it."""
+    if isinstance(value, dict):
+        return as_text_only(value.get("text") or value.get("content") or "")
+    if isinstance(value, list):
+        return "".join(str(as_text_only(part)) for part in value)
+    return value if isinstance(value, str) else ""
+
+
+HistoryText: TypeAlias = Annotated[str, BeforeValidator(as_text_only)]
+
+
 class ContentPart(Body):
     """Text; `refusal` is text of an assistant message too."""
 
     type: Literal["text", "refusal", "input_text", "output_text"]
-    text: str | None = None
-    refusal: str | None = None
+    text: HistoryText | None = None
+    refusal: HistoryText | None = None
 
     @property
     def as_text(self) -> str:
@@ -211,7 +223,7 @@ def in_parts(value: Any) -> Any:
     if isinstance(value, str):
         return [{"type": "text", "text": value}]
     if isinstance(value, dict):
-        return [value]
+        return [value] if value else []
     if isinstance(value, list) and any(isinstance(part, str) or part is None for part in value):
         parts = ({"type": "text", "text": part} if isinstance(part, str) else part for part in value)
         return [part for part in parts if part is not None]
@@ -268,6 +280,16 @@ class CalledFunction(Body):
     arguments: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
 
 
+def _listed_calls(value: Any) -> Any:
+    """Return calls without what is none: an object, a text or a null in their place."""
+    return [call for call in value if isinstance(call, dict)] if isinstance(value, list) else None
+
+
+HistoryId: TypeAlias = Annotated[
+    str | None, BeforeValidator(lambda given: given if isinstance(given, str | None) else str(given))
+]
+
+
 class CalledTool(Body):
     """A custom tool, called with a text."""
 
@@ -278,8 +300,8 @@ class CalledTool(Body):
 class ToolCall(Body):
     """A tool call of an assistant message. `index` is a remnant of a stream's deltas."""
 
-    id: str | None = None
-    type: Annotated[str | None, WithoutEffect("the member that is there says what is called")] = None
+    id: HistoryId | None = None
+    type: Annotated[Any, WithoutEffect("the member that is there says what is called")] = None
     function: CalledFunction | None = None
     custom: CalledTool | None = None
     index: Annotated[Any, WithoutEffect("the place in the list is the index")] = None
@@ -332,30 +354,18 @@ _OF_HISTORY = "it tells of the conversation, and chat templates have no field fo
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 
 
-def _text(value: Any) -> Any:
-    """Return what other servers write in a field for text: parts of it, or an object with it."""
-    if isinstance(value, dict):
-        return _text(value.get("text") or value.get("content") or "")
-    if isinstance(value, list):
-        return "".join(str(_text(part)) for part in value)
-    return value if isinstance(value, str) else ""
-
-
-_Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
-
-
 class ChatMessage(Body):
     """A message as chat templates take it. `developer` is OpenAI's newer name for `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[Listed[_Part] | None, BeforeValidator(in_parts), MEDIA] = None
     name: Annotated[str | None, BeforeValidator(lambda name: name if isinstance(name, str) else None)] = None
-    tool_call_id: str | None = None
-    tool_calls: Listed[ToolCall] | None = None
-    reasoning_content: _Text | None = None
-    reasoning: _Text | None = None
+    tool_call_id: HistoryId | None = None
+    tool_calls: Annotated[Listed[ToolCall] | None, BeforeValidator(_listed_calls)] = None
+    reasoning_content: HistoryText | None = None
+    reasoning: HistoryText | None = None
     """vLLM's newer name for `reasoning_content`."""
-    refusal: _Text | None = None
+    refusal: HistoryText | None = None
     annotations: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
     audio: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
     provider_specific_fields: Annotated[
@@ -364,7 +374,7 @@ class ChatMessage(Body):
     function_call: Annotated[
         ToolCall | None,
         BeforeValidator(
-            lambda call: {"function": call} if isinstance(call, dict) and "function" not in call else call
+            lambda call: ({"function": call} if call else None) if isinstance(call, dict) else None
         ),
     ] = None
     """The deprecated form of `tool_calls`."""

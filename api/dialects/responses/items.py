@@ -19,6 +19,8 @@ from api.dialects.openai.messages import (
     MEDIA,
     AudioPart,
     CalledName,
+    HistoryId,
+    HistoryText,
     MediaFile,
     MediaPart,
     MediaUrl,
@@ -46,8 +48,8 @@ class Part(Body):
     """Text of any role."""
 
     type: str
-    text: str | None = None
-    refusal: str | None = None
+    text: HistoryText | None = None
+    refusal: HistoryText | None = None
     annotations: Annotated[Any, WithoutEffect("the model reads the text alone")] = None
     logprobs: Annotated[Any, WithoutEffect("the model reads the text alone")] = None
 
@@ -100,7 +102,7 @@ def _part_kind(value: Any) -> str:
 
 def _content(value: Any) -> Any:
     """Return content as a list of parts. Results are also objects of the client's own: their JSON text."""
-    if isinstance(value, dict) and "type" not in value:
+    if isinstance(value, dict) and value and "type" not in value:
         return in_parts(json_of(value))
     if isinstance(value, bool | int | float):
         return in_parts(json_of(value))
@@ -150,11 +152,6 @@ class Message(Body):
         return value
 
 
-def _as_id(value: Any) -> str | None:
-    return value if isinstance(value, str | None) else str(value)
-
-
-_Id = Annotated[str | None, BeforeValidator(_as_id)]
 _OUTCOMES = ("output", "outputs", "results", "error")
 """Members with which a provider's own call says what came of it."""
 _OF_NO_CALL = frozenset(
@@ -178,7 +175,7 @@ class Call(Body):
     """A call of any type. Templates know functions: the API's own tools are those that the prompt offers."""
 
     type: str = "function_call"
-    call_id: _Id = None
+    call_id: HistoryId = None
     name: CalledName
     arguments: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
     id: _OWN_ID = None
@@ -228,7 +225,7 @@ class Result(Body):
     """The result of a call of any type."""
 
     type: str
-    call_id: _Id = None
+    call_id: HistoryId = None
     output: _Parts = Field(default_factory=list)
     id: _OWN_ID = None
     status: _Status = None
@@ -313,8 +310,10 @@ def _kind(value: Any) -> str:
     if not isinstance(value, dict):
         return "message"
     kind = value.get("type")
-    if kind is None:
-        return "item_reference" if "id" in value and not value.keys() & {"role", "content"} else "message"
+    if not kind:
+        if value.get("role") is not None:
+            return "message"
+        return "item_reference" if value.keys() <= {"type", "id"} and "id" in value else "other"
     if kind in ("message", "function_call", "reasoning", "item_reference"):
         return str(kind)
     if not isinstance(kind, str):
