@@ -80,11 +80,21 @@ class MediaPart(Body):
 
 
 def _as_url(value: Any) -> Any:
-    return {"url": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"url": value}
+    return value if isinstance(value, dict | LinkedMedia) else {}
+
+
+def _data(value: Any) -> Any:
+    return value if isinstance(value, str) else ""
+
+
+def _object(value: Any) -> Any:
+    return value if isinstance(value, Body | dict) else {}
 
 
 class LinkedMedia(Body):
-    url: MediaUrl = ""
+    url: Annotated[MediaUrl, BeforeValidator(_data)] = ""
     detail: Unread = None
 
 
@@ -122,13 +132,13 @@ class AudioUrlPart(MediaPart):
 
 
 class InputAudio(Body):
-    data: MediaData = ""
+    data: Annotated[MediaData, BeforeValidator(_data)] = ""
     format: Unread = None
 
 
 class AudioPart(MediaPart):
     type: Literal["input_audio"]
-    input_audio: InputAudio = InputAudio()
+    input_audio: Annotated[InputAudio, BeforeValidator(_object)] = InputAudio()
 
     @property
     def as_text(self) -> str:
@@ -138,14 +148,14 @@ class AudioPart(MediaPart):
 class InputFile(Body):
     """A file that was uploaded elsewhere has an id only."""
 
-    file_data: MediaFile | None = None
+    file_data: Annotated[MediaFile, BeforeValidator(_data)] | None = None
     file_id: Unread = None
-    filename: str | None = None
+    filename: HistoryText | None = None
 
 
 class FilePart(MediaPart):
     type: Literal["file"]
-    file: InputFile = InputFile()
+    file: Annotated[InputFile, BeforeValidator(_object)] = InputFile()
 
     @property
     def as_text(self) -> str:

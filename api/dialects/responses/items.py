@@ -47,7 +47,7 @@ LONGEST_LINE = 2000
 class Part(Body):
     """Text of any role."""
 
-    type: str
+    type: Any = None
     text: HistoryText | None = None
     refusal: HistoryText | None = None
     annotations: Annotated[Any, WithoutEffect("the model reads the text alone")] = None
@@ -58,9 +58,17 @@ class Part(Body):
         return self.text or self.refusal or ""
 
 
+def _link(value: Any) -> Any:
+    return value if isinstance(value, str) else ""
+
+
+_Url = Annotated[MediaUrl, BeforeValidator(_link)]
+_File = Annotated[MediaFile, BeforeValidator(_link)]
+
+
 class InputImage(MediaPart):
-    type: str
-    image_url: MediaUrl | None = None
+    type: Any = None
+    image_url: _Url | None = None
     file_id: Unread = None
     detail: Unread = None
 
@@ -78,11 +86,11 @@ class InputImage(MediaPart):
 
 
 class InputFile(MediaPart):
-    type: str
-    file_data: MediaFile | None = None
-    file_url: MediaUrl | None = None
+    type: Any = None
+    file_data: _File | None = None
+    file_url: _Url | None = None
     file_id: Unread = None
-    filename: str | None = None
+    filename: HistoryText | None = None
     detail: Unread = None
 
     @property
@@ -135,7 +143,7 @@ _ROLES = frozenset(("user", "assistant", "system", "developer", "tool"))
 
 
 class Message(Body):
-    type: str = "message"
+    type: Any = "message"
     role: str
     content: _Parts = Field(default_factory=list)
     id: _OWN_ID = None
@@ -174,7 +182,7 @@ _ACTIONS = {"local_shell_call": "action", "shell_call": "action", "apply_patch_c
 class Call(Body):
     """A call of any type. Templates know functions: the API's own tools are those that the prompt offers."""
 
-    type: str = "function_call"
+    type: Any = "function_call"
     call_id: HistoryId = None
     name: CalledName
     arguments: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
@@ -224,7 +232,7 @@ def _arguments_of(kind: Any, value: dict[str, Any]) -> Any:
 class Result(Body):
     """The result of a call of any type."""
 
-    type: str
+    type: Any = None
     call_id: HistoryId = None
     output: _Parts = Field(default_factory=list)
     id: _OWN_ID = None
@@ -250,7 +258,7 @@ class Result(Body):
 
 
 class ReasoningItem(Body):
-    type: str
+    type: Any = None
     id: _OWN_ID = None
     summary: Annotated[Any, WithoutEffect("the reasoning itself is in `content`")] = None
     content: _Parts | None = None
@@ -261,7 +269,7 @@ class ReasoningItem(Body):
 class ItemReference(Body):
     """An item of a stored response, by its id."""
 
-    type: str = "item_reference"
+    type: Any = "item_reference"
     id: str
 
 
@@ -269,7 +277,7 @@ class Remark(Body):
     """Whatever else is in a conversation: one line of text about a call whose result is not there, and a
     summary of this server's; nothing of the rest."""
 
-    type: str
+    type: Any = None
     line: str = ""
     summary: str = ""
 
