@@ -183,26 +183,25 @@ class _Writer:
             raise Unwritable(f"{tokens[self.at].text!r} is not expected there")
         return written
 
-    @property
     def _next(self) -> str:
         return self.tokens[self.at].text if self.at < len(self.tokens) else ""
 
     def _take(self, text: str = "") -> _Token:
-        if self.at >= len(self.tokens) or (text and self._next != text):
+        if self.at >= len(self.tokens) or (text and self._next() != text):
             raise Unwritable(f"{text or 'more'!r} is missing after {self.inside[-1:]}")
         self.at += 1
         return self.tokens[self.at - 1]
 
     def _alternatives(self) -> str:
         written = [self._sequence()]
-        while self._next == "|":
+        while self._next() == "|":
             self._take()
             written.append(self._sequence())
         return "|".join(written)
 
     def _sequence(self) -> str:
         written, size = [], 0
-        while self._next and self._next not in ("|", ")", "]"):
+        while self._next() and self._next() not in ("|", ")", "]"):
             if self.tokens[self.at].kind == "arrow":
                 self._take()
                 continue
@@ -213,23 +212,23 @@ class _Writer:
         return "".join(written)
 
     def _repeated(self, atom: str) -> str:
-        match self._next:
+        match self._next():
             case "?" | "*" | "+" as mark:
                 self._take()
                 return f"(?:{atom}){mark}"
             case "~":
                 self._take()
                 least = most = self._number()
-                if self._next == "..":
+                if self._next() == "..":
                     self._take()
                     most = self._number()
                 return f"(?:{atom}){{{least},{most}}}"
             case "{":
                 self._take()
-                least = most = self._number() if self._next != "," else "0"
-                if self._next == ",":
+                least = most = self._number() if self._next() != "," else "0"
+                if self._next() == ",":
                     self._take()
-                    most = self._number() if self._next != "}" else ""
+                    most = self._number() if self._next() != "}" else ""
                 self._take("}")
                 return f"(?:{atom}){{{least},{most}}}"
             case _:
@@ -249,7 +248,7 @@ class _Writer:
                 return f"(?:{inner})" if token.text == "(" else f"(?:{inner})?"
             case "name", name:
                 if (
-                    self._next == "{"
+                    self._next() == "{"
                     and self.at + 1 < len(self.tokens)
                     and (self.tokens[self.at + 1].kind in ("name", "string", "regex"))
                 ):
@@ -258,7 +257,7 @@ class _Writer:
             case "regex", text:
                 return _of_regex(text) + self.gap
             case "string", text:
-                if self._next == "..":
+                if self._next() == "..":
                     self._take()
                     return _range(_unquoted(text), _unquoted(self._take().text)) + self.gap
                 literal = "".join(map(_escaped, _unquoted(text.removesuffix("i"))))
