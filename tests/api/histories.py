@@ -6,12 +6,14 @@ from __future__ import annotations
 import typing
 from collections.abc import Collection, Iterator
 from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, Literal, NotRequired, Required, get_args, get_origin
 
-from typing_extensions import Annotated, Literal, NotRequired, Required, is_typeddict
+import typing_extensions
 
 NEXT_YEAR: dict[str, Any] = {"type": "next_year", "payload": {"deep": [1, None, {"text": "x"}]}}
 EMPTIES: tuple[Any, ...] = (None, "", [], {})
+
+_AROUND = (Required, NotRequired, Annotated, typing_extensions.Required, typing_extensions.NotRequired)
 
 
 def samples(hint: Any, inside: tuple[Any, ...] = ()) -> Iterator[Any]:
@@ -19,11 +21,11 @@ def samples(hint: Any, inside: tuple[Any, ...] = ()) -> Iterator[Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is type(None) or hint in inside:
         return
-    if origin in (Required, NotRequired, Annotated) or origin in (typing.Required, typing.NotRequired):
+    if origin in _AROUND:
         yield from samples(arguments[0], inside)
-    elif origin in (Literal, typing.Literal):
+    elif origin in (Literal, typing_extensions.Literal):
         yield arguments[0]
-    elif is_typeddict(hint):
+    elif typing_extensions.is_typeddict(hint):
         yield from _objects(hint, (*inside, hint))
     elif origin is dict:
         yield {"key": value} if (value := next(samples(arguments[1], inside), None)) is not None else {}

@@ -319,7 +319,7 @@ class ToolCall(Body):
     @model_validator(mode="before")
     @classmethod
     def _of_any_type(cls, value: Any) -> Any:
-        """Read a call without a function's member: what it has beside `type`, as in responses, or below it."""
+        """Read a call without a function's member: what it has beside `type`, or below it."""
         if not isinstance(value, dict) or value.get("function") or value.get("custom"):
             return value
         kind = value.get("type")

@@ -162,7 +162,7 @@ async def test_an_item_reference_is_the_stored_item(autojump_clock: trio.testing
 
 @given(st.text(), st.data(), st.booleans())
 def test_a_text_is_the_same_in_pieces(text: str, data: st.DataObject, ascii_only: bool) -> None:
-    """However its JSON text is cut, escapes and halves of characters included; a cut call has its beginning."""
+    """However its JSON text is cut, escapes and halves of characters too; a cut call has its beginning."""
     arguments = json.dumps({"input": text}, ensure_ascii=ascii_only)
     arguments = arguments[: data.draw(st.integers(0, len(arguments)))]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(arguments)), max_size=6)))
