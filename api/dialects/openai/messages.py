@@ -364,6 +364,10 @@ _OF_HISTORY = "it tells of the conversation, and chat templates have no field fo
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
 
 
+def _old_call(value: Any) -> ToolCall | None:
+    return ToolCall.model_validate({"function": value}) if isinstance(value, dict) and value else None
+
+
 class ChatMessage(Body):
     """A message as chat templates take it. `developer` is OpenAI's newer name for `system`."""
 
@@ -381,12 +385,7 @@ class ChatMessage(Body):
     provider_specific_fields: Annotated[
         Any, WithoutEffect("litellm's own data, which it sends back with an answer")
     ] = None
-    function_call: Annotated[
-        ToolCall | None,
-        BeforeValidator(
-            lambda call: ({"function": call} if call else None) if isinstance(call, dict) else None
-        ),
-    ] = None
+    function_call: Annotated[Any, BeforeValidator(_old_call)] = None
     """The deprecated form of `tool_calls`."""
 
     @model_validator(mode="before")

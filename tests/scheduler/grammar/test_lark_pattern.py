@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -98,10 +99,8 @@ def test_what_is_no_pattern_says_why(grammar: str, why: str) -> None:
 @given(st.text('start:|()[]?*+~"/.%{}, \n-><abA1', max_size=40))
 def test_any_text_is_a_pattern_or_says_why(grammar: str) -> None:
     """A client may send anything."""
-    try:
+    with suppress(Unwritable):
         lark_pattern("start: " + grammar)
-    except Unwritable:
-        pass
 
 
 @pytest.mark.parametrize(
