@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from scheduler.shared.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from scheduler.shared.messages import Sampling as Sampling
 from scheduler.shared.pooling import ModelKind as ModelKind
-from scheduler.structure import Structure
+from scheduler.structure import Pattern, Rules, Structure
 
 Message: TypeAlias = dict[str, Any]
 """One chat message in the form that templates of Hugging Face models take: `role`, `content` (text),
@@ -28,6 +28,8 @@ class Tool:
     """Whether a grammar constrains its arguments to `parameters`."""
     place: str = field(default="tools", compare=False)
     """The request field of `parameters`, for error messages."""
+    text: Pattern | Rules | None = None
+    """What its one argument, the text `input`, must match, where the client says."""
 
     def definition(self) -> dict[str, Any]:
         """Return the definition in the form that chat templates and mlx-lm's parsers take."""

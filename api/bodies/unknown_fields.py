@@ -58,7 +58,7 @@ class UnknownFields:
         return {name: value[name] for name in names if name in value}
 
     def note(self, value: dict[str, Any], name: str) -> None:
-        """Note `name` of an object of the body that is not read as what it says it is."""
+        """Note one thing of `value` that is not read, by what follows its path: `type:web_search`."""
         if len(self._seen) <= MAX_NAMES and (dict, name) not in self._seen:
             self._seen.add((dict, name))
             self._places.setdefault(id(value), set()).add(name)

@@ -19,7 +19,7 @@ from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.decode import generation_request
 from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.schema import ChatCompletionRequest
-from api.dialects.openai.tools import MAX_TOOLS, FunctionTool
+from api.dialects.openai.tools import MAX_TOOLS, AnyTool
 from api.options.model_defaults import NEUTRAL, Defaults
 from api.served_models import ServedModels
 from scheduler.request import Prompt, TextPrompt
@@ -36,7 +36,7 @@ class TokenizeRequest(Body):
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[Listed[ChatMessage], Field(min_length=1)] | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     chat_template_kwargs: JsonObject | None = None
     continue_final_message: StrictBool = False
     add_generation_prompt: StrictBool | None = None

@@ -159,7 +159,9 @@ def _asked(request: GenerationRequest, hold_calls: HoldCalls) -> tuple[str, bool
 def _content_key(request: GenerationRequest, prompt: ChatPrompt | None, in_reasoning: bool) -> bytes:
     if prompt is None:
         return content_key(request.structure)
-    tools = [(tool.name, tool.place, tool.strict, tool.parameters) for tool in prompt.offered_tools]
+    tools = [
+        (tool.name, tool.place, tool.strict, tool.parameters, tool.text) for tool in prompt.offered_tools
+    ]
     choice = (prompt.tool_choice, prompt.only_tool, prompt.parallel_tool_calls)
     thinks = (in_reasoning, prompt.reasoning.enabled, prompt.template_options.get("enable_thinking"))
     return content_key(request.structure, tools, choice, thinks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from keyword import iskeyword
 from typing import Any
 
@@ -22,11 +23,13 @@ from scheduler.answer.dialects.description import (
     Tagged,
 )
 from scheduler.answer.dialects.parameter_kind import ParameterKind, parameter_kind
+from scheduler.grammar.lark_pattern import Unwritable, lark_pattern, regex_pattern
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
 from scheduler.grammar.text_pattern import is_free, no_null, on_one_line, text_pattern, text_without, trimmed
 from scheduler.grammar.value_rules import BracedNotation, Complaint, JsonNotation, ValueRules, gap_rule
 from scheduler.request import Tool
+from scheduler.structure import Pattern, Rules
 
 MAX_CALLS = 16
 """Bound on the calls of one answer: otherwise a weak model that must call a tool would call until
@@ -99,8 +102,11 @@ class CallRules:
         try:
             if re.fullmatch(self._dialect.tools, tool.name) is None or self._is_keyword(tool.name):
                 raise CannotWrite((), f"the dialect cannot write a call of a tool named {tool.name!r}")
-            body = self._arguments(number, tool)
+            body = self._arguments(number, tool if tool.text is None else _held_to_text(tool, tool.text))
         except Inexpressible as fault:
+            if tool.text is not None:
+                # The schema is the server's own.
+                raise Inexpressible((tool.place,), fault.why) from None
             raise Inexpressible((tool.place, *fault.path), fault.why) from None
         name = json.dumps(tool.name, ensure_ascii=False)[1:-1] if self._quotes_name else tool.name
         written = self._dialect.head.replace(TOOL, name)
@@ -133,6 +139,8 @@ class CallRules:
         try:
             return self._by_forms(form, tool, strict=True)
         except Inexpressible:
+            if tool.text is not None:
+                raise
             # The library knows more of JSON schema, and nothing of the mark that ends a call.
             return self._json_arguments(number, tool)
 
@@ -343,3 +351,15 @@ def _choice(literal: Callable[[str], str], texts: Sequence[str]) -> str:
     if not written:
         return ""
     return f"({' | '.join(written)})" + ("?" if "" in texts else "")
+
+
+def _held_to_text(tool: Tool, asked: Pattern | Rules) -> Tool:
+    """Return the tool with the pattern of its text in its schema, which the prompt has not. Raise
+    Inexpressible."""
+    try:
+        pattern = regex_pattern(asked.regex) if isinstance(asked, Pattern) else lark_pattern(asked.text)
+    except Unwritable as why:
+        raise Inexpressible((), str(why)) from None
+    text = {"type": "string", "pattern": f"^(?:{pattern})$"}
+    schema = {"properties": {"input": text}, "required": ["input"], "additionalProperties": False}
+    return replace(tool, parameters=schema, strict=True)

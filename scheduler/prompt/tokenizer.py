@@ -32,10 +32,10 @@ from scheduler.answer.detokenizer import (
 )
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
-from scheduler.prompt.model_folder import read_json
 from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
 from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
 from scheduler.request import ChatPrompt
+from scheduler.shared.folder.reading import read_json
 from scheduler.shared.messages import GrammarTokenizer
 
 _VOCABULARY_FILES = ("tokenizer.json", ".model", ".tiktoken", "tekken.json", "vocab.json", "vocab.txt")

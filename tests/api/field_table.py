@@ -153,7 +153,9 @@ def models_in(annotation: Any, suffix: str) -> Iterator[tuple[type[BaseModel], s
 
 
 def _tag(model: type[BaseModel]) -> str:
-    return str(get_args(model.model_fields["type"].annotation)[0])
+    """Return the type that selects the model, or the model's name where it stands for many types."""
+    types = get_args(model.model_fields["type"].annotation)
+    return types[0] if types and isinstance(types[0], str) else model.__name__
 
 
 def _is_list(annotation: Any) -> bool:

@@ -17,6 +17,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
+from api.bodies.unknown_fields import HEADER
 from tests.api.client import client_of, events
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.api.transcripts import message_of, named_events, response_of
@@ -185,12 +186,14 @@ async def test_a_bad_schema_in_a_namespace_is_refused_by_its_place(
 
 
 @trio_test
-async def test_tools_that_run_at_openai_are_refused_by_their_type(
+async def test_tools_that_run_at_openai_are_left_out_and_named(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Except the search that Codex always offers: clients that send others want them to run."""
-    for kind in ("code_interpreter", "file_search", "image_generation", "custom"):
-        _, response = await replay("codex", tools=[{"type": kind, "name": "x"}])
-        error = response.json()["error"]
-        assert (response.status_code, error["param"]) == (400, "tools.0")
-        assert kind in error["message"]
+    """Clients offer them by default, and an offer requires no use; next year's types are none of ours."""
+    kinds = ("code_interpreter", "file_search", "image_generation", "mcp", "tool_search", "telepathy")
+    tools = [*captured("codex")["body"]["tools"], *({"type": kind, "name": "x"} for kind in kinds)]
+    launcher, response = await replay("codex", tools=tools)
+    assert response.status_code == 200
+    named = response.headers[HEADER].split(",")
+    assert set(named) >= {f"tools[].type:{kind}" for kind in (*kinds, "web_search")}
+    assert b"telepathy" not in bytes(launcher.submits[0].prompt.tolist())

@@ -89,6 +89,8 @@ def response_of(events: list[dict[str, Any]]) -> dict[str, Any]:
             assert event["text"] == text
         elif name == "function_call_arguments.done":
             assert event["arguments"] == text
+        elif name == "custom_tool_call_input.done":
+            assert event["input"] == text
         elif name == "output_item.done":
             assert event["item"]["id"] == items[-1]["id"]
             items[-1] = event["item"]

@@ -12,7 +12,7 @@ from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
-from api.dialects.openai.tools import neutral_choice
+from api.dialects.openai.tools import chosen, offered
 from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.prompt.volatile_headers import stable
@@ -31,16 +31,16 @@ _UNSIGNED_64 = (1 << 64) - 1
 def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL) -> GenerationRequest:
     """Decode the body. `defaults` of the model's name apply to what it omits. If it has no bound on tokens,
     the context is the bound."""
-    choice, only_tool = neutral_choice(body.tool_choice)
+    tools = chosen(body.tool_choice, offered(body.tools))
     return replace(
         decoding(body, defaults),
         public_id=f"chatcmpl-{secrets.token_hex(12)}",
         prompt=ChatPrompt(
             messages=tuple(_messages(body.messages)),
             template_options=dict(body.chat_template_kwargs or {}),
-            tools=tuple(tool.neutral(f"tools.{i}") for i, tool in enumerate(body.tools or ())),
-            tool_choice=choice,
-            only_tool=only_tool,
+            tools=tools.tools,
+            tool_choice=tools.mode,
+            only_tool=tools.only,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),
             continue_final=body.continue_final_message,
@@ -108,8 +108,6 @@ def _message(role: str, content: str, message: ChatMessage) -> Message:
         rendered["tool_call_id"] = message.tool_call_id
     if message.thoughts:
         rendered["reasoning_content"] = message.thoughts
-    if message.tool_calls:
-        rendered["tool_calls"] = [
-            call.model_dump(exclude_none=True, exclude={"index"}) for call in message.tool_calls
-        ]
+    if calls := message.calls:
+        rendered["tool_calls"] = [call.neutral for call in calls]
     return rendered

@@ -6,7 +6,7 @@ against 4.8 for a pydantic model's dump.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, assert_never
 
@@ -14,7 +14,8 @@ import msgspec
 
 from api.answers import sse
 from api.answers.errors import ApiError
-from api.answers.whole_answer import WholeAnswer, WholeChoice
+from api.answers.input_text import InputText, input_text
+from api.answers.whole_answer import ToolCallBlock, WholeAnswer, WholeChoice
 from api.bodies.json_pieces import JsonList, json_text
 from scheduler.events import (
     AnswerPiece,
@@ -116,9 +117,10 @@ def completion_object(
     *,
     logprobs: bool = False,
     prompt_logprobs: int | None = None,
+    custom_names: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the whole answer to a request that does not stream. `prompt_logprobs`: the number of
-    alternatives, if any were asked for."""
+    alternatives, if any were asked for; `custom_names`: the tools that are called with one text."""
     scores, prompt = answer.choices[0].end.prompt, {}
     if prompt_logprobs is not None and scores is not None:
         prompt["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
@@ -130,7 +132,7 @@ def completion_object(
         "choices": [
             {
                 "index": index,
-                "message": _message(choice),
+                "message": _message(choice, custom_names),
                 "logprobs": logprobs_object(choice.logprobs) if logprobs else None,
                 "finish_reason": choice.end.reason.value,
                 **marked(choice.end),
@@ -142,11 +144,8 @@ def completion_object(
     }
 
 
-def _message(choice: WholeChoice) -> dict[str, Any]:
-    calls = [
-        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in choice.tool_calls
-    ]
+def _message(choice: WholeChoice, custom_names: Collection[str]) -> dict[str, Any]:
+    calls = [_call(call, call.name in custom_names) for call in choice.tool_calls]
     message: dict[str, Any] = {"role": "assistant", "content": choice.text}
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
@@ -156,10 +155,28 @@ def _message(choice: WholeChoice) -> dict[str, Any]:
     return message
 
 
+def _call(call: ToolCallBlock, is_custom: bool) -> dict[str, Any]:
+    if is_custom:
+        custom = {"name": call.name, "input": input_text(call.arguments)}
+        return {"id": call.call_id, "type": "custom", "custom": custom}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
+
+
 class ChunkEncoder:
     """Encodes one stream's chunks as bytes ready for the wire."""
 
-    def __init__(self, public_id: str, created: int, model: str, include_usage: bool) -> None:
+    def __init__(
+        self,
+        public_id: str,
+        created: int,
+        model: str,
+        include_usage: bool,
+        custom_names: Collection[str] = (),
+    ) -> None:
+        self._custom_names = custom_names
+        self._texts: dict[int, tuple[int, InputText]] = {}
+        """By choice, the number of the custom tool's call that it is in, or was in last, and its text."""
         self._head = (
             b'data: {"id":'
             + _json.encode(public_id)
@@ -200,22 +217,45 @@ class ChunkEncoder:
             case ReasoningDelta(text=text):
                 return self._delta(choice, b'"reasoning_content":' + _json.encode(text))
             case ToolCallStarted(index=index, call_id=call_id, name=name):
-                function = {"name": name, "arguments": ""}
-                call = {"index": index, "id": call_id, "type": "function", "function": function}
-                return self._delta(choice, b'"tool_calls":' + _json.encode([call]))
+                over = self._custom_over(choice)
+                kind, member = "function", "arguments"
+                if name in self._custom_names:
+                    kind, member = "custom", "input"
+                    self._texts[choice] = index, InputText()
+                called = {"name": name, member: ""}
+                call = {"index": index, "id": call_id, "type": kind, kind: called}
+                return over + self._delta(choice, b'"tool_calls":' + _json.encode([call]))
             case ToolCallArguments(index=index, text=text):
-                piece = {"index": index, "function": {"arguments": text}}
-                return self._delta(choice, b'"tool_calls":' + _json.encode([piece]))
+                return self._called_with(choice, index, text)
             case MalformedCall(text=text, index=index, rest=rest):
                 if index is None:
                     return self._encode(choice, TextDelta(text))
-                return self._encode(choice, ToolCallArguments(index, rest)) if rest else b""
+                return self._called_with(choice, index, rest) if rest else b""
             case Finished(reason=reason, malformed_calls=malformed):
+                over = self._custom_over(choice)
                 end = b'},"logprobs":null,"finish_reason":' + _json.encode(reason.value)
                 mark = b',"penstock":' + _json.encode(MARK) if malformed else b""
-                return self._choice(choice) + end + mark + self._end_tail
+                return over + self._choice(choice) + end + mark + self._end_tail
             case _:
                 assert_never(event)
+
+    def _called_with(self, choice: int, index: int, text: str) -> bytes:
+        kind, member = "function", "arguments"
+        if choice in self._texts:
+            kind, member, text = "custom", "input", self._texts[choice][1].add(text)
+            if not text:
+                return b""
+        return self._delta(choice, b'"tool_calls":' + _json.encode([{"index": index, kind: {member: text}}]))
+
+    def _custom_over(self, choice: int) -> bytes:
+        """Return the rest of the text of the custom tool's call before."""
+        if choice not in self._texts:
+            return b""
+        index, reading = self._texts.pop(choice)
+        if not (text := reading.end()):
+            return b""
+        piece = {"index": index, "custom": {"input": text}}
+        return self._delta(choice, b'"tool_calls":' + _json.encode([piece]))
 
     def _choice(self, index: int) -> bytes:
         return self._head + b',"choices":[{"index":%d,"delta":{' % index

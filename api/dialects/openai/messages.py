@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -12,31 +13,51 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    Tag,
     ValidationInfo,
     model_validator,
 )
 
 from api.bodies import json_text, media
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, Refused, WithoutEffect, unsupported
+from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect, unsupported
+from api.bodies.unknown_fields import MAX_NAME_CHARACTERS, UnknownFields
+
+
+def unread(value: dict[str, Any], kind: Any, field: str = "type") -> str:
+    """Name something that tells of the conversation and that no version of the API had when this was written.
+    Return its kind as a word. Raise PydanticCustomError where the operator has unknown fields refused."""
+    if (unknown := UnknownFields.current()) is None:
+        raise unsupported(f"the {field} {kind!r} is unknown")
+    unknown.note(value, f"{field}:{kind}")
+    return _UNSAFE.sub("?", str(kind))[:MAX_NAME_CHARACTERS]
+
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def as_text_only(value: Any) -> Any:
+    """Return what other servers write in a field for text: parts of it, or an object with it."""
+    if isinstance(value, dict):
+        return as_text_only(value.get("text") or value.get("content") or "")
+    if isinstance(value, list):
+        return "".join(str(as_text_only(part)) for part in value)
+    return value if isinstance(value, str) else ""
+
+
+HistoryText: TypeAlias = Annotated[str, BeforeValidator(as_text_only)]
 
 
 class ContentPart(Body):
     """Text; `refusal` is text of an assistant message too."""
 
-    type: Literal["text", "refusal"]
-    text: str | None = None
-    refusal: str | None = None
+    type: Literal["text", "refusal", "input_text", "output_text"]
+    text: HistoryText | None = None
+    refusal: HistoryText | None = None
 
     @property
     def as_text(self) -> str:
         return self.text or self.refusal or ""
-
-    @model_validator(mode="after")
-    def _says_it_where_its_type_says(self) -> ContentPart:
-        if (self.text if self.type == "text" else self.refusal) is None:
-            raise ValueError(f"a part of type {self.type!r} needs the field {self.type!r}")
-        return self
 
 
 MEDIA = Partly("the model reads text only; other content becomes a line of text (`--media`)")
@@ -44,7 +65,7 @@ MediaData: TypeAlias = Annotated[str, AfterValidator(media.of_data)]
 """Base64 text, which validation replaces by its description: the data is freed with the body's own text."""
 MediaUrl: TypeAlias = Annotated[str, AfterValidator(media.of_url)]
 MediaFile: TypeAlias = Annotated[str, AfterValidator(media.of_file)]
-Unread: TypeAlias = Annotated[str | None, WithoutEffect("the server does not read it")]
+Unread: TypeAlias = Annotated[Any, WithoutEffect("the server does not read it")]
 
 
 class MediaPart(Body):
@@ -59,20 +80,31 @@ class MediaPart(Body):
 
 
 def _as_url(value: Any) -> Any:
-    return {"url": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"url": value}
+    return value if isinstance(value, dict | LinkedMedia) else {}
+
+
+def _data(value: Any) -> Any:
+    return value if isinstance(value, str) else ""
+
+
+def _object(value: Any) -> Any:
+    return value if isinstance(value, Body | dict) else {}
 
 
 class LinkedMedia(Body):
-    url: MediaUrl
+    url: Annotated[MediaUrl, BeforeValidator(_data)] = ""
     detail: Unread = None
 
 
+_NO_LINK = LinkedMedia()
 _Linked = Annotated[LinkedMedia, BeforeValidator(_as_url, json_schema_input_type=str | LinkedMedia)]
 
 
 class ImagePart(MediaPart):
     type: Literal["image_url"]
-    image_url: _Linked
+    image_url: _Linked = _NO_LINK
 
     @property
     def as_text(self) -> str:
@@ -83,7 +115,7 @@ class VideoPart(MediaPart):
     """A part of vLLM's API, as is `audio_url`."""
 
     type: Literal["video_url"]
-    video_url: _Linked
+    video_url: _Linked = _NO_LINK
 
     @property
     def as_text(self) -> str:
@@ -92,7 +124,7 @@ class VideoPart(MediaPart):
 
 class AudioUrlPart(MediaPart):
     type: Literal["audio_url"]
-    audio_url: _Linked
+    audio_url: _Linked = _NO_LINK
 
     @property
     def as_text(self) -> str:
@@ -100,13 +132,13 @@ class AudioUrlPart(MediaPart):
 
 
 class InputAudio(Body):
-    data: MediaData
+    data: Annotated[MediaData, BeforeValidator(_data)] = ""
     format: Unread = None
 
 
 class AudioPart(MediaPart):
     type: Literal["input_audio"]
-    input_audio: InputAudio
+    input_audio: Annotated[InputAudio, BeforeValidator(_object)] = InputAudio()
 
     @property
     def as_text(self) -> str:
@@ -116,22 +148,69 @@ class AudioPart(MediaPart):
 class InputFile(Body):
     """A file that was uploaded elsewhere has an id only."""
 
-    file_data: MediaFile | None = None
+    file_data: Annotated[MediaFile, BeforeValidator(_data)] | None = None
     file_id: Unread = None
-    filename: str | None = None
+    filename: HistoryText | None = None
 
 
 class FilePart(MediaPart):
     type: Literal["file"]
-    file: InputFile
+    file: Annotated[InputFile, BeforeValidator(_object)] = InputFile()
 
     @property
     def as_text(self) -> str:
         return media.note("document", self.file.file_data or "", self.file.filename)
 
 
+class UnknownPart(MediaPart):
+    """A part of a type that is not known here: its text, or a line in its place."""
+
+    type: str
+    text: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        kind, text = value.get("type"), value.get("text")
+        return {"type": unread(value, kind), "text": text if isinstance(text, str) else None}
+
+    @property
+    def as_text(self) -> str:
+        if self.text is None:
+            return "" if self.type in _THOUGHTS else media.note(self.type)
+        return self.text
+
+
+_THOUGHTS = frozenset(("thinking", "redacted_thinking", "reasoning"))
+"""Types of parts that hold an earlier model's reasoning, which is no text of its answer."""
+
+
+def part_kind(known: frozenset[str], value: Any) -> str:
+    """Return the tag of a part: its type, or `other`."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return kind if isinstance(kind, str) and kind in known else "other"
+
+
+_TEXTS = ("text", "refusal", "input_text", "output_text")
+_KINDS = frozenset((*_TEXTS, "image_url", "input_audio", "file", "video_url", "audio_url"))
+
+
+def _kind(value: Any) -> str:
+    kind = part_kind(_KINDS, value)
+    return "text" if kind in _TEXTS else kind
+
+
 _Part = Annotated[
-    ContentPart | ImagePart | AudioPart | FilePart | VideoPart | AudioUrlPart, Discriminator("type")
+    Annotated[ContentPart, Tag("text")]
+    | Annotated[ImagePart, Tag("image_url")]
+    | Annotated[AudioPart, Tag("input_audio")]
+    | Annotated[FilePart, Tag("file")]
+    | Annotated[VideoPart, Tag("video_url")]
+    | Annotated[AudioUrlPart, Tag("audio_url")]
+    | Annotated[UnknownPart, Tag("other")],
+    Discriminator(_kind),
 ]
 
 
@@ -142,15 +221,23 @@ def spoken(parts: Sequence[Any]) -> list[str]:
     for part in parts:
         text = part.as_text
         noted = isinstance(part, MediaPart) or isinstance(before, MediaPart)
-        if before is not None and noted and not texts[-1].endswith("\n"):
+        if before is not None and noted and text and texts[-1] and not texts[-1].endswith("\n"):
             text = "\n" + text
         texts.append(text)
         before = part
     return texts
 
 
-def _in_parts(value: Any) -> Any:
-    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+def in_parts(value: Any) -> Any:
+    """Return content as a list of parts. It may be a text, one part, or texts in a list."""
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    if isinstance(value, dict):
+        return [value] if value else []
+    if isinstance(value, list) and any(isinstance(part, str) or part is None for part in value):
+        parts = ({"type": "text", "text": part} if isinstance(part, str) else part for part in value)
+        return [part for part in parts if part is not None]
+    return value
 
 
 def not_json(text: str) -> dict[str, str]:
@@ -168,14 +255,20 @@ def _loaded(text: str) -> Any:
         return json.loads(text, strict=False)
 
 
+def json_of(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def read_json(value: Any) -> Any:
     """Parse a call's arguments: clients send JSON text, and chat templates take the object."""
+    if value is None or isinstance(value, dict):
+        return value or {}
     if not isinstance(value, str):
-        return value
+        return not_json(json_of(value))
     if not value.strip():
         return {}
-    json_text.check_bounds(value.encode(errors="replace"))
     try:
+        json_text.check_bounds(value.encode(errors="replace"))
         read = _loaded(value)
     except (ValueError, RecursionError):
         return not_json(value)
@@ -185,18 +278,68 @@ def read_json(value: Any) -> Any:
     return read if isinstance(read, dict) else not_json(value)
 
 
+_NAMELESS = "unknown"
+"""The name of a call in a conversation that has none: templates write one."""
+CalledName: TypeAlias = Annotated[
+    str, BeforeValidator(lambda name: name if isinstance(name, str) and name else _NAMELESS)
+]
+
+
 class CalledFunction(Body):
-    name: str = Field(min_length=1)
-    arguments: Annotated[JsonObject, BeforeValidator(read_json)]
+    name: CalledName = _NAMELESS
+    arguments: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
+
+
+def _listed_calls(value: Any) -> Any:
+    """Return calls without what is none: an object, a text or a null in their place."""
+    return [call for call in value if isinstance(call, dict)] if isinstance(value, list) else None
+
+
+HistoryId: TypeAlias = Annotated[
+    str | None, BeforeValidator(lambda given: given if isinstance(given, str | None) else str(given))
+]
+
+
+class CalledTool(Body):
+    """A custom tool, called with a text."""
+
+    name: CalledName = _NAMELESS
+    input: Annotated[str, BeforeValidator(lambda text: text if isinstance(text, str) else json_of(text))] = ""
 
 
 class ToolCall(Body):
     """A tool call of an assistant message. `index` is a remnant of a stream's deltas."""
 
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: CalledFunction
-    index: Annotated[int | None, WithoutEffect("the place in the list is the index")] = None
+    id: HistoryId | None = None
+    type: Annotated[Any, WithoutEffect("the member that is there says what is called")] = None
+    function: CalledFunction | None = None
+    custom: CalledTool | None = None
+    index: Annotated[Any, WithoutEffect("the place in the list is the index")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_type(cls, value: Any) -> Any:
+        """Read a call without a function's member: what it has beside `type`, or below it."""
+        if not isinstance(value, dict) or value.get("function") or value.get("custom"):
+            return value
+        kind = value.get("type")
+        inner = value.get(kind) if isinstance(kind, str) else None
+        members = inner if isinstance(inner, dict) else value
+        around = {name: members[name] for name in members if name not in ("id", "type", "index", "name")}
+        arguments = around.get("arguments", around)
+        name = members.get("name") or (kind if kind != "function" else None)
+        return {"id": value.get("id"), "function": {"name": name, "arguments": arguments}}
+
+    @property
+    def neutral(self) -> dict[str, Any]:
+        """Return the call as chat templates take it."""
+        called: dict[str, Any] = {"name": _NAMELESS, "arguments": {}}
+        if self.function is not None:
+            called = {"name": self.function.name, "arguments": self.function.arguments}
+        elif self.custom is not None:
+            called = {"name": self.custom.name, "arguments": {"input": self.custom.input}}
+        whose = {} if self.id is None else {"id": self.id}
+        return {**whose, "type": "function", "function": called}
 
 
 class PredictedPart(Body):
@@ -210,40 +353,55 @@ class Prediction(Body):
     bulk = ("content",)
 
     type: Literal["content"]
-    content: Annotated[Listed[PredictedPart], BeforeValidator(_in_parts)]
+    content: Annotated[Listed[PredictedPart], BeforeValidator(in_parts)]
 
     @property
     def text(self) -> str:
         return "".join([part.text for part in self.content])
 
 
+_OF_HISTORY = "it tells of the conversation, and chat templates have no field for it"
+_ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
+
+
+def _old_call(value: Any) -> ToolCall | None:
+    return ToolCall.model_validate({"function": value}) if isinstance(value, dict) and value else None
+
+
 class ChatMessage(Body):
     """A message as chat templates take it. `developer` is OpenAI's newer name for `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[Listed[_Part] | None, BeforeValidator(_in_parts), MEDIA] = None
-    name: str | None = None
-    tool_call_id: str | None = None
-    tool_calls: Listed[ToolCall] | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    content: Annotated[Listed[_Part] | None, BeforeValidator(in_parts), MEDIA] = None
+    name: Annotated[str | None, BeforeValidator(lambda name: name if isinstance(name, str) else None)] = None
+    tool_call_id: HistoryId | None = None
+    tool_calls: Annotated[Listed[ToolCall] | None, BeforeValidator(_listed_calls)] = None
+    reasoning_content: HistoryText | None = None
+    reasoning: HistoryText | None = None
     """vLLM's newer name for `reasoning_content`."""
-    refusal: str | None = None
-    # The official client adds it, as null, to every message that it parses.
-    annotations: Annotated[Listed[Any] | None, Refused("the model writes no annotations", neutral=([],))] = (
-        None
-    )
-    audio: Annotated[Any, Refused("the model writes text only")] = None
+    refusal: HistoryText | None = None
+    annotations: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
+    audio: Annotated[Any, WithoutEffect(_OF_HISTORY)] = None
     provider_specific_fields: Annotated[
-        JsonObject | None, WithoutEffect("litellm's own data, which it sends back with an answer")
+        Any, WithoutEffect("litellm's own data, which it sends back with an answer")
     ] = None
-    function_call: Annotated[Any, Refused("deprecated: use tool_calls")] = None
+    function_call: Annotated[Any, BeforeValidator(_old_call)] = None
+    """The deprecated form of `tool_calls`."""
 
-    @model_validator(mode="after")
-    def _says_something(self) -> ChatMessage:
-        if self.content is None and not (self.tool_calls or self.thoughts or self.refusal):
-            raise ValueError("a message needs content, tool_calls, reasoning or a refusal")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_role(cls, value: Any) -> Any:
+        """Results once had a role of their own; a role that is not known here is the user's."""
+        if not isinstance(value, dict) or not isinstance(role := value.get("role"), str) or role in _ROLES:
+            return value
+        if role == "function":
+            return {**value, "role": "tool"}
+        unread(value, role, "role")
+        return {**value, "role": "user"}
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        return [*(self.tool_calls or ()), *filter(None, (self.function_call,))]
 
     @property
     def thoughts(self) -> str:

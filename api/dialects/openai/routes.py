@@ -31,6 +31,7 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
+        custom_names = body.custom_names
         decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
         request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
@@ -45,11 +46,12 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
                     answer,
                     logprobs=bool(body.logprobs),
                     prompt_logprobs=body.prompt_logprobs,
+                    custom_names=custom_names,
                 )
             )
         options = body.stream_options or StreamOptions()
         include_usage = options.include_usage
-        encoder = ChunkEncoder(request.public_id, created, served.name, include_usage)
+        encoder = ChunkEncoder(request.public_id, created, served.name, include_usage, custom_names)
         meter = encoder.meter if include_usage and options.continuous_usage_stats else None
         return EventStream(served.scheduler, request, encoder, keep_alive_seconds, meter)
 

@@ -23,7 +23,7 @@ from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
-from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice, FunctionTool
+from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice, CustomTool
 from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
@@ -201,7 +201,12 @@ class ChatCompletionRequest(ThinkingFields, SamplingFields):
     messages: Listed[ChatMessage] = Field(min_length=1)
     logprobs: StrictBool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: Annotated[
+        Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
+        Partly(
+            "functions and custom tools; the server runs no tools of its own, and names those it leaves out"
+        ),
+    ] = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
     continue_final_message: StrictBool = False
@@ -248,6 +253,11 @@ class ChatCompletionRequest(ThinkingFields, SamplingFields):
     functions: Annotated[Any, Refused("deprecated: use tools")] = None
     function_call: Annotated[Any, Refused("deprecated: use tool_choice")] = None
 
+    @property
+    def custom_names(self) -> frozenset[str]:
+        """Return the names of the tools that are called with one text."""
+        return frozenset(tool.custom.name for tool in self.tools or () if isinstance(tool, CustomTool))
+
     def release(self) -> None:
         super().release()
         if self.prediction is not None:
@@ -260,7 +270,7 @@ class ChatCompletionRequest(ThinkingFields, SamplingFields):
         if self.continue_final_message:
             if self.add_generation_prompt:
                 raise ValueError("continue_final_message needs add_generation_prompt: false")
-            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].tool_calls:
+            if not self.messages or self.messages[-1].role != "assistant" or self.messages[-1].calls:
                 raise ValueError("continue_final_message needs a last message that is the assistant's text")
         elif self.add_generation_prompt is False:
             raise ValueError("add_generation_prompt: false needs continue_final_message")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, StrictBool
+from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, model_validator
 
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Partly, unsupported
+from api.bodies.fields import JsonObject, Listed, Partly, unsupported
+from api.bodies.unknown_fields import UnknownFields
+from api.dialects.openai.custom_tools import InputFormat, as_function
+from scheduler.errors import InvalidRequest
 from scheduler.request import Tool, ToolChoice
 
 MAX_TOOLS = 1024
@@ -15,6 +20,31 @@ MAX_TOOLS = 1024
 STRICT = Partly(
     "a grammar enforces it in every dialect of calls but muse_spark, where the server converts arguments"
 )
+HOSTED = frozenset(
+    (
+        *("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
+        *("file_search", "code_interpreter", "image_generation", "mcp", "tool_search"),
+        *("computer", "computer_use", "computer_use_preview", "programmatic_tool_calling"),
+        # With a container of the provider's; without, clients run it.
+        "shell",
+    )
+)
+"""Tools that a provider runs, or that need more than text."""
+BY_TYPE = ("local_shell", "shell", "apply_patch")
+"""Tools that clients run, and whose type is their name."""
+
+
+def left_out(value: Any) -> Any:
+    """Name a tool that is not offered to the model: the server cannot run it, or does not know what it is."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if (unknown := UnknownFields.current()) is not None:
+        unknown.note(value, f"type:{kind}")
+    elif kind not in HOSTED:
+        raise unsupported(f"the type {kind!r} is unknown")
+    return value
+
+
+LeftOut: TypeAlias = Annotated[JsonObject, BeforeValidator(left_out)]
 
 
 class FunctionDefinition(Body):
@@ -23,56 +53,160 @@ class FunctionDefinition(Body):
     parameters: JsonObject | None = None
     strict: Annotated[StrictBool | None, STRICT] = None
 
+    def neutral(self, place: str) -> Tool:
+        """Return the neutral form. `place` is the path in the body, for errors."""
+        parameters = self.parameters or {}
+        return Tool(self.name, self.description or "", parameters, bool(self.strict), f"{place}.parameters")
+
 
 class FunctionTool(Body):
-    type: Literal["function"]
-    function: FunctionDefinition
+    """A function. In responses its members stand beside `type`; both APIs take both forms."""
+
+    type: Literal["function"] = "function"
+    function: FunctionDefinition | None = None
+    name: str | None = Field(default=None, min_length=1, max_length=256)
+    description: str | None = None
+    parameters: JsonObject | None = None
+    strict: Annotated[StrictBool | None, STRICT] = None
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> FunctionTool:
+        if self.function is None and self.name is None:
+            raise ValueError("send the function's name, in `function` or beside `type`")
+        return self
 
     def neutral(self, place: str) -> Tool:
         """Return the neutral form. `place` is the path in the body, for errors."""
-        function = self.function
+        if self.function is not None:
+            return self.function.neutral(f"{place}.function")
+        parameters = self.parameters or {}
         return Tool(
-            function.name,
-            function.description or "",
-            function.parameters or {},
-            bool(function.strict),
-            f"{place}.function.parameters",
+            self.name or "", self.description or "", parameters, bool(self.strict), f"{place}.parameters"
         )
 
 
-class NamedFunction(Body):
+class CustomDefinition(Body):
+    name: str = Field(min_length=1, max_length=256)
+    description: str | None = None
+    format: InputFormat | None = None
+
+
+class CustomTool(Body):
+    type: Literal["custom"]
+    custom: CustomDefinition
+
+    def neutral(self, place: str) -> Tool:
+        custom = self.custom
+        return as_function(custom.name, custom.description, custom.format, f"{place}.custom.format")
+
+
+def _kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "other")
+    return "function" if kind is None else kind if kind in ("function", "custom") else "other"
+
+
+AnyTool: TypeAlias = Annotated[
+    Annotated[FunctionTool, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[LeftOut, Tag("other")],
+    Discriminator(_kind),
+]
+
+
+def offered(tools: Sequence[AnyTool] | None) -> list[Tool]:
+    return [tool.neutral(f"tools.{i}") for i, tool in enumerate(tools or ()) if not isinstance(tool, dict)]
+
+
+class NamedTool(Body):
     """Chat completions nest the name one level deeper than responses do; both forms are accepted."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom", "local_shell", "shell", "apply_patch"]
     name: str
 
 
-_MODES = ("auto", "none", "required")
+class AllowedTools(Body):
+    """The tools that this answer may call. The others are not offered."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"] = "auto"
+    tools: Listed[NamedTool]
 
 
-def _named(value: Any) -> Any:
-    if isinstance(value, dict):
-        kind = value.get("type")
-        if kind != "function":
-            raise unsupported(f"the type {kind!r} is unknown; 'function' names one tool")
-        if isinstance(function := value.get("function"), dict):
-            around = {name: given for name, given in value.items() if name != "function"}
-            return {**around, **function, "type": "function"}
+_MODES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
+_TYPES = {"tool": "function", None: "function"}
+"""Other APIs' words: Anthropic's for one tool, and none."""
+
+
+def _choice(value: Any) -> Any:
+    if value is None or isinstance(value, NamedTool | AllowedTools):
         return value
-    if value is not None and value not in _MODES:
-        raise ValueError("send 'auto', 'none', 'required' or an object that names a function")
-    return value
+    if not isinstance(value, dict):
+        if isinstance(value, str) and value in _MODES:
+            return _MODES[value]
+        raise ValueError("send 'auto', 'none', 'required' or an object that names a tool")
+    kind = value.get("type")
+    kind = _TYPES.get(kind, kind) if kind is None or isinstance(kind, str) else str(kind)
+    if kind in _MODES:
+        return _MODES[kind]
+    if kind in BY_TYPE:
+        return {"name": kind, **value}
+    if kind not in ("function", "custom", "allowed_tools"):
+        raise unsupported(f"the server cannot run {kind!r}; 'function' names one tool")
+    around = {name: given for name, given in value.items() if name != kind}
+    inner = value.get(kind)
+    found = {**around, **(inner if isinstance(inner, dict) else {}), "type": kind}
+    if kind == "allowed_tools" and isinstance(tools := found.get("tools"), list):
+        found["tools"] = [_choice(tool) for tool in tools if not _is_hosted(tool)]
+    return found
+
+
+def _is_hosted(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") in HOSTED - {"shell"}
+
+
+def _choice_kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "mode" if kind is None else "allowed_tools" if kind == "allowed_tools" else "tool"
 
 
 Choice: TypeAlias = Annotated[
-    Literal["auto", "none", "required"] | NamedFunction,
-    BeforeValidator(_named, json_schema_input_type=Literal["auto", "none", "required"] | dict[str, Any]),
+    Annotated[
+        Annotated[Literal["auto", "none", "required"], Tag("mode")]
+        | Annotated[NamedTool, Tag("tool")]
+        | Annotated[AllowedTools, Tag("allowed_tools")],
+        Discriminator(_choice_kind),
+    ],
+    BeforeValidator(_choice, json_schema_input_type=Literal["auto", "none", "required"] | dict[str, Any]),
 ]
 CHOICE = Partly("a required call needs a dialect of calls that a grammar can hold: all but muse_spark")
 
 
-def neutral_choice(choice: str | NamedFunction | None) -> tuple[ToolChoice, str | None]:
-    """Return the tool choice, and the one tool that it names."""
-    if isinstance(choice, NamedFunction):
-        return ToolChoice.REQUIRED, choice.name
-    return (ToolChoice.AUTO if choice is None else ToolChoice(choice)), None
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a tool choice makes of the tools."""
+
+    mode: ToolChoice
+    only: str | None
+    """The one tool that must be called."""
+    tools: tuple[Tool, ...]
+
+
+def chosen(
+    choice: str | NamedTool | AllowedTools | None,
+    tools: Sequence[Tool],
+    offered_name: Callable[[str], str] = lambda name: name,
+) -> Chosen:
+    """`offered_name`: the prompt's name for a client's. Raise InvalidRequest for an allowed tool that is not
+    there."""
+    match choice:
+        case NamedTool(name=name):
+            return Chosen(ToolChoice.REQUIRED, offered_name(name), tuple(tools))
+        case AllowedTools(mode=mode, tools=allowed):
+            names = {offered_name(tool.name) for tool in allowed}
+            if missing := names - {tool.name for tool in tools}:
+                raise InvalidRequest(
+                    f"tool_choice: none of the tools is named {min(missing)!r}", param="tool_choice"
+                )
+            return Chosen(ToolChoice(mode), None, tuple(tool for tool in tools if tool.name in names))
+        case _:
+            return Chosen(ToolChoice.AUTO if choice is None else ToolChoice(choice), None, tuple(tools))

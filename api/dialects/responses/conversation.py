@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.dialects.openai.messages import not_json, spoken
 from api.dialects.responses.items import (
-    FunctionCall,
-    FunctionCallOutput,
+    Call,
     InputItem,
+    ItemReference,
     Message,
     ReasoningItem,
+    Remark,
+    Result,
     joined_text,
 )
 from scheduler.prompt.volatile_headers import stable
@@ -50,32 +52,50 @@ class _Turn:
         self._thoughts, self._text, self._calls = [], [], []
 
 
-def input_messages(items: Iterable[InputItem]) -> Iterator[TemplateMessage]:
+Find = Callable[[str], InputItem]
+"""Returns the stored item with an id."""
+
+
+def input_messages(items: Iterable[InputItem], find: Find) -> Iterator[TemplateMessage]:
+    """`find` raises what refuses a reference to an item that is not there."""
     turn = _Turn()
-    for item in items:
+    for sent in items:
+        item = find(sent.id) if isinstance(sent, ItemReference) else sent
         match item:
             case ReasoningItem():
                 turn.think(joined_text(item.content))
-            case FunctionCall(call_id=call_id):
-                turn.call(call_id, item.offered_name, item.function().arguments)
+            case Call(call_id=call_id, outcome=outcome):
+                turn.call(call_id or "", item.offered_name, item.arguments)
+                if outcome is not None:
+                    yield from turn.take()
+                    yield _result(call_id, joined_text(outcome))
             case Message(role="assistant"):
                 turn.say(joined_text(item.content))
             case Message():
                 yield from turn.take()
                 yield from _spoken(item)
-            case FunctionCallOutput(call_id=call_id, output=output):
+            case Result(call_id=call_id, output=output):
                 yield from turn.take()
-                yield {"role": "tool", "tool_call_id": call_id, "content": joined_text(output)}
+                yield _result(call_id, joined_text(output))
+            case Remark(line=line):
+                turn.say(line)
+            case ItemReference():
+                raise AssertionError("a stored item refers to no other")
             case _:
                 assert_never(item)
     yield from turn.take()
 
 
+def _result(call_id: str | None, text: str) -> TemplateMessage:
+    whose = {} if call_id is None else {"tool_call_id": call_id}
+    return {"role": "tool", **whose, "content": text}
+
+
 def _spoken(item: Message) -> Iterator[TemplateMessage]:
     """`developer` is OpenAI's newer name for `system`."""
     parts = spoken(item.content)
-    if item.role == "user":
-        yield {"role": "user", "content": "".join(parts)}
+    if item.role in ("user", "tool"):
+        yield {"role": item.role, "content": "".join(parts)}
     elif kept := stable(parts):
         yield {"role": "system", "content": "".join(kept)}
 

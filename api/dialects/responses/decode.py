@@ -9,7 +9,7 @@ from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.decode import decoding
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
-from api.dialects.openai.tools import neutral_choice
+from api.dialects.openai.tools import chosen
 from api.dialects.responses.conversation import with_instructions
 from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
@@ -26,15 +26,15 @@ def generation_request(
 ) -> GenerationRequest:
     """Decode the body. `messages` are the whole conversation; `defaults` of the model's name apply to what
     the body omits."""
-    choice, only_tool = neutral_choice(body.tool_choice)
+    tools = chosen(body.tool_choice, body.offered, body.chosen)
     return replace(
         decoding(body, defaults),
         public_id=ids.new(),
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
-            tools=tuple(body.offered),
-            tool_choice=choice,
-            only_tool=None if only_tool is None else body.chosen(only_tool),
+            tools=tools.tools,
+            tool_choice=tools.mode,
+            only_tool=tools.only,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             template_options=dict(body.chat_template_kwargs or {}),
             reasoning=defaults.reasoning_for(reasoning_of(body), body.chat_template_kwargs),

@@ -12,10 +12,12 @@ from api.answers import sse
 from api.answers.block_sequence import BlockClosed, BlockOpened, BlockSequence, Grown, Step
 from api.answers.errors import ApiError
 from api.answers.event_stream import Frame
+from api.answers.input_text import InputText, input_text
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import json_pieces, json_text
 from api.dialects.openai.encode import logprobs_list, marked
-from api.dialects.responses.envelope import Envelope, ItemStatus, Status, part, status_of
+from api.dialects.responses.envelope import Envelope, ItemStatus, Status, named, part, status_of
+from api.dialects.responses.tools import CallKind
 from scheduler.errors import SchedulerError
 from scheduler.events import (
     AnswerPiece,
@@ -50,6 +52,9 @@ class ResponseEncoder:
         self._blocks: list[Block] = []
         self._items: list[dict[str, Any]] = []
         self._item_id = b""
+        self._call_kind: CallKind = "function"
+        self._input: InputText | None = None
+        """Of the open call: the kind of its tool, and a custom tool's text."""
         self._logprobs: list[bytes] = []
         """The JSON text of the log-probabilities in the open block."""
         self.response = envelope.response("in_progress")
@@ -85,13 +90,14 @@ class ResponseEncoder:
         self._item_id = _json.encode(item["id"])
         added = self._event("response.output_item.added", {"output_index": index, "item": item})
         if isinstance(block, ToolCallBlock):
+            self._call_kind = self._envelope.called(block.name).kind
+            self._input = InputText() if self._call_kind == "custom" else None
             return added
         fields = {**self._place(index, block), "part": part(block)}
         return added + self._event("response.content_part.added", fields)
 
     def _delta(self, index: int, block: Block, text: str, logprobs: Sequence[TokenLogprobs]) -> bytes:
         """Frame a delta from a template, because there is one for each piece."""
-        self._number += 1
         match block:
             case TextBlock():
                 encoded = b",".join(logprobs_list(logprobs).entries())
@@ -102,9 +108,18 @@ class ResponseEncoder:
             case ReasoningBlock():
                 name, rest = b"response.reasoning_text.delta", b',"content_index":0,"delta":'
             case ToolCallBlock():
-                name, rest = b"response.function_call_arguments.delta", b',"delta":'
+                if self._input is not None:
+                    name, text = b"response.custom_tool_call_input.delta", self._input.add(text)
+                elif self._call_kind == "function":
+                    name = b"response.function_call_arguments.delta"
+                else:
+                    text = ""
+                if not text:
+                    return b""
+                rest = b',"delta":'
             case _:
                 assert_never(block)
+        self._number += 1
         head = b'{"type":"%b","sequence_number":%d,"output_index":%d,"item_id":' % (name, self._number, index)
         return sse.named(name, head + self._item_id + rest + _json.encode(text) + b"}")
 
@@ -124,12 +139,27 @@ class ResponseEncoder:
             case ReasoningBlock(text=text):
                 done = self._event("response.reasoning_text.done", {**place, "text": text})
                 done += self._event("response.content_part.done", {**place, "part": part(block)})
-            case ToolCallBlock(name=name, arguments=arguments):
-                fields = {**place, **self._envelope.called(name), "arguments": arguments}
-                done = self._event("response.function_call_arguments.done", fields)
+            case ToolCallBlock():
+                done = self._called(block, place)
             case _:
                 assert_never(block)
         return done + self._event("response.output_item.done", {"output_index": index, "item": item})
+
+    def _called(self, block: ToolCallBlock, place: dict[str, Any]) -> bytes:
+        """Return the end of a call's own events; the API's own tools have none."""
+        if self._input is not None:
+            rest = self._input.end()
+            self._input = None
+            last = b""
+            if rest:
+                delta = {**place, "delta": rest}
+                last = self._event("response.custom_tool_call_input.delta", delta)
+            text = {**place, "input": input_text(block.arguments)}
+            return last + self._event("response.custom_tool_call_input.done", text)
+        if self._call_kind != "function":
+            return b""
+        fields = {**place, **named(self._envelope.called(block.name)), "arguments": block.arguments}
+        return self._event("response.function_call_arguments.done", fields)
 
     def _place(self, index: int, block: Block) -> dict[str, Any]:
         place: dict[str, Any] = {"item_id": self._envelope.item_id(index, block), "output_index": index}

@@ -13,13 +13,14 @@ from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from api.answers.input_text import input_text
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
-from api.bodies.body import Body
 from api.bodies.json_pieces import JsonList
 from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.encode import logprobs_list
-from api.dialects.openai.tools import NamedFunction
-from api.dialects.responses.schema import AnyTool, CreateResponse, FunctionTool, NamespaceTool, WebSearch
+from api.dialects.openai.tools import BY_TYPE, AllowedTools, NamedTool
+from api.dialects.responses.schema import CreateResponse
+from api.dialects.responses.tools import Called, CallKind, action, given, sent
 from scheduler.events import FinishReason, Usage
 from scheduler.request import Sampling
 
@@ -36,8 +37,8 @@ class Echo:
 
     fields: Mapping[str, msgspec.Raw]
     """JSON text by the name of its field."""
-    called: Mapping[str, tuple[str, str]]
-    """The client's namespace and name of each function that has a namespace, by the model's name of it."""
+    called: Mapping[str, Called]
+    """How the client knows each tool, by the model's name of it."""
 
     @property
     def bytes(self) -> int:
@@ -59,7 +60,7 @@ class Echo:
             "temperature": sampling.temperature,
             "text": {"format": _text_format(body)},
             "tool_choice": _tool_choice(body),
-            "tools": [_tool(tool) for tool in body.tools or ()],
+            "tools": [sent(tool) for tool in body.tools or ()],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": sampling.top_p,
             "user": body.user,
@@ -117,23 +118,40 @@ class Envelope:
                 content = [part(block)] if over else []
                 thought = {"summary": [], "content": content, "encrypted_content": None, "status": status}
                 return {"id": item_id, "type": "reasoning", **thought}
-            case ToolCallBlock(call_id=call_id, name=name, arguments=arguments):
-                call = {"call_id": call_id, **self.called(name), "arguments": arguments, "status": status}
-                return {"id": item_id, "type": "function_call", **call}
+            case ToolCallBlock():
+                return {"id": item_id, **self._call(block), "status": status}
             case _:
                 assert_never(block)
 
-    def called(self, offered_name: str) -> dict[str, str]:
-        """Return the fields that name a called function: `name`, and `namespace` if it has one."""
-        if (called := self.echo.called.get(offered_name)) is None:
-            return {"name": offered_name}
-        namespace, name = called
-        return {"namespace": namespace, "name": name}
+    def _call(self, block: ToolCallBlock) -> dict[str, Any]:
+        """Return the members of a call's item that say what is called, with what."""
+        arguments = block.arguments
+        match (called := self.called(block.name)).kind:
+            case "function":
+                call = {"call_id": block.call_id, **named(called), "arguments": arguments}
+                return {"type": "function_call", **call}
+            case "custom":
+                call = {"call_id": block.call_id, **named(called), "input": input_text(arguments)}
+                return {"type": "custom_tool_call", **call}
+            case "local_shell" | "shell" as kind:
+                return {"type": f"{kind}_call", "call_id": block.call_id, "action": action(kind, arguments)}
+            case "apply_patch" as kind:
+                operation = action(kind, arguments)
+                return {"type": "apply_patch_call", "call_id": block.call_id, "operation": operation}
+
+    def called(self, offered_name: str) -> Called:
+        """Return how the client knows the tool that the model calls so."""
+        return self.echo.called.get(offered_name) or Called("function", offered_name)
 
     def item_id(self, index: int, block: Block) -> str:
         """Derive the item's id from the response's id, without the server's name, and the item's index."""
-        kinds: dict[type[Block], str] = {TextBlock: "msg", ReasoningBlock: "rs", ToolCallBlock: "fc"}
-        return f"{kinds[type(block)]}_{self.public_id.rpartition('_')[2]}{index:04}"
+        kinds: dict[type[Block], str] = {TextBlock: "msg", ReasoningBlock: "rs"}
+        kind = (
+            _CALL_IDS[self.called(block.name).kind]
+            if isinstance(block, ToolCallBlock)
+            else kinds[type(block)]
+        )
+        return f"{kind}_{self.public_id.rpartition('_')[2]}{index:04}"
 
     def items(self, blocks: Sequence[Block], reason: FinishReason) -> list[dict[str, Any]]:
         """Return the items of a whole answer. If max_output_tokens ended it, its last item is incomplete."""
@@ -143,6 +161,27 @@ class Envelope:
             self.item(index, block, "incomplete" if cut and index == last else "completed")
             for index, block in enumerate(blocks)
         ]
+
+
+_CALL_IDS: dict[CallKind, str] = {
+    "function": "fc",
+    "custom": "ctc",
+    "local_shell": "lsh",
+    "shell": "sh",
+    "apply_patch": "apc",
+}
+
+
+def named(called: Called) -> dict[str, str]:
+    """Return the members that name a called tool."""
+    return (
+        {"name": called.name}
+        if called.namespace is None
+        else {
+            "namespace": called.namespace,
+            "name": called.name,
+        }
+    )
 
 
 def status_of(reason: FinishReason) -> Status:
@@ -175,33 +214,14 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 def _text_format(body: CreateResponse) -> dict[str, Any]:
     asked = None if body.text is None else body.text.format
-    return {"type": "text"} if asked is None else _given(asked)
+    return {"type": "text"} if asked is None else given(asked)
 
 
 def _tool_choice(body: CreateResponse) -> Any:
-    choice = body.tool_choice
-    return choice.model_dump() if isinstance(choice, NamedFunction) else choice or "auto"
-
-
-def _tool(tool: AnyTool) -> dict[str, Any]:
-    """Return the tool as the client sent it; required fields of a function are present, if null."""
-    match tool:
-        case FunctionTool():
-            return {
-                name: getattr(tool, name) for name in ("type", "name", "description", "parameters", "strict")
-            }
-        case NamespaceTool(type=kind, name=name, description=description, tools=tools):
-            inner = [_tool(function) for function in tools]
-            return {"type": kind, "name": name, "description": description, "tools": inner}
-        case WebSearch():
-            return _given(tool)
-        case _:
-            assert_never(tool)
-
-
-def _given(body: Body) -> dict[str, Any]:
-    """Return the fields that a body without bodies in it has, under their names there, as they are: a dump
-    would walk their values."""
-    fields = type(body).model_fields.items()
-    given = ((field.alias or name, getattr(body, name)) for name, field in fields)
-    return {name: value for name, value in given if value is not None}
+    match body.tool_choice:
+        case NamedTool(type=kind) if kind in BY_TYPE:
+            return {"type": kind}
+        case NamedTool() | AllowedTools() as choice:
+            return choice.model_dump()
+        case choice:
+            return choice or "auto"

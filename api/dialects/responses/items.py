@@ -1,53 +1,83 @@
-"""The items of a response's input, as clients write them and as they send this server's output back."""
+"""The items of a response's input, as clients write them and as they send a server's output back.
+
+They tell of the conversation. So calls and results of every type are read as calls and results, and what has
+no meaning for a text model becomes a line of text, or is left out and named: never a refusal, which would
+come back with every later turn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from api.bodies import media
 from api.bodies.body import Body
-from api.bodies.fields import Listed, Refused, WithoutEffect
+from api.bodies.fields import JsonObject, Listed, WithoutEffect
 from api.dialects.openai.messages import (
     MEDIA,
     AudioPart,
-    CalledFunction,
+    CalledName,
+    HistoryId,
+    HistoryText,
     MediaFile,
     MediaPart,
     MediaUrl,
+    UnknownPart,
     Unread,
+    in_parts,
+    json_of,
+    part_kind,
+    read_json,
     spoken,
+    unread,
 )
+from api.dialects.responses.tools import own_parameters, qualified
 
-_Status = Annotated[
-    Literal["in_progress", "completed", "incomplete"] | None,
-    WithoutEffect("the server reads items of every status alike"),
-]
-_OWN_ID = Annotated[str | None, WithoutEffect("the server identifies items by their place in the list")]
+_Status = Annotated[Any, WithoutEffect("the server reads items of every status alike")]
+_OWN_ID = Annotated[Any, WithoutEffect("the server identifies items by their place in the list")]
 _NO_CALLERS = "only the model calls tools"
+_Caller = Annotated[Any, WithoutEffect(_NO_CALLERS)]
+LONGEST_LINE = 2000
+"""Bound on the characters of the line about an item."""
 
 
 class Part(Body):
     """Text of any role."""
 
-    type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
-    text: str | None = None
-    refusal: str | None = None
-    annotations: Annotated[Listed[Any] | None, WithoutEffect("the model reads the text alone")] = None
-    logprobs: Annotated[Listed[Any] | None, WithoutEffect("the model reads the text alone")] = None
+    type: Any = None
+    text: HistoryText | None = None
+    refusal: HistoryText | None = None
+    annotations: Annotated[Any, WithoutEffect("the model reads the text alone")] = None
+    logprobs: Annotated[Any, WithoutEffect("the model reads the text alone")] = None
 
     @property
     def as_text(self) -> str:
         return self.text or self.refusal or ""
 
 
+def _link(value: Any) -> Any:
+    return value if isinstance(value, str) else ""
+
+
+_Url = Annotated[MediaUrl, BeforeValidator(_link)]
+_File = Annotated[MediaFile, BeforeValidator(_link)]
+
+
 class InputImage(MediaPart):
-    type: Literal["input_image"]
-    image_url: MediaUrl | None = None
+    type: Any = None
+    image_url: _Url | None = None
     file_id: Unread = None
     detail: Unread = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_chat(cls, value: Any) -> Any:
+        """Accept the link as chat completions nest it."""
+        if isinstance(value, dict) and isinstance(link := value.get("image_url"), dict):
+            return {**value, "image_url": link.get("url")}
+        return value
 
     @property
     def as_text(self) -> str:
@@ -55,11 +85,11 @@ class InputImage(MediaPart):
 
 
 class InputFile(MediaPart):
-    type: Literal["input_file"]
-    file_data: MediaFile | None = None
-    file_url: MediaUrl | None = None
+    type: Any = None
+    file_data: _File | None = None
+    file_url: _Url | None = None
     file_id: Unread = None
-    filename: str | None = None
+    filename: HistoryText | None = None
     detail: Unread = None
 
     @property
@@ -67,13 +97,40 @@ class InputFile(MediaPart):
         return media.note("document", self.file_data or self.file_url or "", self.filename)
 
 
-def _in_parts(value: Any) -> Any:
-    return [{"type": "input_text", "text": value}] if isinstance(value, str) else value
+_TEXTS = frozenset(("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"))
+_IMAGES = frozenset(("input_image", "image_url", "computer_screenshot"))
+_KINDS = _TEXTS | _IMAGES | {"input_file", "input_audio"}
 
 
-_AnyPart: TypeAlias = Annotated[Part | InputImage | InputFile | AudioPart, Discriminator("type")]
+def _part_kind(value: Any) -> str:
+    kind = part_kind(_KINDS, value)
+    return "text" if kind in _TEXTS else "input_image" if kind in _IMAGES else kind
+
+
+def _content(value: Any) -> Any:
+    """Return content as a list of parts. Results are also objects of the client's own: their JSON text."""
+    if isinstance(value, dict) and value and "type" not in value:
+        return in_parts(json_of(value))
+    if isinstance(value, bool | int | float):
+        return in_parts(json_of(value))
+    if isinstance(value, list) and any(not isinstance(part, dict) or "type" not in part for part in value):
+        texts = all(
+            isinstance(part, str | None) or (isinstance(part, dict) and "type" in part) for part in value
+        )
+        return in_parts(value if texts else json_of(value))
+    return in_parts(value)
+
+
+_AnyPart: TypeAlias = Annotated[
+    Annotated[Part, Tag("text")]
+    | Annotated[InputImage, Tag("input_image")]
+    | Annotated[InputFile, Tag("input_file")]
+    | Annotated[AudioPart, Tag("input_audio")]
+    | Annotated[UnknownPart, Tag("other")],
+    Discriminator(_part_kind),
+]
 _Parts = Annotated[
-    Listed[_AnyPart], BeforeValidator(_in_parts, json_schema_input_type=str | list[_AnyPart]), MEDIA
+    Listed[_AnyPart], BeforeValidator(_content, json_schema_input_type=str | list[_AnyPart]), MEDIA
 ]
 
 
@@ -81,80 +138,212 @@ def joined_text(parts: Sequence[Part | MediaPart] | None) -> str:
     return "".join(spoken(parts or ()))
 
 
+_ROLES = frozenset(("user", "assistant", "system", "developer", "tool"))
+
+
 class Message(Body):
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: _Parts
+    type: Any = "message"
+    role: str
+    content: _Parts = Field(default_factory=list)
     id: _OWN_ID = None
     status: _Status = None
-    phase: Annotated[
-        Literal["commentary", "final_answer"] | None, WithoutEffect("chat templates have no field for it")
-    ] = None
+    phase: Annotated[Any, WithoutEffect("chat templates have no field for it")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_role(cls, value: Any) -> Any:
+        """A role that is not known here is the user's."""
+        if isinstance(value, dict) and isinstance(role := value.get("role"), str) and role not in _ROLES:
+            unread(value, role, "role")
+            return {**value, "role": "user"}
+        return value
 
 
-def qualified(namespace: str, name: str) -> str:
-    """Combine a function's two names into one that every model's tool-call syntax can write."""
-    return f"{namespace}__{name}"
+_OUTCOMES = ("output", "outputs", "results", "error")
+"""Members with which a provider's own call says what came of it."""
+_OF_NO_CALL = frozenset(
+    (
+        *_OUTCOMES,
+        "id",
+        "call_id",
+        "type",
+        "status",
+        "name",
+        "namespace",
+        "caller",
+        "created_by",
+        "server_label",
+    )
+)
+_ACTIONS = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
 
 
-class FunctionCall(Body):
-    type: Literal["function_call"]
-    call_id: str = Field(min_length=1)
-    name: str = Field(min_length=1)
-    arguments: str
+class Call(Body):
+    """A call of any type. Templates know functions: the API's own tools are those that the prompt offers."""
+
+    type: Any = "function_call"
+    call_id: HistoryId = None
+    name: CalledName
+    arguments: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
     id: _OWN_ID = None
     status: _Status = None
-    namespace: str | None = Field(default=None, min_length=1)
-    caller: Annotated[Any, Refused(_NO_CALLERS, neutral=({"type": "direct"},))] = None
+    namespace: Annotated[str | None, BeforeValidator(lambda given: given or None)] = None
+    caller: _Caller = None
+    outcome: _Parts | None = None
+    """The result, where it is in the call's own item."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_type(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("type")
+        if kind == "function_call":
+            return value if value.get("name") else {**value, "name": ""}
+        outcomes = [value[name] for name in _OUTCOMES if value.get(name) is not None]
+        call_id = value.get("call_id") or value.get("id")
+        return {
+            "call_id": call_id,
+            "name": value.get("name") or str(kind).removesuffix("_call"),
+            "namespace": value.get("namespace") or value.get("server_label"),
+            "arguments": _arguments_of(kind, value),
+            "outcome": outcomes[0] if outcomes else None,
+        }
 
     @property
     def offered_name(self) -> str:
         """Return the name under which the prompt offers the function to the model."""
         return self.name if self.namespace is None else qualified(self.namespace, self.name)
 
-    def function(self) -> CalledFunction:
-        """Raise pydantic.ValidationError if the arguments are not the JSON text of an object."""
-        return CalledFunction.model_validate({"name": self.name, "arguments": self.arguments})
+
+def _arguments_of(kind: Any, value: dict[str, Any]) -> Any:
+    if kind == "custom_tool_call":
+        text = value.get("input")
+        return {"input": text if isinstance(text, str) else "" if text is None else json_of(text)}
+    if isinstance(asked := value.get(_ACTIONS.get(kind, "")), dict):
+        known = own_parameters(str(kind).removesuffix("_call"))
+        return {name: asked[name] for name in known if asked.get(name) is not None}
+    if "arguments" in value:
+        return value["arguments"]
+    return {name: given for name, given in value.items() if name not in _OF_NO_CALL and given is not None}
 
 
-class FunctionCallOutput(Body):
-    type: Literal["function_call_output"]
-    call_id: str = Field(min_length=1)
-    output: _Parts
+class Result(Body):
+    """The result of a call of any type."""
+
+    type: Any = None
+    call_id: HistoryId = None
+    output: _Parts = Field(default_factory=list)
     id: _OWN_ID = None
     status: _Status = None
-    name: Annotated[str | None, WithoutEffect("the function_call item has it")] = None
-    namespace: Annotated[str | None, WithoutEffect("the function_call item has it")] = None
-    caller: Annotated[Any, Refused(_NO_CALLERS, neutral=({"type": "direct"},))] = None
+    name: Annotated[Any, WithoutEffect("the function_call item has it")] = None
+    namespace: Annotated[Any, WithoutEffect("the function_call item has it")] = None
+    caller: _Caller = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_type(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.get("type") == "function_call_output":
+            return value
+        output = value.get("output")
+        if output is None:
+            # A tool that only says whether it worked, or one that has other members than an output.
+            output = {name: value[name] for name in value if name not in _OF_NO_CALL} or value.get("status")
+        return {
+            "type": value.get("type"),
+            "call_id": value.get("call_id") or value.get("id"),
+            "output": output,
+        }
 
 
 class ReasoningItem(Body):
-    type: Literal["reasoning"]
+    type: Any = None
     id: _OWN_ID = None
-    summary: Annotated[Listed[Part] | None, WithoutEffect("the reasoning itself is in `content`")] = None
-    content: Listed[Part] | None = None
-    encrypted_content: Annotated[
-        str | None, WithoutEffect("only the provider that encrypted it can read it")
-    ] = None
+    summary: Annotated[Any, WithoutEffect("the reasoning itself is in `content`")] = None
+    content: _Parts | None = None
+    encrypted_content: Annotated[Any, WithoutEffect("only the provider that encrypted it can read it")] = None
     status: _Status = None
 
 
+class ItemReference(Body):
+    """An item of a stored response, by its id."""
+
+    type: Any = "item_reference"
+    id: str
+
+
+class Remark(Body):
+    """Whatever else is in a conversation: one line of text about a call whose result is not there, and
+    nothing of the rest."""
+
+    type: Any = None
+    line: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_type(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("type")
+        word = unread(value, kind)
+        if not word.endswith("_call"):
+            return {"type": word}
+        members = {name: _short(given) for name, given in value.items() if name not in _OF_NO_CALL}
+        told = f": {json_of(members)}" if members else ""
+        return {"type": word, "line": f"[{word}{told[:LONGEST_LINE]}]"}
+
+
+_LONGEST_TEXT = 200
+
+
+def _short(value: Any) -> Any:
+    """Return a value without its long texts, such as pictures."""
+    match value:
+        case str() if len(value) > _LONGEST_TEXT:
+            return f"{len(value)} characters"
+        case dict():
+            return {name: _short(given) for name, given in value.items()}
+        case list():
+            return [_short(given) for given in value]
+        case _:
+            return value
+
+
 def _kind(value: Any) -> str:
-    """Return the item's type, which messages may omit."""
-    found = value.get("type", "message") if isinstance(value, dict) else getattr(value, "type", "message")
-    return found if isinstance(found, str) else "?"
+    """Return the tag of an item by its type, which messages and references may omit."""
+    if not isinstance(value, dict):
+        return "message"
+    kind = value.get("type")
+    if not kind:
+        if value.get("role") is not None:
+            return "message"
+        return "item_reference" if value.keys() <= {"type", "id"} and "id" in value else "other"
+    if kind in ("message", "function_call", "reasoning", "item_reference"):
+        return str(kind)
+    if not isinstance(kind, str):
+        return "other"
+    if kind.endswith("_call"):
+        has_result = any(value.get(name) is not None for name in ("call_id", *_OUTCOMES))
+        return "function_call" if has_result or kind == "local_shell_call" else "other"
+    if kind.endswith("_output"):
+        return "function_call_output"
+    return "message" if value.get("role") is not None and value.get("content") is not None else "other"
 
 
-InputItem: TypeAlias = Message | FunctionCall | FunctionCallOutput | ReasoningItem
+InputItem: TypeAlias = Message | Call | Result | ReasoningItem | ItemReference | Remark
 TaggedItem = Annotated[
     Annotated[Message, Tag("message")]
-    | Annotated[FunctionCall, Tag("function_call")]
-    | Annotated[FunctionCallOutput, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
+    | Annotated[Call, Tag("function_call")]
+    | Annotated[Result, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[ItemReference, Tag("item_reference")]
+    | Annotated[Remark, Tag("other")],
     Discriminator(_kind),
 ]
 
 
 def as_items(value: Any) -> Any:
     """Accept a string as one user message."""
+    if isinstance(value, list) and any(isinstance(item, str) for item in value):
+        return [{"role": "user", "content": item} if isinstance(item, str) else item for item in value]
     return [{"role": "user", "content": value}] if isinstance(value, str) else value

@@ -15,6 +15,9 @@ from api.options.option_values import SERVER_NAME
 _BYTES = 24
 _NAMED = re.compile(rf"resp_({SERVER_NAME})_[0-9a-f]{{{2 * _BYTES}}}")
 
+_ITEM = re.compile(rf"[a-z]+_([0-9a-f]{{{2 * _BYTES}}})[0-9]{{4,}}")
+"""An item's id, as `Envelope.item_id` makes it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResponseIds:
@@ -25,6 +28,12 @@ class ResponseIds:
     def new(self) -> str:
         name = f"{self.server}_" if self.server else ""
         return f"resp_{name}{secrets.token_hex(_BYTES)}"
+
+    def of_item(self, item_id: str) -> str:
+        """Return the id of the response of this server that would have the item, or an empty string."""
+        if (found := _ITEM.fullmatch(item_id)) is None:
+            return ""
+        return f"resp_{self.server}_{found[1]}" if self.server else f"resp_{found[1]}"
 
     def elsewhere(self, response_id: str) -> str:
         """Return the hint to add to "not found" if the id names another server, else an empty string."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response
+from pydantic import TypeAdapter
 
 from api.access.auth import CallerOf
 from api.answers.block_sequence import whole_blocks
@@ -23,6 +26,7 @@ from api.dialects.responses.conversation import input_messages, output_messages
 from api.dialects.responses.decode import generation_request
 from api.dialects.responses.encode import ResponseEncoder
 from api.dialects.responses.envelope import Echo, Envelope, status_of
+from api.dialects.responses.items import InputItem, ItemReference, TaggedItem
 from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
 from api.dialects.responses.stoppable_stream import RunningResponses, StoppableStream
@@ -64,8 +68,10 @@ def _add_creation(
         before = stored.before(caller.tenant, body.previous_response_id)
         if before is not None:
             work = work.also_of(sum(map(len, before.turns_json)))
+        referred = stored.referred(caller.tenant, body.input)
         decoded, echo, since = await work.decode(
-            body, partial(_decoded, before=before, ids=stored.ids, defaults=served.defaults)
+            body,
+            partial(_decoded, before=before, referred=referred, ids=stored.ids, defaults=served.defaults),
         )
         request = caller.asks(decoded, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
@@ -138,6 +144,17 @@ class _StoredResponses:
         code, param = "previous_response_not_found", "previous_response_id"
         raise ApiFailure(ApiError(400, "invalid_request_error", code, message, param))
 
+    def referred(self, tenant: str, items: Sequence[InputItem]) -> _Referred:
+        """Return what resolves references in `items`. Raise ApiFailure if a response is not there."""
+        found: dict[str, StoredResponse] = {}
+        for item in items:
+            if isinstance(item, ItemReference):
+                stored = self.store.get(tenant, self.ids.of_item(item.id))
+                if stored is None:
+                    raise ApiFailure(_no_item(item.id))
+                found[item.id] = stored
+        return _Referred(found)
+
     def found(self, tenant: str, response_id: str) -> StoredResponse:
         """Raise ApiFailure if it is not there."""
         if (found := self.store.get(tenant, response_id)) is None:
@@ -146,12 +163,43 @@ class _StoredResponses:
         return found
 
 
+@dataclass(frozen=True)
+class _Referred:
+    """The stored responses that have the items to which an input refers, by the items' ids."""
+
+    responses: Mapping[str, StoredResponse]
+
+    @cached_property
+    def _items(self) -> dict[str, InputItem]:
+        whole = {found.body_json for found in self.responses.values()}
+        output = (item for body in whole for item in msgspec.json.decode(body)["output"])
+        return {item["id"]: _item.validate_python(item) for item in output}
+
+    def find(self, item_id: str) -> InputItem:
+        """Raise ApiFailure if it is not there."""
+        if (found := self._items.get(item_id)) is None:
+            raise ApiFailure(_no_item(item_id))
+        return found
+
+
+_item: TypeAdapter[InputItem] = TypeAdapter(TaggedItem)
+
+
+def _no_item(item_id: str) -> ApiError:
+    message = f"Item with id {item_id!r} not found: send the item itself."
+    return ApiError(404, "invalid_request_error", "item_not_found", message, "input")
+
+
 def _decoded(
-    body: CreateResponse, before: StoredResponse | None, ids: ResponseIds, defaults: Defaults
+    body: CreateResponse,
+    before: StoredResponse | None,
+    referred: _Referred,
+    ids: ResponseIds,
+    defaults: Defaults,
 ) -> tuple[GenerationRequest, Echo, bytes]:
     """Return the request, what its response repeats, and the input's part of the conversation for the
     store."""
-    since = list(input_messages(body.input))
+    since = list(input_messages(body.input, referred.find))
     messages = [*(before.messages() if before else ()), *since]
     request = generation_request(body, messages, ids, defaults=defaults)
     return request, Echo.of(body, request.sampling), messages_json(since) if body.remembers else b""

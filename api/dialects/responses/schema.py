@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeAlias, assert_never
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect
@@ -14,75 +14,12 @@ from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.schema import DecodingFields
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
-from api.dialects.openai.tools import CHOICE, MAX_TOOLS, STRICT, Choice
-from api.dialects.responses.items import FunctionCall, TaggedItem, as_items, qualified
+from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice
+from api.dialects.responses.items import TaggedItem, as_items
+from api.dialects.responses.tools import AnyTool, Called, Offer, offers
 from scheduler.request import MAX_TOP_LOGPROBS, Tool
 
 _BOOKKEEPING = "used only for the provider's own accounting"
-_NO_SEARCH = "the server has no web search, and does not offer it to the model"
-
-
-class FunctionTool(Body):
-    """A function that the client runs."""
-
-    type: Literal["function"]
-    name: str = Field(min_length=1, max_length=256)
-    description: str | None = None
-    parameters: JsonObject | None = None
-    strict: Annotated[StrictBool | None, STRICT] = None
-    defer_loading: Annotated[
-        StrictBool | None,
-        Refused("the server has no tool search: send the tools to offer", neutral=(False,)),
-    ] = None
-    allowed_callers: Annotated[
-        Listed[str] | None, Refused("only the model calls tools", neutral=(["direct"],))
-    ] = None
-    output_schema: Annotated[JsonObject | None, WithoutEffect("chat templates have no field for it")] = None
-
-    def neutral(self, place: str) -> Tool:
-        """Return the neutral form. `place` is the path in the body, for errors."""
-        return Tool(
-            self.name,
-            self.description or "",
-            self.parameters or {},
-            bool(self.strict),
-            f"{place}.parameters",
-        )
-
-
-class NamespaceTool(Body):
-    """Functions under a common name (Codex groups its own so). Chat templates know functions only, so the
-    prompt offers each under both names joined, and a call of it is reported with the two."""
-
-    type: Literal["namespace"]
-    name: str = Field(min_length=1, max_length=256)
-    description: str
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
-
-    def neutral(self, place: str) -> list[Tool]:
-        offered = (tool.neutral(f"{place}.tools.{i}") for i, tool in enumerate(self.tools))
-        return [
-            replace(
-                tool,
-                name=qualified(self.name, tool.name),
-                description="\n\n".join(filter(None, (self.description, tool.description))),
-            )
-            for tool in offered
-        ]
-
-
-class WebSearch(Body):
-    """OpenAI's own search, which Codex offers to every model by default. The offer does not require its use,
-    so the server accepts it and leaves it out of the prompt."""
-
-    type: Literal["web_search", "web_search_2025_08_26", "web_search_preview"]
-    external_web_access: Annotated[StrictBool | None, WithoutEffect(_NO_SEARCH)] = None
-    filters: Annotated[JsonObject | None, WithoutEffect(_NO_SEARCH)] = None
-    search_context_size: Annotated[Literal["low", "medium", "high"] | None, WithoutEffect(_NO_SEARCH)] = None
-    user_location: Annotated[JsonObject | None, WithoutEffect(_NO_SEARCH)] = None
-
-
-AnyTool: TypeAlias = Annotated[FunctionTool | NamespaceTool | WebSearch, Discriminator("type")]
 
 
 class StreamOptions(Body):
@@ -108,7 +45,7 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
     stream_options: StreamOptions | None = None
     tools: Annotated[
         Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
-        Partly("functions; the server runs no tools of its own"),
+        Partly("what clients run; the server runs no tools of its own, and names those it leaves out"),
     ] = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
@@ -159,13 +96,6 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
         names = Counter(tool.name for tool in self.offered)
         if twice := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"tools: two tools have the name {twice[0]!r}")
-        for number, item in enumerate(self.input):
-            if isinstance(item, FunctionCall):
-                try:
-                    item.function()
-                except ValueError as error:
-                    place = f"input.{number}.arguments"
-                    raise ValueError(f"{place}: send the JSON text of an object") from error
         return self
 
     @property
@@ -174,38 +104,32 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
         included = "message.output_text.logprobs" in (self.include or ())
         return self.top_logprobs or 0 if included or self.top_logprobs else None
 
+    @cached_property
+    def offers(self) -> list[Offer]:
+        """Return the tools of the prompt."""
+        return offers(self.tools)
+
     @property
     def offered(self) -> list[Tool]:
-        """Return the tools of the prompt."""
-        offered: list[Tool] = []
-        for i, tool in enumerate(self.tools or ()):
-            match tool:
-                case FunctionTool():
-                    offered.append(tool.neutral(f"tools.{i}"))
-                case NamespaceTool():
-                    offered.extend(tool.neutral(f"tools.{i}"))
-                case WebSearch():
-                    pass
-                case _:
-                    assert_never(tool)
-        return offered
+        return [offer.tool for offer in self.offers]
 
     def chosen(self, name: str) -> str:
-        """Return the prompt's name of the tool that the client calls `name`. Functions of a namespace have
-        names of their own, which are enough if only one has it."""
-        inner = [whole for whole, (_, spelled) in self.called.items() if spelled == name]
-        return inner[0] if len(inner) == 1 and all(tool.name != name for tool in self.offered) else name
+        """Return the prompt's name of the tool that the client calls `name`. Those of a namespace have names
+        of their own, which are enough if only one has it."""
+        return name if name in self.called else self._inner.get(name) or name
 
-    @property
-    def called(self) -> dict[str, tuple[str, str]]:
-        """Return the client's namespace and name of each tool that has a namespace, by the model's name of
-        it."""
-        return {
-            qualified(tool.name, inner.name): (tool.name, inner.name)
-            for tool in self.tools or ()
-            if isinstance(tool, NamespaceTool)
-            for inner in tool.tools
-        }
+    @cached_property
+    def called(self) -> dict[str, Called]:
+        """Return how the client knows each tool, by the model's name of it."""
+        return {offer.tool.name: offer.called for offer in self.offers}
+
+    @cached_property
+    def _inner(self) -> dict[str, str]:
+        """Return the model's names of tools by the client's, which several may have: then it is empty."""
+        found: dict[str, str] = {}
+        for whole, called in self.called.items():
+            found[called.name] = "" if called.name in found else whole
+        return found
 
     @property
     def remembers(self) -> bool:

@@ -60,6 +60,8 @@ class Hostile:
 class Words:
     """A detokenizer of a text: token N is its Nth piece."""
 
+    begun = True
+
     def __init__(self, pieces: Sequence[str]) -> None:
         self._pieces = pieces
 

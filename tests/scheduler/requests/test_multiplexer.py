@@ -32,6 +32,8 @@ from tests.scheduler.requests.records import events_of, finals_of, make_record, 
 class Broken:
     """A detokenizer that fails when it is fed, or when it is finished."""
 
+    begun = True
+
     def __init__(self, at: str) -> None:
         self._at = at
 

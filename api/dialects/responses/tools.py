@@ -1,0 +1,290 @@
+"""The tools of a responses body: what each becomes in the prompt, and how a call of it is reported.
+
+Chat templates know functions only. So a tool that clients run is a function with the parameters that the API
+knows; one that only the provider runs is left out, and named to the client.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, TypeAlias, assert_never
+
+from pydantic import Discriminator, Field, Tag
+
+from api.bodies.body import Body
+from api.bodies.fields import WithoutEffect
+from api.dialects.openai import tools as openai_tools
+from api.dialects.openai.custom_tools import InputFormat, as_function
+from api.dialects.openai.tools import MAX_TOOLS, LeftOut
+from scheduler.request import Tool
+
+_ONLY_THE_MODEL = "only the model calls tools"
+_ALL_OFFERED = "the server has no tool search, and offers every tool from the start"
+_Callers = Annotated[Any, WithoutEffect(_ONLY_THE_MODEL)]
+_Deferred = Annotated[Any, WithoutEffect(_ALL_OFFERED)]
+
+CallKind = Literal["function", "custom", "local_shell", "shell", "apply_patch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """How the client knows a tool that the model calls."""
+
+    kind: CallKind
+    name: str
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool in the prompt."""
+
+    tool: Tool
+    called: Called
+
+
+def qualified(namespace: str, name: str) -> str:
+    """Combine a function's two names into one that every model's tool-call syntax can write."""
+    return f"{namespace}__{name}"
+
+
+class FunctionTool(openai_tools.FunctionTool):
+    """A function that the client runs."""
+
+    defer_loading: _Deferred = None
+    allowed_callers: _Callers = None
+    output_schema: Annotated[Any, WithoutEffect("chat templates have no field for it")] = None
+
+    def offer(self, place: str) -> Offer:
+        tool = self.neutral(place)
+        return Offer(tool, Called("function", tool.name))
+
+
+class CustomTool(Body):
+    """A tool that the client runs, called with one text."""
+
+    type: Literal["custom"]
+    name: str = Field(min_length=1, max_length=256)
+    description: str | None = None
+    format: InputFormat | None = None
+    defer_loading: _Deferred = None
+    allowed_callers: _Callers = None
+
+    def offer(self, place: str) -> Offer:
+        tool = as_function(self.name, self.description, self.format, f"{place}.format")
+        return Offer(tool, Called("custom", self.name))
+
+
+class LocalShellTool(Body):
+    type: Literal["local_shell"]
+
+    def offer(self, place: str) -> Offer:
+        return _known(
+            "local_shell", "Runs one command on the user's machine, and returns what it wrote.", place
+        )
+
+
+class ShellTool(Body):
+    """A shell on the client's side. One in the provider's container is left out."""
+
+    type: Literal["shell"]
+    environment: Annotated[Any, WithoutEffect("the client knows where it runs commands")] = None
+    allowed_callers: _Callers = None
+
+    def offer(self, place: str) -> Offer:
+        return _known(
+            "shell", "Runs shell commands on the user's machine, and returns what they wrote.", place
+        )
+
+
+class ApplyPatchTool(Body):
+    type: Literal["apply_patch"]
+    allowed_callers: _Callers = None
+
+    def offer(self, place: str) -> Offer:
+        return _known("apply_patch", _PATCHES, place)
+
+
+_PATCHES = (
+    "Creates, updates or deletes one file. `diff` has the lines of the change, each begun by '+' (added), '-'"
+    " (removed) or ' ' (unchanged), after a line '@@' that may name what they are in; for a new file all of"
+    " its lines, begun by '+'. To delete a file, leave it out."
+)
+_MILLISECONDS = {"type": "integer", "minimum": 1, "description": "milliseconds"}
+
+
+def _parameters(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+_TEXTS = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+_PARAMETERS: dict[CallKind, dict[str, Any]] = {
+    "local_shell": _parameters(
+        {
+            "command": {**_TEXTS, "description": "the program and its arguments"},
+            "working_directory": {"type": "string"},
+            "timeout_ms": _MILLISECONDS,
+        },
+        "command",
+    ),
+    "shell": _parameters(
+        {
+            "commands": {**_TEXTS, "description": "command lines, run in this order"},
+            "timeout_ms": _MILLISECONDS,
+            "max_output_length": {"type": "integer", "minimum": 1, "description": "characters"},
+        },
+        "commands",
+    ),
+    "apply_patch": _parameters(
+        {
+            "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+            "path": {"type": "string"},
+            "diff": {"type": "string"},
+        },
+        "type",
+        "path",
+    ),
+}
+
+
+def own_parameters(kind: str) -> Sequence[str]:
+    """Return the names of the parameters of one of the API's own tools."""
+    return next((tuple(found["properties"]) for name, found in _PARAMETERS.items() if name == kind), ())
+
+
+def _known(kind: CallKind, description: str, place: str) -> Offer:
+    return Offer(Tool(kind, description, _PARAMETERS[kind], place=place), Called(kind, kind))
+
+
+def _inner_kind(value: Any) -> str:
+    """Return the tag of a tool: its type, or `other` for what is left out."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "other")
+    return "function" if kind is None else kind if kind in ("function", "custom") else "other"
+
+
+class NamespaceTool(Body):
+    """Tools under a common name (Codex groups its own so). The prompt offers each under both names joined,
+    and a call of it is reported with the two."""
+
+    type: Literal["namespace"]
+    name: str = Field(min_length=1, max_length=256)
+    description: str | None = None
+    tools: Annotated[
+        list[
+            Annotated[
+                Annotated[FunctionTool, Tag("function")]
+                | Annotated[CustomTool, Tag("custom")]
+                | Annotated[LeftOut, Tag("other")],
+                Discriminator(_inner_kind),
+            ]
+        ],
+        Field(max_length=MAX_TOOLS, fail_fast=True),
+    ] = Field(default_factory=list)
+
+    def offers(self, place: str) -> Iterator[Offer]:
+        for i, inner in enumerate(self.tools):
+            if isinstance(inner, dict):
+                continue
+            offer = inner.offer(f"{place}.tools.{i}")
+            described = "\n\n".join(filter(None, (self.description, offer.tool.description)))
+            name = qualified(self.name, offer.tool.name)
+            yield Offer(
+                replace(offer.tool, name=name, description=described),
+                replace(offer.called, namespace=self.name),
+            )
+
+
+def _kind(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", "other")
+    if kind == "shell" and isinstance(value, dict) and isinstance(where := value.get("environment"), dict):
+        return "shell" if where.get("type") in (None, "local") else "other"
+    return kind if kind in ("namespace", "local_shell", "shell", "apply_patch") else _inner_kind(value)
+
+
+AnyTool: TypeAlias = Annotated[
+    Annotated[FunctionTool, Tag("function")]
+    | Annotated[CustomTool, Tag("custom")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[LocalShellTool, Tag("local_shell")]
+    | Annotated[ShellTool, Tag("shell")]
+    | Annotated[ApplyPatchTool, Tag("apply_patch")]
+    | Annotated[LeftOut, Tag("other")],
+    Discriminator(_kind),
+]
+
+
+def offers(tools: Sequence[AnyTool] | None) -> list[Offer]:
+    """Return the tools of the prompt."""
+    found: list[Offer] = []
+    for i, tool in enumerate(tools or ()):
+        match tool:
+            case NamespaceTool():
+                found.extend(tool.offers(f"tools.{i}"))
+            case FunctionTool() | CustomTool() | LocalShellTool() | ShellTool() | ApplyPatchTool():
+                found.append(tool.offer(f"tools.{i}"))
+            case dict():
+                pass
+            case _:
+                assert_never(tool)
+    return found
+
+
+def sent(tool: AnyTool) -> dict[str, Any]:
+    """Return the tool as the client sent it; required fields of a function are present, if null."""
+    match tool:
+        case FunctionTool(function=definition):
+            names = ("name", "description", "parameters", "strict")
+            return {"type": "function", **{name: getattr(definition or tool, name) for name in names}}
+        case NamespaceTool(type=kind, name=name, description=description, tools=tools):
+            inner = [sent(one) for one in tools]
+            return {"type": kind, "name": name, "description": description or "", "tools": inner}
+        case dict():
+            return tool
+        case _:
+            return given(tool)
+
+
+def given(body: Body) -> dict[str, Any]:
+    """Return the fields that a body has, under their names there, and their values as they are: a dump would
+    walk all of them."""
+    fields = ((field.alias or name, getattr(body, name)) for name, field in type(body).model_fields.items())
+    return {
+        name: given(value) if isinstance(value, Body) else value
+        for name, value in fields
+        if value is not None
+    }
+
+
+_UNSENT: dict[CallKind, dict[str, Any]] = {
+    "local_shell": {"type": "exec", "command": [], "env": {}},
+    "shell": {"commands": []},
+    "apply_patch": {"type": "update_file", "path": "", "diff": ""},
+}
+"""What stands in an item until its call is over, and in one whose call cannot be read."""
+
+
+def action(kind: CallKind, arguments: str) -> dict[str, Any]:
+    """Return what a call of one of the API's own tools is to do, from its arguments."""
+    try:
+        read = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return _UNSENT[kind]
+    known = _PARAMETERS[kind]["properties"]
+    given = {name: read[name] for name in known if name in read} if isinstance(read, dict) else {}
+    match kind:
+        case "local_shell" | "shell":
+            lines = "command" if kind == "local_shell" else "commands"
+            # A model that is not held writes one line as a text.
+            if isinstance(one := given.get(lines), str):
+                given[lines] = ["sh", "-c", one] if kind == "local_shell" else [one]
+        case "apply_patch" if given.get("type") == "delete_file":
+            given.pop("diff", None)
+            return given
+    return {**_UNSENT[kind], **given}
