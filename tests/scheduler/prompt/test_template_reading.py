@@ -49,9 +49,9 @@ CONVERSATION: tuple[Message, ...] = (
 WORDS = [message["content"] for message in CONVERSATION]
 
 
-def served(folder: Path, template: Any, kind: str = "byte-level", files: Any = ()) -> HubTokenizer:
+def served(folder: Path, template: Any, kind: str = "byte-level", files: Any = None) -> HubTokenizer:
     write_tokenizer(folder, kind, template=template)
-    for name, content in dict(files).items():
+    for name, content in (files or {}).items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return HubTokenizer(folder)
 
