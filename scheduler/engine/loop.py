@@ -192,12 +192,9 @@ class EngineLoop:
         self._retired.append(Retired(request_id, "cancelled"))
 
     def _carry_out(self, budget: BudgetChange) -> None:
-        """Carry out the change at once, because the next reading must see what it frees."""
-        self._execute(StepPlan(budget=budget))
-
-    def _execute(self, todo: StepPlan) -> StepResult:
-        self._last_result = self._backend.execute(todo)
-        return self._last_result
+        """Carry out the change at once, because the next reading must see what it frees. It changes no row:
+        what the last step said of them stays true."""
+        self._backend.execute(StepPlan(budget=budget))
 
     def _plan(self) -> StepPlan:
         """Return all that the next step does."""
@@ -284,7 +281,7 @@ class EngineLoop:
             self._admissions += 1
         prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
         started = self._clock()
-        result = self._execute(todo)
+        result = self._last_result = self._backend.execute(todo)
         ended = self._clock()
         for request_id in todo.preempt:
             self._preempted(request_id, started)

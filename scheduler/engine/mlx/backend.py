@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs
+from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs, check_rows
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.cache_changes import changed
@@ -175,8 +175,9 @@ class MlxBackend:
 
     def execute(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
-        for row in [self._batch.rows[request_id] for request_id in plan.release]:
-            self.remove(row.sequence.request_id)
+        check_rows(plan, self._batch.rows)
+        for request_id in plan.release:
+            self.remove(request_id)
         if plan.budget is not None:
             keep_to(device(), plan.budget)
         refused_adapters = self._change_adapters(plan)

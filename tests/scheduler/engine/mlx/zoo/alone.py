@@ -94,7 +94,6 @@ class Alone:
             self._known[key] = recorded.answer
         return self._known[key]
 
-
     def prompt_logprobs(self, prompt: Sequence[int]) -> list[float]:
         """Return the natural logarithms of the probabilities of a prompt's tokens but the first, read in one
         piece."""
