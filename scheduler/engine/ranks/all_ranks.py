@@ -121,8 +121,8 @@ class AllRanks:
             compare = self._steps % self._compared_steps == 0
             # Each rank measures other times: which rows they end is decided here, between two steps. Some may
             # leave with this very plan.
-            leaving = {*plan.release, *plan.preempt}
-            slow = tuple(end for end in self._slow if end[0] not in leaving)
+            staying = self._rows.difference(plan.release, plan.preempt)
+            slow = tuple(end for end in self._slow if end[0] in staying)
             plan = with_changes(plan, end=(*plan.end, *slow), compare=self._next_number() if compare else 0)
             self._slow = ()
         plan = with_changes(plan, waits={}, adapters=())
