@@ -199,7 +199,7 @@ class EngineLoop:
 
     def _carry_out(self, budget: BudgetChange) -> None:
         """Carry out the change at once, because the next reading must see what it frees. It changes no row:
-        what the last step said of them stays true."""
+        what the last step reported of them stays true."""
         self._backend.execute(StepPlan(budget=budget))
 
     def _plan(self) -> StepPlan:

@@ -80,7 +80,7 @@ def test_a_limit_without_another_engine_changes_nothing() -> None:
 
 
 def test_a_changed_budget_costs_no_drafts() -> None:
-    """What the last step said of the rows stays true: what their grammars force, and that tokens are
+    """What the last step reported of the rows stays true: what their grammars force, and that tokens are
     pending."""
 
     class Forcing(ScriptedBackend):

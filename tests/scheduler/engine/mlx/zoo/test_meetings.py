@@ -70,7 +70,7 @@ class Visit:
     stops: bool = False
     """Whether the first token of its first choice is a stop token."""
     choices: int = 1
-    """Of the same prompt, with seeds of their own, where there are seeds."""
+    """Choices have one prompt, and seeds of their own, where there are seeds."""
 
     def submits(self, first_id: int, first_token: Callable[[Submit], int]) -> Iterator[Submit]:
         prefix = _PREFIXES[self.prefix]
@@ -185,7 +185,7 @@ class Kind:
         return self._rule.difference(found, msgspec.structs.replace(submit, max_tokens=tokens))
 
     def _check_prompt(self, found: Answer, submit: Submit, left: bool) -> None:
-        """Hold what was said of its prompt to mlx-lm's. Who left has a part of it."""
+        """Hold the log-probabilities of its prompt to mlx-lm's. Who left has a part of it."""
         prompt = submit.prompt
         assert len(found.prompt) == len(prompt) - 1 or (left and not found.tokens), submit.request_id
         if self._rule is None:
