@@ -156,14 +156,31 @@ class Backend(Protocol):
         passed over.
 
         A row ends by itself at a stop token or at its `max_tokens`. A failure of one row retires that row as
-        "failed"; an exception from here means that the whole batch is lost. Raise KeyError, with nothing
-        changed, for an id in `release` that is no row.
+        "failed". Raise NoSuchRows, with nothing changed, for ids that are no rows (`check_rows`); any other
+        exception from here means that the whole batch is lost.
         """
         ...
 
     def background(self, idle: bool) -> bool:
         """Do one slice of background work, which no step waits for. Return whether there is more."""
         ...
+
+
+class NoSuchRows(Exception):
+    """A plan names rows that have left, or never were. Nothing of it was carried out."""
+
+    def __init__(self, request_ids: abc.Set[int]) -> None:
+        super().__init__(f"the batch has no row of {sorted(request_ids)}")
+        self.request_ids = request_ids
+
+
+def check_rows(plan: StepPlan, rows: Container[int]) -> None:
+    """Raise NoSuchRows unless all that the plan releases, ends, preempts and keeps are `rows`."""
+    named = {*plan.release, *plan.preempt}
+    named.update(request_id for request_id, _ in plan.end)
+    named.update(kept.request_id for kept in plan.keep)
+    if missing := {request_id for request_id in named if request_id not in rows}:
+        raise NoSuchRows(missing)
 
 
 def check_logprobs(submit: Submit) -> None:

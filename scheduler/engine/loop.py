@@ -6,6 +6,7 @@ waits for commands and sends frames over a socket, the tests over memory streams
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import TypeAlias, assert_never
 
 import msgspec
 
-from scheduler.engine.backend import Backend, StepResult
+from scheduler.engine.backend import Backend, NoSuchRows, StepResult
 from scheduler.engine.budget.changes import BudgetChange
 from scheduler.engine.budget.watch import MemoryWatch
 from scheduler.engine.cache_report import CacheWatch
@@ -22,6 +23,7 @@ from scheduler.engine.drafts.speculation import Proposal, Speculation
 from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PlanInput, StepPlan, plan, with_changes
+from scheduler.engine.plan_check import contradictions
 from scheduler.engine.sequence import Sequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError, RequestRefused
@@ -164,7 +166,7 @@ class EngineLoop:
                 case TurnEnded():
                     self._changes.ended.append(command)
                 case Cancel(request_id=request_id):
-                    self._cancel(request_id)
+                    self._leave(Retired(request_id, "cancelled"))
                 case Inspect():
                     self._changes.inspect.append(command)
                 case SetMemoryLimit():
@@ -196,29 +198,40 @@ class EngineLoop:
         self._waits.forget(sequence.request_id)
         self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
 
-    def _cancel(self, request_id: int) -> None:
+    def _leave(self, retired: Retired) -> bool:
+        """Let a request leave between two steps. Return False if it ended by itself: its Retired is already
+        sent."""
+        request_id = retired.request_id
         self._speculation.ended(request_id)
         if self._waiting.pop(request_id, None) is not None:
             self._changes.forget.append(request_id)
             self._waits.forget(request_id)
         else:
             if self._slots.release(request_id) is None:
-                return  # It ended by itself; its Retired is already sent.
+                return False
             self._changes.release.append(request_id)
-        self._retired.append(Retired(request_id, "cancelled"))
+        self._retired.append(retired)
+        return True
 
     def _carry_out(self, budget: BudgetChange) -> None:
-        """Carry out the change at once, because the next reading must see what it frees."""
-        self._execute(StepPlan(budget=budget))
-
-    def _execute(self, todo: StepPlan) -> StepResult:
-        self._last_result = self._backend.execute(todo)
-        return self._last_result
+        """Carry out the change at once, because the next reading must see what it frees. It changes no row:
+        what the last step reported of them stays true."""
+        self._backend.execute(StepPlan(budget=budget))
 
     def _plan(self) -> StepPlan:
-        """Return all that the next step does."""
-        todo = StepPlan() if self.idle else self._planned()
-        return self._changes.added_to(todo)
+        """Return all that the next step does. Who has a part in it that cannot be fails alone."""
+        while True:
+            todo = StepPlan() if self.idle else self._planned()
+            wrong = contradictions(todo, self._slots, self._waiting, self._last_result.begun)
+            if not wrong:
+                return self._changes.added_to(todo)
+            for request_id, fault in wrong.items():
+                if not self._fail(request_id, f"the engine's plan was wrong: this request {fault}"):
+                    raise RuntimeError(f"a plan names request {request_id}, which is not here: {fault}")
+
+    def _fail(self, request_id: int, why: str) -> bool:
+        print(f"request {request_id} fails: {why}", file=sys.stderr)
+        return self._leave(Retired(request_id, "failed", why))
 
     def _planned(self) -> StepPlan:
         now = self._clock()
@@ -319,13 +332,20 @@ class EngineLoop:
         self._begins(begun)
 
     def _step(self, todo: StepPlan) -> StepResult:
-        changes, self._changes = self._changes, _Changes()
+        changes = self._changes
         for admit in todo.admit:
             admit.sequence.checkpoints, admit.sequence.admission = admit.checkpoints, self._admissions
             self._admissions += 1
         prefilled = {sequence.request_id: sequence.prefilled_tokens for sequence in self._slots}
         started = self._clock()
-        result = self._execute(todo)
+        try:
+            result = self._last_result = self._backend.execute(todo)
+        except NoSuchRows as missing:
+            for request_id in missing.request_ids:
+                self._fail(request_id, "the batch has lost its row")
+                self._changes.release.remove(request_id)
+            return StepResult()  # Nothing of the plan was carried out: its changes are the next one's.
+        self._changes = _Changes()
         ended = self._clock()
         for request_id in todo.preempt:
             self._preempted(request_id, started)

@@ -372,10 +372,15 @@ def checkpoints_of(
 
     They always include the first boundary (the end of the system prompt), the last (where the next turn
     continues) and the known ends of shared prefixes; other boundaries only LEAST_GAP_TOKENS apart. The
-    position before the last token needs none: every row's state is kept there.
+    position before the last token needs none: every row's state is kept there. What shares the whole prompt
+    continues from there.
     """
-    inside = sorted({position for position in boundaries if start < position < length})
-    sure = {*inside[:1], *inside[-1:], *_clusters(position for position in shared if position > start)}
+
+    def within(positions: Iterable[int]) -> list[int]:
+        return sorted({position for position in positions if start < position < length})
+
+    inside = within(boundaries)
+    sure = {*inside[:1], *inside[-1:], *_clusters(within(min(position, length - 1) for position in shared))}
     chosen: list[int] = []
     previous = start
     for position in sorted({*inside, *sure}):
@@ -387,11 +392,11 @@ def checkpoints_of(
     return (*chosen, *range(previous + CHECKPOINT_EVERY_TOKENS, length, CHECKPOINT_EVERY_TOKENS))
 
 
-def _clusters(positions: Iterable[int]) -> set[int]:
-    """Return the first of each group of close positions: behind one prefix, prompts diverge within some
-    tokens."""
+def _clusters(positions: abc.Sequence[int]) -> set[int]:
+    """Return the first of each group of close positions, which ascend: behind one prefix, prompts diverge
+    within some tokens."""
     firsts: list[int] = []
-    for position in sorted(positions):
+    for position in positions:
         if not firsts or position - firsts[-1] >= SCAFFOLD_TOKENS:
             firsts.append(position)
     return set(firsts)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs
+from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs, check_rows
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.cache_changes import changed, take_holds
@@ -91,6 +91,8 @@ class _Row:
     lease: Lease[ScriptedRun, Snapshot] | None
     prompt_digest: int
     thinking: ThinkingLimit | None
+    failure: str | None = None
+    """Why the next step ends it."""
 
 
 class ScriptedBackend:
@@ -182,12 +184,15 @@ class ScriptedBackend:
         return False
 
     def execute(self, plan: StepPlan) -> StepResult:
-        for row in [self._rows[request_id] for request_id in plan.release]:
-            self.remove(row.sequence.request_id)
+        check_rows(plan, self._rows)
+        for request_id in plan.release:
+            self.remove(request_id)
         if plan.budget is not None and self._limited is not None:
             keep_to(self._limited, plan.budget)
         refused_adapters = self._change_adapters(plan)
         freed, unpinned = (0, ()) if self._prefixes is None else changed(self._prefixes, plan)
+        for request_id, reason in plan.end:
+            self._rows[request_id].failure = reason
         for request_id in plan.preempt:
             self.remove(request_id)
         for kept in plan.keep:
@@ -278,6 +283,9 @@ class ScriptedBackend:
             return StepResult([], [], [])
         if self._plan.step_seconds:
             self._sleep(self._plan.step_seconds)
+        failed = [Retired(one, "failed", row.failure) for one, row in self._rows.items() if row.failure]
+        for end in failed:
+            self._forget(end.request_id)
         chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._rows]
         drafts = {draft.request_id: draft.tokens for draft in plan.drafts}
         started = {
@@ -306,6 +314,7 @@ class ScriptedBackend:
         computed = sum(chunk.tokens for chunk in chunks)
         prefill_seconds = seconds / (2 if tokens else 1) if computed else 0.0
         prompt_logprobs = [scores for scores in scored if scores is not None]
+        retired += failed
         return StepResult(
             tokens, retired, prefills, computed, len(decoding), prefill_seconds, seconds, prompt_logprobs
         )

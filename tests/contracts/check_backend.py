@@ -13,8 +13,8 @@ from typing import TypeAlias
 import msgspec
 import pytest
 
-from scheduler.engine.backend import Backend
-from scheduler.engine.plan import StepPlan
+from scheduler.engine.backend import Backend, NoSuchRows
+from scheduler.engine.plan import Keep, StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
@@ -167,20 +167,46 @@ def check_removal_in_every_stage(make: MakeBackend) -> None:
     assert course.courses[1].retired is not None
 
 
-def check_an_unknown_id_cannot_be_removed(make: MakeBackend) -> None:
-    """Never admitted, ended by itself, or removed before: KeyError, and no other row is affected."""
-    journal = Journal(make())
-    journal.admit(request(1, prompt_of(3, 9), 2))
+def check_a_row_that_is_not_there_cannot_be_addressed(make: MakeBackend) -> None:
+    """Never admitted, ended by itself, or removed before: NoSuchRows names it, whatever the plan wants of it,
+    and nothing of the plan is carried out: another row that it releases stays, and gets its tokens."""
+    backend = make()
+    expected = alone(backend, request(1, prompt_of(3, 9), 4))
+    journal = Journal(backend)
+    journal.admit(request(1, prompt_of(3, 9), 4))
     journal.admit(request(2, prompt_of(3, 9), 2))
-    with pytest.raises(KeyError):
-        journal.backend.execute(StepPlan(release=(3,)))
+    journal.admit(request(3, prompt_of(3, 9), 1))
     journal.remove(2)
-    with pytest.raises(KeyError):
-        journal.backend.execute(StepPlan(release=(2,)))
+    while 3 in journal.live:
+        journal.step()
+    for gone in (2, 3, 4):
+        for plan in (
+            StepPlan(release=(1, gone)),
+            StepPlan(release=(1,), preempt=(gone,)),
+            StepPlan(release=(1,), keep=(Keep(gone, 1),)),
+            StepPlan(release=(1,), end=((gone, "too slow"),), decode=(1,)),
+        ):
+            with pytest.raises(NoSuchRows) as raised:
+                backend.execute(plan)
+            assert raised.value.request_ids == {gone}
     journal.finish()
-    with pytest.raises(KeyError):
-        journal.backend.execute(StepPlan(release=(1,)))
-    assert len(journal.courses[1].tokens) == 2
+    assert journal.courses[1].tokens == expected
+
+
+def check_a_plan_ends_a_row(make: MakeBackend) -> None:
+    """With its next step, as failed, for the plan's reason: it has no more tokens, and nobody else
+    notices."""
+    expected = alone(make(), request(1, prompt_of(9, 1), 8))
+    backend = make()
+    journal = Journal(backend)
+    stays, ends = (journal.admit(request(number, prompt_of(9, number), 8)) for number in (1, 2))
+    journal.step_until(lambda: len(ends.tokens) == 3)
+    backend.execute(StepPlan(end=((2, "too slow"),)))
+    journal.step()
+    assert ends.retired == Retired(2, "failed", "too slow")
+    assert len(ends.tokens) == 3
+    journal.finish()
+    assert stays.tokens == expected
 
 
 def check_refusals_change_nothing(make: MakeBackend) -> None:
@@ -194,7 +220,7 @@ def check_refusals_change_nothing(make: MakeBackend) -> None:
     for step, prompt in enumerate([[], [2**32 - 1], [vocabulary], [0, 1, vocabulary, 2]]):
         with pytest.raises(RequestRefused, match="vocabulary" if prompt else "empty"):
             backend.check(Sequence.of(request(2 + step, prompt)))
-        with pytest.raises(KeyError):
+        with pytest.raises(NoSuchRows):
             backend.execute(StepPlan(release=(2 + step,)))
         journal.step()
     journal.finish()
@@ -417,7 +443,8 @@ CHECKS: tuple[Callable[[MakeBackend], None], ...] = (
     check_a_stop_token_in_the_prompt_is_nothing,
     check_joining_changes_nobody,
     check_removal_in_every_stage,
-    check_an_unknown_id_cannot_be_removed,
+    check_a_row_that_is_not_there_cannot_be_addressed,
+    check_a_plan_ends_a_row,
     check_refusals_change_nothing,
     check_the_same_again_is_the_same,
     check_answers_differ,

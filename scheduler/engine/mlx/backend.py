@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs
+from scheduler.engine.backend import BackendFacts, Cache, StepResult, check_logprobs, check_rows
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.cache_changes import changed
@@ -175,8 +175,9 @@ class MlxBackend:
 
     def execute(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
-        for row in [self._batch.rows[request_id] for request_id in plan.release]:
-            self.remove(row.sequence.request_id)
+        check_rows(plan, self._batch.rows)
+        for request_id in plan.release:
+            self.remove(request_id)
         if plan.budget is not None:
             keep_to(device(), plan.budget)
         refused_adapters = self._change_adapters(plan)
@@ -316,11 +317,9 @@ class MlxBackend:
     def _keep(self, row: Row, limit: int | None = None, session_end: bool = False) -> None:
         """Put the first `limit` tokens (or all) that the row has computed into the prefix cache."""
         computed = row.sequence.computed_tokens
+        tokens = computed if limit is None else min(limit, computed)
         if row.joined and computed > row.sequence.cached_tokens:
-            whole = limit is None or limit == computed
-            self._put(
-                row, computed if limit is None else limit, self._batch.layers_of(row), whole, session_end
-            )
+            self._put(row, tokens, self._batch.layers_of(row), tokens == computed, session_end)
 
     def _put(self, row: Row, tokens: int, layers: abc.Sequence[Any], whole: bool, session_end: bool) -> None:
         kept = row.sequence.tokens[:tokens]
@@ -376,7 +375,7 @@ class MlxBackend:
         with slices(self.model, plan.predicted_seconds, device().traits.evaluation_seconds):
             prompt_logprobs = tuple(self._batch.prefill(sizes))
         prefill_seconds = time.perf_counter() - started
-        prefills = [self._progress(row) for row in sizes]
+        prefills = [self._read(row) for row in sizes]
         if self._regrouping:
             self._regroup()  # Put a complete prompt in place before its row pads the others.
         starting = self._batch.start_decoding()
@@ -385,7 +384,8 @@ class MlxBackend:
         started = time.perf_counter()
         sampled = self._batch.decode(overlap, {draft.request_id: draft.tokens for draft in plan.drafts})
         model_seconds = prefill_seconds + time.perf_counter() - started
-        prefills += [self._progress(row) for row in starting]
+        # Those that ended with their first token have left the batch: nothing is done for them but this.
+        prefills += [_progress(row.sequence) for row in starting]
         decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
         tokens, retired = self._outcome(sampled)
         self._rows.set_running_bytes(self.kv_bytes())
@@ -444,7 +444,7 @@ class MlxBackend:
                 retired.append(Retired(row.sequence.request_id, "failed", failure))
         return retired
 
-    def _progress(self, row: Row) -> PrefillOut:
+    def _read(self, row: Row) -> PrefillOut:
         """Account for a computed chunk of a row's prompt. When all but the prompt's last token is computed,
         and at a checkpoint, what is computed goes to the prefix cache: the row can then decode with its
         prompt in place, where it pads no other row."""
@@ -456,7 +456,7 @@ class MlxBackend:
         if whole:  # Holds on less than the whole prompt need not wait for the answer.
             self._rows.hold(row)
         self._regrouping |= whole
-        return PrefillOut(sequence.request_id, done, sequence.prompt_tokens, sequence.cached_tokens)
+        return _progress(sequence)
 
     def kv_bytes(self) -> int:
         return self._batch.nbytes
@@ -464,6 +464,12 @@ class MlxBackend:
     @property
     def device(self) -> Readings:
         return device()
+
+
+def _progress(sequence: Sequence) -> PrefillOut:
+    return PrefillOut(
+        sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens, sequence.cached_tokens
+    )
 
 
 def _prefix_cache(

@@ -387,9 +387,14 @@ class Batch(OpenGenerator):
 
     def drop(self, row: Row) -> None:
         """Remove the row and free its caches."""
-        del self.rows[row.sequence.request_id]
         if row.joined:
             self.remove([row.uid])
+        self._left(row)
+
+    def _left(self, row: Row) -> None:
+        """Note that a row is in the batch no longer: nothing can address its caches from now on."""
+        del self.rows[row.sequence.request_id]
+        row.uid = -1
 
     def layers_of(self, row: Row) -> Sequence[Any]:
         """Return a view of the row's caches, a layer each. Hold it no longer than until the next step."""
@@ -438,7 +443,7 @@ class Batch(OpenGenerator):
     def _ended(self, emitted: list[Sampled]) -> list[Sampled]:
         for sampled in emitted:
             if sampled.finish is not None:
-                del self.rows[sampled.row.sequence.request_id]
+                self._left(sampled.row)
         return emitted
 
     def _join(self, rows: list[Row]) -> PromptProcessingBatch:

@@ -60,7 +60,7 @@ class SingleRows:
     def drop(self, row: Row) -> None:
         del self.rows[row.sequence.request_id]
         self._decoding.pop(row, None)
-        row.start_layers = []
+        row.uid, row.start_layers = -1, []
 
     def layers_of(self, row: Row) -> Sequence[Any]:
         """Return no views: nothing is kept of these rows."""

@@ -90,8 +90,9 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         found = self._find(tokens, salt)
         if found.inside and found.length < len(tokens) - 1:
             # The prompt diverges within this edge. Split it now: `insert` would have to, under this lease.
-            self._tree.boundary(found)
-            found = self._find(found.tokens, salt)
+            upper = self._tree.boundary(found)
+            assert upper is not None, "a match within an edge ends on it"
+            found = replace(found, path=(*found.path[:-1], upper))
         continuation = self._retention.continues(found.length, len(tokens), system_tokens)
         now = self._now = self._clock()
         key = None if session is None else (salt, session)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from scheduler.engine.backend import Backend, BackendFacts, Cache, StepResult, refused_adapters
+from scheduler.engine.backend import Backend, BackendFacts, Cache, StepResult, check_rows, refused_adapters
 from scheduler.engine.device import Readings
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.plan import StepPlan, with_changes
@@ -112,17 +112,18 @@ class AllRanks:
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.check_states()
-        for request_id in plan.release:
-            if request_id not in self._rows:
-                raise KeyError(request_id)
+        check_rows(plan, self._rows)
         refused = refused_adapters(
             plan, f"an engine of {self._ranks} ranks has none: their layers are not sharded"
         )
         if plan.computes:
             self._steps += 1
             compare = self._steps % self._compared_steps == 0
-            # Each rank measures other times: which rows they end is decided here, between two steps.
-            plan = with_changes(plan, end=self._slow, compare=self._next_number() if compare else 0)
+            # Each rank measures other times: which rows they end is decided here, between two steps. Some may
+            # leave with this very plan.
+            staying = self._rows.difference(plan.release, plan.preempt)
+            slow = tuple(end for end in self._slow if end[0] in staying)
+            plan = with_changes(plan, end=(*plan.end, *slow), compare=self._next_number() if compare else 0)
             self._slow = ()
         plan = with_changes(plan, waits={}, adapters=())
         self._prepared.difference_update(plan.forget)
@@ -137,6 +138,7 @@ class AllRanks:
         result = self._execute(StepPlan(**computed, compare=plan.compare))
         return replace(
             result,
+            change_seconds=first.change_seconds + result.change_seconds,
             refused=first.refused,
             refused_adapters=refused,
             freed_bytes=first.freed_bytes,

@@ -320,7 +320,7 @@ def test_stops_lie_inside_in_order_and_never_far_apart(
 ) -> None:
     """For any request: ascending, after the cached prefix, before the end, no stretch without one."""
     length = start + rest
-    stops = checkpoints_of(boundaries, [position for position in shared if position < length], start, length)
+    stops = checkpoints_of(boundaries, shared, start, length)
     assert list(stops) == sorted(set(stops))
     assert all(start < stop < length for stop in stops)
     edges = [start, *stops, length]
@@ -337,6 +337,16 @@ def test_a_conversation_stops_at_its_ends_and_now_and_then() -> None:
     assert stops[0] == 100
     assert stops[-1] == turns[-1]
     assert len(stops) <= 2 + 4100 // LEAST_GAP_TOKENS
+
+
+def test_who_shares_the_whole_prompt_continues_from_the_state_before_its_last_token() -> None:
+    """That state is kept of every row; the one behind the last token is the answer's."""
+    assert checkpoints_of((), [1000, 1003, 400], 0, 1000) == (400, 999)
+    asked = Sequence.of(request(1, prompt_of(60, 1)))
+    longer = Sequence.of(request(2, [*prompt_of(60, 1), 7, 8]))
+    todo = _plan([asked, longer], restorable="at_checkpoints")
+    assert todo.admit == (Admit(asked, checkpoints=(59,)),)
+    assert todo.waits == {2: "prefix"}
 
 
 def test_prompts_that_part_within_a_few_tokens_share_one_stop() -> None:

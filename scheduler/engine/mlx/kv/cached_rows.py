@@ -39,7 +39,7 @@ class Row:
     """The deepest node of the prefix cache whose tokens its own tokens are known to begin with: they are not
     compared again. It is not leased, so it may be removed."""
     uid: int = -1
-    """BatchGenerator's id of the row, once it has joined."""
+    """BatchGenerator's id of the row from its join until it leaves, and -1 before and afterwards."""
 
     @property
     def joined(self) -> bool:

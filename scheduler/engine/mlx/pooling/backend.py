@@ -24,7 +24,7 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 
-from scheduler.engine.backend import BackendFacts, StepResult, refused_adapters
+from scheduler.engine.backend import BackendFacts, StepResult, check_rows, refused_adapters
 from scheduler.engine.budget.changes import keep_to
 from scheduler.engine.device import Device
 from scheduler.engine.mlx.device import device
@@ -112,9 +112,9 @@ class PoolingBackend:
         return False
 
     def execute(self, plan: StepPlan) -> StepResult:
-        leaving = [self._rows[request_id] for request_id in (*plan.release, *plan.preempt)]
-        for row in leaving:
-            del self._rows[row.sequence.request_id]
+        check_rows(plan, self._rows)
+        for request_id in (*plan.release, *plan.preempt):
+            del self._rows[request_id]
         if plan.budget is not None:
             keep_to(device(), plan.budget)
         for admit in plan.admit:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.backend import StepResult
 from scheduler.engine.budget.limits import MemoryLimit
+from scheduler.engine.drafts.speculation import DraftTokens, Proposal, Speculation
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.pace import PrefillPace
+from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
+from scheduler.engine.sequence import Sequence
 from scheduler.shared.messages import ScriptedPlan, SetMemoryLimit
 from tests.contracts.check_memory_limit import (
     CHUNK,
@@ -70,6 +77,43 @@ def test_a_limit_without_another_engine_changes_nothing() -> None:
     engine.turn(SetMemoryLimit(limit.limit_bytes, 1, limit.limit_bytes))
     assert before.budget_bytes == budget_bytes
     assert engine.counters.cache.kept_bytes == held
+
+
+def test_a_changed_budget_costs_no_drafts() -> None:
+    """What the last step reported of the rows stays true: what their grammars force, and that tokens are
+    pending."""
+
+    class Forcing(ScriptedBackend):
+        def execute(self, plan: StepPlan) -> StepResult:
+            result = super().execute(plan)
+            return replace(result, forced=dict.fromkeys(self._rows, (1, 2, 3)) if plan.foresee else {})
+
+    class Noting(Speculation):
+        def proposals(
+            self, rows: Iterable[Sequence], forced: DraftTokens, has_pending: bool
+        ) -> list[Proposal]:
+            known.append(forced)
+            return []
+
+    known: list[DraftTokens] = []
+    limit = limit_of(KV_BYTES_PER_TOKEN, 3000)
+    device = FakeDevice(_MACHINE_BYTES)
+    backend = Forcing(
+        _PLAN,
+        kv_cache_bytes=_MACHINE_BYTES,
+        device=device,
+        memory_limit_bytes=limit.limit_bytes,
+        memory_most_bytes=limit.most_bytes,
+    )
+    device.held_bytes = backend.held_bytes
+    loop = EngineLoop(backend, 4, PrefillPace(CHUNK), speculation=Noting())
+    assert backend.prefixes is not None
+    loop.turn([request(1, [1], 50)])
+    loop.turn([])
+    before = backend.prefixes.budget_bytes
+    loop.turn([SetMemoryLimit(limit.limit_bytes // 2, 2, limit.most_bytes)])
+    assert backend.prefixes.budget_bytes < before
+    assert known == [{}, {1: (1, 2, 3)}, {1: (1, 2, 3)}]
 
 
 def _four_rows() -> tuple[Engine, FakeDevice]:

@@ -10,6 +10,7 @@ import pytest
 from scheduler.engine.prefix import radix_tree
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.shared.token_ids import common_run
+from tests.scheduler.engine.prefix.cached_prompts import cache_of, keep, words
 from tests.scheduler.engine.prefix.test_radix_tree import Run, State, cut_of, python_lines
 
 
@@ -32,7 +33,20 @@ def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:
     assert lines[100_000, 50] <= 100 + 50 * 10
 
 
-def test_what_was_matched_once_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each comparison was about."""
+    counts: list[int] = []
+
+    def counted(left: array[int], start: int, right: array[int], limit: int) -> int:
+        counts.append(limit)
+        return common_run(left, start, right, limit)
+
+    monkeypatch.setattr(radix_tree, "common_run", counted)
+    return counts
+
+
+def test_what_was_matched_once_is_not_compared_again(compared: list[int]) -> None:
     """From the node that an earlier match reached: only what is new, also after the path to it was split."""
     tree: RadixTree[Run, State] = RadixTree()
     prompt = array("I", range(1_000))
@@ -41,12 +55,18 @@ def test_what_was_matched_once_is_not_compared_again(monkeypatch: pytest.MonkeyP
     assert known is not None
     assert known.end == 500
     tree.insert([0, 1, 9], "", cut_of([0, 1, 9]))
-    compared: list[int] = []
-
-    def counted(left: array[int], start: int, right: array[int], limit: int) -> int:
-        compared.append(limit)
-        return common_run(left, start, right, limit)
-
-    monkeypatch.setattr(radix_tree, "common_run", counted)
+    compared.clear()
     assert [node.end for node in tree.match(prompt, "", 900, known).path] == [2, 250, 500, 750, 1_000]
     assert sum(compared) == 900 - 500
+
+
+def test_a_prompt_that_parts_within_an_edge_is_compared_once(compared: list[int]) -> None:
+    """Its lease ends where the edge is split, and holds the same as a look from the root finds there."""
+    cache = cache_of()
+    keep(cache, words(0, 1_000))
+    compared.clear()
+    prompt = [*words(0, 600), 7_000_000, 7_000_001]
+    lease = cache.match_and_lease(prompt, "")
+    assert (lease.length, compared) == (600, [601])
+    found = cache.match(prompt, "")
+    assert (lease.node, lease.pieces, found.inside) == (found.path[-1], found.pieces, False)

@@ -31,6 +31,7 @@ from scheduler.shared.messages import (
     AdapterSource,
     Cancel,
     Inspect,
+    Retired,
     ScriptedPlan,
     StepOutput,
     ToEngine,
@@ -194,22 +195,67 @@ def test_a_grammar_is_sent_once_when_it_is_to_be_compiled() -> None:
     assert len(ranks.followers.sent) == 2, "a plan of nothing is not sent"
 
 
-def test_a_row_that_is_slow_on_rank_0_ends_everywhere() -> None:
-    """Times differ between processes, so what they mean is rank 0's word: in the same step for all."""
+class _Slow(ScriptedBackend):
+    """After each step, its rows with these ids have masks that take too long on rank 0."""
 
-    class Slow(ScriptedBackend):
-        def execute(self, plan: StepPlan) -> StepResult:
-            ended.extend((self is ranks.own, *end) for end in plan.end)
-            result = super().execute(with_changes(plan, preempt=tuple(number for number, _ in plan.end)))
-            return replace(result, slow=((2, "too slow"),) if self is ranks.own and 2 in self._rows else ())
+    slow: frozenset[int] = frozenset()
 
-    ended: list[tuple[bool, int, str]] = []
-    ranks = Ranks(lambda clock: Slow(_PLAN, clock=clock), compared_steps=1)
+    def execute(self, plan: StepPlan) -> StepResult:
+        result = super().execute(plan)
+        return replace(
+            result, slow=tuple((number, "too slow") for number in self._rows if number in self.slow)
+        )
+
+
+def _with_a_slow_row() -> Ranks:
+    """Return two ranks with two rows, of which rank 0 finds the second slow."""
+    ranks = Ranks(lambda clock: _Slow(_PLAN, clock=clock, kv_cache_bytes=1 << 20), compared_steps=1)
+    assert isinstance(ranks.own, _Slow)
+    ranks.own.slow = frozenset({2})
     rows = [Sequence.of(request(number, [number], 9)) for number in (1, 2)]
     ranks.together.execute(StepPlan(admit=tuple(Admit(row) for row in rows), decode=(1, 2)))
-    for _ in range(3):
-        ranks.together.execute(StepPlan(decode=(1, 2)))
-    assert ended == [(False, 2, "too slow"), (True, 2, "too slow")]
+    return ranks
+
+
+def test_a_row_that_is_slow_on_rank_0_ends_everywhere() -> None:
+    """Times differ between processes, so what they mean is rank 0's word: in the same step for all."""
+    ranks = _with_a_slow_row()
+    result = ranks.together.execute(StepPlan(decode=(1, 2)))
+    assert result.retired == [Retired(2, "failed", "too slow")]
+    assert [out.request_id for out in result.tokens] == [1]
+    assert [one.end for one in ranks.followers.sent if isinstance(one, StepPlan) and one.end] == [
+        ((2, "too slow"),)
+    ]
+    ranks.together.execute(StepPlan(decode=(1,)))
+    ranks.together.check_states()
+
+
+@pytest.mark.parametrize("admits", [False, True])
+@pytest.mark.parametrize(
+    "leaves", [StepPlan(release=(2,)), StepPlan(preempt=(2,))], ids=["cancelled", "preempted"]
+)
+def test_a_slow_row_that_leaves_in_that_turn_needs_no_end(leaves: StepPlan, admits: bool) -> None:
+    """Its client has gone, or memory has run short: no rank is asked to end what is not there, and the other
+    row goes on, also where the plan goes in two parts."""
+    ranks = _with_a_slow_row()
+    joins = (Admit(Sequence.of(request(3, [3], 9))),) if admits else ()
+    plan = with_changes(leaves, admit=joins, decode=(1, 3) if admits else (1,))
+    result = ranks.together.execute(plan)
+    assert (result.retired, [out.request_id for out in result.tokens]) == ([], [*plan.decode])
+    ranks.together.check_states()
+
+
+def test_the_time_of_both_parts_of_a_plan_is_counted() -> None:
+    """What admitting took is not the step's time: pace learns from steps."""
+
+    class Timed(ScriptedBackend):
+        def execute(self, plan: StepPlan) -> StepResult:
+            return replace(super().execute(plan), change_seconds=5.0 if plan.admit else 0.25)
+
+    ranks = Ranks(lambda clock: Timed(_PLAN, clock=clock))
+    plan = StepPlan(admit=(Admit(Sequence.of(request(1, [1], 9))),), decode=(1,))
+    assert ranks.together.execute(plan).change_seconds == 5.25
+    assert ranks.together.execute(StepPlan(decode=(1,))).change_seconds == 0.25
 
 
 def test_ranks_of_another_kind_are_refused_by_name() -> None:

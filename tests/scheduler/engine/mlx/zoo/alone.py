@@ -8,11 +8,13 @@ a row sees a little of what it should not is often far from another token, and n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import generate_step
+from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.sampling.draw import gumbel
@@ -30,11 +32,13 @@ models differ by."""
 
 @dataclass(slots=True)
 class Answer:
-    """Tokens of one request, with the natural logarithm of each one's probability and its lead."""
+    """Tokens of one request, with the natural logarithm of each one's probability and its lead. `prompt`:
+    the logarithms of its prompt's tokens but the first, where they are asked for."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     leads: list[float] = field(default_factory=list)
+    prompt: list[float] = field(default_factory=list)
 
 
 class _Recorded:
@@ -69,6 +73,7 @@ class Alone:
         self._model = model
         self._prefill_tokens = prefill_tokens
         self._known: dict[tuple[Any, ...], Answer] = {}
+        self._scored: dict[tuple[int, ...], list[float]] = {}
 
     def answer(self, submit: Submit, most_tokens: int | None = None) -> Answer:
         """Read this prompt in pieces of at most `most_tokens`, by default as others."""
@@ -88,6 +93,17 @@ class Alone:
             del recorded.answer.logprobs[submit.max_tokens :], recorded.answer.leads[submit.max_tokens :]
             self._known[key] = recorded.answer
         return self._known[key]
+
+    def prompt_logprobs(self, prompt: Sequence[int]) -> list[float]:
+        """Return the natural logarithms of the probabilities of a prompt's tokens but the first, read in one
+        piece."""
+        key = tuple(prompt)
+        if key not in self._scored:
+            logits = self._model(mx.array([key]), cache=make_prompt_cache(self._model))[0].astype(mx.float32)
+            scores = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+            values = mx.take_along_axis(scores[:-1], mx.array(key[1:], dtype=mx.uint32)[:, None], axis=-1)
+            self._scored[key] = values.reshape(-1).tolist()  # type: ignore[assignment]
+        return self._scored[key]
 
 
 def rounding(found: Answer, expected: Answer) -> float:

@@ -83,7 +83,7 @@ class Engine:
         pace = _RandomPace(CHUNK, generator=random.Random(seed))
         self._loop = EngineLoop(self._backend, _SLOTS, pace, speculation=speculation)
         self.heard: dict[int, Answer] = {}
-        self.running: set[int] = set()
+        self.running: dict[int, Submit] = {}
         self.verifies = self._backend.facts.verifies
         self.most_rows = 0
         self.cached_tokens = 0
@@ -91,7 +91,7 @@ class Engine:
     def turn(self, submits: Sequence[Submit] = (), cancels: Collection[int] = ()) -> None:
         for submit in submits:
             self.heard[submit.request_id] = Answer()
-            self.running.add(submit.request_id)
+            self.running[submit.request_id] = submit
         for frame in self._loop.turn([*submits, *map(Cancel, cancels)]):
             assert isinstance(frame, StepOutput)
             self.most_rows = max(self.most_rows, frame.counters.running)
@@ -100,10 +100,15 @@ class Engine:
                 assert token.logprobs is not None
                 self.heard[token.request_id].tokens.append(token.token)
                 self.heard[token.request_id].logprobs.append(token.logprobs.chosen)
+            for scored in frame.prompt_logprobs:
+                prompt = self.heard[scored.request_id].prompt
+                assert scored.start == 1 + len(prompt), "in order, and once"
+                prompt.extend(entry.chosen for entry in scored.entries)
             for retired in frame.retired:
-                expected = "cancelled" if retired.request_id in cancels else "length"
-                assert retired.reason == expected, retired
-                self.running.remove(retired.request_id)
+                submit = self.running.pop(retired.request_id)
+                stopped = self.heard[retired.request_id].tokens[-1:]
+                expected = "stop" if set(stopped) & set(submit.stop_token_ids) else "length"
+                assert retired.reason == ("cancelled" if retired.request_id in cancels else expected), retired
 
     def run(
         self, arrivals: Mapping[int, Sequence[Submit]], leaves: Mapping[int, Collection[int]] | None = None
@@ -111,7 +116,7 @@ class Engine:
         """To the end; `arrivals` and `leaves`, the ids of requests that are cancelled, by turn."""
         leaves = leaves or {}
         for turn in range(_MOST_TURNS):
-            self.turn(arrivals.get(turn, ()), self.running.intersection(leaves.get(turn, ())))
+            self.turn(arrivals.get(turn, ()), self.running.keys() & set(leaves.get(turn, ())))
             if turn >= max(arrivals) and self._loop.idle:
                 assert not self.running
                 assert self._backend.kv_bytes() == 0

@@ -1,0 +1,223 @@
+"""A plan that contradicts the batch costs the requests that it is wrong about, and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scheduler.engine import loop as engine_loop
+from scheduler.engine.backend import StepResult
+from scheduler.engine.drafts.speculation import Draft
+from scheduler.engine.loop import EngineLoop
+from scheduler.engine.pace import PrefillPace
+from scheduler.engine.plan import Admit, Keep, PlanInput, StepPlan, plan, with_changes
+from scheduler.engine.plan_check import contradictions
+from scheduler.engine.prefill import Chunk
+from scheduler.engine.scripted_backend import ScriptedBackend
+from scheduler.engine.sequence import Sequence, Slots
+from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, ToEngine
+from tests.contracts.journal import alone, prompt_of, request
+
+_PLAN = ScriptedPlan(prefill_tokens_per_step=16)
+_READS, _BEGUN, _WRITES, _WAITS = 1, 2, 3, 4
+_PROMPT_TOKENS = 20
+
+
+def _sequence(request_id: int, computed: int = 0) -> Sequence:
+    sequence = Sequence.of(request(request_id, prompt_of(_PROMPT_TOKENS, request_id), 9))
+    sequence.computed_tokens = computed
+    return sequence
+
+
+def _scene() -> tuple[Slots, dict[int, Sequence]]:
+    """A row whose prompt waits for its turn, one in the middle of its prefill, one that decodes; and one that
+    waits for the last slot."""
+    slots = Slots(4)
+    for request_id, computed in ((_READS, 0), (_BEGUN, 7), (_WRITES, _PROMPT_TOKENS)):
+        slots.take(_sequence(request_id, computed))
+    return slots, {_WAITS: _sequence(_WAITS)}
+
+
+_ADMIT = Admit(_sequence(_WAITS), 4, 0, (5, 19))
+_RIGHT = StepPlan(
+    keep=(Keep(_BEGUN, 7),),
+    admit=(_ADMIT,),
+    chunks=(Chunk(_BEGUN, 12), Chunk(_WAITS, 15)),
+    decode=(_WRITES, _BEGUN, _WAITS),
+    drafts=(Draft(_WRITES, (1,), "prediction"),),
+)
+
+
+def test_what_fits_has_no_contradiction() -> None:
+    slots, waiting = _scene()
+    assert contradictions(_RIGHT, slots, waiting, {_BEGUN}) == {}
+    assert contradictions(StepPlan(), slots, waiting, {_BEGUN}) == {}
+    preempting = with_changes(_RIGHT, preempt=(_READS,), emit_pending=True, chunks=(), decode=(), drafts=())
+    assert contradictions(preempting, slots, waiting, {_BEGUN}) == {}
+
+
+_ADMITTED: dict[str, Admit] = {
+    "a hit of the whole prompt": Admit(_sequence(_WAITS), _PROMPT_TOKENS),
+    "a hit below nothing": Admit(_sequence(_WAITS), -1),
+    "a checkpoint at its end": Admit(_sequence(_WAITS), 4, 0, (5, _PROMPT_TOKENS)),
+    "a checkpoint at its hit": Admit(_sequence(_WAITS), 4, 0, (4, 9)),
+    "checkpoints out of order": Admit(_sequence(_WAITS), 4, 0, (9, 5)),
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "changes"),
+    [
+        pytest.param(9, {"preempt": (9,)}, id="who is no row is preempted"),
+        pytest.param(_WAITS, {"keep": (Keep(_WAITS, 1),)}, id="who is no row is kept"),
+        pytest.param(_BEGUN, {"keep": (Keep(_BEGUN, 8),)}, id="more is kept than is computed"),
+        pytest.param(_BEGUN, {"keep": (Keep(_BEGUN, 0),)}, id="nothing is kept"),
+        pytest.param(9, {"admit": (Admit(_sequence(9)), _ADMIT)}, id="who does not wait is admitted"),
+        pytest.param(_WRITES, {"admit": (Admit(_sequence(_WRITES)), _ADMIT)}, id="a row is admitted"),
+        *(pytest.param(_WAITS, {"admit": (one,)}, id=name) for name, one in _ADMITTED.items()),
+        pytest.param(_BEGUN, {"chunks": (Chunk(_BEGUN, 13),)}, id="a chunk of the last token"),
+        pytest.param(_READS, {"chunks": (*_RIGHT.chunks, Chunk(_READS, 0))}, id="a chunk of nothing"),
+        pytest.param(_WRITES, {"chunks": (*_RIGHT.chunks, Chunk(_WRITES, 1))}, id="a chunk of no prompt"),
+        pytest.param(_BEGUN, {"chunks": _RIGHT.chunks[1:]}, id="a prompt in prefill has no chunk"),
+        pytest.param(_READS, {"decode": (_READS,)}, id="a prompt decodes"),
+        pytest.param(_BEGUN, {"chunks": (Chunk(_BEGUN, 11),), "decode": (_BEGUN,)}, id="it decodes early"),
+        pytest.param(9, {"decode": (9,)}, id="who is no row decodes"),
+        pytest.param(_READS, {"drafts": (Draft(_READS, (1,), "grammar"),)}, id="a prompt has drafts"),
+        pytest.param(_WAITS, {"drafts": (Draft(_WAITS, (1,), "grammar"),)}, id="who is admitted has drafts"),
+    ],
+)
+def test_what_does_not_fit_names_its_request(wrong: int, changes: dict[str, object]) -> None:
+    slots, waiting = _scene()
+    assert wrong in contradictions(with_changes(_RIGHT, **changes), slots, waiting, {_BEGUN})
+
+
+def test_who_leaves_has_no_part_in_the_step() -> None:
+    slots, waiting = _scene()
+    found = contradictions(with_changes(_RIGHT, preempt=(_WRITES, _BEGUN)), slots, waiting, {_BEGUN})
+    assert found.keys() == {_WRITES, _BEGUN}
+
+
+def test_more_are_not_admitted_than_there_are_slots() -> None:
+    slots, waiting = _scene()
+    waiting[5] = _sequence(5)
+    todo = StepPlan(admit=(_ADMIT, Admit(waiting[5])))
+    assert contradictions(todo, slots, waiting, ()).keys() == {5}
+    assert contradictions(with_changes(todo, preempt=(_WRITES,)), slots, waiting, ()) == {}
+
+
+class _Run:
+    """A loop, and what is heard of it."""
+
+    def __init__(self, backend: ScriptedBackend) -> None:
+        self.loop = EngineLoop(backend, 4, PrefillPace(16))
+        self.tokens: dict[int, list[int]] = {}
+        self.retired: dict[int, Retired] = {}
+
+    def turn(self, *commands: ToEngine) -> None:
+        for frame in self.loop.turn(commands):
+            assert isinstance(frame, StepOutput)
+            for out in frame.tokens:
+                self.tokens.setdefault(out.request_id, []).append(out.token)
+            for retired in frame.retired:
+                assert retired.request_id not in self.retired
+                self.retired[retired.request_id] = retired
+
+    def finish(self) -> None:
+        for _ in range(100):
+            if self.loop.idle:
+                return
+            self.turn()
+        raise AssertionError("it never ended")
+
+
+_SUBMITS = [request(number, prompt_of(_PROMPT_TOKENS, number), 9) for number in (1, 2, 3)]
+
+
+def _behind_its_end(todo: StepPlan) -> StepPlan:
+    """As if `checkpoints_of` did not cut what two prompts share."""
+    admit = (
+        Admit(one.sequence, one.cached_tokens, 0, (_PROMPT_TOKENS,)) if one.sequence.request_id == 2 else one
+        for one in todo.admit
+    )
+    return with_changes(todo, admit=tuple(admit))
+
+
+def _decodes_too_early(todo: StepPlan) -> StepPlan:
+    return with_changes(todo, decode=tuple({*todo.decode, 2})) if todo.chunks else todo
+
+
+@pytest.mark.parametrize("mistake", [_behind_its_end, _decodes_too_early])
+def test_a_wrong_plan_fails_its_request_and_no_other(
+    mistake: Callable[[StepPlan], StepPlan],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Waiting or running: its client gets the reason, the operator too, and the others get their tokens."""
+
+    def wrong(state: PlanInput, now: float) -> StepPlan:
+        here = {one.request_id for one in (*state.waiting, *state.running)}
+        found = plan(state, now)
+        return mistake(found) if 2 in here else found
+
+    monkeypatch.setattr(engine_loop, "plan", wrong)
+    run = _Run(ScriptedBackend(_PLAN, kv_cache_bytes=1 << 20))
+    run.turn(*_SUBMITS)
+    run.finish()
+    assert run.retired[2].reason == "failed"
+    assert run.retired[2].detail.startswith("the engine's plan was wrong: this request ")
+    assert "request 2 fails: the engine's plan was wrong" in capsys.readouterr().err
+    for submit in _SUBMITS[::2]:
+        assert run.retired[submit.request_id].reason == "length"
+        assert run.tokens[submit.request_id] == alone(ScriptedBackend(_PLAN), submit)
+
+
+class _Forgetful(ScriptedBackend):
+    """It has lost the row of request 2 when a plan names it."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        if 2 in {*plan.release, *plan.preempt}:
+            self._rows.pop(2, None)
+        return super().execute(plan)
+
+
+def _preempting(state: PlanInput, now: float) -> StepPlan:
+    """Preempt request 2 when request 3 has left."""
+    found = plan(state, now)
+    there = {row.request_id for row in state.running}
+    if 2 not in there or 3 in there.union(one.request_id for one in state.waiting):
+        return found
+    others: dict[str, object] = {
+        "chunks": tuple(chunk for chunk in found.chunks if chunk.request_id != 2),
+        "decode": tuple(request_id for request_id in found.decode if request_id != 2),
+    }
+    return with_changes(found, preempt=(2,), **others)
+
+
+def test_a_row_that_the_batch_has_lost_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan that names it changes nothing; what else it had to do is done by the next one."""
+    monkeypatch.setattr(engine_loop, "plan", _preempting)
+    backend = _Forgetful(_PLAN)
+    run = _Run(backend)
+    run.turn(*_SUBMITS)
+    while len(backend._rows) < 3:
+        run.turn()
+    run.turn(Cancel(3))
+    assert backend._rows.keys() == {1, 3}, "nothing of the plan was carried out"
+    run.finish()
+    assert run.retired[2] == Retired(2, "failed", "the batch has lost its row")
+    assert run.retired[3].reason == "cancelled"
+    assert run.tokens[1] == alone(ScriptedBackend(_PLAN), _SUBMITS[0])
+
+
+def test_a_cancelled_row_that_the_batch_has_lost_is_gone() -> None:
+    """It has had its last message."""
+    run = _Run(_Forgetful(_PLAN))
+    run.turn(*_SUBMITS)
+    run.turn(Cancel(2), Cancel(3))
+    run.finish()
+    assert {number: one.reason for number, one in run.retired.items()} == {
+        1: "length",
+        2: "cancelled",
+        3: "cancelled",
+    }
