@@ -103,7 +103,7 @@ async def _serve(settings: ServeSettings) -> None:
             if not sockets.inherited:
                 for run in accepting:
                     nursery.start_soon(run)
-            await announce(models, sockets.url, sockets.metrics_url)
+            await announce(models, sockets.url, sockets.metrics_url, has_keys=bool(keys.keys))
             if sockets.inherited:
                 for run in accepting:
                     nursery.start_soon(run)

@@ -111,7 +111,7 @@ def server_options(command: _F) -> _F:
             envvar="PENSTOCK_URL",
             show_envvar=True,
             callback=_checked_url,
-            help=f"Server to use.  [default: {DEFAULT_URL}]",
+            help=f"Server to use.  [default: {DEFAULT_URL}, with the port of PENSTOCK_PORT]",
         ),
         click.option("--api-key", metavar="KEY", help="Key to send.  [env var: PENSTOCK_API_KEY]"),
     )
@@ -138,10 +138,21 @@ def base_url(text: str) -> str:
 
 
 def address(url: str | None, api_key: str | None, environment: Mapping[str, str]) -> Address:
-    """Return where to look for a server. `PENSTOCK_API_KEY` may be a list of keys with tenants, as
-    `penstock serve` reads it."""
+    """Return where to look for a server. `PENSTOCK_PORT`, where `serve` listens, changes the default,
+    and `PENSTOCK_API_KEY` may be a list of keys with tenants, as `penstock serve` reads it."""
     key = api_key or client_key(environment.get("PENSTOCK_API_KEY", ""))
-    return Address(url or DEFAULT_URL, key or None, given=url is not None)
+    return Address(url or default_url(environment), key or None, given=url is not None)
+
+
+def default_url(environment: Mapping[str, str]) -> str:
+    """Return the address at which `penstock serve` listens in this environment; port 0 says nothing of it.
+    Raise click's BadParameter."""
+    port = environment.get("PENSTOCK_PORT", "0")
+    if port == "0":
+        return DEFAULT_URL
+    if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
+        raise click.BadParameter(f"PENSTOCK_PORT is a port from 1 to 65535, not {port!r}")
+    return f"http://127.0.0.1:{int(port)}"
 
 
 def find(where: Address, transport: httpx.BaseTransport | None = None) -> RunningServer:

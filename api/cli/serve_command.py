@@ -16,9 +16,12 @@ from click.shell_completion import CompletionItem
 
 from api.options import options
 from api.options.settings import ServeSettings
+from scheduler.errors import OptionError
 
 _PATHS = frozenset(("model", "blas"))
 """Options that take a path among other things."""
+_POSITIONAL = "positional_model"
+"""Parameter of the model that is given without `--model`."""
 
 
 class _GroupedHelp(click.Command):
@@ -93,7 +96,12 @@ def _settings(ctx: click.Context) -> ServeSettings:
             if ctx.get_parameter_source(name) is source
         }
 
-    return options.load(values(ParameterSource.COMMANDLINE), values(ParameterSource.ENVIRONMENT))
+    given = values(ParameterSource.COMMANDLINE)
+    if (positional := given.pop(_POSITIONAL, None)) is not None:
+        if given.get("model", positional) != positional:
+            raise OptionError(f"the model is given twice: {positional} and --model {given['model']}")
+        given["model"] = positional
+    return options.load(given, values(ParameterSource.ENVIRONMENT))
 
 
 def serve_settings(arguments: Sequence[str]) -> ServeSettings:
@@ -103,7 +111,10 @@ def serve_settings(arguments: Sequence[str]) -> ServeSettings:
 
 @click.pass_context
 def _serve(ctx: click.Context, /, **given: Any) -> None:
-    """Serve a model to OpenAI's and Anthropic's clients."""
+    """Serve a model to OpenAI's and Anthropic's clients.
+
+    MODEL is that of --model: a folder, a Hugging Face hub id, or embedded.
+    """
     checked = _settings(ctx)
     # The collector would traverse the imported objects again and again: a sixth of a start's CPU time.
     gc.disable()
@@ -118,6 +129,9 @@ def _serve(ctx: click.Context, /, **given: Any) -> None:
 serve = _GroupedHelp(
     "serve",
     callback=_serve,
-    params=[one for option in options.options() for one in _click_options(option)],
+    params=[
+        click.Argument([_POSITIONAL], required=False, metavar="[MODEL]"),
+        *(one for option in options.options() for one in _click_options(option)),
+    ],
     help=_serve.__doc__,
 )

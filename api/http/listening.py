@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -54,7 +56,26 @@ async def _opened(host: str, port: int) -> Sequence[trio.SocketListener]:
         # client that does not fit is not reset either: it repeats its SYN after a second.
         return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
-        raise StartupError(f"cannot listen on {host}:{port}: {error}") from error
+        raise StartupError(f"cannot listen on {host}:{port}: {_remedy(error, port)}") from error
+
+
+def _remedy(error: OSError, port: int) -> str:
+    """Return the system's words, and what to type next."""
+    # Errors of name resolution have numbers of their own.
+    number = None if isinstance(error, socket.gaierror) else error.errno
+    reason = error.strerror or str(error)
+    match number:
+        case errno.EADDRINUSE:
+            return (
+                f"the port is in use. --port {port % 65535 + 1} is the next one, --port 0 takes a free one;"
+                f" `penstock doctor --port {port}` says who has it"
+            )
+        case errno.EACCES:
+            return f"{reason}. Ports below 1024 may want another user: --port 8000"
+        case errno.EADDRNOTAVAIL:
+            return f"{reason}. --host 127.0.0.1 is this machine alone, --host 0.0.0.0 each of its addresses"
+        case _:
+            return f"{reason}. --host takes an address of this machine, such as 127.0.0.1"
 
 
 def _url(listeners: Sequence[trio.SocketListener]) -> str:

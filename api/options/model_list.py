@@ -29,6 +29,8 @@ from api.options.options import first_fault, options
 from api.options.settings import ServeSettings
 from scheduler.errors import OptionError
 
+EMBEDDED = "embedded"
+"""Name of the embedded model, also where a folder has that name: `./embedded` is the folder."""
 IDLE_SECONDS = 900.0
 """Default idle time of models after the first one."""
 _OF_THE_SERVER = frozenset(("HTTP", "Keys", "Metrics", "Traces", "Logs"))
@@ -49,7 +51,7 @@ class ModelOptions:
     @property
     def model(self) -> str | None:
         """Return the folder or hub id, or None for the embedded model."""
-        return self.settings.model
+        return None if self.settings.model == EMBEDDED else self.settings.model
 
 
 def models_of(settings: ServeSettings) -> tuple[ModelOptions, ...]:

@@ -125,7 +125,9 @@ def test_a_port_in_use_is_one_line() -> None:
         status, lines = serve("--port", str(port), "--engine", "scripted")
     assert status == 1
     assert len(lines) == 1
-    assert lines[0].startswith(f"penstock: cannot listen on 127.0.0.1:{port}")
+    assert lines[0].startswith(f"penstock: cannot listen on 127.0.0.1:{port}: the port is in use")
+    assert f"--port {port % 65535 + 1} " in lines[0]
+    assert f"`penstock doctor --port {port}`" in lines[0]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")

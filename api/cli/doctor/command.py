@@ -17,6 +17,7 @@ from api.cli.doctor.facts import Facts, ModelOnDisk
 from api.cli.doctor.findings import Finding, findings, gigabytes, serves
 from api.cli.doctor.gathering import gather
 from api.cli.doctor.report import write_report
+from api.cli.models.reading import folders_option
 
 _COLUMNS = 80
 _PORT = 8000
@@ -34,13 +35,7 @@ _STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
     metavar="PORT",
     help="Port to serve on; may be repeated.  [default: 8000, or PENSTOCK_PORT]",
 )
-@click.option(
-    "--folder",
-    "folders",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Folder with models, beside the hub's cache; may be repeated.",
-)
+@folders_option
 @click.option(
     "--tokens",
     type=click.IntRange(1),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from api.options.model_list import EMBEDDED
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
@@ -21,7 +22,6 @@ from scheduler.shared.folder import weight_files
 from scheduler.shared.pooling import ModelKind
 from scheduler.shared.user_cache import user_data_folder
 
-EMBEDDED = "embedded"
 Source: TypeAlias = Literal["hub", "folder", "embedded"]
 _REPO_PREFIX = "models--"
 _MAIN = "main"

@@ -19,6 +19,7 @@ from api.cli.models.memory_plan import MemoryPlan, memory_plan
 
 folders_option = click.option(
     "--models-folder",
+    "--folder",
     "folders",
     multiple=True,
     metavar="FOLDER",

@@ -80,6 +80,21 @@ def test_the_default_address_is_not_a_given_one() -> None:
     assert address("http://x", None, {}).given
 
 
+def test_the_variable_of_serve_moves_the_default() -> None:
+    """An operator who moved the server with `PENSTOCK_PORT` finds it with every command; `--url` and
+    `PENSTOCK_URL` prevail."""
+    moved = {"PENSTOCK_PORT": "18400"}
+    assert address(None, None, moved) == Address("http://127.0.0.1:18400", None, given=False)
+    assert address("http://x", None, moved).url == "http://x"
+    assert address(None, None, {"PENSTOCK_PORT": "0"}).url == DEFAULT_URL
+
+
+@pytest.mark.parametrize("port", ["", "x", "-1", "65536", "\N{ARABIC-INDIC DIGIT ONE}"])
+def test_a_variable_that_is_no_port_is_refused(port: str) -> None:
+    with pytest.raises(click.BadParameter, match="PENSTOCK_PORT"):
+        address(None, None, {"PENSTOCK_PORT": port})
+
+
 def test_serve_accepts_the_variable_that_names_a_server() -> None:
     refuse_unknown_variables({"PENSTOCK_URL": "http://x"})
 
