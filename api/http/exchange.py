@@ -11,13 +11,14 @@ early end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 
 import h11
 import trio
 
 from api.http.asgi import Application, Message, OnError, Scope
+from api.http.endings import Endings
 from api.http.http_scope import ResponseHead, response_head
 from api.http.inbound import Inbound
 from api.http.outbound import ClientGone, Outbound, WriteStalled
@@ -104,6 +105,7 @@ class Service:
     """Whether responses ask the client to close, though further requests on their connection are served."""
     account_of: Callable[[Scope], str] = lambda scope: ""
     """Returns the account that is charged for a body when the application begins to read it."""
+    endings: Endings = field(default_factory=Endings)
 
 
 class Exchange:
@@ -206,9 +208,15 @@ class Exchange:
 
     # ---- what ends the application early
 
-    def _on_client_end(self) -> None:
-        if self._phase not in (Phase.FINISHING, Phase.COMPLETE):
+    async def _on_client_end(self) -> None:
+        if self._needs_client:
+            await self._service.endings.turn()
+        if self._needs_client:
             self._cancel_app(EarlyEnd.CLIENT_GONE)
+
+    @property
+    def _needs_client(self) -> bool:
+        return self._phase not in (Phase.FINISHING, Phase.COMPLETE)
 
     def _refuse(self, refused: RefusedByServer) -> None:
         if self.refused is None:

@@ -6,7 +6,7 @@ as a task during a response.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -37,7 +37,7 @@ class Inbound:
             return taken
         return await self._receive(min(max_bytes, _READ_BYTES))
 
-    async def pump(self, on_end: Callable[[], None]) -> None:
+    async def pump(self, on_end: Callable[[], Awaitable[None]]) -> None:
         """Read until the client ends or the buffer is full; continue when some of it is taken."""
         while not self.ended:
             room = self._read_ahead_bytes - len(self._ahead)
@@ -47,7 +47,7 @@ class Inbound:
             data = await self._receive(min(room, _READ_BYTES))
             self._ahead += data
             if not data:
-                on_end()
+                await on_end()
             self._arrived.unpark_all()
 
     def take_nowait(self) -> bytes:
