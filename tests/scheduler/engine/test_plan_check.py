@@ -153,7 +153,7 @@ def test_a_wrong_plan_fails_its_request_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Waiting or running: its client gets the reason, the operator too, and the others get their tokens."""
+    """Whether it waits or runs: its client and the operator get the reason, and the others their tokens."""
 
     def wrong(state: PlanInput, now: float) -> StepPlan:
         here = {one.request_id for one in (*state.waiting, *state.running)}
