@@ -205,7 +205,10 @@ async def test_a_stream_is_kept_alive_while_the_engine_restarts(
                 choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
                 text = "".join(choice["delta"].get("content") or "" for choice in choices)
                 assert (text, choices[-1]["finish_reason"]) == (undisturbed["message"]["content"], "length")
-                prefilled = [int(line.split()[1].split("/")[0]) for line in comments(response.text)]
+                reports = comments(response.text)
+                assert "queued 0, waits for: an engine that resumes it: its own died" in reports
+                prefills = [line.split()[1] for line in reports if line.startswith("prefill")]
+                prefilled = [int(done.split("/")[0]) for done in prefills]
                 # The restart alone takes 0.1 s, and the second prefill some steps of a second.
                 assert len(prefilled) > 50
                 assert prefilled == sorted(prefilled)
