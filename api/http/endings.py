@@ -27,6 +27,5 @@ class Endings:
         """Wait until it is this end's turn: not at all while few end."""
         now = trio.current_time()
         self._reserved_until = max(self._reserved_until, now) + END_SECONDS
-        starts_at = self._reserved_until - AT_ONCE_SECONDS
-        if starts_at > now:
-            await trio.sleep_until(starts_at)
+        if self._reserved_until - now > AT_ONCE_SECONDS + END_SECONDS / 2:
+            await trio.sleep_until(self._reserved_until - AT_ONCE_SECONDS)

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 from hypothesis import strategies as st
 
+from api.http.endings import END_SECONDS
 from tests.api.http.wire import GET, echo, post, serving
 from tests.examples import examples
 from tests.fakes.mutation import mutations
@@ -62,6 +63,8 @@ def test_a_thousand_connects_and_disconnects_leave_no_task() -> None:
                 client = site.connect()
                 await client.send(post(b"body")[: number % 60])
                 await client.close()
+            # So many end over some turns (`api/http/endings.py`).
+            await trio.sleep(1000 * END_SECONDS)
             await trio.testing.wait_all_tasks_blocked()
             assert site.server.statistics().open_connections == 0
             assert trio.lowlevel.current_statistics().tasks_living == tasks
