@@ -31,9 +31,9 @@ class TemplateReading:
     @property
     def described(self) -> str:
         """Return it for an operator; empty for a template that reads texts and drops nothing."""
-        said = [f"reads messages of {_listed(self.parts)} as parts"] if self.parts else []
-        said += [f"writes nothing of messages of {_listed(self.dropped)}"] if self.dropped else []
-        return " and ".join(said)
+        habits = [f"reads messages of {_listed(self.parts)} as parts"] if self.parts else []
+        habits += [f"writes nothing of messages of {_listed(self.dropped)}"] if self.dropped else []
+        return " and ".join(habits)
 
 
 def _listed(roles: frozenset[str]) -> str:
@@ -55,21 +55,21 @@ def reading_of(render: Renderer) -> TemplateReading:
 
 
 def _probes() -> list[tuple[str, tuple[Message, ...]]]:
-    def said(role: str) -> Message:
+    def spoken(role: str) -> Message:
         return {"role": role, "content": _WORDS}
 
     called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-    result = said("tool") | {"tool_call_id": _CALL["id"], "name": _TOOL.name}
+    result = spoken("tool") | {"tool_call_id": _CALL["id"], "name": _TOOL.name}
     return [
-        ("user", (said("user"),)),
-        ("system", (said("system"), _ASKED)),
-        ("assistant", (_ASKED, said("assistant"), _ASKED)),
+        ("user", (spoken("user"),)),
+        ("system", (spoken("system"), _ASKED)),
+        ("assistant", (_ASKED, spoken("assistant"), _ASKED)),
         ("tool", (_ASKED, called, result)),
     ]
 
 
 def _arrives(render: Renderer, messages: tuple[Message, ...]) -> bool | None:
-    """Return whether the words are in the prompt; None if tools cannot be told of."""
+    """Return whether the words are in the prompt; None if the template cannot write of tools."""
     with_tools = any(message["role"] == "tool" for message in messages)
     try:
         return _WORDS in render(ChatPrompt(messages, tools=(_TOOL,) if with_tools else ()))

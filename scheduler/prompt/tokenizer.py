@@ -156,7 +156,7 @@ class HubTokenizer:
                 f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
             )
         templates = self._tokenizer.chat_template
-        if isinstance(templates, dict):  # What calls look like is said by the one that is used with tools.
+        if isinstance(templates, dict):  # The one that is used with tools shows what calls look like.
             self._tokenizer.chat_template = templates.get("tool_use", templates["default"])
         self._format = answer_format(
             self._tokenizer, model_type, tool_parser=tool_parser, reasoning_parser=reasoning_parser

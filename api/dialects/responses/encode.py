@@ -54,7 +54,7 @@ class ResponseEncoder:
         self._item_id = b""
         self._call_kind: CallKind = "function"
         self._input: InputText | None = None
-        """Of the open call: the kind of its tool, and a custom tool's text."""
+        """The text of the open call, if it is a custom tool's."""
         self._logprobs: list[bytes] = []
         """The JSON text of the log-probabilities in the open block."""
         self.response = envelope.response("in_progress")

@@ -289,8 +289,8 @@ class Remark(Body):
         if not word.endswith("_call"):
             return {"type": word}
         members = {name: _short(given) for name, given in value.items() if name not in _OF_NO_CALL}
-        told = f": {json_of(members)}" if members else ""
-        return {"type": word, "line": f"[{word}{told[:LONGEST_LINE]}]"}
+        details = f": {json_of(members)}" if members else ""
+        return {"type": word, "line": f"[{word}{details[:LONGEST_LINE]}]"}
 
 
 _LONGEST_TEXT = 200

@@ -123,7 +123,7 @@ CHOICES = [
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 @pytest.mark.parametrize(("choice", "has_first", "is_held"), CHOICES)
 def test_a_tool_choice_has_many_forms(path: str, choice: Any, has_first: bool, is_held: bool) -> None:
-    """Of flat tools too; allowed ones alone are offered."""
+    """Flat tools have them too; allowed ones alone are offered."""
 
     @trio_test
     async def check(clock: trio.testing.MockClock) -> None:

@@ -239,7 +239,7 @@ def test_other_items_are_a_line_or_nothing() -> None:
 
 @pytest.mark.parametrize("empty", EMPTIES)
 def test_an_empty_message_is_a_message(empty: Any) -> None:
-    """Of each role, and beside calls that are null or empty."""
+    """It may have each role, and stand beside calls that are null or empty."""
     for role in ("user", "assistant", "tool", "system"):
         (first, _) = read_messages([{"role": role, "content": empty, "tool_calls": None}])
         assert (first["role"], first["content"]) == (role, "")

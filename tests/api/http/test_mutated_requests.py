@@ -63,7 +63,7 @@ def test_a_thousand_connects_and_disconnects_leave_no_task() -> None:
                 client = site.connect()
                 await client.send(post(b"body")[: number % 60])
                 await client.close()
-            # So many end over some turns (`api/http/endings.py`).
+            # A thousand end over some turns (`api/http/endings.py`).
             await trio.sleep(1000 * END_SECONDS)
             await trio.testing.wait_all_tasks_blocked()
             assert site.server.statistics().open_connections == 0

@@ -198,7 +198,7 @@ BODIES = [
         "D3 wrong calls",
         _EVERY_ERROR,
         _filled(CHAT, '{"messages": [{"role": "assistant", "tool_calls": [', "1", "]}]}", 2),
-        REFUSED,
+        ANSWERED,  # Without what is no call.
     ),
     _row(
         "D3 wrong stop tokens",
