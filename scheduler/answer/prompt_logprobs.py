@@ -19,19 +19,17 @@ _utf8 = getincrementaldecoder("utf-8")
 
 class PromptLogprobs:
     """The log-probabilities of one prompt. `token_bytes` returns the bytes of one token, `opening_bytes`
-    those of one that begins a text. `before`: how many tokens stand before the text that the client sent."""
+    those of one that begins a text."""
 
     def __init__(
         self,
         prompt: Sequence[int],
         token_bytes: Callable[[int], bytes],
         opening_bytes: Callable[[int], bytes] | None = None,
-        before: int = 0,
     ) -> None:
         self._prompt = prompt
         self._token_bytes = token_bytes
         self._opening_bytes = opening_bytes or token_bytes
-        self._before = before
         self._entries: list[LogprobsOut] = []
 
     @property
@@ -56,10 +54,9 @@ class PromptLogprobs:
         """Yield all tokens of the prompt."""
         decoder, characters = _utf8("replace"), 0
         for place, (token, entry) in enumerate(zip_longest(self._prompt, (None, *self._entries))):
-            spelling = self._opening_bytes if place == self._before else self._token_bytes
+            spelling = self._opening_bytes if place == 0 else self._token_bytes
             data, known = spelling(token), None
             if entry is not None:
                 known = TokenLogprobs.of(token, entry.chosen, entry.top, spelling, characters)
             yield PromptToken(data, characters, known)
-            if place >= self._before:
-                characters += len(decoder.decode(data))
+            characters += len(decoder.decode(data))

@@ -60,7 +60,7 @@ def _with_addresses(load: Load) -> Load:
 
 def _free_addresses(count: int) -> tuple[str, ...]:
     """Return ports of the loopback that no process listens on now; all are held until the last is known.
-    Should another process take one before its rank does, loading fails, and the next engine has others."""
+    Should another process take one before its rank does, loading fails."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

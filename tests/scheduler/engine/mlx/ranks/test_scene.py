@@ -41,11 +41,10 @@ def test_tokens_are_those_of_one_rank(seen: dict[int, Seen]) -> None:
 
 
 def test_both_ranks_hold_the_same_all_the_time(seen: dict[int, Seen]) -> None:
-    """Every 64 steps and at each end hashes of tokens, bytes of prefixes and bytes of rows were equal, after
+    """Every 32 steps and at each end hashes of tokens, bytes of prefixes and bytes of rows were equal, after
     all that moves bytes had happened."""
     two = seen[2]
-    # Of how many steps there are, the drafts that pay on this machine decide.
-    assert two.agreed >= 4
+    assert two.agreed >= 6
     assert two.preemptions > 0
     assert two.evicted_tokens > 0
     assert two.hit_tokens > 0
