@@ -43,6 +43,7 @@ class Dispatcher:
         """Whether queued requests stay queued; those that engines have continue."""
         self._last: OrderedDict[int, str] = OrderedDict()
         """The engine of each session's last request, by the session's hash, the least recent first."""
+        self._pumping = self._asked = False
 
     @property
     def credits(self) -> int:
@@ -61,14 +62,26 @@ class Dispatcher:
 
     def pump(self, now: float) -> list[StreamRecord]:
         """Resume requests whose engine died (they are charged already), then submit queued ones while there
-        is room. Return the latter."""
-        self._resume_trusted()
-        self._resume_suspects()
-        submitted = []
-        while len(self._queue) and (engines := self._open()):
-            record = self._queue.pop(now)
-            self._choose(engines, record).submit(record)
-            submitted.append(record)
+        is room. Return the latter.
+
+        A request that cannot be sent retires, whose observer pumps: called in its own middle, it does nothing
+        but make the outer call look again."""
+        self._asked = True
+        if self._pumping:
+            return []
+        submitted: list[StreamRecord] = []
+        self._pumping = True
+        try:
+            while self._asked:
+                self._asked = False
+                self._resume_trusted()
+                self._resume_suspects()
+                while len(self._queue) and (engines := self._open()):
+                    record = self._queue.pop(now)
+                    self._choose(engines, record).submit(record)
+                    submitted.append(record)
+        finally:
+            self._pumping = False
         return submitted
 
     def _open(self) -> list[Engine]:
@@ -83,9 +96,6 @@ class Dispatcher:
             willing = [engine for engine in self._engines.values() if engine.room]
             if not willing:
                 return
-            if record not in self._awaiting:
-                # A failed send re-enters `pump`, which may already have resumed this record.
-                continue
             healthy = [engine for engine in willing if not engine.quarantined]
             self._choose(healthy or willing, record).resume(self._awaiting.take(record))
 
@@ -99,7 +109,7 @@ class Dispatcher:
             free = [one for one in takers if one.takes_suspect(alone=alone)]
             if alone:
                 closed.update(one.name for one in (free or takers)[:1])
-            if free and record in self._awaiting:
+            if free:
                 free[0].resume(self._awaiting.take(record))
         for engine in self._engines.values():
             suspect = engine.suspect

@@ -8,8 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
 
@@ -31,41 +31,47 @@ def lead(load: Load, report: Callable[[str], None], lost: Lost) -> AllRanks:
     collective, which on some networks never returns. Raise LoadRefused where the ranks are not alike or do
     not come, and what loading raises.
     """
-    shared = _with_addresses(load)
-    group = shared.ranks
-    assert group is not None
-    peers: list[LocalRank] | list[Arrived]
-    if group.control:
-        report(f"waiting for {group.ranks - 1} more ranks")
-        peers = arrivals(group)
-    else:
-        report(f"starting {group.ranks - 1} more ranks")
-        peers = _all_started(group.ranks)
-        os.environ.update(gpu_of(0, os.environ))  # Before MLX is imported.
-    followers = LinkedFollowers(peers, shared, lost)
-    clock = PlanClock()
-    return AllRanks(make_backend(shared, report, clock, exchange=followers.exchange), followers, clock)
+    with _with_addresses(load) as shared:
+        group = shared.ranks
+        assert group is not None
+        peers: list[LocalRank] | list[Arrived]
+        if group.control:
+            report(f"waiting for {group.ranks - 1} more ranks")
+            peers = arrivals(group)
+        else:
+            report(f"starting {group.ranks - 1} more ranks")
+            peers = _all_started(group.ranks)
+            os.environ.update(gpu_of(0, os.environ))  # Before MLX is imported.
+        followers = LinkedFollowers(peers, shared, lost)
+        clock = PlanClock()
+        return AllRanks(make_backend(shared, report, clock, exchange=followers.exchange), followers, clock)
 
 
-def _with_addresses(load: Load) -> Load:
+@contextmanager
+def _with_addresses(load: Load) -> Iterator[Load]:
     assert load.ranks is not None
     if load.ranks.hosts:
-        return load
-    group: RankGroup = msgspec.structs.replace(
-        load.ranks, hosts=_free_addresses(load.ranks.ranks), token=token_hex(32)
-    )
-    filled: Load = msgspec.structs.replace(load, ranks=group)
-    return filled
+        yield load
+        return
+    with held_addresses(load.ranks.ranks) as hosts:
+        group: RankGroup = msgspec.structs.replace(load.ranks, hosts=hosts, token=token_hex(32))
+        yield msgspec.structs.replace(load, ranks=group)
 
 
-def _free_addresses(count: int) -> tuple[str, ...]:
-    """Return ports of the loopback that no process listens on now; all are held until the last is known.
-    Should another process take one before its rank does, loading fails."""
+@contextmanager
+def held_addresses(count: int) -> Iterator[tuple[str, ...]]:
+    """Yield addresses of the loopback, and keep other processes from binding them until the block ends.
+
+    MLX's ring binds with SO_REUSEADDR and SO_REUSEPORT (mlx/distributed/utils.cpp, `TCPSocket::listen`), so
+    a rank listens beside a socket with these options that is bound and does not listen; nobody else may.
+    """
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             each.bind(("127.0.0.1", 0))
-        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+        yield tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
 
 
 def gpu_of(rank: int, environment: Mapping[str, str]) -> dict[str, str]:

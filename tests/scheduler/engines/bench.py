@@ -12,6 +12,7 @@ from scheduler.engines.boundary import EngineProvision, EngineTraits
 from scheduler.engines.death import Death
 from scheduler.engines.engine import Engine
 from scheduler.engines.pool import Pool
+from scheduler.errors import LinkError
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import Exit, Session
@@ -70,6 +71,8 @@ class PoolBench:
         self.retired_records: list[StreamRecord] = []
         self.submitted: list[StreamRecord] = []
         self.sent: dict[str, list[ToEngine]] = {}
+        self.unsendable: set[int] = set()
+        """Ids of requests that no link carries from now on."""
         self._ids = count(1)
         traits = EngineTraits(
             config,
@@ -108,6 +111,8 @@ class PoolBench:
             self.engine(name).begin_life(READY, partial(self._send, str(name)))
 
     def _send(self, name: str, message: ToEngine) -> None:
+        if isinstance(message, Submit) and message.request_id in self.unsendable:
+            raise LinkError("the message is too long")
         encode(message)  # As the link does, with all that it raises.
         self.sent[name].append(message)
 

@@ -80,6 +80,12 @@ class PoolMachine(RuleBasedStateMachine):
         if record.state is not State.RETIRED and record.outcome is None:
             self.bench.cancel(record)
 
+    @precondition(lambda self: bool(self.bench.accepted))
+    @rule(which=st.integers(0, 99))
+    def outgrow_a_frame(self, which: int) -> None:
+        """It can be sent to no engine from now on; its end pumps in the middle of a pump."""
+        self.bench.unsendable.add(self.bench.accepted[which % len(self.bench.accepted)].request_id)
+
     @rule()
     def add(self) -> None:
         if len(self.engines) < 6:
