@@ -17,6 +17,7 @@ from scheduler.errors import TooManyEngines, Unavailable
 from scheduler.service import Scheduler
 from scheduler.shared.messages import Inspection
 from scheduler.shared.reports import EngineReport
+from scheduler.statistics import MemberStatistics
 
 ModelName = Annotated[str | None, Query()]
 """One of several models; the first if it is not given."""
@@ -29,7 +30,10 @@ def engine_routes(models: ServedModels) -> APIRouter:
     async def engines(model: ModelName = None) -> dict[str, Any]:
         """Each engine's state and speeds, of one model; `report` has its slots and the plan of its last step,
         null if it does not answer."""
-        return {"engines": await engine_objects(models.model(model).scheduler)}
+        scheduler = models.model(model).scheduler
+        found = await inspections(scheduler)
+        each = [scheduler.operations.engine(engine) for engine in scheduler.pool]
+        return {"engines": [engine_object(one, found.get(one.engine)) for one in each]}
 
     @router.post("/v1/engines", status_code=202)
     async def add(model: ModelName = None) -> JSONResponse:
@@ -50,17 +54,18 @@ def engine_routes(models: ServedModels) -> APIRouter:
     return router
 
 
-async def engine_objects(scheduler: Scheduler) -> list[dict[str, Any]]:
-    """Return the engines in the order of their numbers."""
-    found: dict[str, Inspection] = {}
+async def inspections(scheduler: Scheduler) -> dict[str, Inspection]:
+    """Return what each engine reports of itself, by its name; those that do not answer are left out."""
     with suppress(Unavailable):
-        found = await scheduler.operations.inspect_engines(top=0)
-    bodies = []
-    for statistics in scheduler.operations.report().engines:
-        inspection = found.get(statistics.engine)
-        report = None if inspection is None or inspection.engine is None else _report(inspection.engine)
-        bodies.append(rounded({**asdict(statistics), "report": report}))
-    return bodies
+        return await scheduler.operations.inspect_engines(top=0)
+    return {}
+
+
+def engine_object(statistics: MemberStatistics, inspection: Inspection | None) -> dict[str, Any]:
+    """Return one engine as clients read it."""
+    report = None if inspection is None or inspection.engine is None else _report(inspection.engine)
+    body: dict[str, Any] = rounded({**asdict(statistics), "report": report})
+    return body
 
 
 def _state(scheduler: Scheduler, engine: Engine) -> dict[str, Any]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+import msgspec
+import trio
+from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse
 
 from api.access.auth import operator, trusted
-from api.admin.engines import ModelName, engine_objects, rounded
+from api.admin.engines import ModelName, engine_object, inspections, rounded
 from api.served_models import ServedModels
 from scheduler.fleet.model import Model
 from scheduler.fleet.residency import ModelState
 from scheduler.service import Scheduler
-from scheduler.statistics import SchedulerStatistics
+from scheduler.shared.messages import Inspection
+from scheduler.statistics import EngineStatistics, SchedulerReport, SchedulerStatistics
 
 
 def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
@@ -77,16 +80,16 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
     router = APIRouter(tags=["operations"])
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
-    async def report() -> dict[str, Any]:
+    async def report() -> Response:
         """Return the queue by tenant and session, the requests in the engines, the bounds, the rate of
         finished requests and the last cause of death; and of each engine its state, its slots, its measured
         speeds and the plan of its last step (`report`; null if it does not answer). `engine` is the first
         one's report. Of several models that is the first; `models` has each by its name. With engines on
         other machines `cluster` lists them, and whether new ones can be started."""
-        bodies = {model.name: await scheduler_object(model.scheduler) for model, _ in models}
-        first, *others = bodies.values()
-        body = {**first, "models": bodies} if others else first
-        return {**body, **{name: report() for name, report in reports.items()}}
+        taken = {model.name: await _taken(model.scheduler) for model, _ in models}
+        more = {name: report() for name, report in reports.items()}
+        content = await trio.to_thread.run_sync(_encoded, taken, more)
+        return Response(content, media_type="application/json")
 
     @router.get("/v1/scheduler/requests/{request_id}", dependencies=[Depends(operator)])
     async def request(request_id: str, model: ModelName = None) -> dict[str, Any]:
@@ -101,13 +104,34 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
     return router
 
 
-async def scheduler_object(scheduler: Scheduler) -> dict[str, Any]:
-    """Return the report of one model's scheduler."""
-    body: dict[str, Any] = rounded(asdict(scheduler.operations.report()))
-    life = scheduler.operations.statistics().engine
-    body["restarts"], body["last_death"] = life.restarts, life.last_death
-    body["last_death_cause"] = life.death_cause
-    body["engines"] = await engine_objects(scheduler)
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """One model's scheduler at a moment. As many entries as requests wait and run: it is encoded elsewhere
+    than on the event loop."""
+
+    report: SchedulerReport
+    life: EngineStatistics
+    inspections: Mapping[str, Inspection]
+
+
+async def _taken(scheduler: Scheduler) -> _Taken:
+    report = scheduler.operations.report()
+    found = await inspections(scheduler)
+    return _Taken(report, scheduler.operations.statistics().engine, found)
+
+
+def _encoded(taken: Mapping[str, _Taken], more: Mapping[str, Any]) -> bytes:
+    bodies = {name: _scheduler_object(one) for name, one in taken.items()}
+    first, *others = bodies.values()
+    return msgspec.json.encode({**first, **({"models": bodies} if others else {}), **more})
+
+
+def _scheduler_object(taken: _Taken) -> dict[str, Any]:
+    body: dict[str, Any] = rounded(asdict(taken.report))
+    body["restarts"], body["last_death"] = taken.life.restarts, taken.life.last_death
+    body["last_death_cause"] = taken.life.death_cause
+    found = taken.inspections
+    body["engines"] = [engine_object(one, found.get(one.engine)) for one in taken.report.engines]
     body["engine"] = body["engines"][0]["report"] if body["engines"] else None
     return body
 
