@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from api.options import options
+from api.options.other_servers import explained
 from api.options.settings import ServeSettings
 from scheduler.errors import OptionError
 
@@ -25,7 +26,17 @@ _POSITIONAL = "positional_model"
 
 
 class _GroupedHelp(click.Command):
-    """Shows options under their groups' headings, in the order of their declaration."""
+    """Shows options under their groups' headings, in the order of their declaration, and answers other
+    servers' options by what they are here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption:
+            if (known := explained(given)) is None:
+                raise
+            raise click.UsageError(known, ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = {option.field: option for option in options.options()}

@@ -32,8 +32,9 @@ from scheduler.shared.messages import KvCacheDtype, WeightsDtype
 
 
 def option(group: str, help_: str, default: Any, *aliases: str, repeated: bool = False, **bounds: Any) -> Any:
-    """Make the field. `aliases` are other names of the option, written as field names: vLLM's if it means the
-    same, and former names. `repeated`: it may be given several times; its values are joined by commas."""
+    """Make the field. `aliases` are other names of the option, written as field names: other servers' where
+    they mean the same (`other_servers.py` has the rest), and former names. `repeated`: it may be given
+    several times; its values are joined by commas."""
     extra: dict[str, Any] = {"group": group, "aliases": list(aliases), "repeated": repeated}
     return Field(default=default, description=help_, json_schema_extra=extra, **bounds)
 
@@ -48,6 +49,7 @@ class ModelSettings(BaseModel):
         "Folder or Hugging Face hub id of the model; several times (in the variable: with commas) for several"
         " models. The embedded model if not given.",
         None,
+        "model_path",
         repeated=True,
     )
     models: Path | None = option(
@@ -69,6 +71,7 @@ class ModelSettings(BaseModel):
         "Model name in requests, or several with commas, each with defaults of its own where it has some:"
         " name,coder:temperature=0.2,thinking=off. The model's own name if not given.",
         None,
+        "alias",
     )
     adapter: Annotated[str | None, BeforeValidator(adapter_folders)] = option(
         "Model",
@@ -96,6 +99,7 @@ class ModelSettings(BaseModel):
         "Longest prompt and answer together, in tokens: 32768, 32k (32,000) or 32K (32,768); auto: as the"
         " model's config.json says.",
         None,
+        "context_length",
         ge=1,
     )
     task: Annotated[Task, BeforeValidator(vllm_task)] = option(
@@ -156,15 +160,16 @@ class ModelSettings(BaseModel):
         "Defaults",
         "temperature of requests that say none, nor does the name of the model that they ask for.",
         None,
+        "temp",
     )
     default_top_p: Annotated[float | None, default_of("top_p")] = option(
-        "Defaults", "top_p of such requests.", None
+        "Defaults", "top_p of such requests.", None, "top_p"
     )
     default_top_k: Annotated[int | None, default_of("top_k")] = option(
-        "Defaults", "top_k of such requests.", None
+        "Defaults", "top_k of such requests.", None, "top_k"
     )
     default_min_p: Annotated[float | None, default_of("min_p")] = option(
-        "Defaults", "min_p of such requests.", None
+        "Defaults", "min_p of such requests.", None, "min_p"
     )
     default_repetition_penalty: Annotated[float | None, default_of("repetition_penalty")] = option(
         "Defaults", "repetition_penalty of such requests.", None

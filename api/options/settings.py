@@ -113,7 +113,15 @@ class ServeSettings(ModelSettings):
         le=MOST_RANKS,
     )
     max_slots: int = option(
-        "Scheduling", "Most sequences that run in one batch.", 32, "max_num_seqs", ge=1, le=4096
+        "Scheduling",
+        "Most sequences that run in one batch.",
+        32,
+        "max_num_seqs",
+        "max_running_requests",
+        "parallel",
+        "decode_concurrency",
+        ge=1,
+        le=4096,
     )
     max_queue: int = option("Scheduling", "Waiting requests; further ones get 503.", 1024, ge=1)
     max_queued_tokens: int = option(
@@ -146,6 +154,8 @@ class ServeSettings(ModelSettings):
         "Most prompt tokens computed in one step; fewer while sequences decode (--itl-target-ms).",
         1024,
         "max_num_batched_tokens",
+        "chunked_prefill_size",
+        "prefill_step_size",
         ge=16,
         le=65536,
     )
@@ -174,6 +184,7 @@ class ServeSettings(ModelSettings):
         " one device have equal parts of it.",
         0.0,
         "gpu_memory_utilization",
+        "mem_fraction_static",
         ge=0,
     )
 

@@ -1,0 +1,63 @@
+"""An option of another server is answered with what it is here."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from api.cli.command_line import penstock
+from api.options.options import options
+from api.options.other_servers import HERE, explained
+
+OURS = {flag for option in options() for flag in option.flags}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--enable-prefix-caching"], "--enable-prefix-caching is another server's: it is always on here"),
+        (["--tensor-parallel-size=2"], "it is --ranks N here"),
+        (["--max-num-seqs", "4", "-ngl", "99"], "-ngl is another server's: the whole model"),
+        (["--kv_bits", "8"], "--kv-bits is another server's: it is --kv-cache-dtype here"),
+        (["--nonsense"], "No such option '--nonsense'"),
+        (["--nonsense", "--jinja"], "--jinja"),
+    ],
+)
+def test_what_it_is_here(arguments: list[str], answer: str) -> None:
+    result = CliRunner().invoke(penstock, ["serve", "embedded", *arguments])
+    assert result.exit_code == 2
+    assert answer in result.output
+
+
+def test_no_option_is_both() -> None:
+    assert not OURS & set(HERE)
+    assert explained(["serve", *OURS]) is None
+
+
+def test_what_is_recommended_exists() -> None:
+    named = {flag for here in HERE.values() for flag in re.findall(r"--[a-z-]+[a-z]", here)}
+    assert named
+    assert named <= OURS
+
+
+def test_every_option_of_mlx_lm_s_server_is_known() -> None:
+    """Those who come from there type them first; a later release may have more."""
+    found = set(_arguments_of("mlx_lm.server"))
+    assert len(found) > 20
+    assert found <= OURS | set(HERE)
+
+
+def _arguments_of(module: str) -> Iterator[str]:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(name)), *_]):
+                yield name
