@@ -101,6 +101,7 @@ class _Penstock(LazyGroup):
 
 
 _COMMANDS = {
+    "batch": CommandEntry("api.cli.batch.command:batch", "Answer a file of requests into another file."),
     "chat": CommandEntry("api.cli.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
     "convert": CommandEntry("api.cli.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
     "doctor": CommandEntry(
