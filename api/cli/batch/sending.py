@@ -55,7 +55,11 @@ class Sending:
         self._last_answer_at = trio.current_time()
         async with trio.open_nursery() as nursery:
             while (self._todo or self.in_flight) and not self.gave_up:
-                if self._todo and self.in_flight < int(self.at_once) and trio.current_time() >= self._resumes_at:
+                if (
+                    self._todo
+                    and self.in_flight < int(self.at_once)
+                    and trio.current_time() >= self._resumes_at
+                ):
                     self.waits_for = ""
                     self.in_flight += 1
                     nursery.start_soon(self._ask, self._todo.popleft())
