@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import assert_never
@@ -59,6 +59,8 @@ class PreparedRequest:
     max_tokens: int
     """At least 1: the engine reads the last token of a prompt as it computes the next one."""
     stop_token_ids: tuple[int, ...]
+    silent_stops: Mapping[int, str] = field(default_factory=dict)
+    """The special tokens that its stop strings name and that give no text, with their spelling."""
     opens_reasoning: bool = False
     boundaries: tuple[int, ...] = ()
     system_tokens: int = 0
@@ -171,13 +173,15 @@ class Preparation:
                 f"min_tokens is {request.min_tokens}, and there are at most {max_tokens} tokens to come",
                 param="min_tokens",
             )
+        silent = self._silent(request)
         boundaries = boundaries_of(prompt, self._special_token_ids)
         system_tokens = boundaries[0] if _has_system(request.prompt) and boundaries else 0
         return PreparedRequest(
             request=request,
             prompt=prompt,
             max_tokens=max(1, max_tokens),
-            stop_token_ids=self._stop_token_ids(request),
+            stop_token_ids=self._stop_token_ids(request, silent),
+            silent_stops=silent,
             opens_reasoning=opens_reasoning,
             boundaries=boundaries,
             system_tokens=system_tokens,
@@ -246,7 +250,7 @@ class Preparation:
         computed about stop strings and tools."""
         request = prepared.request
         tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
-        stops, offered = WantedStrings(request.stop), OfferedTools(tools)
+        stops, offered = WantedStrings(request.stop, prepared.silent_stops), OfferedTools(tools)
         return [
             self._answer_pipeline(prepared, choice, stops, tools, offered)
             for choice in range(request.choices)
@@ -287,8 +291,7 @@ class Preparation:
             parallel_calls=request.prompt.parallel_tool_calls,
             spans=spans,
         )
-        spelled = form.spelled(tools=bool(tools))
-        detokenizer = self.tokenizer.detokenizer(spelled, self._continued(prepared))
+        detokenizer = self.tokenizer.detokenizer(self._spelled(request.prompt), self._continued(prepared))
         return pipeline(detokenizer, stops, assembly)
 
     def _continued(self, prepared: PreparedRequest) -> TokenIds | None:
@@ -353,21 +356,31 @@ class Preparation:
             raise PromptTooLong(prompt_tokens, max_tokens, self.context_tokens, param="max_tokens")
         return room if max_tokens is None else max_tokens
 
-    def _stop_token_ids(self, request: GenerationRequest) -> tuple[int, ...]:
+    def _stop_token_ids(self, request: GenerationRequest, silent: Mapping[int, str]) -> tuple[int, ...]:
+        """Return the tokens that end the answer in the engine; among them each special one that is a whole
+        stop string."""
         self._check_vocabulary(request.stop_token_ids, "stop_token_ids")
         by_model = () if request.ignore_eos else self._eos_token_ids
-        written = (self._unwritten(text) for text in request.stop)
-        by_text = (token for token in written if token is not None)
+        by_text = (token for token, spelling in silent.items() if spelling in request.stop)
         return tuple(dict.fromkeys((*by_model, *request.stop_token_ids, *by_text)))
 
-    def _unwritten(self, text: str) -> int | None:
-        """Return the special token that `text` spells and that no text has: a stop string would not find
-        it."""
-        ids = self.tokenizer.encode(text) if _is_unicode(text) else []
-        if len(ids) != 1 or ids[0] not in self._special_token_ids:
-            return None
-        detokenizer = self.tokenizer.detokenizer()
-        return None if detokenizer.feed(ids) + detokenizer.finish() else ids[0]
+    def _silent(self, request: GenerationRequest) -> dict[int, str]:
+        """Return the special tokens that the request's stop strings name and that give no text, with their
+        spelling."""
+        written = [self.tokenizer.encode(text) for text in request.stop if _is_unicode(text)]
+        named = dict.fromkeys(token for ids in written for token in ids if token in self._special_token_ids)
+        spelled, silent = self._spelled(request.prompt), {}
+        for token in named:
+            detokenizer = self.tokenizer.detokenizer(spelled)
+            if not detokenizer.feed([token]) + detokenizer.finish():
+                silent[token] = self.tokenizer.decode([token])
+        return silent
+
+    def _spelled(self, prompt: Prompt) -> frozenset[str]:
+        """Return the special tokens that are in the text of the answer, because it has marks of them."""
+        if not isinstance(prompt, ChatPrompt):
+            return frozenset()
+        return self.tokenizer.answer_format.spelled(tools=bool(prompt.offered_tools))
 
     def _check_tools(self, prompt: Prompt) -> None:
         if not isinstance(prompt, ChatPrompt):

@@ -215,6 +215,40 @@ def test_a_stop_string_that_is_a_special_token_ends_the_answer(kind: str) -> Non
     assert set(prepared.stop_token_ids) == {*tokenizer.eos_token_ids, library.token_to_id("<|user|>")}
 
 
+@exact_kinds
+@pytest.mark.parametrize("top_logprobs", [None, 1])
+def test_a_stop_string_names_a_special_token_beside_text(kind: str, top_logprobs: int | None) -> None:
+    """It ends the answer in this order only, and the token's text appears in no other place."""
+    tokenizer, library = tokenizer_of(kind)
+    mark, other = (library.token_to_id(token) for token in ("<|user|>", "<|tool|>"))
+    word, line = spaced(tokenizer), spaced(tokenizer, "yes")
+    request = GenerationRequest(
+        "", TextPrompt("The"), stop=("<|user|> yes", " reads<|tool|>"), top_logprobs=top_logprobs
+    )
+
+    def ended(*parts: list[int], included: bool = False) -> tuple[str, str | None]:
+        asked = replace(request, includes_stop=included, choices=2)
+        prepared = preparation(kind).prepare(asked)
+        found = set()
+        for pipeline in preparation(kind).answer_pipelines(prepared):
+            text = ""
+            for token in sum(parts, []):
+                if not pipeline.stopped:
+                    entries = [] if top_logprobs is None else [LogprobsOut(-1.0, ())]
+                    text += "".join(one.text for one in pipeline.feed([token], entries))  # type: ignore[union-attr]
+            text += "".join(one.text for one in pipeline.finish(FinishReason.LENGTH))  # type: ignore[union-attr]
+            found.add((text, pipeline.stop_string))
+        ((text, stop),) = found
+        return text, stop
+
+    assert ended(word, [mark], line, word) == (" reads", "<|user|> yes")
+    assert ended(word, [mark], line, word, included=True) == (" reads<|user|> yes", "<|user|> yes")
+    assert ended([other], word, [mark], word) == (" reads reads", None)
+    assert ended(line, word, [other], word) == (" yes", " reads<|tool|>")
+    assert ended(line, word, [other], word, included=True) == (" yes reads<|tool|>", " reads<|tool|>")
+    assert ended(word, [mark, other], line, included=True) == (" reads yes", None)
+
+
 def test_every_token_of_the_special_ones_is_no_text() -> None:
     """In all kinds."""
     for kind in KINDS:
