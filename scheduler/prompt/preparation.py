@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import assert_never
 
 import numpy as np
@@ -62,6 +62,8 @@ class PreparedRequest:
     silent_stops: Mapping[int, str] = field(default_factory=dict)
     """The special tokens that its stop strings name and that give no text, with their spelling."""
     opens_reasoning: bool = False
+    added_tokens: int = 0
+    """How many tokens stand before the prompt's text and are no part of it, such as BOS."""
     boundaries: tuple[int, ...] = ()
     system_tokens: int = 0
     """Length of the system prompt; 0: there is none."""
@@ -74,6 +76,15 @@ class PreparedRequest:
     prediction: TokenIds = field(default_factory=lambda: compact(()))
     prefix_blocks: tuple[int, ...] = ()
     """`block_hashes` of the prompt with its salt and its adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """A prompt's ids, and what is known of them only while they are made."""
+
+    ids: TokenIds
+    opens_reasoning: bool = False
+    added: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +173,8 @@ class Preparation:
         self._check_bias(request)
         self._check_tools(request.prompt)
         # One token of the context is the answer's.
-        prompt, opens_reasoning = self._token_ids(
-            request.prompt, self.context_tokens - 1, salt=request.cache_salt
-        )
+        tokens = self._tokens(request.prompt, self.context_tokens - 1, salt=request.cache_salt)
+        prompt = tokens.ids
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
@@ -182,11 +192,12 @@ class Preparation:
             max_tokens=max(1, max_tokens),
             stop_token_ids=self._stop_token_ids(request, silent),
             silent_stops=silent,
-            opens_reasoning=opens_reasoning,
+            opens_reasoning=tokens.opens_reasoning,
+            added_tokens=tokens.added,
             boundaries=boundaries,
             system_tokens=system_tokens,
             holds=tuple(self._held(hold, request, prompt, system_tokens) for hold in request.holds),
-            thinking=self._thinking.of(request, opens=opens_reasoning),
+            thinking=self._thinking.of(request, opens=tokens.opens_reasoning),
             prediction=self.pieces.encode_plain(request.prediction or "")[:MAX_PREDICTION_TOKENS],
             prefix_blocks=block_hashes(prompt, salted(request.adapter_key, request.cache_salt)),
         )
@@ -203,7 +214,7 @@ class Preparation:
             return system_tokens, hold.seconds
         part = replace(chat, messages=chat.messages[:count], continue_final=False)
         try:
-            tokens, _ = self._token_ids(part, None, salt=request.cache_salt)
+            tokens = self._tokens(part, None, salt=request.cache_salt).ids
         except SchedulerError:  # For example, the template wants a user's message last.
             return len(prompt), hold.seconds
         return common_run(prompt, 0, tokens, min(len(prompt), len(tokens))), hold.seconds
@@ -212,16 +223,15 @@ class Preparation:
         """Prepare a request for a vector: its prompt may fill the context, because no token is generated."""
         context, field = self.context_tokens, FIELDS[request.kind]
         most = truncated_length(request, context)
-        whole = request.kind == "embedding"
         try:
-            tokens, _ = self._token_ids(request.prompt, context if most is None else None, field, whole=whole)
+            tokens = self._tokens(request.prompt, context if most is None else None, field).ids
         except PromptTooLong as error:
             fewest = error.prompt_tokens
             raise PromptTooLong(fewest, None, context, param=field, counted=False, answered=False) from None
         if not tokens:
             raise InvalidRequest(f"{field}: a text is empty", param=field)
         if most is not None and len(tokens) > most:
-            around = self.tokenizer.encode_whole("") if whole else []
+            around = self.tokenizer.encode_whole("") if request.kind == "embedding" else []
             tokens = compact(truncated(tokens, most, around))
         if len(tokens) > context:
             raise PromptTooLong(len(tokens), None, context, param=field, answered=False)
@@ -238,7 +248,7 @@ class Preparation:
         Raise TemplateFailed or InvalidRequest.
         """
         self._check_tools(prompt)
-        return self._token_ids(prompt, None, salt=salt)[0]
+        return self._tokens(prompt, None, salt=salt).ids
 
     def detokenize(self, token_ids: Sequence[int], field: str) -> str:
         """Return the text of these ids. Raise InvalidRequest for an id outside the vocabulary."""
@@ -270,7 +280,7 @@ class Preparation:
         thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
         prompt = None
         if choice == 0 and request.prompt_logprobs is not None:
-            prompt = PromptLogprobs(prepared.prompt, token_bytes, opening_bytes)
+            prompt = PromptLogprobs(prepared.prompt, token_bytes, opening_bytes, prepared.added_tokens)
         pipeline = partial(
             AnswerPipeline,
             includes_stop=request.includes_stop,
@@ -314,19 +324,20 @@ class Preparation:
             return begun.rfind(reasoning.start) > begun.rfind(reasoning.end)
         return text.rstrip().endswith(reasoning.start)
 
-    def _token_ids(
-        self,
-        prompt: Prompt,
-        most_tokens: int | None,
-        field: str = "",
-        *,
-        whole: bool = False,
-        salt: str = "",
-    ) -> tuple[TokenIds, bool]:
-        """Return the token ids, and whether the answer begins inside reasoning. A prompt that certainly has
-        more than `most_tokens` is rejected before tokenizing, which would take much memory. `field`: the
-        request field for error messages, if it is not the one of this kind of prompt. `whole`: whether a text
-        gets what the tokenizer puts around it. `salt`: only prompts with the same salt share kept pieces."""
+    @cached_property
+    def _before(self) -> TokenIds:
+        """The tokens that the tokenizer puts before a text to continue, BOS for example. One that it puts
+        behind a text would end it."""
+        ids, whole = self.tokenizer.encode("a"), self.tokenizer.encode_whole("a")
+        places = (at for at in range(len(whole)) if whole[at : at + len(ids)] == ids)
+        return compact(whole[: next(places, 0)])
+
+    def _tokens(
+        self, prompt: Prompt, most_tokens: int | None, field: str = "", *, salt: str = ""
+    ) -> _Tokens:
+        """Return the prompt's tokens. One that certainly has more than `most_tokens` is rejected before
+        tokenizing, which would take much memory. `field`: the request field for error messages, if it is not
+        the one of this kind of prompt. `salt`: only prompts with the same salt share kept pieces."""
         field = field or _field(prompt)
         match prompt:
             case ChatPrompt():
@@ -335,7 +346,7 @@ class Preparation:
                 pass
             case TokenPrompt(token_ids=token_ids):
                 self._check_vocabulary(token_ids, field)
-                return compact(token_ids), False
+                return _Tokens(compact(token_ids))
             case _:
                 assert_never(prompt)
         if not _is_unicode(text):
@@ -344,9 +355,13 @@ class Preparation:
             fewest = self.tokenizer.fewest_tokens(text)
             if fewest > most_tokens:
                 raise PromptTooLong(fewest, None, self.context_tokens, param=field, counted=False)
-        if whole:
-            return compact(self.tokenizer.encode_whole(text)), False
-        return self.pieces.encode(text, salt), self._opens_reasoning(prompt, text)
+        is_whole = isinstance(prompt, TextPrompt) and prompt.add_special_tokens
+        if is_whole and self._folder.kind == "embedding":
+            return _Tokens(compact(self.tokenizer.encode_whole(text)))
+        ids, before = self.pieces.encode(text, salt), self._before
+        if is_whole and before and ids[: len(before)] != before:
+            return _Tokens(before + ids, added=len(before))
+        return _Tokens(ids, self._opens_reasoning(prompt, text))
 
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
         room = self.context_tokens - prompt_tokens

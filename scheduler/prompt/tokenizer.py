@@ -155,6 +155,10 @@ class HubTokenizer:
             raise StartupError(
                 f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
             )
+        vocabulary = self._tokenizer.get_vocab()
+        self._vocabulary = 1 + max(vocabulary.values(), default=-1)
+        # mlx-lm asks for it several times, and the library makes a new one each time.
+        self._tokenizer.get_vocab = lambda: vocabulary
         templates = self._tokenizer.chat_template
         if isinstance(templates, dict):  # The one that is used with tools shows what calls look like.
             self._tokenizer.chat_template = templates.get("tool_use", templates["default"])
@@ -176,8 +180,11 @@ class HubTokenizer:
             for token_id, added in self._backend.get_added_tokens_decoder().items()
             if added.special
         }
-        self.spelling = spelling_of(self._backend)
-        self._longest_token = min_tokens_estimate.longest_token(described(self._backend), self._normalized)
+        self.spelling = spelling_of(self._backend, vocabulary)
+        self._longest_token = min_tokens_estimate.longest_token(
+            described(self._backend, vocabulary), self._normalized
+        )
+        del self._tokenizer.get_vocab
         self._opening: Callable[[int], bytes] = cache(self._spelled_first)
         self._middle: Callable[[int], bytes] = (
             cache(self._spelled_behind_itself)
@@ -188,7 +195,7 @@ class HubTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        return self._vocabulary
 
     @property
     def eos_token_ids(self) -> frozenset[int]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -256,3 +257,37 @@ def test_every_token_of_the_special_ones_is_no_text() -> None:
         ids = [library.get_vocab()[token] for token in SPECIAL]
         assert read(tokenizer.detokenizer(), ids) == ""
         assert json.loads(tokenizer.to_json())
+
+
+@every_kind
+@given(text=texts | st.sampled_from(["<s>The", "<s>", "</s>The", "<s><s>a", ""]))
+@settings(max_examples=examples(40), deadline=None)
+def test_a_text_has_what_its_tokenizer_puts_before_it(kind: str, text: str) -> None:
+    """As the library writes it, in pieces as well as whole; never twice, and not where the client says no."""
+    tokenizer, library = tokenizer_of(kind)
+    ready, start = preparation(kind), library.token_to_id("<s>")
+    plain = library.encode(text, add_special_tokens=False).ids
+    whole = plain if plain[:1] == [start] else library.encode(text).ids
+    assert ready.tokenize(TextPrompt(text)).tolist() == whole
+    assert ready.tokenize(TextPrompt(text, add_special_tokens=False)).tolist() == plain
+    assert preparation(kind, bos=False).tokenize(TextPrompt(text)).tolist() == plain
+    chat = ChatPrompt(({"role": "user", "content": "a"},))
+    assert ready.tokenize(chat).tolist().count(start) == 1
+    assert ready.prepare(GenerationRequest("", TextPrompt(text))).prompt.tolist() == whole
+
+
+@exact_kinds
+def test_what_stands_before_a_text_is_no_part_of_it(kind: str) -> None:
+    """Its log-probabilities have the token, and the text begins where it begins in an echo."""
+    text = "The reads"
+    tokenizer, library = tokenizer_of(kind)
+    ready = preparation(kind)
+    prepared = ready.prepare(GenerationRequest("", TextPrompt(text), prompt_logprobs=0))
+    (pipeline,) = ready.answer_pipelines(prepared)
+    assert pipeline.prompt is not None
+    pipeline.prompt.add(1, [LogprobsOut(-1.0, ())] * (len(prepared.prompt) - 1))
+    first, *rest = pipeline.prompt.spelled()
+    assert (first.data, first.offset, first.logprobs) == (b"<s>", 0, None)
+    assert b"".join(token.data for token in rest).decode() == text
+    for token, after in pairwise(rest):
+        assert text[token.offset : after.offset].encode() == token.data
