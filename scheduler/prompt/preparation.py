@@ -332,9 +332,7 @@ class Preparation:
         places = (at for at in range(len(whole)) if whole[at : at + len(ids)] == ids)
         return compact(whole[: next(places, 0)])
 
-    def _tokens(
-        self, prompt: Prompt, most_tokens: int | None, field: str = "", *, salt: str = ""
-    ) -> _Tokens:
+    def _tokens(self, prompt: Prompt, most_tokens: int | None, field: str = "", *, salt: str = "") -> _Tokens:
         """Return the prompt's tokens. One that certainly has more than `most_tokens` is rejected before
         tokenizing, which would take much memory. `field`: the request field for error messages, if it is not
         the one of this kind of prompt. `salt`: only prompts with the same salt share kept pieces."""

@@ -33,7 +33,7 @@ from scheduler.answer.detokenizer import (
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
 from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
-from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
+from scheduler.prompt.template_reading import PROBE_TOOL, TemplateReading, fitted, reading_of
 from scheduler.request import ChatPrompt
 from scheduler.shared.folder.reading import read_json
 from scheduler.shared.messages import GrammarTokenizer
@@ -168,7 +168,15 @@ class HubTokenizer:
         self._tokenizer.chat_template = templates
         render = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
         self.template_reading = TemplateReading() if render is None else reading_of(render)
-        self._renderer = None if render is None else fitted(render, self.template_reading)
+        self._renderer = plain = None if render is None else fitted(render, self.template_reading)
+        if (
+            render is not None
+            and plain is not None
+            and isinstance(templates, dict)
+            and "tool_use" in templates
+        ):
+            tooled = fitted(render, reading_of(render, (PROBE_TOOL,)))
+            self._renderer = lambda prompt: (tooled if prompt.offered_tools else plain)(prompt)
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
@@ -209,6 +217,11 @@ class HubTokenizer:
     @property
     def has_chat_template(self) -> bool:
         return self._renderer is not None
+
+    @property
+    def template_verdicts(self) -> tuple[str, ...]:
+        """What is unusual in what the chat template writes, for an operator."""
+        return self.template_reading.verdicts(generic=self._is_generic)
 
     @property
     def answer_format(self) -> AnswerFormat:

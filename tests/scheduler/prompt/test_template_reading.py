@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
 
 from scheduler.errors import StartupError, TemplateFailed
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message, Tool
+from tests.examples import examples
 from tests.fakes.served_tokenizers import KINDS, TEMPLATE, write_tokenizer
+from tests.scheduler.prompt.composed_templates import Composed, conversations, templates
 
 LLAVA = (
     "{% for message in messages %}{% if message['role'] != 'system' %}"
@@ -78,7 +83,7 @@ def test_a_template_that_reads_parts_gets_parts(tmp_path: Path) -> None:
 
 def test_a_template_that_reads_texts_is_left_alone(tmp_path: Path) -> None:
     """Only what it drops is changed."""
-    assert served(tmp_path, TEMPLATE).template_reading.described == ""
+    assert served(tmp_path, TEMPLATE).template_verdicts == ()
 
 
 def test_a_template_that_writes_no_question_is_refused_by_name(tmp_path: Path) -> None:
@@ -139,3 +144,24 @@ def test_several_templates_without_a_default_are_refused(tmp_path: Path) -> None
     listed = [{"name": "one", "template": TEMPLATE}, {"name": "two", "template": TEMPLATE}]
     with pytest.raises(StartupError, match="one, two"):
         served(tmp_path, listed)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(composed=templates(), prompts=st.lists(conversations(), min_size=6, max_size=6))
+def test_no_prompt_lacks_words_whatever_the_template(composed: Composed, prompts: list[ChatPrompt]) -> None:
+    """Each message's are in the text once, the conversation's in its order, or the request is a 400."""
+    with TemporaryDirectory() as folder:
+        tokenizer = served(Path(folder), composed.template)
+    note(f"{composed.described}: {tokenizer.template_verdicts}")
+    for prompt in prompts:
+        try:
+            text = tokenizer.render(prompt)
+        except TemplateFailed:
+            continue
+        note(text)
+        said = [message for message in prompt.messages if message["content"]]
+        assert [text.count(message["content"]) for message in said] == [1] * len(said)
+        places = [text.index(message["content"]) for message in said if message["role"] != "system"]
+        assert places == sorted(places)
+        if prompt.continue_final:
+            assert text.endswith(said[-1]["content"])
