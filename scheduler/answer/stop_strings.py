@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 _FIRST_MARK = 0xD800
-"""There are 2,048 halves of pairs, and stop strings name fewer tokens: they have 4,096 characters together."""
+"""There are 2,048 halves of pairs, and stop strings name fewer tokens: they have 4,096 characters."""
 
 
 class TextState:

@@ -83,8 +83,8 @@ _JOINT = "\n\n"
 
 
 def orders(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
-    """Yield the messages as sent and then in the orders that a template which raises may accept: `alternating`,
-    `strict`, and without the system role, which some templates do not have."""
+    """Yield the messages as sent, and then in the orders that a template which raises may accept:
+    `alternating`, `strict`, and without the system role, which some templates do not have."""
     ordered, seen = alternating(messages), [messages]
     yield messages
     for other in (ordered, strict(ordered), strict(without_system(ordered))):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from itertools import pairwise
 
 from scheduler.errors import TemplateFailed
 from scheduler.prompt.chat_template import Renderer, alternating, orders, strict, without_system
@@ -124,8 +125,8 @@ def _roles(prompt: ChatPrompt) -> list[str]:
 
 def _has_pair(*pair: str) -> Callable[[ChatPrompt], bool]:
     def has(prompt: ChatPrompt) -> bool:
-        roles = _roles(prompt)
-        return any((one, two) == pair for one, two in zip(roles, roles[1:], strict=False))
+        roles = [role for role in _roles(prompt) if role != "system"]
+        return pair in pairwise(roles)
 
     return has
 

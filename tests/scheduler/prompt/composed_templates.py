@@ -14,7 +14,8 @@ _FORMS = {
     "text": "{{ m.content }}",
     "trimmed": "{{ m.content | trim }}",
     "parts": "{% for part in m.content %}{{ part['text'] }}{% endfor %}",
-    "typed parts": "{% for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text }}{% endfor %}",
+    "typed parts": "{% for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text }}"
+    "{% endfor %}",
     "either": "{% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0]['text'] }}{% endif %}",
     "first part": "{{ m.content[0]['text'] }}",
 }
@@ -23,7 +24,8 @@ _ORDERS = {
     "any": "",
     "strict": "{% if m.role == ns.last and m.role in ('user', 'assistant') or ns.last == '' and m.role == "
     "'assistant' %}{{ raise_exception('Conversation roles must alternate') }}{% endif %}",
-    "late system": "{% if m.role == 'system' and ns.last != '' %}{{ raise_exception('System first') }}{% endif %}",
+    "late system": "{% if m.role == 'system' and ns.last != '' %}{{ raise_exception('System first') }}"
+    "{% endif %}",
 }
 _SKIPS = {
     "nothing": "true",
@@ -33,15 +35,26 @@ _SKIPS = {
     "answers": "m.role != 'assistant'",
 }
 """What is left out without a word: each message for which this does not hold."""
+_OF_LAST = (
+    "{% for m in messages if m.role == 'system' %}{% set ns.system = m.content %}{% endfor %}{{ ns.system }}"
+)
 _SYSTEMS = {
-    "own turn": ("", "<|system|>{words}"),
-    "raises": ("", "{{{{ raise_exception('System role not supported') }}}}"),
-    "dropped": ("", ""),
+    "own turn": ("", "", "<|system|>{words}"),
+    "raises": ("", "", "{{{{ raise_exception('System role not supported') }}}}"),
+    "dropped": ("", "", ""),
     "last question": (
+        "",
         "{% if loop.last and ns.system %}{{ ns.system }} {% endif %}",
         "{{% set ns.system = m.content %}}",
     ),
+    "first question": (
+        "",
+        "{% if ns.system %}{{ ns.system }} {% set ns.system = '' %}{% endif %}",
+        "{{% set ns.system = m.content %}}",
+    ),
+    "last one alone": (_OF_LAST, "", ""),
 }
+"""What stands before all messages, in a question, and in the place of the system message."""
 _RESULTS = {
     "written": "<|tool|>{words}",
     "raises": "{{{{ raise_exception('Only user and assistant roles') }}}}",
@@ -52,7 +65,7 @@ _TOOLS = {
     "none": "",
     "listed": "{% for t in tools or [] %}{{ t.function.name }} <tool_call>{% endfor %}",
 }
-_CALLS = "{% for tool_call in m.tool_calls or [] %}<tool_call>{{ tool_call.function.name }}</tool_call>{% endfor %}"
+_CALLS = "{% for tool_call in m.tool_calls or [] %}<tool_call>{{ tool_call.function.name }}{% endfor %}"
 
 
 @dataclass(frozen=True)
@@ -69,18 +82,24 @@ def _single(draw: st.DrawFn) -> tuple[str, str]:
     order, skip = draw(st.sampled_from(sorted(_ORDERS))), draw(st.sampled_from(sorted(_SKIPS)))
     system, result = draw(st.sampled_from(sorted(_SYSTEMS))), draw(st.sampled_from(sorted(_RESULTS)))
     tools = draw(st.sampled_from(sorted(_TOOLS)))
-    in_question, own = _SYSTEMS[system]
-    if in_question:
+    before, in_question, own = _SYSTEMS[system]
+    if in_question or before:
         form["system"] = "text"
-    template = (
-        f"{{% set ns = namespace(last='', system='') %}}{_TOOLS[tools]}{{% for m in messages %}}{_ORDERS[order]}"
-        f"{{% if m.role == 'system' %}}{own.format(words=_FORMS[form['system']])}"
-        f"{{% elif {_SKIPS[skip]} %}}"
-        f"{{% if m.role == 'user' %}}<|user|>{in_question}{_FORMS[form['user']]}"
-        f"{{% elif m.role == 'assistant' %}}<|assistant|>{{% if m.content %}}{_FORMS[form['assistant']]}{{% endif %}}{_CALLS}"
-        f"{{% elif m.role == 'tool' %}}{_RESULTS[result].format(words=_FORMS[form['tool']])}"
-        "{% endif %}</s>{% endif %}{% if m.role != 'system' %}{% set ns.last = m.role %}{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    words = {role: _FORMS[chosen] for role, chosen in form.items()}
+    template = "".join(
+        (
+            f"{{% set ns = namespace(last='', system='') %}}{before}{_TOOLS[tools]}",
+            f"{{% for m in messages %}}{_ORDERS[order]}",
+            f"{{% if m.role == 'system' %}}{own.format(words=words['system'])}",
+            f"{{% elif {_SKIPS[skip]} %}}",
+            f"{{% if m.role == 'user' %}}<|user|>{in_question}{words['user']}",
+            "{% elif m.role == 'assistant' %}<|assistant|>",
+            f"{{% if m.content %}}{words['assistant']}{{% endif %}}{_CALLS}",
+            f"{{% elif m.role == 'tool' %}}{_RESULTS[result].format(words=words['tool'])}",
+            "{% endif %}</s>{% endif %}",
+            "{% if m.role != 'system' %}{% set ns.last = m.role %}{% endif %}{% endfor %}",
+            "{% if add_generation_prompt %}<|assistant|>{% endif %}",
+        )
     )
     return template, f"{form}, {order}, skips {skip}, system {system}, results {result}, tools {tools}"
 

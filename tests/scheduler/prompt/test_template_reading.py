@@ -146,7 +146,7 @@ def test_several_templates_without_a_default_are_refused(tmp_path: Path) -> None
         served(tmp_path, listed)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(composed=templates(), prompts=st.lists(conversations(), min_size=6, max_size=6))
 def test_no_prompt_lacks_words_whatever_the_template(composed: Composed, prompts: list[ChatPrompt]) -> None:
     """Each message's are in the text once, the conversation's in its order, or the request is a 400."""

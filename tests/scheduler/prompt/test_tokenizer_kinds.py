@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -233,7 +233,7 @@ def test_a_stop_string_names_a_special_token_beside_text(kind: str, top_logprobs
         found = set()
         for pipeline in preparation(kind).answer_pipelines(prepared):
             text = ""
-            for token in sum(parts, []):
+            for token in chain(*parts):
                 if not pipeline.stopped:
                     entries = [] if top_logprobs is None else [LogprobsOut(-1.0, ())]
                     text += "".join(one.text for one in pipeline.feed([token], entries))  # type: ignore[union-attr]
@@ -264,7 +264,7 @@ def test_every_token_of_the_special_ones_is_no_text() -> None:
 @settings(max_examples=examples(40), deadline=None)
 def test_a_text_has_what_its_tokenizer_puts_before_it(kind: str, text: str) -> None:
     """As the library writes it, in pieces as well as whole; never twice, and not where the client says no."""
-    tokenizer, library = tokenizer_of(kind)
+    _, library = tokenizer_of(kind)
     ready, start = preparation(kind), library.token_to_id("<s>")
     plain = library.encode(text, add_special_tokens=False).ids
     whole = plain if plain[:1] == [start] else library.encode(text).ids
@@ -280,7 +280,6 @@ def test_a_text_has_what_its_tokenizer_puts_before_it(kind: str, text: str) -> N
 def test_what_stands_before_a_text_is_no_part_of_it(kind: str) -> None:
     """Its log-probabilities have the token, and the text begins where it begins in an echo."""
     text = "The reads"
-    tokenizer, library = tokenizer_of(kind)
     ready = preparation(kind)
     prepared = ready.prepare(GenerationRequest("", TextPrompt(text), prompt_logprobs=0))
     (pipeline,) = ready.answer_pipelines(prepared)
