@@ -111,8 +111,8 @@ def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 def strict(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages in the order that the strictest templates accept: `alternating`, with neighbouring
-    answers joined, and an empty question before an answer that comes first. Front ends for role play begin
-    with the character's greeting; frameworks of several agents let two of them speak in turn."""
+    answers joined, and an empty question before an answer that comes first. Role play begins with
+    the character's greeting; frameworks of several agents let two of them speak in turn."""
     ordered = answers_joined(alternating(messages))
     first = next((at for at, message in enumerate(ordered) if message["role"] != "system"), len(ordered))
     if first == len(ordered) or ordered[first]["role"] != "assistant":
@@ -131,8 +131,8 @@ def answers_joined(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 
 def _one_answer(turn: Sequence[Message]) -> Message:
-    said = [message for message in turn if message.get("content")]
-    answer = {**turn[0], "content": _joined_text(said) if said else ""}
+    spoken = [message for message in turn if message.get("content")]
+    answer = {**turn[0], "content": _joined_text(spoken) if spoken else ""}
     if thoughts := [message["reasoning_content"] for message in turn if message.get("reasoning_content")]:
         answer["reasoning_content"] = _JOINT.join(thoughts)
     if calls := [call for message in turn for call in message.get("tool_calls") or ()]:

@@ -21,7 +21,7 @@ from scheduler.request import ChatPrompt, Message, Reasoning, Tool
 
 PROBE_TOOL = Tool("penstock_probe", "", {"type": "object", "properties": {}})
 _CALL = {"id": "penstock1", "type": "function", "function": {"name": PROBE_TOOL.name, "arguments": {}}}
-_RESULT = {"tool_call_id": _CALL["id"], "name": PROBE_TOOL.name}
+_ANSWERS_CALL = {"tool_call_id": _CALL["id"], "name": PROBE_TOOL.name}
 
 
 class Outcome(Enum):
@@ -110,12 +110,12 @@ def _answered(number: int = 1) -> Message:
 
 
 _CALLED = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-_TOLD = {"role": "tool", "content": "penstock result", **_RESULT}
+_RESULT_MESSAGE = {"role": "tool", "content": "penstock result", **_ANSWERS_CALL}
 _ROLES: tuple[tuple[str, ChatPrompt], ...] = (
     ("user", ChatPrompt((_asked(),))),
     ("system", ChatPrompt((_system(), _asked()))),
     ("assistant", ChatPrompt((_asked(), _answered(), _asked(2)))),
-    ("tool", ChatPrompt((_asked(), _CALLED, _TOLD), tools=(PROBE_TOOL,))),
+    ("tool", ChatPrompt((_asked(), _CALLED, _RESULT_MESSAGE), tools=(PROBE_TOOL,))),
 )
 
 
@@ -189,7 +189,7 @@ _SHAPES = (
     # DeepSeek's write the last one alone.
     Shape("two system messages", ChatPrompt((_system(), _system(2), _asked())), _has_system_messages),
     Shape("a later system message", ChatPrompt((_system(), _asked(), _system(2))), _has_late_system),
-    Shape(_RESULTS_ALONE, ChatPrompt((_asked(), _CALLED, _TOLD)), _has_results_alone),
+    Shape(_RESULTS_ALONE, ChatPrompt((_asked(), _CALLED, _RESULT_MESSAGE)), _has_results_alone),
 )
 
 

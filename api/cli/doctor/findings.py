@@ -37,7 +37,7 @@ _SMALL_WORKING_SET = 0.7
 _LARGE_MAC_BYTES = 32_000_000_000
 _MOST_UNFIT = 8
 """Models that cannot be served, of which each is a finding."""
-_MOST_SAID = 12
+_MOST_NOTES = 12
 """Notes on models that can be served."""
 _REMEDY = re.compile(r"(?P<reason>.*): (?P<todo>(?:download|serve|take|upgrade) .*)")
 _LEFT_FOR_SYSTEM = 0.85
@@ -282,16 +282,16 @@ def _models(facts: Facts) -> Iterator[Finding]:
         yield Finding("note", "model", what, todo, one.model.name)
     if len(unfit) > _MOST_UNFIT:
         yield Finding("note", "models", f"{len(unfit) - _MOST_UNFIT} more cannot be", "see --json")
-    said = [(one.model.name, text) for one in fit for text in _said(one.model)]
-    for name, text in said[:_MOST_SAID]:
+    notes = [(one.model.name, text) for one in fit for text in _notes(one.model)]
+    for name, text in notes[:_MOST_NOTES]:
         yield Finding("note", "model", text, name=name)
-    if len(said) > _MOST_SAID:
+    if len(notes) > _MOST_NOTES:
         yield Finding(
-            "note", "models", f"{len(said) - _MOST_SAID} more to say of them", "penstock show MODEL"
+            "note", "models", f"{len(notes) - _MOST_NOTES} more notes on them", "penstock show MODEL"
         )
 
 
-def _said(model: DiskModel) -> Iterator[str]:
+def _notes(model: DiskModel) -> Iterator[str]:
     """Yield what an operator should know of how the model's folder is read."""
     yield from model.notes
     for verdict in model.template_verdicts:

@@ -76,8 +76,8 @@ def answers(path: str, body: str, *, streams: bool) -> list[tuple[str, str | Non
             texts: dict[int, str] = {}
             chunks = events(body)[:-1] if streams else [_json(body)]
             for choice in (choice for chunk in chunks for choice in chunk["choices"]):
-                said = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
-                texts[choice["index"]] = texts.get(choice["index"], "") + (said.get("content") or "")
+                piece = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+                texts[choice["index"]] = texts.get(choice["index"], "") + (piece.get("content") or "")
             return [(text, None) for text in texts.values()]
 
 

@@ -140,7 +140,7 @@ def conversations(draw: st.DrawFn) -> ChatPrompt:
         ]
         messages.append({"role": "assistant", "content": "", "tool_calls": calls})
         for call in calls:
-            told = {"tool_call_id": call["id"], "name": TOOL.name}
-            messages.append({"role": "tool", "content": words(), **told})
+            answers = {"tool_call_id": call["id"], "name": TOOL.name}
+            messages.append({"role": "tool", "content": words(), **answers})
     continues = messages[-1]["role"] == "assistant" and bool(messages[-1]["content"]) and draw(st.booleans())
     return ChatPrompt(tuple(messages), tools=(TOOL,) if draw(st.booleans()) else (), continue_final=continues)

@@ -77,18 +77,18 @@ def test_a_template_that_takes_them_gets_them_as_they_are() -> None:
 
 def test_what_no_change_makes_acceptable_is_refused_in_the_templates_words() -> None:
     """With the error of the unchanged order."""
-    told: tuple[Message, ...] = (
+    resulting: tuple[Message, ...] = (
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b"},
         {"role": "tool", "content": "c"},
     )
     with pytest.raises(Exception, match="must alternate"):
-        rendered(ALTERNATING, *told)
+        rendered(ALTERNATING, *resulting)
 
 
 def test_a_strict_template_gets_answers_in_turn() -> None:
     """Two agents that answered in turn, and a greeting before the first question."""
-    said: tuple[Message, ...] = (
+    messages: tuple[Message, ...] = (
         {"role": "assistant", "content": "Hello."},
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b", "reasoning_content": "hm"},
@@ -97,10 +97,10 @@ def test_a_strict_template_gets_answers_in_turn() -> None:
         {"role": "user", "content": "d"},
     )
     turns = "<assistant>Hello.\n<user>a\n<assistant>b\n\nc\n<user>d\n<assistant>"
-    assert rendered(ALTERNATING, *said) == f"<user>\n{turns}"
+    assert rendered(ALTERNATING, *messages) == f"<user>\n{turns}"
     system: Message = {"role": "system", "content": "s"}
-    assert rendered(ALTERNATING, system, *said) == f"<system>s\n<user>\n{turns}"
-    joined = strict(said)[3]
+    assert rendered(ALTERNATING, system, *messages) == f"<system>s\n<user>\n{turns}"
+    joined = strict(messages)[3]
     assert (joined["reasoning_content"], joined["tool_calls"]) == ("hm", [1, 2])
 
 
@@ -128,8 +128,8 @@ def test_every_word_stays_in_its_place(messages: tuple[Message, ...]) -> None:
     roles = [message["role"] for message in turns if message["role"] != "system"]
     assert roles[:1] != ["assistant"]
     assert not {("user", "user"), ("assistant", "assistant")} & set(pairwise(roles))
-    said = "".join(message["content"] for message in turns)
-    assert said.replace("\n\n", "") == "".join(message["content"] for message in messages)
+    text = "".join(message["content"] for message in turns)
+    assert text.replace("\n\n", "") == "".join(message["content"] for message in messages)
     assert strict(turns) == turns
 
 

@@ -159,9 +159,9 @@ def test_no_prompt_lacks_words_whatever_the_template(composed: Composed, prompts
         except TemplateFailed:
             continue
         note(text)
-        said = [message for message in prompt.messages if message["content"]]
-        assert [text.count(message["content"]) for message in said] == [1] * len(said)
-        places = [text.index(message["content"]) for message in said if message["role"] != "system"]
+        spoken = [message for message in prompt.messages if message["content"]]
+        assert [text.count(message["content"]) for message in spoken] == [1] * len(spoken)
+        places = [text.index(message["content"]) for message in spoken if message["role"] != "system"]
         assert places == sorted(places)
         if prompt.continue_final:
-            assert text.endswith(said[-1]["content"])
+            assert text.endswith(spoken[-1]["content"])

@@ -61,7 +61,7 @@ def unread(name: str, source: Source, reason: str) -> ModelOnDisk:
     return ModelOnDisk(DiskModel(name, Path(f"/{name}"), source, reason=reason), None, reason=reason)
 
 
-def said(**facts: tuple[str, ...]) -> ModelOnDisk:
+def noted(**facts: tuple[str, ...]) -> ModelOnDisk:
     return replace(EMBEDDED, model=replace(EMBEDDED.model, **facts))
 
 
@@ -255,11 +255,11 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
         *("own", "note", "x 2 changes answers", "take the field out"),
     ),
     "a field of config.json that nobody knows": (
-        replace(LINUX, models=(said(notes=("not read of config.json: warp",)),)),
+        replace(LINUX, models=(noted(notes=("not read of config.json: warp",)),)),
         *("embedded", "note", "warp", ""),
     ),
     "a template that loses words": (
-        replace(LINUX, models=(said(template_verdicts=("refuses an answer first",)),)),
+        replace(LINUX, models=(noted(template_verdicts=("refuses an answer first",)),)),
         *("embedded", "note", "its chat template refuses an answer first", ""),
     ),
 }
