@@ -123,10 +123,10 @@ def _roles(prompt: ChatPrompt) -> list[str]:
     return [message["role"] for message in prompt.messages]
 
 
-def _has_pair(*pair: str) -> Callable[[ChatPrompt], bool]:
+def _has_pair(first: str, second: str) -> Callable[[ChatPrompt], bool]:
     def has(prompt: ChatPrompt) -> bool:
         roles = [role for role in _roles(prompt) if role != "system"]
-        return pair in pairwise(roles)
+        return (first, second) in pairwise(roles)
 
     return has
 
