@@ -158,7 +158,7 @@ class HubTokenizer:
         vocabulary = self._tokenizer.get_vocab()
         self._vocabulary = 1 + max(vocabulary.values(), default=-1)
         # mlx-lm asks for it several times, and the library makes a new one each time.
-        self._tokenizer.get_vocab = lambda: vocabulary
+        vars(self._tokenizer)["get_vocab"] = lambda: vocabulary
         templates = self._tokenizer.chat_template
         if isinstance(templates, dict):  # The one that is used with tools shows what calls look like.
             self._tokenizer.chat_template = templates.get("tool_use", templates["default"])
@@ -192,7 +192,7 @@ class HubTokenizer:
         self._longest_token = min_tokens_estimate.longest_token(
             described(self._backend, vocabulary), self._normalized
         )
-        del self._tokenizer.get_vocab
+        del vars(self._tokenizer)["get_vocab"]
         self._opening: Callable[[int], bytes] = cache(self._spelled_first)
         self._middle: Callable[[int], bytes] = (
             cache(self._spelled_behind_itself)

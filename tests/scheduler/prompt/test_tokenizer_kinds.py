@@ -221,7 +221,7 @@ def test_a_stop_string_that_is_a_special_token_ends_the_answer(kind: str) -> Non
 def test_a_stop_string_names_a_special_token_beside_text(kind: str, top_logprobs: int | None) -> None:
     """It ends the answer in this order only, and the token's text appears in no other place."""
     tokenizer, library = tokenizer_of(kind)
-    mark, other = (library.token_to_id(token) for token in ("<|user|>", "<|tool|>"))
+    mark, other = (library.get_vocab()[token] for token in ("<|user|>", "<|tool|>"))
     word, line = spaced(tokenizer), spaced(tokenizer, "yes")
     request = GenerationRequest(
         "", TextPrompt("The"), stop=("<|user|> yes", " reads<|tool|>"), top_logprobs=top_logprobs
@@ -265,7 +265,7 @@ def test_every_token_of_the_special_ones_is_no_text() -> None:
 def test_a_text_has_what_its_tokenizer_puts_before_it(kind: str, text: str) -> None:
     """As the library writes it, in pieces as well as whole; never twice, and not where the client says no."""
     _, library = tokenizer_of(kind)
-    ready, start = preparation(kind), library.token_to_id("<s>")
+    ready, start = preparation(kind), library.get_vocab()["<s>"]
     plain = library.encode(text, add_special_tokens=False).ids
     whole = plain if plain[:1] == [start] else library.encode(text).ids
     assert ready.tokenize(TextPrompt(text)).tolist() == whole

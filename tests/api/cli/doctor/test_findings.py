@@ -61,7 +61,7 @@ def unread(name: str, source: Source, reason: str) -> ModelOnDisk:
     return ModelOnDisk(DiskModel(name, Path(f"/{name}"), source, reason=reason), None, reason=reason)
 
 
-def noted(**facts: tuple[str, ...]) -> ModelOnDisk:
+def noted(**facts: Any) -> ModelOnDisk:
     return replace(EMBEDDED, model=replace(EMBEDDED.model, **facts))
 
 
