@@ -165,6 +165,8 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         tool_parser=settings.tool_parser,
         reasoning_parser=settings.reasoning_parser,
     )
+    if "user" in tokenizer.template_reading.dropped:
+        _log.warning("chat_template", model=options.model, note="; ".join(tokenizer.template_verdicts))
     preparation = Preparation(tokenizer, found.folder, settings.thinking(), settings.hold_calls)
     config = _config(options, found, shared, number, tokenizer)
     _describe(config, tokenizer.answer_format, found.folder.embedder)

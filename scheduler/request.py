@@ -95,6 +95,9 @@ class TextPrompt:
     """A text to continue, tokenized without a template. The answer is text only."""
 
     text: str
+    add_special_tokens: bool = True
+    """Whether what the tokenizer puts before a text (BOS) stands before it, unless the text begins with
+    that."""
 
 
 @dataclass(frozen=True, slots=True)

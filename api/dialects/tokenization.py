@@ -13,7 +13,7 @@ from pydantic import Field, StrictBool, ValidationError, model_validator
 
 from api.access.auth import CallerOf
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Refused
+from api.bodies.fields import JsonObject, Listed, Partly, Refused
 from api.bodies.json_pieces import JsonList
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.decode import generation_request
@@ -41,7 +41,7 @@ class TokenizeRequest(Body):
     continue_final_message: StrictBool = False
     add_generation_prompt: StrictBool | None = None
     add_special_tokens: Annotated[
-        StrictBool | None, Refused("the server never adds special tokens", neutral=(False,))
+        StrictBool | None, Partly("not true with messages: the chat template adds the special tokens")
     ] = None
     return_token_strs: Annotated[StrictBool | None, Refused("use /detokenize", neutral=(False,))] = None
 
@@ -49,6 +49,8 @@ class TokenizeRequest(Body):
     def _is_one_prompt(self) -> TokenizeRequest:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("send either prompt or messages")
+        if self.messages is not None and self.add_special_tokens:
+            raise ValueError("add_special_tokens: the chat template adds the special tokens of messages")
         try:
             self.neutral()
         except ValidationError as error:
@@ -57,7 +59,7 @@ class TokenizeRequest(Body):
 
     def neutral(self, defaults: Defaults = NEUTRAL) -> Prompt:
         if self.prompt is not None:
-            return TextPrompt(self.prompt)
+            return TextPrompt(self.prompt, self.add_special_tokens is not False)
         assert self.messages is not None
         chat = ChatCompletionRequest(
             messages=self.messages,

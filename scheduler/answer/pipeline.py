@@ -45,6 +45,7 @@ class AnswerPipeline:
         self._detokenizer = detokenizer
         wanted = stop if isinstance(stop, WantedStrings) else WantedStrings(stop)
         self._stop_strings = StopStrings(wanted, included=includes_stop)
+        self._marks = wanted.marks
         self._assembly = assembly
         self._unstoppable_tokens = min_tokens
         self._may_end = min_tokens == 0
@@ -103,12 +104,27 @@ class AnswerPipeline:
                 opens = not self._detokenizer.begun
                 text = self._detokenizer.feed((token_id,))
                 self._spans.add(token_id, entry, len(text), opens=opens)
-                yield from self._next((token_id,), text)
+                yield from self._next((token_id,), text + self._marks.get(token_id, ""))
         elif (early := self._unstoppable_tokens) and early < len(token_ids):
             yield from self.read(token_ids[:early])
             yield from self.read(token_ids[early:])
         else:
-            yield from self._next(token_ids, self._detokenizer.feed(token_ids))
+            yield from self._next(token_ids, self._text(token_ids))
+
+    def read_end(self, token_id: int) -> Iterator[AnswerPiece | Heavy]:
+        """Yield the pieces that the token completes with which the engine ended the answer. It is no text,
+        but a stop string may name it."""
+        mark = self._marks.get(token_id)
+        if mark is not None and not self.stopped and (certain := self._stop_strings.feed(mark)):
+            yield from self._pieces(certain)
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        """Return the text that these tokens complete, with a mark for each that a stop string names and that
+        gives no text."""
+        if not self._marks:
+            return self._detokenizer.feed(token_ids)
+        feed, marks = self._detokenizer.feed, self._marks
+        return "".join([feed((token_id,)) + marks.get(token_id, "") for token_id in token_ids])
 
     def _next(self, token_ids: Sequence[int], text: str) -> Iterator[AnswerPiece | Heavy]:
         if self._thinking is not None:

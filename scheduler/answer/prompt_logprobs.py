@@ -26,8 +26,11 @@ class PromptLogprobs:
         prompt: Sequence[int],
         token_bytes: Callable[[int], bytes],
         opening_bytes: Callable[[int], bytes] | None = None,
+        added_tokens: int = 0,
     ) -> None:
+        """`added_tokens`: how many stand before the prompt's text and are no part of it, such as BOS."""
         self._prompt = prompt
+        self._added_tokens = added_tokens
         self._token_bytes = token_bytes
         self._opening_bytes = opening_bytes or token_bytes
         self._entries: list[LogprobsOut] = []
@@ -54,9 +57,10 @@ class PromptLogprobs:
         """Yield all tokens of the prompt."""
         decoder, characters = _utf8("replace"), 0
         for place, (token, entry) in enumerate(zip_longest(self._prompt, (None, *self._entries))):
-            spelling = self._opening_bytes if place == 0 else self._token_bytes
+            spelling = self._opening_bytes if place == self._added_tokens else self._token_bytes
             data, known = spelling(token), None
             if entry is not None:
                 known = TokenLogprobs.of(token, entry.chosen, entry.top, spelling, characters)
             yield PromptToken(data, characters, known)
-            characters += len(decoder.decode(data))
+            if place >= self._added_tokens:
+                characters += len(decoder.decode(data))

@@ -2,13 +2,19 @@
 
 The answer ends at the same place for any pieces of the text: before the stop string that is complete first
 (of several that end at the same character, before the longest).
+
+A special token gives no text, and a stop string may name it, alone or beside text. Such a token is read as
+one character that no text has, half of a surrogate pair, and is never passed on.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+
+_FIRST_MARK = 0xD800
+"""There are 2,048 halves of pairs, and stop strings name fewer tokens: they have 4,096 characters."""
 
 
 class TextState:
@@ -31,11 +37,29 @@ class WantedStrings:
     """Strings to look for at once, at a cost that depends neither on their number nor on their length (Aho
     and Corasick). States are made when a text reaches them: 64 strings of 256 characters have 16,000."""
 
-    def __init__(self, wanted: Sequence[str]) -> None:
-        self._wanted = sorted(set(wanted) - {""})
+    def __init__(self, wanted: Sequence[str], silent: Mapping[int, str] = {}) -> None:
+        """`silent`: the special tokens that `wanted` names and that give no text, with their spelling."""
+        self.marks = {token: chr(_FIRST_MARK + number) for number, token in enumerate(silent)}
+        """What stands for each of these tokens in the text that is read."""
+        self._spellings = {ord(self.marks[token]): spelling for token, spelling in silent.items()}
+        # The same letters may also be written as text.
+        self._wanted = sorted({*wanted, *map(self._marked, wanted)} - {""})
         self._firsts = frozenset(one[0] for one in self._wanted)
         self.longest = max(map(len, self._wanted), default=0)
         self.start = TextState(0, len(self._wanted), 0, None, None)
+
+    def _marked(self, wanted: str) -> str:
+        for mark, spelling in sorted(self._spellings.items(), key=lambda one: len(one[1]), reverse=True):
+            wanted = wanted.replace(spelling, chr(mark))
+        return wanted
+
+    def spelled(self, text: str) -> str:
+        """Return `text` with the spelling of each token that has a mark in it."""
+        return text.translate(self._spellings) if self._spellings else text
+
+    def audible(self, text: str) -> str:
+        """Return `text` without marks."""
+        return text.translate(dict.fromkeys(self._spellings)) if self._spellings else text
 
     def step(self, state: TextState, character: str) -> TextState:
         """Return the state after one more character."""
@@ -93,19 +117,20 @@ class StopStrings:
         for read, character in enumerate(text, before + 1):
             state = step(state, character)
             if may_end and state.match is not None:
-                end = read if self._included else read - len(state.match)
-                text, self._held, self.matched = self._held + text, "", state.match
-                return text[:end]
+                self.matched = self._stops.spelled(state.match)
+                text, self._held = self._held + text, ""
+                before_it = self._stops.audible(text[: read - len(state.match)])
+                return before_it + self.matched if self._included else before_it
         text = self._held + text
         self._state = state = self._stops.beginning(state)
         certain = len(text) - state.depth
         self._held = text[certain:]
-        return text[:certain]
+        return self._stops.audible(text[:certain])
 
     def finish(self) -> str:
         """Return the text held back, at the end of the answer: it was no stop string."""
         held, self._held = self._held, ""
-        return held
+        return self._stops.audible(held)
 
 
 @lru_cache(maxsize=256)

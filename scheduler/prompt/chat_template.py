@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -27,31 +26,16 @@ def renderer(tokenizer: Any, template_type: str | None) -> Renderer | None:
 
 
 def _render(tokenizer: Any, prompt: ChatPrompt) -> str:
-    """Render the messages as sent or, if the template raises, in the order that every template accepts, or
-    without the system role, which some templates do not have. If all of these raise, raise the error for the
-    messages as sent."""
     options = {**_reasoning_options(prompt.reasoning), **prompt.template_options}
-
-    def rendered(messages: Sequence[Message]) -> str:
-        text: str = tokenizer.apply_chat_template(
-            list(messages),
-            tools=[tool.definition() for tool in prompt.offered_tools] or None,
-            tokenize=False,
-            add_generation_prompt=not prompt.continue_final,
-            continue_final_message=prompt.continue_final,
-            **options,
-        )
-        return text
-
-    try:
-        return rendered(prompt.messages)
-    except Exception:
-        ordered = alternating(prompt.messages)
-        for messages in (ordered, without_system(ordered)):
-            if messages != prompt.messages:
-                with suppress(Exception):
-                    return rendered(messages)
-        raise
+    text: str = tokenizer.apply_chat_template(
+        list(prompt.messages),
+        tools=[tool.definition() for tool in prompt.offered_tools] or None,
+        tokenize=False,
+        add_generation_prompt=not prompt.continue_final,
+        continue_final_message=prompt.continue_final,
+        **options,
+    )
+    return text
 
 
 def _reasoning_options(reasoning: Reasoning) -> dict[str, Any]:
@@ -98,9 +82,20 @@ def failed(error: Exception) -> TemplateFailed:
 _JOINT = "\n\n"
 
 
+def orders(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
+    """Yield the messages as sent, and then in the orders that a template which raises may accept:
+    `alternating`, `strict`, and without the system role, which some templates do not have."""
+    ordered, seen = alternating(messages), [messages]
+    yield messages
+    for other in (ordered, strict(ordered), strict(without_system(ordered))):
+        if other not in seen:
+            seen.append(other)
+            yield other
+
+
 def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages in the order that the strictest templates accept: one system message, first, then
-    alternation.
+    """Return the messages in an order that most templates accept: one system message, first, and no two
+    questions in a row.
 
     Leading system messages are joined; later ones become the user's; neighbouring user messages are joined.
     Agents need this: Claude Code puts a system message after the first question, Codex sends two
@@ -112,6 +107,37 @@ def alternating(messages: Sequence[Message]) -> tuple[Message, ...]:
         leading += 1
     head = [{"role": "system", "content": _joined_text(messages[:leading])}] if leading else []
     return (*head, *_joined(messages[leading:]))
+
+
+def strict(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages in the order that the strictest templates accept: `alternating`, with neighbouring
+    answers joined, and an empty question before an answer that comes first. Role play begins with
+    the character's greeting; frameworks of several agents let two of them speak in turn."""
+    ordered = answers_joined(alternating(messages))
+    first = next((at for at, message in enumerate(ordered) if message["role"] != "system"), len(ordered))
+    if first == len(ordered) or ordered[first]["role"] != "assistant":
+        return ordered
+    return (*ordered[:first], {"role": "user", "content": ""}, *ordered[first:])
+
+
+def answers_joined(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return the messages with neighbours of the assistant's as one: its text and its calls may come as
+    two."""
+    turns: list[Message] = []
+    for role, group in groupby(messages, key=lambda message: message["role"]):
+        turn = list(group)
+        turns.extend([_one_answer(turn)] if role == "assistant" and len(turn) > 1 else turn)
+    return tuple(turns)
+
+
+def _one_answer(turn: Sequence[Message]) -> Message:
+    spoken = [message for message in turn if message.get("content")]
+    answer = {**turn[0], "content": _joined_text(spoken) if spoken else ""}
+    if thoughts := [message["reasoning_content"] for message in turn if message.get("reasoning_content")]:
+        answer["reasoning_content"] = _JOINT.join(thoughts)
+    if calls := [call for message in turn for call in message.get("tool_calls") or ()]:
+        answer["tool_calls"] = calls
+    return answer
 
 
 def without_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -81,7 +81,7 @@ class Embedder:
         if not self.has_roles:
             instruction = instruction or _INSTRUCTION
             pair = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
-            return TextPrompt(_HEAD + pair + _TAIL)
+            return TextPrompt(_HEAD + pair + _TAIL, add_special_tokens=False)
         messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
         if instruction:
             messages.insert(0, {"role": "system", "content": instruction})

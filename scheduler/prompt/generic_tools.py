@@ -9,16 +9,15 @@ What a message becomes does not depend on those after it, so each turn's prompt 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 from scheduler.answer.answer_format import GENERIC_CALL, GENERIC_RESULT
-from scheduler.prompt.chat_template import Renderer, alternating, without_system
+from scheduler.prompt.chat_template import Renderer, alternating, answers_joined, without_system
+from scheduler.prompt.template_reading import PROBE_TOOL
 from scheduler.request import ChatPrompt, Message, Tool
 
-_PROBE = Tool("penstock_probe", "", {"type": "object", "properties": {}})
 _SYSTEM, _FIRST = "penstock system", "penstock first"
 _ASKED: Message = {"role": "user", "content": _FIRST}
 
@@ -26,7 +25,7 @@ _ASKED: Message = {"role": "user", "content": _FIRST}
 def knows_tools(render: Renderer) -> bool:
     """Return whether the template renders tools; one that raises counts as yes."""
     try:
-        return render(ChatPrompt((_ASKED,))) != render(ChatPrompt((_ASKED,), tools=(_PROBE,)))
+        return render(ChatPrompt((_ASKED,))) != render(ChatPrompt((_ASKED,), tools=(PROBE_TOOL,)))
     except Exception:  # A template is a program and may raise anything.
         return True
 
@@ -57,7 +56,7 @@ def rewritten(prompt: ChatPrompt, *, system_turn: bool) -> ChatPrompt:
     leading = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     described = [{"role": "system", "content": description(tools)}] if tools else []
     texts = [*messages[:leading], *described, *map(_as_text, messages[leading:])]
-    turns = tuple(_joined_answers(alternating(texts)))
+    turns = answers_joined(alternating(texts))
     return replace(prompt, messages=turns if system_turn else without_system(turns), tools=())
 
 
@@ -95,15 +94,3 @@ def _as_text(message: Message) -> Message:
 def _written(call: dict[str, Any]) -> str:
     function = call["function"]
     return _call(*(json.dumps(function[name], ensure_ascii=False) for name in ("name", "arguments")))
-
-
-def _joined_answers(messages: Sequence[Message]) -> Iterator[Message]:
-    """Join neighbouring answers: an assistant's text and its calls may come as two messages."""
-    for role, group in groupby(messages, key=lambda message: message["role"]):
-        turn = list(group)
-        if role != "assistant" or len(turn) == 1:
-            yield from turn
-            continue
-        joined = {"content": "\n\n".join(filter(None, (message.get("content") for message in turn)))}
-        thoughts = "\n\n".join(filter(None, (message.get("reasoning_content") for message in turn)))
-        yield {**turn[0], **joined, **({"reasoning_content": thoughts} if thoughts else {})}

@@ -47,7 +47,11 @@ def longest_token(tokenizer: dict[str, Any], normalized: Callable[[str], str]) -
         return None
     added = [token["content"] for token in tokenizer.get("added_tokens", ())]
     tokens = (*model["vocab"], *added, *map(normalized, added))
-    return max(len(_IN_TOKEN.findall(token)) for token in tokens)
+    longest = 0
+    for token in tokens:
+        if len(token) > longest:
+            longest = max(longest, len(_IN_TOKEN.findall(token)))
+    return longest
 
 
 def fewest_tokens(text: str, longest: int) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import assert_never
 
 import numpy as np
@@ -59,7 +59,11 @@ class PreparedRequest:
     max_tokens: int
     """At least 1: the engine reads the last token of a prompt as it computes the next one."""
     stop_token_ids: tuple[int, ...]
+    silent_stops: Mapping[int, str] = field(default_factory=dict)
+    """The special tokens that its stop strings name and that give no text, with their spelling."""
     opens_reasoning: bool = False
+    added_tokens: int = 0
+    """How many tokens stand before the prompt's text and are no part of it, such as BOS."""
     boundaries: tuple[int, ...] = ()
     system_tokens: int = 0
     """Length of the system prompt; 0: there is none."""
@@ -72,6 +76,15 @@ class PreparedRequest:
     prediction: TokenIds = field(default_factory=lambda: compact(()))
     prefix_blocks: tuple[int, ...] = ()
     """`block_hashes` of the prompt with its salt and its adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """A prompt's ids, and what is known of them only while they are made."""
+
+    ids: TokenIds
+    opens_reasoning: bool = False
+    added: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +173,8 @@ class Preparation:
         self._check_bias(request)
         self._check_tools(request.prompt)
         # One token of the context is the answer's.
-        prompt, opens_reasoning = self._token_ids(
-            request.prompt, self.context_tokens - 1, salt=request.cache_salt
-        )
+        tokens = self._tokens(request.prompt, self.context_tokens - 1, salt=request.cache_salt)
+        prompt = tokens.ids
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
         max_tokens = self._fit(len(prompt), request.max_tokens, _field(request.prompt))
@@ -171,18 +183,21 @@ class Preparation:
                 f"min_tokens is {request.min_tokens}, and there are at most {max_tokens} tokens to come",
                 param="min_tokens",
             )
+        silent = self._silent(request)
         boundaries = boundaries_of(prompt, self._special_token_ids)
         system_tokens = boundaries[0] if _has_system(request.prompt) and boundaries else 0
         return PreparedRequest(
             request=request,
             prompt=prompt,
             max_tokens=max(1, max_tokens),
-            stop_token_ids=self._stop_token_ids(request),
-            opens_reasoning=opens_reasoning,
+            stop_token_ids=self._stop_token_ids(request, silent),
+            silent_stops=silent,
+            opens_reasoning=tokens.opens_reasoning,
+            added_tokens=tokens.added,
             boundaries=boundaries,
             system_tokens=system_tokens,
             holds=tuple(self._held(hold, request, prompt, system_tokens) for hold in request.holds),
-            thinking=self._thinking.of(request, opens=opens_reasoning),
+            thinking=self._thinking.of(request, opens=tokens.opens_reasoning),
             prediction=self.pieces.encode_plain(request.prediction or "")[:MAX_PREDICTION_TOKENS],
             prefix_blocks=block_hashes(prompt, salted(request.adapter_key, request.cache_salt)),
         )
@@ -199,7 +214,7 @@ class Preparation:
             return system_tokens, hold.seconds
         part = replace(chat, messages=chat.messages[:count], continue_final=False)
         try:
-            tokens, _ = self._token_ids(part, None, salt=request.cache_salt)
+            tokens = self._tokens(part, None, salt=request.cache_salt).ids
         except SchedulerError:  # For example, the template wants a user's message last.
             return len(prompt), hold.seconds
         return common_run(prompt, 0, tokens, min(len(prompt), len(tokens))), hold.seconds
@@ -208,16 +223,15 @@ class Preparation:
         """Prepare a request for a vector: its prompt may fill the context, because no token is generated."""
         context, field = self.context_tokens, FIELDS[request.kind]
         most = truncated_length(request, context)
-        whole = request.kind == "embedding"
         try:
-            tokens, _ = self._token_ids(request.prompt, context if most is None else None, field, whole=whole)
+            tokens = self._tokens(request.prompt, context if most is None else None, field).ids
         except PromptTooLong as error:
             fewest = error.prompt_tokens
             raise PromptTooLong(fewest, None, context, param=field, counted=False, answered=False) from None
         if not tokens:
             raise InvalidRequest(f"{field}: a text is empty", param=field)
         if most is not None and len(tokens) > most:
-            around = self.tokenizer.encode_whole("") if whole else []
+            around = self.tokenizer.encode_whole("") if request.kind == "embedding" else []
             tokens = compact(truncated(tokens, most, around))
         if len(tokens) > context:
             raise PromptTooLong(len(tokens), None, context, param=field, answered=False)
@@ -234,7 +248,7 @@ class Preparation:
         Raise TemplateFailed or InvalidRequest.
         """
         self._check_tools(prompt)
-        return self._token_ids(prompt, None, salt=salt)[0]
+        return self._tokens(prompt, None, salt=salt).ids
 
     def detokenize(self, token_ids: Sequence[int], field: str) -> str:
         """Return the text of these ids. Raise InvalidRequest for an id outside the vocabulary."""
@@ -246,7 +260,7 @@ class Preparation:
         computed about stop strings and tools."""
         request = prepared.request
         tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
-        stops, offered = WantedStrings(request.stop), OfferedTools(tools)
+        stops, offered = WantedStrings(request.stop, prepared.silent_stops), OfferedTools(tools)
         return [
             self._answer_pipeline(prepared, choice, stops, tools, offered)
             for choice in range(request.choices)
@@ -266,7 +280,7 @@ class Preparation:
         thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
         prompt = None
         if choice == 0 and request.prompt_logprobs is not None:
-            prompt = PromptLogprobs(prepared.prompt, token_bytes, opening_bytes)
+            prompt = PromptLogprobs(prepared.prompt, token_bytes, opening_bytes, prepared.added_tokens)
         pipeline = partial(
             AnswerPipeline,
             includes_stop=request.includes_stop,
@@ -287,8 +301,7 @@ class Preparation:
             parallel_calls=request.prompt.parallel_tool_calls,
             spans=spans,
         )
-        spelled = form.spelled(tools=bool(tools))
-        detokenizer = self.tokenizer.detokenizer(spelled, self._continued(prepared))
+        detokenizer = self.tokenizer.detokenizer(self._spelled(request.prompt), self._continued(prepared))
         return pipeline(detokenizer, stops, assembly)
 
     def _continued(self, prepared: PreparedRequest) -> TokenIds | None:
@@ -311,19 +324,18 @@ class Preparation:
             return begun.rfind(reasoning.start) > begun.rfind(reasoning.end)
         return text.rstrip().endswith(reasoning.start)
 
-    def _token_ids(
-        self,
-        prompt: Prompt,
-        most_tokens: int | None,
-        field: str = "",
-        *,
-        whole: bool = False,
-        salt: str = "",
-    ) -> tuple[TokenIds, bool]:
-        """Return the token ids, and whether the answer begins inside reasoning. A prompt that certainly has
-        more than `most_tokens` is rejected before tokenizing, which would take much memory. `field`: the
-        request field for error messages, if it is not the one of this kind of prompt. `whole`: whether a text
-        gets what the tokenizer puts around it. `salt`: only prompts with the same salt share kept pieces."""
+    @cached_property
+    def _before(self) -> TokenIds:
+        """The tokens that the tokenizer puts before a text to continue, BOS for example. One that it puts
+        behind a text would end it."""
+        ids, whole = self.tokenizer.encode("a"), self.tokenizer.encode_whole("a")
+        places = (at for at in range(len(whole)) if whole[at : at + len(ids)] == ids)
+        return compact(whole[: next(places, 0)])
+
+    def _tokens(self, prompt: Prompt, most_tokens: int | None, field: str = "", *, salt: str = "") -> _Tokens:
+        """Return the prompt's tokens. One that certainly has more than `most_tokens` is rejected before
+        tokenizing, which would take much memory. `field`: the request field for error messages, if it is not
+        the one of this kind of prompt. `salt`: only prompts with the same salt share kept pieces."""
         field = field or _field(prompt)
         match prompt:
             case ChatPrompt():
@@ -332,7 +344,7 @@ class Preparation:
                 pass
             case TokenPrompt(token_ids=token_ids):
                 self._check_vocabulary(token_ids, field)
-                return compact(token_ids), False
+                return _Tokens(compact(token_ids))
             case _:
                 assert_never(prompt)
         if not _is_unicode(text):
@@ -341,9 +353,13 @@ class Preparation:
             fewest = self.tokenizer.fewest_tokens(text)
             if fewest > most_tokens:
                 raise PromptTooLong(fewest, None, self.context_tokens, param=field, counted=False)
-        if whole:
-            return compact(self.tokenizer.encode_whole(text)), False
-        return self.pieces.encode(text, salt), self._opens_reasoning(prompt, text)
+        is_whole = isinstance(prompt, TextPrompt) and prompt.add_special_tokens
+        if is_whole and self._folder.kind == "embedding":
+            return _Tokens(compact(self.tokenizer.encode_whole(text)))
+        ids, before = self.pieces.encode(text, salt), self._before
+        if is_whole and before and ids[: len(before)] != before:
+            return _Tokens(before + ids, added=len(before))
+        return _Tokens(ids, self._opens_reasoning(prompt, text))
 
     def _fit(self, prompt_tokens: int, max_tokens: int | None, field: str) -> int:
         room = self.context_tokens - prompt_tokens
@@ -353,21 +369,31 @@ class Preparation:
             raise PromptTooLong(prompt_tokens, max_tokens, self.context_tokens, param="max_tokens")
         return room if max_tokens is None else max_tokens
 
-    def _stop_token_ids(self, request: GenerationRequest) -> tuple[int, ...]:
+    def _stop_token_ids(self, request: GenerationRequest, silent: Mapping[int, str]) -> tuple[int, ...]:
+        """Return the tokens that end the answer in the engine; among them each special one that is a whole
+        stop string."""
         self._check_vocabulary(request.stop_token_ids, "stop_token_ids")
         by_model = () if request.ignore_eos else self._eos_token_ids
-        written = (self._unwritten(text) for text in request.stop)
-        by_text = (token for token in written if token is not None)
+        by_text = (token for token, spelling in silent.items() if spelling in request.stop)
         return tuple(dict.fromkeys((*by_model, *request.stop_token_ids, *by_text)))
 
-    def _unwritten(self, text: str) -> int | None:
-        """Return the special token that `text` spells and that no text has: a stop string would not find
-        it."""
-        ids = self.tokenizer.encode(text) if _is_unicode(text) else []
-        if len(ids) != 1 or ids[0] not in self._special_token_ids:
-            return None
-        detokenizer = self.tokenizer.detokenizer()
-        return None if detokenizer.feed(ids) + detokenizer.finish() else ids[0]
+    def _silent(self, request: GenerationRequest) -> dict[int, str]:
+        """Return the special tokens that the request's stop strings name and that give no text, with their
+        spelling."""
+        written = [self.tokenizer.encode(text) for text in request.stop if _is_unicode(text)]
+        named = dict.fromkeys(token for ids in written for token in ids if token in self._special_token_ids)
+        spelled, silent = self._spelled(request.prompt), {}
+        for token in named:
+            detokenizer = self.tokenizer.detokenizer(spelled)
+            if not detokenizer.feed([token]) + detokenizer.finish():
+                silent[token] = self.tokenizer.decode([token])
+        return silent
+
+    def _spelled(self, prompt: Prompt) -> frozenset[str]:
+        """Return the special tokens that are in the text of the answer, because it has marks of them."""
+        if not isinstance(prompt, ChatPrompt):
+            return frozenset()
+        return self.tokenizer.answer_format.spelled(tools=bool(prompt.offered_tools))
 
     def _check_tools(self, prompt: Prompt) -> None:
         if not isinstance(prompt, ChatPrompt):

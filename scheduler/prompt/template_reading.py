@@ -3,21 +3,42 @@ messages than it gets drops words and says nothing.
 
 Each role's words are tried as a text and as a list of parts, and passed as the template reads them (LLaVA's
 reads parts alone). A system message that arrives in neither form begins the first question; a question that
-arrives in neither is refused.
+arrives in neither is refused. Then each unusual order of turns is tried. Where words are lost as sent, all
+conversations are passed in the strictest order; what is lost in that, too, is refused by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from itertools import pairwise
 
 from scheduler.errors import TemplateFailed
-from scheduler.prompt.chat_template import Renderer, alternating, without_system
-from scheduler.request import ChatPrompt, Message, Tool
+from scheduler.prompt.chat_template import Renderer, alternating, orders, strict, without_system
+from scheduler.request import ChatPrompt, Message, Reasoning, Tool
 
-_WORDS = "penstock words"
-_ASKED: Message = {"role": "user", "content": "penstock question"}
-_TOOL = Tool("penstock_probe", "", {"type": "object", "properties": {}})
-_CALL = {"id": "penstock1", "type": "function", "function": {"name": _TOOL.name, "arguments": {}}}
+PROBE_TOOL = Tool("penstock_probe", "", {"type": "object", "properties": {}})
+_CALL = {"id": "penstock1", "type": "function", "function": {"name": PROBE_TOOL.name, "arguments": {}}}
+_ANSWERS_CALL = {"tool_call_id": _CALL["id"], "name": PROBE_TOOL.name}
+
+
+class Outcome(Enum):
+    """What became of the words of a conversation."""
+
+    WRITTEN = auto()
+    LOST = auto()
+    RAISED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An unusual order of turns: a conversation that has it, and how another one is known to have it."""
+
+    name: str
+    prompt: ChatPrompt
+    is_of: Callable[[ChatPrompt], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,64 +48,244 @@ class TemplateReading:
 
     parts: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
+    folded: tuple[Shape, ...] = ()
+    """Those whose system message begins the first question, because it is lost elsewhere."""
+    reordered: tuple[Shape, ...] = ()
+    """Those that are passed in the strictest order of turns, because words are lost in another."""
+    lost: tuple[Shape, ...] = ()
+    """What it loses words of in any order."""
+    joined: tuple[str, ...] = ()
+    """The names of the shapes that it gets in another order than they are sent."""
+    refused: tuple[str, ...] = ()
+    """The names of those that it raises at in any order."""
+    continues: bool = True
+    """Whether a begun answer can be continued."""
+    switches_thinking: bool = False
+    """Whether `enable_thinking` changes the prompt."""
 
-    @property
-    def described(self) -> str:
-        """Return it for an operator; empty for a template that reads texts and drops nothing."""
-        habits = [f"reads messages of {_listed(self.parts)} as parts"] if self.parts else []
-        habits += [f"writes nothing of messages of {_listed(self.dropped)}"] if self.dropped else []
-        return " and ".join(habits)
+    def verdicts(self, *, generic: bool) -> tuple[str, ...]:
+        """Return what is unusual, for an operator: a short line each about the template. `generic`: what it
+        makes of tools and results does not count, because they are written as text (`generic_tools.py`)."""
+        return tuple(self._verdicts(generic))
+
+    def _verdicts(self, generic: bool) -> Iterator[str]:
+        if self.parts:
+            yield f"reads messages of {', '.join(sorted(self.parts))} as parts"
+        for role in sorted(self.dropped - ({"tool"} if generic else set())):
+            who = "every chat is" if role == "user" else "conversations with them are"
+            yield f"writes nothing of messages of {role}: {who} refused"
+        if self.folded:
+            yield f"loses {self.folded[0].name}: it begins the first question"
+        if self.joined:
+            yield f"does not take {_enumerated(self.joined)}: neighbours are joined, an empty question opens"
+        unwritten = [*(shape.name for shape in self.lost), *self.refused]
+        if generic or "tool" in self.dropped:
+            unwritten = [name for name in unwritten if name != _RESULTS_ALONE]
+        if unwritten and not self.dropped & {"user", "assistant"}:
+            yield f"refuses {_enumerated(unwritten)}"
+        if not self.continues and "assistant" not in self.dropped:
+            yield "does not continue a begun answer: a prefill is refused"
+        if self.switches_thinking:
+            yield "switches thinking"
 
 
-def _listed(roles: frozenset[str]) -> str:
-    return ", ".join(sorted(roles))
+_RESULTS_ALONE = "results of tools that are not offered"
 
 
-def reading_of(render: Renderer) -> TemplateReading:
-    """Return what the template writes of each role's words. One that raises in both forms is asked again by
-    each request."""
+def _enumerated(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _system(number: int = 1) -> Message:
+    return {"role": "system", "content": f"penstock system {number}"}
+
+
+def _asked(number: int = 1) -> Message:
+    return {"role": "user", "content": f"penstock question {number}"}
+
+
+def _answered(number: int = 1) -> Message:
+    return {"role": "assistant", "content": f"penstock answer {number}"}
+
+
+_CALLED = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_RESULT_MESSAGE = {"role": "tool", "content": "penstock result", **_ANSWERS_CALL}
+_ROLES: tuple[tuple[str, ChatPrompt], ...] = (
+    ("user", ChatPrompt((_asked(),))),
+    ("system", ChatPrompt((_system(), _asked()))),
+    ("assistant", ChatPrompt((_asked(), _answered(), _asked(2)))),
+    ("tool", ChatPrompt((_asked(), _CALLED, _RESULT_MESSAGE), tools=(PROBE_TOOL,))),
+)
+
+
+def _roles(prompt: ChatPrompt) -> list[str]:
+    return [message["role"] for message in prompt.messages]
+
+
+def _has_pair(first: str, second: str) -> Callable[[ChatPrompt], bool]:
+    def has(prompt: ChatPrompt) -> bool:
+        roles = [role for role in _roles(prompt) if role != "system"]
+        return (first, second) in pairwise(roles)
+
+    return has
+
+
+def _is_opened_by_an_answer(prompt: ChatPrompt) -> bool:
+    roles = [role for role in _roles(prompt) if role != "system"]
+    return roles[:1] == ["assistant"]
+
+
+def _asks_again(prompt: ChatPrompt) -> bool:
+    roles = _roles(prompt)
+    return "assistant" in roles and "user" in roles[roles.index("assistant") :]
+
+
+def _has_system(prompt: ChatPrompt) -> bool:
+    return "system" in _roles(prompt)
+
+
+def _has_system_messages(prompt: ChatPrompt) -> bool:
+    return _roles(prompt).count("system") > 1
+
+
+def _is_system_alone(prompt: ChatPrompt) -> bool:
+    return set(_roles(prompt)) == {"system"}
+
+
+def _has_system_and_no_question_last(prompt: ChatPrompt) -> bool:
+    return _has_system(prompt) and _roles(prompt)[-1] != "user"
+
+
+def _has_late_system(prompt: ChatPrompt) -> bool:
+    roles = _roles(prompt)
+    return "system" in roles[next((at for at, role in enumerate(roles) if role != "system"), len(roles)) :]
+
+
+def _has_results_alone(prompt: ChatPrompt) -> bool:
+    return not prompt.offered_tools and "tool" in _roles(prompt)
+
+
+_SYSTEM_SHAPES = (
+    Shape("a system message", ChatPrompt((_system(), _asked())), _has_system),
+    Shape("a system message alone", ChatPrompt((_system(),)), _is_system_alone),
+    # Mistral's of 2023 write it in the last question, if that is the last message.
+    Shape(
+        "a system message where the last turn is no question",
+        ChatPrompt((_system(), _asked(), _answered())),
+        _has_system_and_no_question_last,
+    ),
+)
+_SHAPES = (
+    *_SYSTEM_SHAPES,
+    Shape("a second question", ChatPrompt((_asked(), _answered(), _asked(2))), _asks_again),
+    Shape("two questions in a row", ChatPrompt((_asked(), _asked(2))), _has_pair("user", "user")),
+    Shape(
+        "two answers in a row",
+        ChatPrompt((_asked(), _answered(), _answered(2), _asked(2))),
+        _has_pair("assistant", "assistant"),
+    ),
+    Shape("an answer first", ChatPrompt((_answered(), _asked())), _is_opened_by_an_answer),
+    # DeepSeek's write the last one alone.
+    Shape("two system messages", ChatPrompt((_system(), _system(2), _asked())), _has_system_messages),
+    Shape("a later system message", ChatPrompt((_system(), _asked(), _system(2))), _has_late_system),
+    Shape(_RESULTS_ALONE, ChatPrompt((_asked(), _CALLED, _RESULT_MESSAGE)), _has_results_alone),
+)
+
+
+def reading_of(render: Renderer, tools: tuple[Tool, ...] = ()) -> TemplateReading:
+    """Return what the template writes of each role's words, and of each shape. `tools`: those with which it
+    is tried, as some models have another template for them. About thirty prompts: 10 ms of CPU time."""
     reading = TemplateReading()
-    for role, messages in _probes():
-        if _arrives(fitted(render, reading), messages) is False:
-            as_parts = replace(reading, parts=reading.parts | {role})
-            if _arrives(fitted(render, as_parts), messages):
-                reading = as_parts
-            elif role != "user" or not _has_own_roles(render):
-                reading = replace(reading, dropped=reading.dropped | {role})
-    return reading
+
+    def outcome(prompt: ChatPrompt, tried: TemplateReading) -> Outcome:
+        given = prompt if _has_results_alone(prompt) or prompt.tools else replace(prompt, tools=tools)
+        return _outcome(fitted(render, tried), given)
+
+    for role, prompt in _ROLES:
+        as_text = outcome(prompt, reading)
+        if as_text is Outcome.WRITTEN:
+            continue
+        with_parts = replace(reading, parts=reading.parts | {role})
+        as_parts = outcome(prompt, with_parts)
+        if as_parts is Outcome.WRITTEN:
+            reading = with_parts
+        elif Outcome.LOST not in (as_text, as_parts) or role == "system":
+            continue
+        elif role != "user" or not _has_own_roles(render):
+            reading = replace(reading, dropped=reading.dropped | {role})
+    for shape in _SYSTEM_SHAPES:
+        if outcome(shape.prompt, reading) is Outcome.LOST:
+            reading = replace(reading, folded=(*reading.folded, shape))
+    lost = (shape for shape in _SHAPES if outcome(shape.prompt, reading) is Outcome.LOST)
+    reading = replace(reading, reordered=tuple(lost))
+    found = [(shape, outcome(shape.prompt, reading)) for shape in _SHAPES]
+    reading = replace(
+        reading,
+        lost=tuple(shape for shape, result in found if result is Outcome.LOST),
+        refused=tuple(shape.name for shape, result in found if result is Outcome.RAISED),
+    )
+    written = fitted(render, reading)
+    return replace(
+        reading,
+        joined=tuple(
+            shape.name
+            for shape, result in found
+            if result is Outcome.WRITTEN and _is_joined(written, replace(shape.prompt, tools=tools))
+        ),
+        continues=_continues(written),
+        switches_thinking=_switches_thinking(written),
+    )
 
 
-def _probes() -> list[tuple[str, tuple[Message, ...]]]:
-    def spoken(role: str) -> Message:
-        return {"role": role, "content": _WORDS}
-
-    called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-    result = spoken("tool") | {"tool_call_id": _CALL["id"], "name": _TOOL.name}
-    return [
-        ("user", (spoken("user"),)),
-        ("system", (spoken("system"), _ASKED)),
-        ("assistant", (_ASKED, spoken("assistant"), _ASKED)),
-        ("tool", (_ASKED, called, result)),
-    ]
-
-
-def _arrives(render: Renderer, messages: tuple[Message, ...]) -> bool | None:
-    """Return whether the words are in the prompt; None if the template cannot write of tools."""
-    with_tools = any(message["role"] == "tool" for message in messages)
+def _outcome(render: Renderer, prompt: ChatPrompt) -> Outcome:
+    """Return whether the words stand in the text, those of the conversation in its order. A system message
+    may stand anywhere."""
     try:
-        return _WORDS in render(ChatPrompt(messages, tools=(_TOOL,) if with_tools else ()))
+        text = render(prompt)
     except Exception:  # A template is a program and may raise anything.
-        return None if with_tools else False
+        return Outcome.RAISED
+    place = 0
+    for message in prompt.messages:
+        words = message["content"]
+        found = text.find(words, 0 if message["role"] == "system" else place)
+        if found < 0:
+            return Outcome.LOST
+        if message["role"] != "system":
+            place = found + len(words)
+    return Outcome.WRITTEN
 
 
 def _has_own_roles(render: Renderer) -> bool:
     """Return whether it is a reranker's: for a query and a document."""
-    pair = ({"role": "query", "content": _WORDS}, {"role": "document", "content": "penstock document"})
-    return bool(_arrives(render, pair))
+    pair = ({"role": "query", "content": "penstock query"}, {"role": "document", "content": "penstock page"})
+    return _outcome(render, ChatPrompt(pair)) is Outcome.WRITTEN
+
+
+def _is_joined(render: Renderer, prompt: ChatPrompt) -> bool:
+    """Return whether the conversation gets the text of its strictest order."""
+    ordered = strict(prompt.messages)
+    return ordered != prompt.messages and render(prompt) == render(replace(prompt, messages=ordered))
+
+
+def _continues(render: Renderer) -> bool:
+    with suppress(Exception):
+        begun = ChatPrompt((_asked(), _answered()), continue_final=True)
+        return render(begun).endswith(str(_answered()["content"]))
+    return False
+
+
+def _switches_thinking(render: Renderer) -> bool:
+    with suppress(Exception):
+        asked = ChatPrompt((_asked(),))
+        on, off = (render(replace(asked, reasoning=Reasoning(enabled))) for enabled in (True, False))
+        return on != off
+    return False
 
 
 def fitted(render: Renderer, reading: TemplateReading) -> Renderer:
-    """Return the renderer that passes messages in the form that the template reads."""
+    """Return the renderer that passes messages in the form and in an order that the template reads. Where the
+    template raises in every order, it raises what it did for the messages as sent."""
 
     def in_form(message: Message) -> Message:
         if message["role"] not in reading.parts or not isinstance(message.get("content"), str):
@@ -93,13 +294,27 @@ def fitted(render: Renderer, reading: TemplateReading) -> Renderer:
 
     def rendered(prompt: ChatPrompt) -> str:
         messages = prompt.messages
-        if "system" in reading.dropped and any(message["role"] == "system" for message in messages):
+        if any(shape.is_of(prompt) for shape in reading.folded):
             messages = without_system(alternating(messages))
+        if any(shape.is_of(prompt) for shape in reading.reordered):
+            messages = strict(messages)
         for message in messages:
             if message["role"] in reading.dropped and message.get("content"):
                 raise TemplateFailed(
                     f"it writes nothing of messages with the role {message['role']}", param="messages"
                 )
-        return render(replace(prompt, messages=tuple(map(in_form, messages))))
+        for shape in reading.lost:
+            if shape.is_of(replace(prompt, messages=messages)):
+                raise TemplateFailed(f"it does not write {shape.name}", param="messages")
+        if prompt.continue_final and not reading.continues:
+            raise TemplateFailed("it does not continue a begun message", param="messages")
+        error: Exception | None = None
+        for order in orders(messages):
+            try:
+                return render(replace(prompt, messages=tuple(map(in_form, order))))
+            except Exception as raised:  # A template is a program and may raise anything.
+                error = error or raised
+        assert error is not None
+        raise error
 
-    return rendered if reading != TemplateReading() else render
+    return rendered

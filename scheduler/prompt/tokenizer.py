@@ -33,7 +33,7 @@ from scheduler.answer.detokenizer import (
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.prompt import chat_template, generic_tools, min_tokens_estimate
 from scheduler.prompt.spelling import Spelling, described, spelling_of, with_plain_decoder
-from scheduler.prompt.template_reading import TemplateReading, fitted, reading_of
+from scheduler.prompt.template_reading import PROBE_TOOL, TemplateReading, fitted, reading_of
 from scheduler.request import ChatPrompt
 from scheduler.shared.folder.reading import read_json
 from scheduler.shared.messages import GrammarTokenizer
@@ -155,6 +155,10 @@ class HubTokenizer:
             raise StartupError(
                 f"--model: {folder} holds no fast tokenizer (tokenizer.json); only those are served"
             )
+        vocabulary = self._tokenizer.get_vocab()
+        self._vocabulary = 1 + max(vocabulary.values(), default=-1)
+        # mlx-lm asks for it several times, and the library makes a new one each time.
+        vars(self._tokenizer)["get_vocab"] = lambda: vocabulary
         templates = self._tokenizer.chat_template
         if isinstance(templates, dict):  # The one that is used with tools shows what calls look like.
             self._tokenizer.chat_template = templates.get("tool_use", templates["default"])
@@ -164,7 +168,15 @@ class HubTokenizer:
         self._tokenizer.chat_template = templates
         render = chat_template.renderer(self._tokenizer, template_type(self._tokenizer, model_type))
         self.template_reading = TemplateReading() if render is None else reading_of(render)
-        self._renderer = None if render is None else fitted(render, self.template_reading)
+        self._renderer = plain = None if render is None else fitted(render, self.template_reading)
+        if (
+            render is not None
+            and plain is not None
+            and isinstance(templates, dict)
+            and "tool_use" in templates
+        ):
+            tooled = fitted(render, reading_of(render, (PROBE_TOOL,)))
+            self._renderer = lambda prompt: (tooled if prompt.offered_tools else plain)(prompt)
         if tool_parser == "auto" and self._lacks_tools():
             self._format = replace(self._format, tools=tool_syntax(GENERIC))
         self._is_generic = self._format.tool_calls == GENERIC
@@ -176,8 +188,11 @@ class HubTokenizer:
             for token_id, added in self._backend.get_added_tokens_decoder().items()
             if added.special
         }
-        self.spelling = spelling_of(self._backend)
-        self._longest_token = min_tokens_estimate.longest_token(described(self._backend), self._normalized)
+        self.spelling = spelling_of(self._backend, vocabulary)
+        self._longest_token = min_tokens_estimate.longest_token(
+            described(self._backend, vocabulary), self._normalized
+        )
+        del vars(self._tokenizer)["get_vocab"]
         self._opening: Callable[[int], bytes] = cache(self._spelled_first)
         self._middle: Callable[[int], bytes] = (
             cache(self._spelled_behind_itself)
@@ -188,7 +203,7 @@ class HubTokenizer:
 
     @property
     def vocabulary(self) -> int:
-        return 1 + max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        return self._vocabulary
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -202,6 +217,11 @@ class HubTokenizer:
     @property
     def has_chat_template(self) -> bool:
         return self._renderer is not None
+
+    @property
+    def template_verdicts(self) -> tuple[str, ...]:
+        """What is unusual in what the chat template writes, for an operator."""
+        return self.template_reading.verdicts(generic=self._is_generic)
 
     @property
     def answer_format(self) -> AnswerFormat:

@@ -248,8 +248,10 @@ class StreamRecord:
         match part:
             case TokenOut() if not only_prompt:
                 return self.pipeline.read((part.token,), () if part.logprobs is None else (part.logprobs,))
-            case EndToken(out) if out.logprobs is not None and not only_prompt:
-                self.end_token = self.pipeline.end_token(out.token, out.logprobs)
+            case EndToken(out) if not only_prompt:
+                if out.logprobs is not None:
+                    self.end_token = self.pipeline.end_token(out.token, out.logprobs)
+                return self.pipeline.read_end(out.token)
             case End(reason, error=None):
                 return self.pipeline.end(reason)
             case _:

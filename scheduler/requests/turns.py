@@ -22,7 +22,7 @@ from scheduler.errors import RequestFailed, SchedulerError
 from scheduler.events import AnswerPiece, FinishReason
 from scheduler.prompt.offload import Lane, Offload
 from scheduler.requests.lifecycle import State
-from scheduler.requests.record import End, Part, StreamRecord
+from scheduler.requests.record import End, EndToken, Part, StreamRecord
 
 _log = structlog.get_logger("multiplexer")
 STEP_SECONDS = 0.005
@@ -148,8 +148,8 @@ class Turns:
         if isinstance(part, End):
             record.finish(part)
             self._ended(record)
-        elif record.pipeline.stopped:
-            # What has come after it is no part of the answer.
+        elif record.pipeline.stopped and not isinstance(part, EndToken):
+            # What has come after it is no part of the answer. Behind an end token comes the engine's end.
             record.forget_unread()
             self._begin(record, End(FinishReason.STOP))
         elif record.unread:

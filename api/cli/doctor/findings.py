@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from api.cli.doctor.facts import Disk, Facts, ModelOnDisk, Port, RequiredPackage
+from api.cli.models.disk_models import DiskModel
 from api.options.back_end import missing_back_end
 from scheduler.engine.budget.limits import recommended_bytes
 
@@ -35,6 +37,9 @@ _SMALL_WORKING_SET = 0.7
 _LARGE_MAC_BYTES = 32_000_000_000
 _MOST_UNFIT = 8
 """Models that cannot be served, of which each is a finding."""
+_MOST_NOTES = 12
+"""Notes on models that can be served."""
+_REMEDY = re.compile(r"(?P<reason>.*): (?P<todo>(?:download|serve|take|upgrade) .*)")
 _LEFT_FOR_SYSTEM = 0.85
 
 
@@ -273,17 +278,37 @@ def _models(facts: Facts) -> Iterator[Finding]:
     )
     unfit = [one for one in facts.models if one.reason]
     for one in unfit[:_MOST_UNFIT]:
-        yield Finding("note", "model", one.reason, _remedy(one), one.model.name)
+        what, todo = _reason_and_remedy(one)
+        yield Finding("note", "model", what, todo, one.model.name)
     if len(unfit) > _MOST_UNFIT:
         yield Finding("note", "models", f"{len(unfit) - _MOST_UNFIT} more cannot be", "see --json")
+    notes = [(one.model.name, text) for one in fit for text in _notes(one.model)]
+    for name, text in notes[:_MOST_NOTES]:
+        yield Finding("note", "model", text, name=name)
+    if len(notes) > _MOST_NOTES:
+        yield Finding(
+            "note", "models", f"{len(notes) - _MOST_NOTES} more notes on them", "penstock show MODEL"
+        )
 
 
-def _remedy(one: ModelOnDisk) -> str:
+def _notes(model: DiskModel) -> Iterator[str]:
+    """Yield what an operator should know of how the model's folder is read."""
+    yield from model.notes
+    for verdict in model.template_verdicts:
+        yield f"its chat template {verdict}"
+
+
+def _reason_and_remedy(one: ModelOnDisk) -> tuple[str, str]:
+    """Return why a model cannot be served, and what to do: what the reason itself ends with, if it does."""
     if one.model.is_model and one.plan is not None and not one.plan.fits:
-        return "a smaller or quantised one: penstock convert --q-bits 4"
+        return one.reason, "a smaller or quantised one: penstock convert --q-bits 4"
+    found = _REMEDY.fullmatch(one.reason)
+    if found is not None and (one.model.source != "hub" or not found["todo"].startswith("download")):
+        return found["reason"], found["todo"]
     if one.model.source == "hub":
-        return f"penstock pull {one.model.name.split('@')[0]}, or penstock rm {one.model.name}"
-    return ""
+        again = f"penstock pull {one.model.name.split('@')[0]}, or penstock rm {one.model.name}"
+        return (one.reason if found is None else found["reason"]), again
+    return one.reason, ""
 
 
 _PARTS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (

@@ -47,6 +47,8 @@ def gather(ports: Sequence[int], folders: Sequence[Path], tokens: int) -> Facts:
     """Return the facts. This takes some seconds, and more on a machine with many models."""
     back_ends = installed_back_ends()
     found = disk_models.find(folders, dialects=False)
+    # The hub's cache may hold many, and each tokenizer takes a second.
+    found = [disk_models.with_dialects([one])[0] if one.source == "folder" else one for one in found]
     answers, error = _ask([one.folder for one in found if one.is_model])
     models = tuple(_on_disk(one, answers, tokens) for one in found)
     machine = None if answers is None else answers.machine

@@ -81,8 +81,8 @@ class DiskModel:
     notes: tuple[str, ...] = ()
     """What an operator should know of how the folder is read."""
     chat_template: bool = False
-    template_reading: str = ""
-    """What is unusual in what the chat template reads of messages; empty if nothing is."""
+    template_verdicts: tuple[str, ...] = ()
+    """What is unusual in what the chat template writes of conversations."""
     tool_dialect: str = ""
     """The dialect that `--tool-parser auto` finds: none, generic, or a parser's name; empty if it was not
     read."""
@@ -201,7 +201,7 @@ def _with_dialects(model: DiskModel) -> DiskModel:
     return replace(
         model,
         chat_template=tokenizer.has_chat_template,
-        template_reading=tokenizer.template_reading.described,
+        template_verdicts=tokenizer.template_verdicts,
         tool_dialect=form.call_dialect if form.has_tool_calls else "none",
         reasoning_dialect=form.reasoning_dialect,
     )

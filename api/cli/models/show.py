@@ -71,8 +71,8 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
     for number, note in enumerate(model.notes):
         yield "" if number else "note", note
     yield "template", "for chats" if model.chat_template else "none: it completes text, and does not chat"
-    if model.template_reading:
-        yield "", f"it {model.template_reading}"
+    for verdict in model.template_verdicts:
+        yield "", f"it {verdict}"
     yield "tools", model.tool_dialect
     yield "reasoning", model.reasoning_dialect
     yield from _memory(planned.plan, reading, model.context_tokens, tokens)

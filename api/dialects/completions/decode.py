@@ -21,7 +21,7 @@ def generation_requests(
         replace(
             decoded,
             public_id=public_id,
-            prompt=_prompt(prompt),
+            prompt=_prompt(prompt, body.add_special_tokens),
             max_tokens=body.token_bound,
             thinking_tokens=body.thinking_token_budget,
             structure=structure(body),
@@ -34,5 +34,5 @@ def generation_requests(
     ]
 
 
-def _prompt(prompt: PromptItem) -> TextPrompt | TokenPrompt:
-    return TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(tuple(prompt))
+def _prompt(prompt: PromptItem, add_special_tokens: bool) -> TextPrompt | TokenPrompt:
+    return TextPrompt(prompt, add_special_tokens) if isinstance(prompt, str) else TokenPrompt(tuple(prompt))

@@ -65,9 +65,8 @@ class CompletionRequest(SamplingFields):
 
     suffix: Annotated[str | None, Refused("the server does not fill in between two texts")] = None
     best_of: Annotated[int | None, Refused("use n: the server returns every answer that it generates")] = None
-    add_special_tokens: Annotated[
-        StrictBool, Refused("the server tokenizes the prompt as it is", neutral=(False,))
-    ] = False
+    # vLLM's: what the tokenizer puts before a text, BOS for example.
+    add_special_tokens: StrictBool = True
     thinking_token_budget: Annotated[
         Annotated[int, Field(ge=-1, le=MAX_THINKING_TOKENS)] | None,
         WithoutEffect("a completion has no reasoning section"),

@@ -8,9 +8,12 @@ import pytest
 import trio.testing
 from trio.testing import trio_test
 
+from scheduler.prompt.preparation import Preparation
 from tests.api.client import client_of
+from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import make_scheduler, running
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import FOLDER, make_scheduler, running
 
 
 @pytest.mark.parametrize("base", ["", "/v1"])
@@ -87,3 +90,53 @@ def test_a_bad_body_is_a_400(path: str, body: dict[str, Any]) -> None:
         assert response.json()["error"]["type"] == "invalid_request_error"
 
     check()
+
+
+class BeginningTokenizer(ByteTokenizer):
+    """Puts `<eos>` before a text, as GPT-2's and Llama's families do with their BOS."""
+
+    def encode_whole(self, text: str) -> list[int]:
+        return [EOS, *self.encode(text)]
+
+    def encode(self, text: str) -> list[int]:
+        first, *rest = text.split("<eos>")
+        return [*first.encode(), *(byte for part in rest for byte in (EOS, *part.encode()))]
+
+
+@trio_test
+async def test_a_text_counts_with_what_the_tokenizer_puts_before_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """As vLLM's `add_special_tokens`, true by default, and equally in completions, echoes and
+    `/tokenize`; messages have what their template writes."""
+    launcher = Playback("ab")
+    scheduler = make_scheduler(launcher, preparation=Preparation(BeginningTokenizer(), FOLDER))
+    ask = {"prompt": "Hi", "max_tokens": 2, "echo": True, "logprobs": 0}
+    messages = [{"role": "user", "content": "a"}]
+    async with running(scheduler), client_of(scheduler) as client:
+        for fields, before in (
+            ({}, [EOS]),
+            ({"add_special_tokens": True}, [EOS]),
+            ({"add_special_tokens": False}, []),
+        ):
+            there = (await client.post("/tokenize", json={"prompt": "Hi", **fields})).json()
+            assert there["tokens"] == [*before, *b"Hi"]
+            body = (await client.post("/v1/completions", json={**ask, **fields})).json()
+            assert body["usage"]["prompt_tokens"] == len(before) + 2
+            assert launcher.submits[-1].prompt.tolist() == [*before, *b"Hi"]
+            (choice,) = body["choices"]
+            names, places = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+            assert choice["text"] == "Hiab"
+            assert names == [*["<eos>"] * len(before), "H", "i", "a", "b"]
+            assert places == [*[0] * len(before), 0, 1, 2, 3]
+        begun = (await client.post("/tokenize", json={"prompt": "<eos>Hi"})).json()
+        assert begun["tokens"] == [EOS, *b"Hi"]
+        chat = (await client.post("/tokenize", json={"messages": messages})).json()
+        same = {"messages": messages, "add_special_tokens": False}
+        assert (await client.post("/tokenize", json=same)).json() == chat
+        refused = await client.post("/tokenize", json={"messages": messages, "add_special_tokens": True})
+        empty = await client.post("/v1/completions", json={"prompt": "", "max_tokens": 2})
+    assert EOS not in chat["tokens"]
+    assert refused.status_code == 400
+    assert "add_special_tokens" in refused.json()["error"]["message"]
+    assert empty.json()["usage"]["prompt_tokens"] == 1

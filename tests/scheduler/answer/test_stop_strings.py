@@ -205,3 +205,44 @@ def test_many_long_stop_strings_cost_a_token_as_much_as_one() -> None:
 
     least_of_one = min(seconds(several[:1]) for _ in range(5))
     assert min(seconds(several) for _ in range(5)) < 5 * least_of_one
+
+
+SILENT = {7: "<a>", 8: "b<", 9: "<e"}
+tokens = st.lists(st.sampled_from([*SILENT, *"ab<e>"]), max_size=30)
+naming_lists = st.lists(st.text("ab<e>", min_size=1, max_size=7), min_size=1, max_size=4)
+
+
+def read_tokens(
+    answer: Sequence[int | str], stops: Sequence[str], *, included: bool
+) -> tuple[str, str | None]:
+    """`answer`: special tokens by their ids, and characters of text."""
+    wanted = WantedStrings(stops, SILENT)
+    finder, out = StopStrings(wanted, included=included), ""
+    for one in answer:
+        out += finder.feed(one if isinstance(one, str) else wanted.marks[one])
+        if finder.matched is not None:
+            return out, finder.matched
+    return out + finder.finish(), None
+
+
+@thoroughly
+@given(answer=tokens, stops=naming_lists, included=st.booleans())
+def test_a_stop_string_ends_the_answer_at_the_special_token_that_it_names(
+    answer: list[int | str], stops: list[str], included: bool
+) -> None:
+    """Alone or with text beside it. The token's own text is nowhere but in the stop string."""
+    marked = {token: chr(0xE000 + token) for token in SILENT}
+
+    def with_tokens(stop: str) -> str:
+        for token in sorted(SILENT, key=lambda one: len(SILENT[one]), reverse=True):
+            stop = stop.replace(SILENT[token], marked[token])
+        return stop
+
+    text = "".join(one if isinstance(one, str) else marked[one] for one in answer)
+    by_form = {form: stop for stop in stops for form in (stop, with_tokens(stop))}
+    before, matched = oracle(text, list(by_form))
+    for mark in marked.values():
+        before = before.replace(mark, "")
+    named = None if matched is None else by_form[matched]
+    expected = before + (named or "") if included else before
+    assert read_tokens(answer, stops, included=included) == (expected, named)

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.chat_template import Renderer, renderer
 from scheduler.prompt.generic_tools import description, has_system_turn, knows_tools, rewritten
+from scheduler.prompt.template_reading import fitted, reading_of
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message, Tool, ToolChoice
 from tests.examples import examples
@@ -58,7 +59,7 @@ def render_of(template: str) -> Renderer:
     tokenizer.chat_template = template
     render = renderer(tokenizer, None)
     assert render is not None
-    return render
+    return fitted(render, reading_of(render))
 
 
 @cache

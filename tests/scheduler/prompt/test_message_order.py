@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
-from scheduler.prompt.chat_template import alternating, renderer
+from scheduler.prompt.chat_template import alternating, renderer, strict
+from scheduler.prompt.template_reading import fitted, reading_of
 from scheduler.request import ChatPrompt, Message
 
 # As Qwen3.5 and Gemma write theirs.
@@ -50,7 +51,7 @@ def rendered(template: str, *messages: Message) -> str:
     tokenizer.chat_template = template
     render = renderer(tokenizer, None)
     assert render is not None
-    return render(ChatPrompt(messages))
+    return fitted(render, reading_of(render))(ChatPrompt(messages))
 
 
 def test_a_strict_template_gets_turns_that_it_takes() -> None:
@@ -76,12 +77,31 @@ def test_a_template_that_takes_them_gets_them_as_they_are() -> None:
 
 def test_what_no_change_makes_acceptable_is_refused_in_the_templates_words() -> None:
     """With the error of the unchanged order."""
-    twice: tuple[Message, ...] = (
+    resulting: tuple[Message, ...] = (
         {"role": "user", "content": "a"},
-        *({"role": "assistant", "content": "b"},) * 2,
+        {"role": "assistant", "content": "b"},
+        {"role": "tool", "content": "c"},
     )
     with pytest.raises(Exception, match="must alternate"):
-        rendered(ALTERNATING, *twice)
+        rendered(ALTERNATING, *resulting)
+
+
+def test_a_strict_template_gets_answers_in_turn() -> None:
+    """Two agents that answered in turn, and a greeting before the first question."""
+    messages: tuple[Message, ...] = (
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "reasoning_content": "hm"},
+        {"role": "assistant", "content": "", "tool_calls": [1]},
+        {"role": "assistant", "content": "c", "tool_calls": [2]},
+        {"role": "user", "content": "d"},
+    )
+    turns = "<assistant>Hello.\n<user>a\n<assistant>b\n\nc\n<user>d\n<assistant>"
+    assert rendered(ALTERNATING, *messages) == f"<user>\n{turns}"
+    system: Message = {"role": "system", "content": "s"}
+    assert rendered(ALTERNATING, system, *messages) == f"<system>s\n<user>\n{turns}"
+    joined = strict(messages)[3]
+    assert (joined["reasoning_content"], joined["tool_calls"]) == ("hm", [1, 2])
 
 
 @given(
@@ -95,7 +115,8 @@ def test_what_no_change_makes_acceptable_is_refused_in_the_templates_words() -> 
     ).map(tuple)
 )
 def test_every_word_stays_in_its_place(messages: tuple[Message, ...]) -> None:
-    """One system message at most, first; no two users in a row; a second application changes nothing."""
+    """One system message at most, first; no two users in a row; a second application changes nothing. In the
+    strictest order no two answers are neighbours, either, and none comes first."""
     changed = alternating(messages)
     roles = [message["role"] for message in changed]
     assert "system" not in roles[1:]
@@ -103,6 +124,13 @@ def test_every_word_stays_in_its_place(messages: tuple[Message, ...]) -> None:
     said = "".join(message["content"] for message in changed)
     assert said.replace("\n\n", "") == "".join(message["content"] for message in messages)
     assert alternating(changed) == changed
+    turns = strict(messages)
+    roles = [message["role"] for message in turns if message["role"] != "system"]
+    assert roles[:1] != ["assistant"]
+    assert not {("user", "user"), ("assistant", "assistant")} & set(pairwise(roles))
+    text = "".join(message["content"] for message in turns)
+    assert text.replace("\n\n", "") == "".join(message["content"] for message in messages)
+    assert strict(turns) == turns
 
 
 def test_many_turns_of_one_speaker_are_joined_once() -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
 
 from scheduler.errors import StartupError, TemplateFailed
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, Message, Tool
+from tests.examples import examples
 from tests.fakes.served_tokenizers import KINDS, TEMPLATE, write_tokenizer
+from tests.scheduler.prompt.composed_templates import Composed, conversations, templates
 
 LLAVA = (
     "{% for message in messages %}{% if message['role'] != 'system' %}"
@@ -78,7 +83,7 @@ def test_a_template_that_reads_parts_gets_parts(tmp_path: Path) -> None:
 
 def test_a_template_that_reads_texts_is_left_alone(tmp_path: Path) -> None:
     """Only what it drops is changed."""
-    assert served(tmp_path, TEMPLATE).template_reading.described == ""
+    assert served(tmp_path, TEMPLATE).template_verdicts == ()
 
 
 def test_a_template_that_writes_no_question_is_refused_by_name(tmp_path: Path) -> None:
@@ -139,3 +144,89 @@ def test_several_templates_without_a_default_are_refused(tmp_path: Path) -> None
     listed = [{"name": "one", "template": TEMPLATE}, {"name": "two", "template": TEMPLATE}]
     with pytest.raises(StartupError, match="one, two"):
         served(tmp_path, listed)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(composed=templates(), prompts=st.lists(conversations(), min_size=6, max_size=6))
+def test_no_prompt_lacks_words_whatever_the_template(composed: Composed, prompts: list[ChatPrompt]) -> None:
+    """Each message's are in the text once, the conversation's in its order, or the request is a 400."""
+    with TemporaryDirectory() as folder:
+        tokenizer = served(Path(folder), composed.template)
+    note(f"{composed.described}: {tokenizer.template_verdicts}")
+    for prompt in prompts:
+        try:
+            text = tokenizer.render(prompt)
+        except TemplateFailed:
+            continue
+        note(text)
+        spoken = [message for message in prompt.messages if message["content"]]
+        assert [text.count(message["content"]) for message in spoken] == [1] * len(spoken)
+        places = [text.index(message["content"]) for message in spoken if message["role"] != "system"]
+        assert places == sorted(places)
+        if prompt.continue_final:
+            assert text.endswith(spoken[-1]["content"])
+
+
+def rendered(folder: Path, template: str, *messages: tuple[str, str], **options: Any) -> str:
+    spoken: list[Message] = [{"role": role, "content": words} for role, words in messages]
+    return served(folder, template).render(ChatPrompt(tuple(spoken), **options))
+
+
+def test_a_system_message_is_where_the_template_does_not_lose_it(tmp_path: Path) -> None:
+    """In Mistral's place of 2023 before the last question, but in the first one before a prefill."""
+    template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{% set ns.system = m.content %}"
+        "{% elif m.role == 'user' %}[INST] {% if loop.last and ns.system %}{{ ns.system }} {% endif %}"
+        "{{ m.content }}[/INST]{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    template = "{% set ns = namespace(system='') %}" + template
+    turns = (("system", "Be kind."), ("user", "a"), ("assistant", "b"))
+    assert rendered(tmp_path, template, *turns, ("user", "c")) == "[INST] a[/INST]b[INST] Be kind. c[/INST]"
+    assert rendered(tmp_path, template, *turns, continue_final=True) == "[INST] Be kind.\n\na[/INST]b"
+    assert rendered(tmp_path, template, turns[0]) == "[INST] Be kind.[/INST]"
+
+
+def test_several_system_messages_are_joined_where_the_template_keeps_the_last(tmp_path: Path) -> None:
+    """As DeepSeek's does."""
+    template = (
+        "{% set ns = namespace(system='') %}{% for m in messages if m.role == 'system' %}"
+        "{% set ns.system = m.content %}{% endfor %}{{ ns.system }}"
+        "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    )
+    two = (("system", "One."), ("system", "Two."), ("user", "a"), ("user", "b"))
+    assert rendered(tmp_path, template, *two) == "One.\n\nTwo.<user>a\n\nb"
+    assert rendered(tmp_path, template, *two[1:]) == "Two.<user>a<user>b", "as sent, where nothing is lost"
+
+
+def test_results_that_the_template_writes_beside_tools_alone_are_refused_without(tmp_path: Path) -> None:
+    """By name: the model would call again."""
+    template = (
+        "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{% for m in messages %}"
+        "{% if m.role != 'tool' or tools %}<|{{ m.role }}|>{{ m.content }}{% endif %}"
+        "{% for tool_call in m.tool_calls or [] %}{{ tool_call.name }}{% endfor %}{% endfor %}"
+    )
+    tokenizer = served(tmp_path, template)
+    assert tokenizer.answer_format.tool_calls == "native"
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": {}}}
+    turn: tuple[Message, ...] = (
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "word-result", "tool_call_id": "1"},
+    )
+    assert "word-result" in tokenizer.render(ChatPrompt(turn, tools=(Tool("look"),)))
+    with pytest.raises(TemplateFailed, match="results of tools that are not offered"):
+        tokenizer.render(ChatPrompt(turn))
+
+
+def test_what_a_template_takes_is_said_in_short_lines(tmp_path: Path) -> None:
+    """Of thinking, too."""
+    template = (
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+        "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    )
+    assert served(tmp_path, template).template_verdicts == (
+        "does not take two questions in a row, two answers in a row, an answer first, two system messages and"
+        " a later system message: neighbours are joined, an empty question opens",
+        "switches thinking",
+    )

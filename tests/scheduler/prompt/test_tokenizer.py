@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from scheduler.errors import InvalidRequest, StartupError, TemplateFailed
 from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
@@ -120,3 +121,19 @@ def test_a_model_without_a_chat_template_says_so(tmp_path: Path) -> None:
     assert tokenizer.eos_token_ids == frozenset()
     with pytest.raises(TemplateFailed, match="no chat template"):
         tokenizer.render(ChatPrompt(({"role": "user", "content": "Hi"},)))
+
+
+def test_a_vocabulary_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes 0.3 s for one of 260,000 tokens, and mlx-lm alone asks for it several times."""
+    listed = []
+    original = PreTrainedTokenizerFast.get_vocab
+
+    def get_vocab(self: PreTrainedTokenizerFast) -> dict[str, int]:
+        listed.append(self)
+        return original(self)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "get_vocab", get_vocab)
+    AutoTokenizer.from_pretrained(TOKENIZER_FOLDER)
+    by_library = len(listed)
+    assert HubTokenizer(TOKENIZER_FOLDER).vocabulary == hub().vocabulary
+    assert len(listed) == 2 * by_library + 1

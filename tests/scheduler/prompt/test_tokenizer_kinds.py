@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -215,6 +216,40 @@ def test_a_stop_string_that_is_a_special_token_ends_the_answer(kind: str) -> Non
     assert set(prepared.stop_token_ids) == {*tokenizer.eos_token_ids, library.token_to_id("<|user|>")}
 
 
+@exact_kinds
+@pytest.mark.parametrize("top_logprobs", [None, 1])
+def test_a_stop_string_names_a_special_token_beside_text(kind: str, top_logprobs: int | None) -> None:
+    """It ends the answer in this order only, and the token's text appears in no other place."""
+    tokenizer, library = tokenizer_of(kind)
+    mark, other = (library.get_vocab()[token] for token in ("<|user|>", "<|tool|>"))
+    word, line = spaced(tokenizer), spaced(tokenizer, "yes")
+    request = GenerationRequest(
+        "", TextPrompt("The"), stop=("<|user|> yes", " reads<|tool|>"), top_logprobs=top_logprobs
+    )
+
+    def ended(*parts: list[int], included: bool = False) -> tuple[str, str | None]:
+        asked = replace(request, includes_stop=included, choices=2)
+        prepared = preparation(kind).prepare(asked)
+        found = set()
+        for pipeline in preparation(kind).answer_pipelines(prepared):
+            text = ""
+            for token in chain(*parts):
+                if not pipeline.stopped:
+                    entries = [] if top_logprobs is None else [LogprobsOut(-1.0, ())]
+                    text += "".join(one.text for one in pipeline.feed([token], entries))  # type: ignore[union-attr]
+            text += "".join(one.text for one in pipeline.finish(FinishReason.LENGTH))  # type: ignore[union-attr]
+            found.add((text, pipeline.stop_string))
+        ((text, stop),) = found
+        return text, stop
+
+    assert ended(word, [mark], line, word) == (" reads", "<|user|> yes")
+    assert ended(word, [mark], line, word, included=True) == (" reads<|user|> yes", "<|user|> yes")
+    assert ended([other], word, [mark], word) == (" reads reads", None)
+    assert ended(line, word, [other], word) == (" yes", " reads<|tool|>")
+    assert ended(line, word, [other], word, included=True) == (" yes reads<|tool|>", " reads<|tool|>")
+    assert ended(word, [mark, other], line, included=True) == (" reads yes", None)
+
+
 def test_every_token_of_the_special_ones_is_no_text() -> None:
     """In all kinds."""
     for kind in KINDS:
@@ -222,3 +257,36 @@ def test_every_token_of_the_special_ones_is_no_text() -> None:
         ids = [library.get_vocab()[token] for token in SPECIAL]
         assert read(tokenizer.detokenizer(), ids) == ""
         assert json.loads(tokenizer.to_json())
+
+
+@every_kind
+@given(text=texts | st.sampled_from(["<s>The", "<s>", "</s>The", "<s><s>a", ""]))
+@settings(max_examples=examples(40), deadline=None)
+def test_a_text_has_what_its_tokenizer_puts_before_it(kind: str, text: str) -> None:
+    """As the library writes it, in pieces as well as whole; never twice, and not where the client says no."""
+    _, library = tokenizer_of(kind)
+    ready, start = preparation(kind), library.get_vocab()["<s>"]
+    plain = library.encode(text, add_special_tokens=False).ids
+    whole = plain if plain[:1] == [start] else library.encode(text).ids
+    assert ready.tokenize(TextPrompt(text)).tolist() == whole
+    assert ready.tokenize(TextPrompt(text, add_special_tokens=False)).tolist() == plain
+    assert preparation(kind, bos=False).tokenize(TextPrompt(text)).tolist() == plain
+    chat = ChatPrompt(({"role": "user", "content": "a"},))
+    assert ready.tokenize(chat).tolist().count(start) == 1
+    assert ready.prepare(GenerationRequest("", TextPrompt(text))).prompt.tolist() == whole
+
+
+@exact_kinds
+def test_what_stands_before_a_text_is_no_part_of_it(kind: str) -> None:
+    """Its log-probabilities have the token, and the text begins where it begins in an echo."""
+    text = "The reads"
+    ready = preparation(kind)
+    prepared = ready.prepare(GenerationRequest("", TextPrompt(text), prompt_logprobs=0))
+    (pipeline,) = ready.answer_pipelines(prepared)
+    assert pipeline.prompt is not None
+    pipeline.prompt.add(1, [LogprobsOut(-1.0, ())] * (len(prepared.prompt) - 1))
+    first, *rest = pipeline.prompt.spelled()
+    assert (first.data, first.offset, first.logprobs) == (b"<s>", 0, None)
+    assert b"".join(token.data for token in rest).decode() == text
+    for token, after in pairwise(rest):
+        assert text[token.offset : after.offset].encode() == token.data

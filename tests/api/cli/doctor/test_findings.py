@@ -21,7 +21,7 @@ from api.cli.doctor.command import as_object, show
 from api.cli.doctor.facts import Blas, Disk, Facts, Leftover, ModelOnDisk, Port, PortState, RequiredPackage
 from api.cli.doctor.findings import Finding, Level, Topic, findings, serves
 from api.cli.machine import Machine
-from api.cli.models.disk_models import DiskModel
+from api.cli.models.disk_models import DiskModel, Source
 from api.cli.models.memory_plan import MemoryPlan
 from api.version import Version
 from scheduler.shared.row_bytes import RowBytes
@@ -55,6 +55,16 @@ LINUX = Facts(
     tokens=32_768,
     models=(EMBEDDED,),
 )
+
+
+def unread(name: str, source: Source, reason: str) -> ModelOnDisk:
+    return ModelOnDisk(DiskModel(name, Path(f"/{name}"), source, reason=reason), None, reason=reason)
+
+
+def noted(**facts: Any) -> ModelOnDisk:
+    return replace(EMBEDDED, model=replace(EMBEDDED.model, **facts))
+
+
 MAC_INFO = {"max_recommended_working_set_size": 48 * GB, "memory_size": 64 * GB}
 MAC = replace(
     LINUX,
@@ -229,6 +239,28 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
             ),
         ),
         *("a/cut", "note", "cut", "penstock pull a/cut"),
+    ),
+    "weights in a form that is not read": (
+        replace(
+            LINUX, models=(EMBEDDED, unread("a/packed", "hub", "packed as GPTQ: serve a conversion to MLX"))
+        ),
+        *("a/packed", "note", "packed as GPTQ", "serve a conversion to MLX"),
+    ),
+    "a file of a download that is cut short": (
+        replace(LINUX, models=(EMBEDDED, unread("a/short", "hub", "a file is cut short: download it again"))),
+        *("a/short", "note", "a file is cut short", "penstock pull a/short"),
+    ),
+    "a field of config.json that is not computed": (
+        replace(LINUX, models=(EMBEDDED, unread("own", "folder", "x 2 changes answers: take the field out"))),
+        *("own", "note", "x 2 changes answers", "take the field out"),
+    ),
+    "a field of config.json that nobody knows": (
+        replace(LINUX, models=(noted(notes=("not read of config.json: warp",)),)),
+        *("embedded", "note", "warp", ""),
+    ),
+    "a template that loses words": (
+        replace(LINUX, models=(noted(template_verdicts=("refuses an answer first",)),)),
+        *("embedded", "note", "its chat template refuses an answer first", ""),
     ),
 }
 

@@ -81,6 +81,20 @@ def test_json_has_the_same_for_programs(cache: Path) -> None:
     assert (models["owner/half"]["fits"], models["owner/half"]["servable"]) == (None, False)
 
 
+def test_show_says_what_the_template_makes_of_conversations(cache: Path) -> None:
+    """A line for each verdict, where it is not as usual."""
+    template = (
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content[0]['text'] }}{% endfor %}"
+    )
+    write_repository(cache, "owner/strict", {**model_files(), "chat_template.jinja": template.encode()})
+    output = " ".join(run("show", "owner/strict").output.split())
+    assert "it reads messages of assistant, user as parts" in output
+    assert "two questions in a row" in output
+    shown = json.loads(run("show", "owner/strict", "--json").output)
+    assert shown["template_verdicts"][0] == "reads messages of assistant, user as parts"
+
+
 def test_show_counts_agents(cache: Path) -> None:
     """As many as the KV cache holds at a time; a model that does not fit says by how much."""
     shown = json.loads(run("show", "owner/small", "--tokens", "10000", "--json").output)

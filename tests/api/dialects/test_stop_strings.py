@@ -1,0 +1,120 @@
+"""Stop strings that name special tokens, in every dialect, streamed and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio.testing
+from trio.testing import trio_test
+
+from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detokenizer
+from scheduler.prompt.preparation import Preparation
+from scheduler.service import Scheduler
+from tests.api.client import client_of, events
+from tests.api.transcripts import message_of, named_events, response_of
+from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import FOLDER, make_scheduler, running
+
+TURN = "<|turn|>"
+CODE = 1
+"""The turn mark's token: a control character in the text that is played."""
+ANSWER = "one \x01two\x01\nthree"
+ASK = [{"role": "user", "content": "x"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": ASK, "max_tokens": 50, "n": 2, "logprobs": True},
+    "/v1/completions": {"prompt": "x", "max_tokens": 50, "n": 2, "logprobs": 1},
+    "/v1/messages": {"model": "tiny", "messages": ASK, "max_tokens": 50},
+    "/v1/responses": {"input": "x", "max_output_tokens": 50},
+}
+
+
+class _Table(ByteTable):
+    def __init__(self) -> None:
+        super().__init__(lambda token_id: None)
+
+    def __getitem__(self, token_id: int) -> bytes:
+        return bytes([token_id]) if CODE < token_id < 256 else b""
+
+
+class TurnTokenizer(ByteTokenizer):
+    """Its turn mark is a special token, without text."""
+
+    @property
+    def special_token_ids(self) -> frozenset[int]:
+        return super().special_token_ids | {CODE}
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(text.replace(TURN, chr(CODE)))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return TURN.encode() if token_id == CODE else super().token_bytes(token_id)
+
+    def detokenizer(
+        self, spelled: frozenset[str] = frozenset(), after: Sequence[int] | None = None
+    ) -> Detokenizer:
+        return ByteLevelDetokenizer(_Table())
+
+
+def scheduler_of() -> Scheduler:
+    return make_scheduler(Playback(ANSWER), preparation=Preparation(TurnTokenizer(), FOLDER))
+
+
+def answers(path: str, body: str, *, streams: bool) -> list[tuple[str, str | None]]:
+    """The text of each choice, and what the dialect says of the stop string."""
+    match path:
+        case "/v1/messages":
+            message = message_of(named_events(body)) if streams else _json(body)
+            assert (message["stop_reason"] == "stop_sequence") == (message["stop_sequence"] is not None)
+            return [("".join(one["text"] for one in message["content"]), message["stop_sequence"])]
+        case "/v1/responses":
+            response = response_of(named_events(body)) if streams else _json(body)
+            return [("".join(one["text"] for one in response["output"][0]["content"]), None)]
+        case _:
+            texts: dict[int, str] = {}
+            chunks = events(body)[:-1] if streams else [_json(body)]
+            for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+                piece = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+                texts[choice["index"]] = texts.get(choice["index"], "") + (piece.get("content") or "")
+            return [(text, None) for text in texts.values()]
+
+
+def _json(body: str) -> Any:
+    (found,) = events(f"data: {body}\n\n")
+    return found
+
+
+STOPS = {
+    TURN: "one ",
+    f"{TURN}\n": "one two",
+    f"two{TURN}": "one ",
+    f"one{TURN}": "one two\nthree",
+    f"{TURN}{TURN}": "one two\nthree",
+}
+"""Each stop string with the answer that it leaves."""
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+@trio_test
+async def test_the_answer_ends_before_the_stop_string(
+    autojump_clock: trio.testing.MockClock, path: str, streams: bool
+) -> None:
+    """The token's own text is sent only where the client wants the stop string in the answer."""
+    is_message = path == "/v1/messages"
+    name = "stop_sequences" if is_message else "stop"
+    scheduler = scheduler_of()
+    async with running(scheduler), client_of(scheduler) as client:
+        for stop, text in STOPS.items():
+            ask = {**BODIES[path], name: ["never", stop], "stream": streams}
+            found = text != ANSWER.replace("\x01", "")
+            response = await client.post(path, json=ask)
+            expected = (text, stop if found and is_message else None)
+            assert set(answers(path, response.text, streams=streams)) == {expected}
+            if not is_message:
+                response = await client.post(path, json={**ask, "include_stop_str_in_output": True})
+                whole = text + stop if found else text
+                assert set(answers(path, response.text, streams=streams)) == {(whole, None)}
+        await scheduler.wait_idle()
