@@ -23,7 +23,8 @@ def endless_reference(root: Any) -> Path | None:
         search.enter(root, (), [])
         while sum(map(search.judge, reversed(search.order))):
             pass
-    except StepsExhausted:
+    except (StepsExhausted, TypeError):
+        # It is too large to say, or no JSON schema.
         return None
     return next((path for path, schema in search.closing if not search.ends(schema)), None)
 

@@ -51,8 +51,18 @@ def _complement(inner: str) -> str | None:
     if found := _NOTHING_BUT.fullmatch(inner):
         return f"[^{found['letters']}]"
     if found := _ANYWHERE.fullmatch(inner):
-        return lacking(_unescaped(found["text"]))
+        return _lacking(_unescaped(found["text"]))
     return None
+
+
+def _lacking(text: str) -> str | None:
+    """Return a pattern of the texts in which `text` does not occur."""
+    if text.find(text[0], 1) < 0:
+        return lacking(text)
+    if text.strip(text[0]):
+        return None
+    one, others = re.escape(text[0]), f"[^{re.escape(text[0])}]"
+    return f"^({others}|{one}{{1,{len(text) - 1}}}{others})*{one}{{0,{len(text) - 1}}}$"
 
 
 def _unescaped(plain: str) -> str:

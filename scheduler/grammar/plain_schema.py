@@ -39,6 +39,8 @@ _CONSTRAINING = frozenset(
 ) - {"$defs", "definitions"}  # fmt: skip
 _IN_PLACE = frozenset(("$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "dependencies"))
 """Keywords whose schemas hold for the same value: what they name is evaluated, too."""
+_DEPENDING = _IN_PLACE - {"$ref", "allOf"} | {"patternProperties"}
+"""Keywords for which the value itself decides which names are evaluated."""
 _COUNTS = (
     "minLength",
     "maxLength",
@@ -56,13 +58,19 @@ _MOST_NUMBER = 9_200_000_000_000_000_000
 _EVERY_DOUBLE = 1e308
 """A bound of this size is the range of a number, as generators write it, and no constraint."""
 _DEEPEST = 100
+_LONGEST_CHAIN = 8
 
 Schema = dict[str, Any]
 
 
 def plain_schema(root: Schema) -> Any:
-    """Return an equal schema, an object or a boolean. `root` is not changed."""
-    return _Plain(root).of(root, 0)
+    """Return an equal schema, an object or a boolean; `root` itself if it is no JSON schema. `root` is not
+    changed."""
+    try:
+        return _Plain(root).of(root, 0)
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        # A client's schema may be anything. The library says what is wrong with it.
+        return root
 
 
 def says_nothing(schema: Any) -> bool:
@@ -171,9 +179,22 @@ class _Plain:
                 plain[keyword] = value
         for rewrite in _REWRITES:
             rewrite(plain)
+        if isinstance(names := plain.get("propertyNames"), dict):
+            _name_properties(plain, self._resolved(names))
         self._rewrite_dynamic(plain)
         self._rewrite_unevaluated(plain)
         return plain
+
+    def _resolved(self, schema: Schema) -> Schema:
+        """Return the target of a schema that is nothing but a reference, else the schema."""
+        for _ in range(_LONGEST_CHAIN):
+            if schema.keys() & _CONSTRAINING != {"$ref"}:
+                break
+            found = self._references.target(schema["$ref"])
+            if found is None or not isinstance(found[1], dict):
+                break
+            schema = found[1]
+        return schema
 
     def _rewrite_dynamic(self, schema: Schema) -> None:
         """In one document that names each anchor once, dynamic references are references."""
@@ -214,14 +235,7 @@ class _Plain:
         """Return the names of properties that the schema speaks of; None if they depend on the value."""
         if not isinstance(schema, dict):
             return {}
-        if depth > _DEEPEST or schema.keys() & {
-            "anyOf",
-            "oneOf",
-            "if",
-            "dependentSchemas",
-            "dependencies",
-            "patternProperties",
-        }:
+        if depth > _DEEPEST or schema.keys() & _DEPENDING:
             return None
         names = dict.fromkeys(_members(schema, "properties"))
         if "additionalProperties" in schema or (depth and "unevaluatedProperties" in schema):
@@ -249,6 +263,8 @@ def _drop_annotations(schema: Schema) -> None:
         del schema["format"]
     if says_never(schema.get("not")):
         del schema["not"]
+    if schema.get("propertyNames") is True:
+        del schema["propertyNames"]
     if schema.get("uniqueItems") is False or (
         schema.get("uniqueItems") is True and schema.get("maxItems") in (0, 1)
     ):
@@ -346,16 +362,13 @@ def _require_dependents(schema: Schema) -> None:
             del schema[keyword]
 
 
-def _name_properties(schema: Schema) -> None:
-    """Write `propertyNames` as the properties that it names, or as a pattern of them."""
-    names = schema.get("propertyNames", True)
-    if names is not True and not isinstance(names, dict):
-        return
-    allowed = {} if names is True else {key: value for key, value in names.items() if key in _CONSTRAINING}
+def _name_properties(schema: Schema, names: Schema) -> None:
+    """Write `propertyNames`, which is `names`, as the properties that it names, or as a pattern of them."""
+    allowed = {key: value for key, value in names.items() if key in _CONSTRAINING}
     if allowed.get("type") == "string":
         del allowed["type"]
     if not allowed:
-        schema.pop("propertyNames", None)
+        del schema["propertyNames"]
         return
     if schema.get("patternProperties"):
         return
@@ -408,7 +421,6 @@ _REWRITES: tuple[Callable[[Schema], None], ...] = (
     _bound_numbers,
     _count_contained,
     _require_dependents,
-    _name_properties,
     _list_items,
     _look_ahead,
 )

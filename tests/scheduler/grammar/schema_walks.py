@@ -41,7 +41,8 @@ def grammar(schema: Any, *, exact: bool = True) -> str:
 
 
 def walk(written: str, seed: int) -> str | None:
-    """The text of one walk, or None if it found no end. Raise AssertionError if the answer would have failed."""
+    """The text of one walk, or None if it found no end. Raise AssertionError if the answer would have
+    failed."""
     matcher = LLMatcher(vocabulary()._tokenizer, written, log_level=0, limits=parser_limits())
     some, tokens = random.Random(seed), bytearray()
     while len(tokens) < _LONGEST:
