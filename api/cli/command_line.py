@@ -9,7 +9,6 @@ import sys
 from collections.abc import Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoints, entry_points
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -168,7 +167,7 @@ def _open_closed_streams() -> None:
     file or socket that is opened would take its descriptor, which children inherit."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode))  # For the process's life.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 if __name__ == "__main__":

@@ -150,16 +150,25 @@ class CallRules:
     def _by_forms(self, form: Arguments, tool: Tool, *, strict: bool) -> str:
         schema = {"type": "object", **tool.parameters}
         try:
-            if (plain := plain_schema(schema)) is False:
-                raise Inexpressible((), "no arguments fit it")
-            if (endless := endless_reference(plain)) is not None:
-                raise Inexpressible(endless, ENDLESS)
-            return self._of_schema(form, SchemaForms(plain, strict=strict))
+            try:
+                return self._of_plain(form, plain_schema(schema), strict=strict)
+            except Inexpressible:
+                if strict:
+                    raise
+                # Also a contradiction: nobody promised more than a call.
+                return self._of_schema(form, SchemaForms(schema, strict=False))
         except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
             # A client's schema may be anything.
             if strict:
                 raise Inexpressible(*malformed(schema, error)) from None
             return self._of_schema(form, SchemaForms(_only_names(schema), strict=False))
+
+    def _of_plain(self, form: Arguments, plain: Any, *, strict: bool) -> str:
+        if plain is False:
+            raise Inexpressible((), "no arguments fit it")
+        if (endless := endless_reference(plain)) is not None:
+            raise Inexpressible(endless, ENDLESS)
+        return self._of_schema(form, SchemaForms(plain, strict=strict))
 
     def _of_schema(self, form: Arguments, forms: SchemaForms) -> str:
         objects = [one for one in forms.of(forms.root, ()) if one.kind == "object"]

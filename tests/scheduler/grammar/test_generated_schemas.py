@@ -24,7 +24,7 @@ from tests.scheduler.grammar.generated_schemas import (
 )
 from tests.scheduler.grammar.schema_walks import grammar, vocabulary, walk
 
-WALKS = 6
+WALKS = 4
 HELD: dict[str, dict[str, Any]] = {
     **{f"zod {name}": schema for name, schema in ZOD.items()},
     **{f"TypeBox {name}": schema for name, schema in TYPEBOX.items()},
@@ -143,21 +143,21 @@ def check(schema: dict[str, Any], *, exact: bool = True) -> None:
                 return
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(ROOTS)
 def test_a_schema_is_held_or_refused_before_the_answer(schema: dict[str, Any]) -> None:
     """Any combination of keywords, with references to each other."""
     check(schema)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(ROOTS)
 def test_a_schema_that_need_not_be_exact_fails_no_answer(schema: dict[str, Any]) -> None:
     """Its keywords are held as far as they can be."""
     check(schema, exact=False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(ROOTS, st.sampled_from(sorted(_keywords(st.booleans()))), _ANYTHING)
 def test_what_is_no_schema_is_refused_or_ignored(schema: dict[str, Any], keyword: str, value: Any) -> None:
     """With any value for a keyword."""
