@@ -20,7 +20,7 @@ def endless_reference(root: Any) -> Path | None:
     None."""
     search = _Search(root)
     try:
-        search.enter(root, (), [])
+        search.enter(root)
         while sum(map(search.judge, reversed(search.order))):
             pass
     except (StepsExhausted, TypeError):
@@ -42,9 +42,9 @@ class _Search:
         """The references to a schema that was being entered: path, and the schema that has the reference."""
         self._entering: set[int] = set()
 
-    def enter(self, schema: Any, path: Path, stack: list[Any]) -> None:
+    def enter(self, schema: Any) -> None:
         # Not recursive: references make chains that are longer than Python's stack.
-        todo: list[tuple[Any, Path, bool]] = [(schema, path, False)]
+        todo: list[tuple[Any, Path, bool]] = [(schema, (), False)]
         while todo:
             one, at, is_left = todo.pop()
             self._budget.spend()

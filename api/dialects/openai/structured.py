@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_va
 
 from api.bodies import json_text
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Refused, WithoutEffect
+from api.bodies.fields import JsonObject, Partly, Refused, WithoutEffect
 from api.dialects.openai.thinking import Effort
 from api.dialects.spellings import CONSTRAINT
 from scheduler.structure import ANY_OBJECT, JsonText, Structure, WhiteSpace
@@ -67,7 +67,10 @@ class NamedSchema(Body):
     name: Annotated[str | None, WithoutEffect("chat templates have no field for it")] = None
     description: Annotated[str | None, WithoutEffect("chat templates have no field for it")] = None
     schema_: JsonObject | None = Field(default=None, alias="schema")
-    strict: StrictBool | None = None
+    strict: Annotated[
+        StrictBool | None,
+        Partly("true: what a grammar cannot hold is refused; otherwise it is left out, and the rest holds"),
+    ] = None
     """Whether a keyword that a grammar cannot hold is refused; otherwise it is left out, and others hold."""
 
 
@@ -97,12 +100,12 @@ class FlatJsonSchemaFormat(NamedSchema):
 
 
 class SchemaFormat(FlatJsonSchemaFormat):
-    """Anthropic's, which has no other, and always holds it."""
+    """Anthropic's, which has no other, and is always strict there."""
 
     schema_: JsonObject = Field(alias="schema")
 
     def structure(self, place: str) -> Structure | None:
-        return JsonText(self.schema_, f"{place}.schema")
+        return JsonText(self.schema_, f"{place}.schema", exact=self.strict is not False)
 
 
 def _json_text(schema: Any, any_place: str, place: str, *, exact: bool = True) -> JsonText:
