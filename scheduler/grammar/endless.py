@@ -39,7 +39,7 @@ class _Search:
         self._finite: dict[int, bool] = {}
         self.order: list[dict[str, Any]] = []
         self.closing: list[tuple[Path, dict[str, Any]]] = []
-        """The references to a schema that was being entered: path, and the schema that has the reference."""
+        """Path and schema of each reference to what was being entered."""
         self._entering: set[int] = set()
 
     def enter(self, schema: Any) -> None:
@@ -52,6 +52,8 @@ class _Search:
                 self._entering.discard(id(one))
                 continue
             if not isinstance(one, dict) or id(one) in self._finite:
+                if id(one) in self._entering:
+                    self.closing.append((at, one))
                 continue
             self._finite[id(one)] = False
             self.order.append(one)
@@ -63,7 +65,8 @@ class _Search:
                 target_path, target = found
                 if id(target) in self._entering:
                     self.closing.append(((*at, "$ref"), one))
-                todo.append((target, target_path, False))
+                else:
+                    todo.append((target, target_path, False))
 
     def ends(self, schema: Any) -> bool:
         if not isinstance(schema, dict):
