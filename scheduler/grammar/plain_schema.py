@@ -11,7 +11,7 @@ it can, so that every value that it writes fits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import unquote
 
 from scheduler.grammar.lookahead import without_lookaheads
@@ -426,7 +426,7 @@ _REWRITES: tuple[Callable[[Schema], None], ...] = (
 )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

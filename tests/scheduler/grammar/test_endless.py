@@ -1,4 +1,5 @@
-"""A reference that leads back to itself without an end is found before an answer, wherever it can be reached."""
+"""A reference that leads back to itself without an end is found before an answer, wherever it can be
+reached."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ ENDLESS: list[tuple[dict[str, Any], str]] = [
     ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "properties.a.$ref"),
     ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "items.$ref"),
     ({"type": ["array"], "prefixItems": [True, {"$ref": "#"}], "minItems": 2}, "prefixItems.1.$ref"),
-    ({"anyOf": [{"type": "null"}, TO_A], "$defs": {"A": {"oneOf": [TO_A, TO_A]}}}, "$defs.A.oneOf.0.$ref"),
+    ({"anyOf": [{"type": "null"}, TO_A], "$defs": {"A": {"oneOf": [TO_A, TO_A]}}}, "$defs.A.oneOf.1.$ref"),
     ({"$anchor": "x", "allOf": [{"$ref": "#x"}]}, "allOf.0.$ref"),
 ]
 FINITE: list[dict[str, Any]] = [
