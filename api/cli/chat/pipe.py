@@ -60,10 +60,10 @@ def _is_silent(stdin: TextIO, begins: Callable[[TextIO, float], bool]) -> bool:
     """Wait for standard input, and say so. Return whether it says nothing."""
     if begins(stdin, _FIRST_SECONDS):
         return False
-    told = (
+    waiting = (
         f"penstock: waiting for standard input to begin, {SILENT_SECONDS:g} s at most (`< /dev/null`: none)"
     )
-    click.echo(told, err=True)
+    click.echo(waiting, err=True)
     if begins(stdin, SILENT_SECONDS - _FIRST_SECONDS):
         return False
     click.echo("penstock: standard input is silent, so the question goes without it", err=True)
