@@ -19,7 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
-from api.access.allowed_hosts import ANY_HOST, AllowedHosts
+from api.access.allowed_hosts import ANY_HOST, EVERY, AllowedHosts
+from api.access.allowed_origins import APPLICATION_ORIGINS, origin_pattern
 from api.access.api_keys import ApiKeys
 from api.access.auth import Authentication, is_open
 from api.access.identity import Identity
@@ -118,19 +119,22 @@ def make_app(
     _add_error_handlers(app)
     app.add_middleware(HeadRequests)
     app.add_middleware(Authentication, keys=options.keys, answer=error_response)
-    if options.cors_origins:
-        # Outside of authentication: a browser's preflight request has no key.
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(options.cors_origins),
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["retry-after", "x-request-id", "request-id", IGNORED_FIELDS_HEADER],
-        )
+    origins = (*APPLICATION_ORIGINS, *options.cors_origins)
+    # Outside of authentication: a browser's preflight request has no key.
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=[EVERY] if EVERY in origins else [],
+        allow_origin_regex=origin_pattern(origins),
+        allow_methods=["*"],
+        allow_headers=["*"],
+        # The server is in the user's own network, and the origin is checked already.
+        allow_private_network=True,
+        expose_headers=["retry-after", "x-request-id", "request-id", IGNORED_FIELDS_HEADER],
+    )
     app.add_middleware(
         OriginCheck,
         hosts=options.hosts,
-        allowed_origins=options.cors_origins,
+        allowed_origins=origins,
         is_open=is_open,
         answer=error_response,
     )

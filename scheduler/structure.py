@@ -26,6 +26,8 @@ class JsonText:
     schema: Any
     place: str
     white_space: WhiteSpace | None = None
+    exact: bool = True
+    """Whether a keyword that cannot be held is refused; otherwise it is ignored."""
 
 
 @dataclass(frozen=True, slots=True)

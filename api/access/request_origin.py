@@ -8,6 +8,7 @@ checks hosts in the same way (CVE-2024-28224); Go's `http.CrossOriginProtection`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.access.allowed_hosts import EVERY, AllowedHosts, is_same_origin
+from api.access.allowed_origins import origin_pattern
 from api.answers.errors import ApiError, host_not_allowed, origin_not_allowed
 
 
@@ -35,7 +37,8 @@ class OriginCheck:
         """`is_open` returns whether other sites may link to a path."""
         self._app = app
         self._hosts = hosts
-        self._allowed_origins = frozenset(allowed_origins)
+        self._lets_all_in = EVERY in allowed_origins
+        self._is_allowed = re.compile(origin_pattern(allowed_origins)).fullmatch
         self._is_open = is_open
         self._answer = answer
 
@@ -51,14 +54,14 @@ class OriginCheck:
         # require it.
         if (host := headers.get("host", "")) and not self._hosts.allow(host):
             return host_not_allowed(host)
-        if EVERY in self._allowed_origins:
+        if self._lets_all_in:
             return None
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site == "same-origin":
             # Behind a proxy that does not keep Host, the two below would differ.
             return None
         if origin is not None:
-            is_known = origin in self._allowed_origins or is_same_origin(origin, host)
+            is_known = is_same_origin(origin, host) or (origin and self._is_allowed(origin))
             return None if is_known else origin_not_allowed(origin)
         if site in (None, "none") or self._is_link(scope, headers):
             return None

@@ -254,7 +254,9 @@ def host_not_allowed(host: str) -> ApiError:
 
 
 def origin_not_allowed(origin: str) -> ApiError:
-    message = f"the origin {origin[:200]!r} is not allowed; --cors-origins adds origins"
+    scheme, separator, _ = origin[:200].partition("://")
+    every = f", such as {scheme}://*" if separator and scheme not in ("http", "https") else ""
+    message = f"the origin {origin[:200]!r} is not allowed; --cors-origins adds origins{every}"
     return ApiError(403, "permission_error", "origin_not_allowed", message)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -151,6 +152,7 @@ def penstock() -> None:
 def main() -> None:
     """Run the command line. The exit code is 0 after success (`serve`: after its drain), 1 if the command
     could not start or failed, 2 if an option was refused, 130 after Ctrl-C."""
+    _open_closed_streams()
     try:
         penstock()
     except OptionError as error:
@@ -159,6 +161,14 @@ def main() -> None:
     except StartupError as error:
         print(f"penstock: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device where a standard stream was closed (`<&-`). Python has None there, and the next
+    file or socket that is opened would take its descriptor, which children inherit."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 if __name__ == "__main__":

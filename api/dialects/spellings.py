@@ -177,6 +177,7 @@ THINKING_BUDGET: Meaning[int] = Meaning(
         Spelling("thinking_budget_tokens", (LLAMA_CPP,), _budget),
         Spelling("reasoning_budget_tokens", (LLAMA_CPP,), _budget),
         Spelling("thinking_budget", (SGLANG,), _budget),
+        Spelling("custom_params.thinking_budget", (SGLANG,), _budget),
         Spelling("chat_template_kwargs.thinking_budget", (VLLM, SGLANG, LLAMA_CPP), _budget),
     ),
 )

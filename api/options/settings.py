@@ -62,7 +62,8 @@ class ServeSettings(ModelSettings):
     cors_origins: Annotated[str | None, BeforeValidator(origins_with_commas)] = option(
         "HTTP",
         "Other sites' web pages that may use the API from a browser, as origins with commas or a JSON list;"
-        " * allows all. Pages of other origins get 403.",
+        " chrome-extension://* allows a scheme, * all. Pages of other origins get 403, but for applications'"
+        " (app://, tauri://, vscode-webview:// and their like), which no web site can have.",
         None,
         "allowed_origins",
     )

@@ -20,7 +20,9 @@ from scheduler.answer.dialects.description import Dialect, Unheld
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.grammar.caches import GrammarTexts, UnknownVerdict, Verdicts, content_key
 from scheduler.grammar.call_rules import CallRules
+from scheduler.grammar.endless import endless_reference
 from scheduler.grammar.part import Parts, short_complaint
+from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.rule_book import RuleBook
 from scheduler.grammar.schema_forms import Inexpressible
 from scheduler.grammar.vocabulary import GrammarVocabulary
@@ -251,12 +253,16 @@ class _Draft:
         """Return the schema of a tool's arguments: the whole schema for a strict tool; otherwise as much of
         it as the library supports, or any object."""
         schema = {**ANY_OBJECT, **tool.parameters}
+        inner: dict[str, Any]
         if tool.strict:
-            inner: dict[str, Any] = self.parts.checked(JsonText(schema, tool.place))["json_schema"]
+            inner = self.parts.checked(JsonText(schema, tool.place))["json_schema"]
             return inner
-        lenient = {**schema, "x-guidance": {**json_options(schema), "lenient": True}}
-        if self.parts.complaint({"json_schema": lenient}) is None:
-            return lenient
+        plain = plain_schema(schema)
+        if isinstance(plain, dict) and endless_reference(plain) is None:
+            loose = self.parts.loosened(plain, json_options(plain))
+            if loose is not None:
+                inner = loose["json_schema"]
+                return inner
         return {**ANY_OBJECT, "x-guidance": json_options(ANY_OBJECT)}
 
     def _reasoning(self, prompt: ChatPrompt, in_reasoning: bool) -> str:

@@ -23,7 +23,10 @@ from scheduler.answer.dialects.description import (
     Tagged,
 )
 from scheduler.answer.dialects.parameter_kind import ParameterKind, parameter_kind
+from scheduler.grammar.endless import endless_reference
 from scheduler.grammar.lark_pattern import Unwritable, lark_pattern, regex_pattern
+from scheduler.grammar.part import ENDLESS
+from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms, malformed
 from scheduler.grammar.text_pattern import is_free, no_null, on_one_line, text_pattern, text_without, trimmed
@@ -147,12 +150,25 @@ class CallRules:
     def _by_forms(self, form: Arguments, tool: Tool, *, strict: bool) -> str:
         schema = {"type": "object", **tool.parameters}
         try:
-            return self._of_schema(form, SchemaForms(schema, strict=strict))
+            try:
+                return self._of_plain(form, plain_schema(schema), strict=strict)
+            except Inexpressible:
+                if strict:
+                    raise
+                # Also a contradiction: nobody promised more than a call.
+                return self._of_schema(form, SchemaForms(schema, strict=False))
         except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
             # A client's schema may be anything.
             if strict:
                 raise Inexpressible(*malformed(schema, error)) from None
             return self._of_schema(form, SchemaForms(_only_names(schema), strict=False))
+
+    def _of_plain(self, form: Arguments, plain: Any, *, strict: bool) -> str:
+        if plain is False:
+            raise Inexpressible((), "no arguments fit it")
+        if (endless := endless_reference(plain)) is not None:
+            raise Inexpressible(endless, ENDLESS)
+        return self._of_schema(form, SchemaForms(plain, strict=strict))
 
     def _of_schema(self, form: Arguments, forms: SchemaForms) -> str:
         objects = [one for one in forms.of(forms.root, ()) if one.kind == "object"]

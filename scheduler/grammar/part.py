@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, assert_never
 
 from jsonschema import Draft202012Validator
@@ -18,6 +19,8 @@ from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
 from scheduler.errors import InvalidRequest
+from scheduler.grammar.endless import endless_reference
+from scheduler.grammar.plain_schema import parts, plain_schema
 from scheduler.grammar.vocabulary import quoted
 from scheduler.grammar.white_space import json_options, white_space_fault
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
@@ -64,17 +67,42 @@ class Parts:
         white = asked.white_space
         if white is not None and (fault := white_space_fault(white, self.complaint)) is not None:
             raise _invalid((), white.place, fault)
-        options = json_options(schema, white)
-        part = {"json_schema": {**schema, "x-guidance": options}}
+        plain = plain_schema(schema)
+        if plain is False:
+            raise _invalid((), asked.place, "no value fits it")
+        if (endless := endless_reference(plain)) is not None:
+            raise _invalid(endless, asked.place, ENDLESS)
+        options = json_options(plain, white)
+        part = {"json_schema": {**plain, "x-guidance": options}}
         _check_size(part, asked.place)
-        if (complaint := self.complaint(part)) is not None:
-            path, why = schema_fault(
-                schema,
-                complaint,
-                lambda inner: self.complaint({"json_schema": {**inner, "x-guidance": options}}),
-            )
-            raise _invalid(path, asked.place, why)
-        return part
+        if (complaint := self.complaint(part)) is None:
+            return part
+        if not asked.exact and (loose := self.loosened(plain, options)) is not None:
+            return loose
+        path, why = schema_fault(plain, complaint, self._complaint_under(options))
+        raise _invalid(path, asked.place, why)
+
+    def loosened(
+        self,
+        schema: dict[str, Any],
+        options: dict[str, Any],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> dict[str, Any] | None:
+        """Return the part of `schema` without the keywords that cannot be held; None if it is no schema, if
+        nothing fits it, or if the search for them takes too long."""
+        options = {**options, "lenient": True}
+        complaint_of = self._complaint_under(options)
+        until = clock() + SEARCH_SECONDS
+        left: dict[str, Any] | None = schema
+        while left is not None and (complaint := complaint_of(left)) is not None:
+            if _UNSATISFIABLE in complaint or clock() > until or not _is_schema(left):
+                return None
+            path = _deepest(left, complaint, complaint_of, lambda: clock() < until)
+            left = _without_fault(left, path, complaint, complaint_of)
+        return None if left is None else {"json_schema": {**left, "x-guidance": options}}
+
+    def _complaint_under(self, options: dict[str, Any]) -> Callable[[Any], str | None]:
+        return lambda inner: self.complaint({"json_schema": {**inner, "x-guidance": options}})
 
 
 def _check_size(part: dict[str, Any], place: str) -> None:
@@ -102,10 +130,12 @@ def short_complaint(complaint: str | None) -> str | None:
     return re.sub(r"\s+", " ", complaint).strip()[:_LONGEST_COMPLAINT]
 
 
-_NAMED = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
-_LISTED = ("prefixItems", "items", "anyOf", "oneOf", "allOf")
-_SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+ENDLESS = "it leads back to itself without an end, so that no value fits it"
+_UNSATISFIABLE = "nsatisfiable"
+"""Part of the library's error for a schema that no value fits."""
 _DEFINITIONS = ("$defs", "definitions")
+_LOOSENED = frozenset(("pattern", "format", "multipleOf", "patternProperties", "minimum", "maximum"))
+"""Keywords that are left out before any other."""
 LOCATED_BYTES = 32 << 10
 """A larger schema is reported as a whole: the search would take seconds."""
 SEARCH_SECONDS = 0.5
@@ -146,7 +176,7 @@ def _deepest(
     found = True
     while found:
         found = False
-        for step, part in _parts(schema):
+        for step, part in parts(schema):
             if not has_time():
                 return path
             if complaint_of({**definitions, **part}) == complaint:
@@ -155,17 +185,26 @@ def _deepest(
     return path
 
 
-def _parts(schema: Any) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Yield path and content of the direct subschemas, definitions first: the fault is in a bad definition,
-    not in a reference to it."""
-    for keyword in _NAMED:
-        inside = schema.get(keyword)
-        if isinstance(inside, dict):
-            yield from (((keyword, name), part) for name, part in inside.items() if isinstance(part, dict))
-    for keyword in _LISTED:
-        inside = schema.get(keyword)
-        if isinstance(inside, list):
-            yield from (((keyword, str(i)), part) for i, part in enumerate(inside) if isinstance(part, dict))
-    for keyword in _SINGLE:
-        if isinstance(inside := schema.get(keyword), dict):
-            yield (keyword,), inside
+def _is_schema(schema: dict[str, Any]) -> bool:
+    try:
+        Draft202012Validator.check_schema(schema)
+    except Exception:  # Or it has a reference that does not resolve.
+        return False
+    return True
+
+
+def _without_fault(
+    root: dict[str, Any], path: tuple[str, ...], complaint: str, complaint_of: Callable[[Any], str | None]
+) -> dict[str, Any] | None:
+    """Return `root` without the keyword at `path` that the complaint is about, or None if it is not one."""
+    root = deepcopy(root)
+    definitions = {name: root[name] for name in _DEFINITIONS if name in root}
+    part: Any = root
+    for step in path:
+        part = part[int(step)] if isinstance(part, list) else part[step]
+    for keyword in sorted(part.keys() - definitions.keys(), key=lambda name: (name not in _LOOSENED, name)):
+        rest = {name: value for name, value in part.items() if name != keyword}
+        if complaint_of({**definitions, **rest}) != complaint:
+            del part[keyword]
+            return root
+    return None

@@ -19,6 +19,14 @@ from api.cli.started_server import found_or_started
 from api.cli.terminal import end_cleanly_when_terminated, printable
 
 
+def _text(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise click.BadParameter("it is not text (UTF-8)") from error
+    return value
+
+
 def _tools(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> tuple[Any, ...]:
     if value is None:
         return ()
@@ -38,7 +46,7 @@ def _tools(ctx: click.Context, parameter: click.Parameter, value: Path | None) -
 @click.option(
     "--model", metavar="NAME", help="Model to ask; if a server is started for the chat, the model to serve."
 )
-@click.option("--system", metavar="TEXT", default="", help="System message.")
+@click.option("--system", metavar="TEXT", default="", callback=_text, help="System message.")
 @click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Most tokens of an answer.")
 @click.option("--temperature", type=click.FloatRange(0, 2), metavar="T", help="0 to 2.")
 @click.option(
@@ -64,7 +72,8 @@ def chat(
     with the chat.
 
     With a QUESTION, or without a terminal as standard input, only the answer is written to standard output:
-    `echo question | penstock chat`. With both, the question is about the input.
+    `echo question | penstock chat`. With both, the question is about the input, which has 10 seconds to
+    begin.
     """
     asked = question(" ".join(words), sys.stdin) if words or not sys.stdin.isatty() else None
     if asked is None and not sys.stdout.isatty():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
+import select
 import sys
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import click
@@ -20,21 +23,63 @@ MOST_CHARACTERS = 16 << 20
 """Bound on standard input: the longest body that a server takes by default."""
 
 
-def question(words: str, stdin: TextIO) -> str:
+SILENT_SECONDS = 10.0
+"""How long standard input may be silent before a question in the argument goes without it. Agents and
+services start commands with a pipe that nobody writes to, and that nobody closes."""
+_FIRST_SECONDS = 1.0
+
+
+def begins(stdin: TextIO, seconds: float) -> bool:
+    """Return whether standard input has begun or ended within this time."""
+    try:
+        return bool(select.select([stdin], [], [], seconds)[0])
+    except (io.UnsupportedOperation, ValueError):
+        return True  # It is no file.
+
+
+def question(words: str, stdin: TextIO, begins: Callable[[TextIO, float], bool] = begins) -> str:
     """Return the question: the argument, standard input, or the argument followed by standard input. Raise
     click's UsageError if there is none, or standard input cannot be used."""
+    _check_text(words, "the question")
     piped = ""
-    if not stdin.isatty():
+    if not stdin.isatty() and not (words.strip() and _is_silent(stdin, begins)):
         try:
             piped = stdin.read(MOST_CHARACTERS + 1)
         except UnicodeDecodeError as error:
-            raise click.UsageError("standard input is not text (UTF-8)") from error
+            raise click.UsageError(_NO_TEXT.format("standard input")) from error
+        _check_text(piped, "standard input")
         if len(piped) > MOST_CHARACTERS:
             raise click.UsageError(f"standard input is longer than {MOST_CHARACTERS >> 20} MiB")
     asked = "\n\n".join(part for part in (words.strip(), piped.strip()) if part)
     if not asked:
         raise click.UsageError("there is no question: give one as an argument or on standard input")
     return asked
+
+
+def _is_silent(stdin: TextIO, begins: Callable[[TextIO, float], bool]) -> bool:
+    """Wait for standard input, and say so. Return whether it says nothing."""
+    if begins(stdin, _FIRST_SECONDS):
+        return False
+    waiting = (
+        f"penstock: waiting for standard input to begin, {SILENT_SECONDS:g} s at most (`< /dev/null`: none)"
+    )
+    click.echo(waiting, err=True)
+    if begins(stdin, SILENT_SECONDS - _FIRST_SECONDS):
+        return False
+    click.echo("penstock: standard input is silent, so the question goes without it", err=True)
+    return True
+
+
+_NO_TEXT = "{} is not text (UTF-8)"
+
+
+def _check_text(text: str, what: str) -> None:
+    """Raise click's UsageError for bytes that are not UTF-8: in the C locale Python reads them as half
+    characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise click.UsageError(_NO_TEXT.format(what)) from error
 
 
 def answer_once(

@@ -120,6 +120,8 @@ class DecodingFields(Body):
         int | None, Refused("the server refuses a prompt that is too long, and never cuts it")
     ] = None
     logits_processors: Annotated[Any, Refused("the server runs no code from requests")] = None
+    custom_logit_processor: Annotated[Any, Refused("the server runs no code from requests")] = None
+    structural_tag: Annotated[Any, Refused("use tools with strict: true")] = None
     # mlx_lm.server's fields. Without the first, the penalty counts the whole context, as in vLLM.
     repetition_context_size: int | None = Field(default=None, ge=0, le=2**31 - 1)
     presence_context_size: Annotated[int | None, _CONTEXT_SIZE] = Field(default=None, ge=0)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, model_va
 
 from api.bodies import json_text
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Refused, WithoutEffect
+from api.bodies.fields import JsonObject, Partly, Refused, WithoutEffect
 from api.dialects.openai.thinking import Effort
 from api.dialects.spellings import CONSTRAINT
 from scheduler.structure import ANY_OBJECT, JsonText, Structure, WhiteSpace
@@ -19,8 +19,6 @@ MAX_TEXT_CHARACTERS = 4096
 MAX_GRAMMAR_CHARACTERS = 256 * 1024
 MAX_WHITE_SPACE_CHARACTERS = 256
 """Bound on the pattern's length, not on what it matches."""
-
-_STRICT = "a grammar always enforces the schema"
 
 
 def _read_schema(value: Any) -> Any:
@@ -69,7 +67,11 @@ class NamedSchema(Body):
     name: Annotated[str | None, WithoutEffect("chat templates have no field for it")] = None
     description: Annotated[str | None, WithoutEffect("chat templates have no field for it")] = None
     schema_: JsonObject | None = Field(default=None, alias="schema")
-    strict: Annotated[StrictBool | None, WithoutEffect(_STRICT)] = None
+    strict: Annotated[
+        StrictBool | None,
+        Partly("true: what a grammar cannot hold is refused; otherwise it is left out, and the rest holds"),
+    ] = None
+    """Whether a keyword that a grammar cannot hold is refused; otherwise it is left out, and others hold."""
 
 
 class JsonSchemaFormat(Body):
@@ -84,7 +86,8 @@ class JsonSchemaFormat(Body):
         return value
 
     def structure(self, place: str) -> Structure | None:
-        return _json_text(self.json_schema.schema_, place, f"{place}.json_schema.schema")
+        named = self.json_schema
+        return _json_text(named.schema_, place, f"{place}.json_schema.schema", exact=bool(named.strict))
 
 
 class FlatJsonSchemaFormat(NamedSchema):
@@ -93,17 +96,20 @@ class FlatJsonSchemaFormat(NamedSchema):
     type: Literal["json_schema"]
 
     def structure(self, place: str) -> Structure | None:
-        return _json_text(self.schema_, f"{place}.schema", f"{place}.schema")
+        return _json_text(self.schema_, f"{place}.schema", f"{place}.schema", exact=bool(self.strict))
 
 
 class SchemaFormat(FlatJsonSchemaFormat):
-    """Anthropic's, which has no other."""
+    """Anthropic's, which has no other, and is always strict there."""
 
     schema_: JsonObject = Field(alias="schema")
 
+    def structure(self, place: str) -> Structure | None:
+        return JsonText(self.schema_, f"{place}.schema", exact=self.strict is not False)
 
-def _json_text(schema: Any, any_place: str, place: str) -> JsonText:
-    return JsonText(ANY_OBJECT, any_place) if schema is None else JsonText(schema, place)
+
+def _json_text(schema: Any, any_place: str, place: str, *, exact: bool = True) -> JsonText:
+    return JsonText(ANY_OBJECT, any_place) if schema is None else JsonText(schema, place, exact=exact)
 
 
 ResponseFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Discriminator("type")]

@@ -79,6 +79,12 @@ class ThinkingSwitch(Body):
 _Budget: TypeAlias = Annotated[int | None, Field(ge=-1, le=MAX_THINKING_TOKENS)]
 
 
+class CustomParams(Body):
+    """SGLang's parameters for what a server adds to its sampling. The budget alone needs no code."""
+
+    thinking_budget: _Budget = None
+
+
 class ThinkingFields(Body):
     """Every server's fields that switch thinking on or off, or bound it."""
 
@@ -94,6 +100,7 @@ class ThinkingFields(Body):
     thinking_budget: _Budget = None
     thinking_budget_tokens: _Budget = None
     reasoning_budget_tokens: _Budget = None
+    custom_params: CustomParams | None = None
     chat_template_kwargs: JsonObject | None = None
 
     @field_validator("chat_template_kwargs")

@@ -130,6 +130,17 @@ UPGRADE = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-versi
         ("/v1/models", {**LOCAL, "origin": "null"}, 403),
         ("/v1/models", {**LOCAL, "origin": ""}, 403),
         ("/v1/models", {**LOCAL, "origin": "https://ok.example", "sec-fetch-site": "cross-site"}, 200),
+        # Applications' web views, by schemes that no web site can have.
+        ("/v1/models", {**LOCAL, "origin": "app://obsidian.md", "sec-fetch-site": "cross-site"}, 200),
+        ("/v1/models", {**LOCAL, "origin": "tauri://localhost"}, 200),
+        ("/v1/models", {**LOCAL, "origin": "vscode-webview://1a2b"}, 200),
+        ("/v1/models", {**LOCAL, "origin": "vscode-file://vscode-app"}, 200),
+        ("/v1/models", {**LOCAL, "origin": "file://"}, 200),
+        ("/v1/models", {"host": "evil.example", "origin": "app://obsidian.md"}, 403),
+        ("/v1/models", {**LOCAL, "origin": "http://evil.example/app://x"}, 403),
+        ("/v1/models", {**LOCAL, "origin": "myapp://x"}, 403),
+        ("/v1/models", {**LOCAL, "origin": "chrome-extension://abc"}, 403),
+        ("/v1/models", {**LOCAL, "origin": "moz-extension://abc"}, 200),
         ("/v1/models", {**LOCAL, **UPGRADE, "origin": "http://evil.example"}, 403),
         # Without Origin: images, scripts, frames.
         ("/v1/cache", {**LOCAL, **CROSS_IMAGE}, 403),
@@ -149,7 +160,9 @@ async def test_requests(
     scheduler = make_scheduler(LoopbackLauncher())
     async with (
         running(scheduler),
-        client_of(scheduler, hosts=LOOPBACK, cors_origins=["https://ok.example"]) as client,
+        client_of(
+            scheduler, hosts=LOOPBACK, cors_origins=["https://ok.example", "moz-extension://*"]
+        ) as client,
     ):
         answer = await client.get(path, headers={**LOCAL, **headers})
         assert answer.status_code == status, answer.text
@@ -179,6 +192,41 @@ async def test_a_foreign_request_never_reaches_the_scheduler(autojump_clock: tri
         assert form.status_code == 403
         assert scheduler.metrics.prompt_tokens._value.get() == 0
         assert (await client.post("/v1/chat/completions", json=chat(), headers=LOCAL)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "given", "status"),
+    [
+        ("app://obsidian.md", [], 200),
+        ("tauri://localhost", ["https://ok.example"], 200),
+        ("https://ok.example", ["https://ok.example"], 200),
+        ("chrome-extension://abc", ["chrome-extension://*"], 200),
+        ("null", ["null"], 200),
+        ("https://any.example", ["*"], 200),
+        ("https://ok.example.evil", ["https://ok.example"], 403),
+        ("https://okxexample", ["https://ok.example"], 403),
+        ("chrome-extension://abc", [], 403),
+        ("null", [], 403),
+    ],
+)
+@trio_test
+async def test_an_allowed_origin_s_preflight_is_answered(
+    origin: str, given: list[str], status: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also where the browser asks whether a page may reach the user's own network; and the answer can be
+    read."""
+    scheduler = make_scheduler(LoopbackLauncher())
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    network = {"access-control-request-private-network": "true"}
+    async with running(scheduler), client_of(scheduler, hosts=LOOPBACK, cors_origins=given) as client:
+        sent = {**LOCAL, "origin": origin}
+        preflight = await client.options("/v1/chat/completions", headers={**sent, **asks, **network})
+        answer = await client.get("/v1/models", headers=sent)
+    assert (preflight.status_code, answer.status_code) == (status, status)
+    allowed = {one.headers.get("access-control-allow-origin") for one in (preflight, answer)}
+    assert allowed <= ({origin, "*"} if status == 200 else {None})
+    if status == 403:
+        assert "--cors-origins" in answer.json()["error"]["message"]
 
 
 @trio_test

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import NoReturn
 
 import click
@@ -70,3 +72,15 @@ def test_bench_is_two_commands_with_exit_codes_of_their_own(command: str, code: 
     """A self-test of a model, and load tests; a wrong option is refused by the one that was called."""
     ended = CliRunner().invoke(penstock, command.split())
     assert (ended.exit_code, words in ended.output) == (code, True), ended.output
+
+
+@pytest.mark.parametrize(
+    ("closed", "code", "words"), [("<&-", 2, "there is no question"), ("<&- >&-", 2, "there is no question")]
+)
+def test_closed_standard_streams_are_empty_ones(closed: str, code: int, words: str) -> None:
+    """No traceback, and no descriptor of theirs is given to a file."""
+    line = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "api", "chat"]
+    ended = subprocess.run(line, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == code
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -339,7 +339,16 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_choice": "required"}, "tool_choice", "no tools"),
     ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "no tools"),
     (
-        {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"items": {"not": {}}}}}},
+        {
+            "text": {
+                "format": {
+                    "type": "json_schema",
+                    "name": "x",
+                    "strict": True,
+                    "schema": {"items": {"not": {"type": "null"}}},
+                }
+            }
+        },
         "text.format.schema.items",
         "not",
     ),

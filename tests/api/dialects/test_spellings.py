@@ -96,15 +96,20 @@ EXAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "reasoning_budget_tokens": [(5, 5), (-1, -1)],
     "thinking_budget": [(5, 5)],
     "chat_template_kwargs.thinking_budget": [(5, 5)],
+    "custom_params.thinking_budget": [(5, 5), (-1, -1)],
     "response_format": [
         ({"type": "json_object"}, JsonText({"type": "object"}, "response_format")),
         ({"type": "json_object", "schema": SCHEMA}, JsonText(SCHEMA, "response_format.schema")),
         (
             {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
-            JsonText(SCHEMA, "response_format.json_schema.schema"),
+            JsonText(SCHEMA, "response_format.json_schema.schema", exact=False),
         ),
         (
             {"type": "json_schema", "schema": SCHEMA},
+            JsonText(SCHEMA, "response_format.json_schema.schema", exact=False),
+        ),
+        (
+            {"type": "json_schema", "json_schema": {"schema": SCHEMA, "strict": True}},
             JsonText(SCHEMA, "response_format.json_schema.schema"),
         ),
         ({"type": "text"}, None),
@@ -112,12 +117,23 @@ EXAMPLES: dict[str, list[tuple[Any, Any]]] = {
     "text.format": [
         ({"type": "json_object"}, JsonText({"type": "object"}, "text.format")),
         ({"type": "json_object", "schema": SCHEMA}, JsonText(SCHEMA, "text.format.schema")),
-        ({"type": "json_schema", "name": "n", "schema": SCHEMA}, JsonText(SCHEMA, "text.format.schema")),
+        (
+            {"type": "json_schema", "name": "n", "schema": SCHEMA},
+            JsonText(SCHEMA, "text.format.schema", exact=False),
+        ),
+        (
+            {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True},
+            JsonText(SCHEMA, "text.format.schema"),
+        ),
     ],
     "output_config.format": [
         ({"type": "json_schema", "schema": SCHEMA}, JsonText(SCHEMA, "output_config.format.schema"))
     ],
     "output_format": [
+        (
+            {"type": "json_schema", "schema": SCHEMA, "strict": False},
+            JsonText(SCHEMA, "output_format.schema", exact=False),
+        ),
         ({"type": "json_schema", "schema": SCHEMA}, JsonText(SCHEMA, "output_format.schema")),
     ],
     "structured_outputs.json": [(SCHEMA, JsonText(SCHEMA, "structured_outputs.json"))],

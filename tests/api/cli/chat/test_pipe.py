@@ -6,6 +6,7 @@ import io
 import os
 import signal
 from pathlib import Path
+from typing import TextIO
 
 import click
 import httpx
@@ -16,7 +17,7 @@ from trio.testing import trio_test
 from api.cli.answer import Answer
 from api.cli.asking import ask
 from api.cli.chat.conversation import Conversation
-from api.cli.chat.pipe import answer_once, question
+from api.cli.chat.pipe import SILENT_SECONDS, answer_once, begins, question
 from api.cli.errors import OperatorError
 from api.cli.running_server import read_listing
 from tests.api.cli.chat.fake_server import SERVER, Answers, EndlessStream, Given, said, sse
@@ -56,6 +57,52 @@ def test_input_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with path.open(encoding="utf-8") as file, pytest.raises(click.UsageError, match="not text"):
         question("", file)
+
+
+def test_half_characters_of_the_c_locale_are_refused() -> None:
+    """Python reads bytes that are not UTF-8 as these there, and no server takes them."""
+    for words, stdin, what in (("", "caf\udce9", "standard input"), ("caf\udce9", "", "the question")):
+        with pytest.raises(click.UsageError, match=rf"{what} is not text \(UTF-8\)"):
+            question(words, io.StringIO(stdin))
+
+
+def test_a_silent_pipe_beside_a_question_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not without a word, and not what begins in time."""
+    waits: list[float] = []
+
+    def begins_after(seconds: float, unread: io.StringIO) -> str:
+        def begins(stdin: TextIO, wait: float) -> bool:
+            waits.append(wait)
+            return sum(waits) >= seconds
+
+        waits.clear()
+        return question("what?", unread, begins)
+
+    assert begins_after(60.0, io.StringIO("never read")) == "what?"
+    assert sum(waits) == SILENT_SECONDS
+    told = capsys.readouterr().err
+    assert "waiting for standard input" in told
+    assert "goes without it" in told
+    assert begins_after(5.0, io.StringIO("a text")) == "what?\n\na text"
+    assert "goes without it" not in capsys.readouterr().err
+    assert begins_after(0.0, io.StringIO("a text")) == "what?\n\na text"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_pipe_has_begun_when_it_speaks_or_is_closed(tmp_path: Path) -> None:
+    """A file, and what is no file at all, have begun."""
+    read, write = os.pipe()
+    with os.fdopen(read) as pipe:
+        assert not begins(pipe, 0.0)
+        os.write(write, b"x")
+        assert begins(pipe, 0.0)
+        os.read(read, 1)
+        assert not begins(pipe, 0.0)
+        os.close(write)
+        assert begins(pipe, 0.0)
+    with (tmp_path / "empty").open("w+") as file:
+        assert begins(file, 0.0)
+    assert begins(io.StringIO(), 0.0)
 
 
 def answered(answer: Given, output: io.StringIO | None = None) -> str:
