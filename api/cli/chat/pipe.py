@@ -22,11 +22,9 @@ from api.cli.terminal import exit_code, printable
 MOST_CHARACTERS = 16 << 20
 """Bound on standard input: the longest body that a server takes by default."""
 
-
-SILENT_SECONDS = 10.0
-"""How long standard input may be silent before a question in the argument goes without it. Agents and
-services start commands with a pipe that nobody writes to, and that nobody closes."""
-_FIRST_SECONDS = 1.0
+_SILENT_SECONDS = 1.0
+"""How long standard input may be silent before that is said. Agents and services start commands with a pipe
+that nobody writes to or closes; but `make | penstock chat "what failed?"` is silent for minutes, too."""
 
 
 def begins(stdin: TextIO, seconds: float) -> bool:
@@ -42,7 +40,9 @@ def question(words: str, stdin: TextIO, begins: Callable[[TextIO, float], bool] 
     click's UsageError if there is none, or standard input cannot be used."""
     _check_text(words, "the question")
     piped = ""
-    if not stdin.isatty() and not (words.strip() and _is_silent(stdin, begins)):
+    if not stdin.isatty():
+        if words.strip() and not begins(stdin, _SILENT_SECONDS):
+            click.echo("penstock: waiting for standard input (`< /dev/null` asks without it)", err=True)
         try:
             piped = stdin.read(MOST_CHARACTERS + 1)
         except UnicodeDecodeError as error:
@@ -54,20 +54,6 @@ def question(words: str, stdin: TextIO, begins: Callable[[TextIO, float], bool] 
     if not asked:
         raise click.UsageError("there is no question: give one as an argument or on standard input")
     return asked
-
-
-def _is_silent(stdin: TextIO, begins: Callable[[TextIO, float], bool]) -> bool:
-    """Wait for standard input, and say so. Return whether it says nothing."""
-    if begins(stdin, _FIRST_SECONDS):
-        return False
-    waiting = (
-        f"penstock: waiting for standard input to begin, {SILENT_SECONDS:g} s at most (`< /dev/null`: none)"
-    )
-    click.echo(waiting, err=True)
-    if begins(stdin, SILENT_SECONDS - _FIRST_SECONDS):
-        return False
-    click.echo("penstock: standard input is silent, so the question goes without it", err=True)
-    return True
 
 
 _NO_TEXT = "{} is not text (UTF-8)"
