@@ -15,23 +15,23 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from api.bodies import media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, WithoutEffect
+from api.dialects.foreign import line, name_unread
 from api.dialects.openai.messages import (
     MEDIA,
     AudioPart,
     CalledName,
+    ForeignPart,
     HistoryId,
     HistoryText,
     MediaFile,
     MediaPart,
     MediaUrl,
-    UnknownPart,
     Unread,
     in_parts,
     json_of,
     part_kind,
     read_json,
     spoken,
-    unread,
 )
 from api.dialects.responses.tools import own_parameters, qualified
 
@@ -39,8 +39,6 @@ _Status = Annotated[Any, WithoutEffect("the server reads items of every status a
 _OWN_ID = Annotated[Any, WithoutEffect("the server identifies items by their place in the list")]
 _NO_CALLERS = "only the model calls tools"
 _Caller = Annotated[Any, WithoutEffect(_NO_CALLERS)]
-LONGEST_LINE = 2000
-"""Bound on the characters of the line about an item."""
 
 
 class Part(Body):
@@ -126,7 +124,7 @@ _AnyPart: TypeAlias = Annotated[
     | Annotated[InputImage, Tag("input_image")]
     | Annotated[InputFile, Tag("input_file")]
     | Annotated[AudioPart, Tag("input_audio")]
-    | Annotated[UnknownPart, Tag("other")],
+    | Annotated[ForeignPart, Tag("other")],
     Discriminator(_part_kind),
 ]
 _Parts = Annotated[
@@ -154,7 +152,7 @@ class Message(Body):
     def _of_any_role(cls, value: Any) -> Any:
         """A role that is not known here is the user's."""
         if isinstance(value, dict) and isinstance(role := value.get("role"), str) and role not in _ROLES:
-            unread(value, role, "role")
+            name_unread(value, role, "role")
             return {**value, "role": "user"}
         return value
 
@@ -273,40 +271,17 @@ class ItemReference(Body):
 
 
 class Remark(Body):
-    """Whatever else is in a conversation: one line of text about a call whose result is not there, and
-    nothing of the rest."""
+    """Whatever else is in a conversation: one line of text, or nothing."""
 
-    type: Any = None
-    line: str = ""
+    line: str
 
     @model_validator(mode="before")
     @classmethod
     def _of_any_type(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        kind = value.get("type")
-        word = unread(value, kind)
-        if not word.endswith("_call"):
-            return {"type": word}
-        members = {name: _short(given) for name, given in value.items() if name not in _OF_NO_CALL}
-        details = f": {json_of(members)}" if members else ""
-        return {"type": word, "line": f"[{word}{details[:LONGEST_LINE]}]"}
-
-
-_LONGEST_TEXT = 200
-
-
-def _short(value: Any) -> Any:
-    """Return a value without its long texts, such as pictures."""
-    match value:
-        case str() if len(value) > _LONGEST_TEXT:
-            return f"{len(value)} characters"
-        case dict():
-            return {name: _short(given) for name, given in value.items()}
-        case list():
-            return [_short(given) for given in value]
-        case _:
-            return value
+        name_unread(value, value.get("type"))
+        return {"line": line(value)}
 
 
 def _kind(value: Any) -> str:
