@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,19 +55,24 @@ def _list_json(items: Iterable[Any]) -> bytes:
 
 
 def listed(turns: Iterable[Turn]) -> Iterator[dict[str, Any]]:
-    """Yield the items of a conversation, each with an id. 100 MB take a second."""
+    """Yield the items of a conversation, each with an id of its own: pages begin behind one. 100 MB take a
+    second."""
+    seen: set[str] = set()
     for turn in turns:
         found = msgspec.json.decode(turn.items_json)
         items = found["output"] if isinstance(found, dict) else found
         for index, item in enumerate(items):
             if isinstance(item, dict):
-                yield _whole(item, f"{turn.owner.rpartition('_')[2]}i{index:04}")
+                whole = _whole(item, f"{turn.owner.rpartition('_')[2]}i{index:04}", seen)
+                seen.add(whole["id"])
+                yield whole
 
 
-def _whole(item: dict[str, Any], place: str) -> dict[str, Any]:
-    kind = item.get("type") or "message"
+def _whole(item: dict[str, Any], place: str, seen: Set[str]) -> dict[str, Any]:
+    kind = given if isinstance(given := item.get("type"), str) and given else "message"
     own = item.get("id")
-    item_id = own if isinstance(own, str) and own else f"{_ID_KINDS.get(kind, 'item')}_{place}"
+    is_free = isinstance(own, str) and own and own not in seen
+    item_id = own if is_free else f"{_ID_KINDS.get(kind, 'item')}_{place}"
     whole = {**item, "id": item_id, "type": kind}
     if kind == "message":
         whole.setdefault("status", "completed")

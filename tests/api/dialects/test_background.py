@@ -119,12 +119,12 @@ async def test_every_one_has_an_end_when_the_server_ends(autojump_clock: trio.te
 
 @trio_test
 async def test_an_engines_death_fails_it(autojump_clock: trio.testing.MockClock) -> None:
-    launcher = LoopbackLauncher(faulty(poison=ord("!")))
+    launcher = LoopbackLauncher(faulty(die_at_step=3))
     async with (
         running(scheduler := make_scheduler(launcher)),
         client_of(scheduler) as client,
     ):
-        poisoned = await begin(client, input="!", max_output_tokens=4)
+        poisoned = await begin(client)
         with trio.fail_after(1000):
             await scheduler.wait_idle()
         await trio.sleep(1)
