@@ -152,6 +152,7 @@ class FilePart(MediaPart):
 class ForeignPart(MediaPart):
     """A part of a type that is not known here: its text, or a line in its place."""
 
+    type: Any = None
     text: str
 
     @model_validator(mode="before")

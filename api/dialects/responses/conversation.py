@@ -83,8 +83,8 @@ def input_messages(items: Iterable[InputItem], find: Find) -> Iterator[TemplateM
                 yield _result(call_id, joined_text(output))
             case Remark(line=line):
                 turn.say(line)
-            case Compaction(summary=summary):
-                turn.say(f"{_SUMMARY}\n{summary}" if summary else "")
+            case Compaction():
+                turn.say(f"{_SUMMARY}\n{item.summary}" if item.summary else "")
             case AddedTools() | CompactionTrigger():
                 pass
             case ItemReference():

@@ -267,6 +267,7 @@ class Result(Body):
 class AddedTools(Body):
     """Tools that the model has from here on. Newer versions of Codex send all of theirs so."""
 
+    type: Any = None
     tools: _Added = Field(default_factory=list)
 
     @model_validator(mode="before")
@@ -278,16 +279,21 @@ class AddedTools(Body):
 class Compaction(Body):
     """What stands for the conversation before it. Of another provider's nothing can be read."""
 
-    summary: str
+    type: Any = None
+    encrypted_content: Any = None
 
     @model_validator(mode="before")
     @classmethod
     def _of_any_type(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        if (summary := summary_in(value.get("encrypted_content"))) is None:
+        if summary_in(content := value.get("encrypted_content")) is None:
             name_unread(value, value.get("type"), known=True)
-        return {"summary": summary or ""}
+        return {"encrypted_content": content}
+
+    @property
+    def summary(self) -> str:
+        return summary_in(self.encrypted_content) or ""
 
 
 _OURS = "penstock:"
@@ -327,6 +333,7 @@ class ItemReference(Body):
 class Remark(Body):
     """Whatever else is in a conversation: one line of text, or nothing."""
 
+    type: Any = None
     line: str
 
     @model_validator(mode="before")
