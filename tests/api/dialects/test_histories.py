@@ -143,7 +143,7 @@ def test_no_block_of_a_message_is_refused(kind: str) -> None:
 
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "critic"])
 def test_no_message_of_anthropics_is_refused(role: str) -> None:
-    """Whatever its content is, and whoever speaks."""
+    """Whatever its content is, and of any role."""
     for other in disturbed({"role": role, "content": [{"type": "text", "text": "a"}]}, kept=("role",)):
         check(read_turns([ASKED, other, {"role": "assistant", "content": "said"}]))
 
