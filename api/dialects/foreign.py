@@ -58,13 +58,13 @@ def line(value: dict[str, Any]) -> str:
         return summary
     if isinstance(kind, str) and kind in _SILENT:
         return ""
-    said, room = [_UNSAFE.sub("?", str(kind or "unknown"))[:MAX_NAME_CHARACTERS]], MAX_LINE_CHARACTERS
+    found, room = [_UNSAFE.sub("?", str(kind or "unknown"))[:MAX_NAME_CHARACTERS]], MAX_LINE_CHARACTERS
     for text in _texts(value, 0):
-        said.append(text[:room])
+        found.append(text[:room])
         room -= len(text)
         if room <= 0:
             break
-    return f"[{' '.join(' '.join(said).split())[:MAX_LINE_CHARACTERS]}]"
+    return f"[{' '.join(' '.join(found).split())[:MAX_LINE_CHARACTERS]}]"
 
 
 def _texts(value: Any, depth: int, name: str = "") -> Iterator[str]:

@@ -137,10 +137,10 @@ def _block(block: Any) -> Any:
 
 
 def _line(block: dict[str, Any]) -> dict[str, Any]:
-    kind, said = block.get("type"), line(block)
-    if kind not in CHANGES and not (kind == "compaction" and said):
+    kind, text = block.get("type"), line(block)
+    if kind not in CHANGES and not (kind == "compaction" and text):
         name_unread(block, kind)
-    return {"type": "text", "text": said}
+    return {"type": "text", "text": text}
 
 
 def _readable(value: Any, read: ValidatorFunctionWrapHandler) -> Any:

@@ -40,10 +40,10 @@ def summary_of(blocks: Iterable[Block]) -> str:
     """Return the text that the model wrote; if it wrote none, what else it did."""
     blocks = list(blocks)
     texts = "".join([block.text for block in blocks if isinstance(block, TextBlock)]).strip()
-    return texts or "\n".join(_said(block) for block in blocks).strip()
+    return texts or "\n".join(_written(block) for block in blocks).strip()
 
 
-def _said(block: Block) -> str:
+def _written(block: Block) -> str:
     match block:
         case TextBlock(text=text) | ReasoningBlock(text=text):
             return text
@@ -56,7 +56,7 @@ def item_of(public_id: str, blocks: Iterable[Block]) -> dict[str, str]:
 
 
 def compacted(items: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the items of a conversation that stay beside its summary: what its user said, its instructions
+    """Yield the items of a conversation that stay beside its summary: what its user wrote, its instructions
     and its tools."""
     for item in items:
         if item["type"] == "additional_tools" or (

@@ -65,7 +65,7 @@ class _Asked:
     before: StoredResponse | None
     """What the response continues in the store."""
     since: Turn
-    """What the client said since then; of a compaction what stays beside it."""
+    """What the client sent since then; of a compaction what stays beside it."""
     compacts: bool
 
     def remember(

@@ -114,7 +114,7 @@ class ResponseStore:
         background: bool = False,
     ) -> None:
         """Store a response, given as its JSON text. `before` is the response that it continues, `since` what
-        was said after that. A response larger than the whole store is not kept."""
+        came after that. A response larger than the whole store is not kept."""
         turns = (*(() if before is None else before.turns), *since)
         # An answer's turn has the response's own text.
         texts = {id(text): text for turn in turns for text in turn.texts if text} | {id(body_json): body_json}

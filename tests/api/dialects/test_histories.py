@@ -110,7 +110,7 @@ def turns_of(block: Any) -> list[Any]:
     """A block in messages of the roles that it may have: the last one is the user's again."""
     role = {"tool_result": "user", "tool_addition": "system", "tool_removal": "system"}
     content = {"role": role.get(block["type"], "assistant"), "content": [block]}
-    return [ASKED, content, {"role": "assistant", "content": "said"}]
+    return [ASKED, content, {"role": "assistant", "content": "yes"}]
 
 
 def blocks() -> Iterator[Any]:
@@ -145,7 +145,7 @@ def test_no_block_of_a_message_is_refused(kind: str) -> None:
 def test_no_message_of_anthropics_is_refused(role: str) -> None:
     """Whatever its content is, and of any role."""
     for other in disturbed({"role": role, "content": [{"type": "text", "text": "a"}]}, kept=("role",)):
-        check(read_turns([ASKED, other, {"role": "assistant", "content": "said"}]))
+        check(read_turns([ASKED, other, {"role": "assistant", "content": "yes"}]))
 
 
 ANSWERS = (
@@ -158,16 +158,16 @@ ANSWERS = (
 SAID_IN = ("text", "output_text", "input_text", "refusal", "reasoning_text")
 
 
-def said(value: Any) -> Iterator[str]:
+def words_in(value: Any) -> Iterator[str]:
     """Yield the words of the blocks of text in `value`."""
     if isinstance(value, dict):
         if value.get("type") in SAID_IN:
             yield from (value[name] for name in ("text", "refusal") if isinstance(value.get(name), str))
         for member in value.values():
-            yield from said(member)
+            yield from words_in(member)
     elif isinstance(value, list):
         for member in value:
-            yield from said(member)
+            yield from words_in(member)
 
 
 def worded(value: Any, words: Iterator[str]) -> Any:
@@ -190,7 +190,7 @@ def test_what_another_server_answered_is_history_here(answer: Any, read: Any) ->
         rendered = read(item)
         check(rendered)
         prompt = json.dumps(rendered)
-        assert [word for word in said(item) if word not in prompt] == [], item
+        assert [word for word in words_in(item) if word not in prompt] == [], item
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
