@@ -45,6 +45,7 @@ from api.dialects.openai.routes import openai_routes
 from api.dialects.rerank.routes import rerank_routes
 from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.routes import responses_routes
+from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
 from api.dialects.tokenization import tokenization_routes
 from api.http.request_id import SCOPE_KEY, RequestIds, echoed
@@ -87,11 +88,12 @@ def make_app(
     options: AppOptions = DEFAULT,
     *,
     responses: ResponseStore | None = None,
+    running: RunningResponses | None = None,
     server: ServerMetrics | None = None,
     reports: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType({}),
 ) -> FastAPI:
     """Make the application. `/docs` brings its own scripts, so it works without a network. `reports` has what
-    `/v1/scheduler` reports of the whole server, by name."""
+    `/v1/scheduler` reports of the whole server, by name. Responses in the background need `running.run`."""
     scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
         title="Penstock", description="Continuous batching for language models on Apple MLX."
@@ -103,7 +105,9 @@ def make_app(
     app.state.max_body_bytes = options.max_body_bytes
     app.state.refuse_unknown_fields = options.refuse_unknown_fields
     app.state.bodies_with_ignored_fields = scheduler.metrics.server.bodies_with_ignored_fields
-    _add_dialects(app, models, options, responses or ResponseStore.by_default())
+    # Not by its truth: an empty store is false.
+    store = ResponseStore.by_default() if responses is None else responses
+    _add_dialects(app, models, options, store, running or RunningResponses())
     for routes in (
         probe_routes(models, options.stall_seconds),
         operations_routes(models, reports),
@@ -143,11 +147,17 @@ def make_app(
     return app
 
 
-def _add_dialects(app: FastAPI, models: ServedModels, options: AppOptions, responses: ResponseStore) -> None:
+def _add_dialects(
+    app: FastAPI,
+    models: ServedModels,
+    options: AppOptions,
+    responses: ResponseStore,
+    running: RunningResponses,
+) -> None:
     seconds, ids = options.keep_alive_seconds, ResponseIds(options.front_name)
     app.include_router(openai_routes(models, seconds), responses=OPENAI_ERRORS)
     app.include_router(completions_routes(models, seconds), responses=OPENAI_ERRORS)
-    app.include_router(responses_routes(models, seconds, responses, ids), responses=OPENAI_ERRORS)
+    app.include_router(responses_routes(models, seconds, responses, ids, running), responses=OPENAI_ERRORS)
     app.include_router(anthropic_routes(models, seconds), responses=ANTHROPIC_ERRORS)
     app.include_router(embedding_routes(models), responses=OPENAI_ERRORS)
     app.include_router(rerank_routes(models), responses=OPENAI_ERRORS)

@@ -26,6 +26,7 @@ from api.app import AppOptions, make_app
 from api.assembly import Assembled, assemble
 from api.bodies import freed_memory
 from api.bodies.full_collections import collect_when_idle
+from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
 from api.http.limits import Limits, fit_descriptors, raise_descriptor_limit, wanted_descriptors
 from api.http.listening import Listening, listening
@@ -90,7 +91,8 @@ async def _serve(settings: ServeSettings) -> None:
         )
     assembled = assemble(settings, keys)
     models, fleet = assembled.models, assembled.models.fleet
-    server, accepting, describe = _servers(settings, keys, limits, sockets, assembled)
+    responses = RunningResponses()
+    server, accepting, describe = _servers(settings, keys, limits, sockets, assembled, responses)
     # A generation-2 collection of the heap that the imports leave would stall every stream.
     gc.collect()
     gc.freeze()
@@ -110,6 +112,7 @@ async def _serve(settings: ServeSettings) -> None:
             notice.send(READY="1", STATUS=f"version {own_version()}, serving on {sockets.url}")
 
         nursery.start_soon(fleet.run)
+        nursery.start_soon(responses.run)
         nursery.start_soon(partial(collect_when_idle, partial(_is_busy, fleet)))
         if assembled.remote_engines is not None:
             nursery.start_soon(assembled.remote_engines.run)
@@ -128,7 +131,12 @@ async def _serve(settings: ServeSettings) -> None:
 
 
 def _servers(
-    settings: ServeSettings, keys: ApiKeys, limits: Limits, sockets: Listening, assembled: Assembled
+    settings: ServeSettings,
+    keys: ApiKeys,
+    limits: Limits,
+    sockets: Listening,
+    assembled: Assembled,
+    responses: RunningResponses,
 ) -> tuple[Server, list[Callable[[], Coroutine[Any, Any, None]]], Callable[[], object]]:
     """Return the API's server, what accepts connections (that server and, if metrics have a port of their
     own, theirs), and what makes the API's description, which is kept."""
@@ -144,6 +152,7 @@ def _servers(
         assembled.models,
         _app_options(settings, keys, hosts, metrics=not sockets.metrics),
         responses=ResponseStore(settings.max_stored_responses, settings.max_stored_bytes),
+        running=responses,
         server=server_metrics,
         reports=assembled.reports,
     )

@@ -182,7 +182,7 @@ def _entry_bytes(alternatives: int) -> int:
     return _LOGPROBS_BYTES + (1 + alternatives) * _LOGPROB_BYTES
 
 
-def _check_size(held: int, lowered_by: Sequence[str]) -> None:
+def check_size(held: int, lowered_by: Sequence[str]) -> None:
     if held > MAX_HELD_BYTES:
         raise InvalidRequest(
             f"the whole answer can take {held >> 20} MiB, of all choices, tokens and log-probabilities; at"
@@ -198,7 +198,7 @@ async def whole_answer(
 ) -> WholeAnswer:
     """Follow `requests` to their ends. Raise SchedulerError if a choice failed, and InvalidRequest for an
     answer that can become too large, or has. `lowered_by`: the dialect's fields that make it smaller."""
-    _check_size(sum(held_bytes(request, scheduler.context_tokens) for request in requests), lowered_by)
+    check_size(sum(held_bytes(request, scheduler.context_tokens) for request in requests), lowered_by)
     held = 0
     choices = tuple(WholeChoice() for request in requests for _ in range(request.choices))
     async with scheduler.stream(*requests) as stream:
@@ -217,5 +217,5 @@ async def whole_answer(
                 case _:
                     if isinstance(event, TextDelta) and event.logprobs:
                         held += sum(_entry_bytes(len(entry.ids) - 1) for entry in event.logprobs)
-                        _check_size(held, lowered_by)
+                        check_size(held, lowered_by)
                     choices[index].add(event)

@@ -14,6 +14,7 @@ import trio
 from fastapi import FastAPI
 
 from api.app import AppOptions, make_app
+from api.dialects.responses.running import RunningResponses
 from api.served_models import ServedModel, ServedModels
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
@@ -45,9 +46,14 @@ async def client_of(
     scheduler: Scheduler, *, model: ServedModel = MODEL, keep_alive_seconds: float = 5.0, **options: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """`options`: what else `app_of` takes."""
-    app = app_of(ServedModels.of(scheduler, model), keep_alive_seconds=keep_alive_seconds, **options)
-    async with _client(app) as client:
+    responses = RunningResponses()
+    app = app_of(
+        ServedModels.of(scheduler, model), keep_alive_seconds=keep_alive_seconds, running=responses, **options
+    )
+    async with trio.open_nursery() as nursery, _client(app) as client:
+        await nursery.start(responses.run)
         yield client
+        nursery.cancel_scope.cancel()
 
 
 def _client(app: FastAPI) -> httpx.AsyncClient:

@@ -9,6 +9,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, NotRequired, Required, get_args, get_origin
 
 import typing_extensions
+from pydantic import BaseModel
 
 NEXT_YEAR: dict[str, Any] = {"type": "next_year", "payload": {"deep": [1, None, {"text": "x"}]}}
 EMPTIES: tuple[Any, ...] = (None, "", [], {})
@@ -25,7 +26,7 @@ def samples(hint: Any, inside: tuple[Any, ...] = ()) -> Iterator[Any]:
         yield from samples(arguments[0], inside)
     elif origin in (Literal, typing_extensions.Literal):
         yield arguments[0]
-    elif typing_extensions.is_typeddict(hint):
+    elif typing_extensions.is_typeddict(hint) or (isinstance(hint, type) and issubclass(hint, BaseModel)):
         yield from _objects(hint, (*inside, hint))
     elif origin is dict:
         yield {"key": value} if (value := next(samples(arguments[1], inside), None)) is not None else {}
@@ -39,10 +40,12 @@ def samples(hint: Any, inside: tuple[Any, ...] = ()) -> Iterator[Any]:
 
 
 def _objects(hint: Any, inside: tuple[Any, ...]) -> Iterator[dict[str, Any]]:
-    forms = {
-        name: list(samples(member, inside))
-        for name, member in typing.get_type_hints(hint, include_extras=True).items()
-    }
+    members: dict[str, Any] = (
+        {name: field.annotation for name, field in hint.model_fields.items()}
+        if issubclass(hint, BaseModel)
+        else typing.get_type_hints(hint, include_extras=True)
+    )
+    forms = {name: list(samples(member, inside)) for name, member in members.items()}
     first = {name: given[0] for name, given in forms.items() if given}
     yield first
     for name, given in forms.items():

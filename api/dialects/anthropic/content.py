@@ -6,13 +6,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, StrictBool
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    StrictBool,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from api.bodies import media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
-from api.dialects.anthropic.foreign import understood
-from api.dialects.openai.messages import MEDIA, MediaData, MediaPart, MediaUrl, Unread, read_json
+from api.dialects.foreign import line, name_unread, readable
+from api.dialects.openai.messages import (
+    MEDIA,
+    NAMELESS,
+    CalledName,
+    MediaData,
+    MediaPart,
+    MediaUrl,
+    Unread,
+    part_kind,
+    read_json,
+)
 
 CACHE = Partly(
     "with a ttl, what was computed up to there is held for that long, as far as memory allows; without one"
@@ -94,10 +112,43 @@ class Image(_Block, MediaPart):
 
 
 def as_blocks(value: Any) -> Any:
-    """Accept a string as one text block, and blocks of unknown types as text."""
-    return [{"type": "text", "text": value}] if isinstance(value, str) else understood(value, _KNOWN)
+    """Accept a string as one text block, and what is not known here as text."""
+    if isinstance(value, str):
+        return [{"type": "text", "text": value}]
+    if isinstance(value, dict):
+        return as_blocks([value])
+    if not isinstance(value, list):
+        return value
+    if all(isinstance(block, dict) and part_kind(_KNOWN, block) != "other" for block in value):
+        return value
+    return [_block(block) for block in value if block is not None]
 
 
+def _block(block: Any) -> Any:
+    if isinstance(block, str):
+        return {"type": "text", "text": block}
+    kind = block.get("type") if isinstance(block, dict) else None
+    if not isinstance(block, dict) or part_kind(_KNOWN, block) != "other":
+        return block
+    if kind is None and isinstance(block.get("text"), str):
+        return {**block, "type": "text"}
+    mark = block.get("cache_control")
+    return {**_line(block), **({} if mark is None else {"cache_control": mark})}
+
+
+def _line(block: dict[str, Any]) -> dict[str, Any]:
+    kind, text = block.get("type"), line(block)
+    if kind not in CHANGES and not (kind == "compaction" and text):
+        name_unread(block, kind)
+    return {"type": "text", "text": text}
+
+
+def _readable(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    return readable(value, read, _line)
+
+
+CHANGES = ("tool_addition", "tool_removal")
+"""Types of blocks that say which tools the model has from there on (`tool_changes.py`)."""
 _KNOWN = frozenset(
     (
         *("text", "image", "document", "search_result", "thinking", "redacted_thinking"),
@@ -112,11 +163,12 @@ class BlocksSource(Body):
     type: Literal["content"]
     content: Annotated[
         Listed[Annotated[Text | Image, Discriminator("type")]],
+        WrapValidator(_readable),
         BeforeValidator(as_blocks, json_schema_input_type=str | list[Any]),
     ]
 
 
-_NO_CITATIONS = Refused("the server generates no citations", neutral=({"enabled": False},))
+_NO_CITATIONS = Refused("the server generates no citations", neutral=({"enabled": False}, {}, [], ""))
 
 
 class Document(_Block, MediaPart):
@@ -145,9 +197,13 @@ class SearchResult(_Block):
     """What a client's own search found: text."""
 
     type: Literal["search_result"]
-    source: str
-    title: str
-    content: Listed[Text]
+    source: str = ""
+    title: str = ""
+    content: Annotated[
+        Listed[Text],
+        WrapValidator(_readable),
+        BeforeValidator(as_blocks, json_schema_input_type=str | list[Text]),
+    ] = Field(default_factory=list)
     citations: Annotated[JsonObject | None, _NO_CITATIONS] = None
 
     @property
@@ -173,13 +229,17 @@ class RedactedThinking(Body):
 class ToolUse(_Block):
     type: Literal["tool_use"]
     id: str = ""
-    name: str = ""
+    name: CalledName = NAMELESS
     input: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
     caller: Annotated[JsonObject | None, WithoutEffect("the call is history")] = None
 
 
 _Shown = Annotated[Text | Image | Document | SearchResult, Discriminator("type")]
-_Results = Annotated[Listed[_Shown], BeforeValidator(as_blocks, json_schema_input_type=str | list[_Shown])]
+_Results = Annotated[
+    Listed[_Shown],
+    WrapValidator(_readable),
+    BeforeValidator(as_blocks, json_schema_input_type=str | list[_Shown]),
+]
 
 
 class ToolResult(_Block):
@@ -201,15 +261,28 @@ ContentBlock: TypeAlias = (
 _TaggedBlock = Annotated[ContentBlock, Discriminator("type")]
 
 
+_ROLES = ("user", "assistant", "system")
+
+
 class InputMessage(Body):
     """One message. Consecutive messages of one role count as one turn, as in Anthropic's API."""
 
-    role: Literal["user", "assistant", "system"]
+    role: str
     content: Annotated[
         Listed[_TaggedBlock],
+        WrapValidator(_readable),
         BeforeValidator(as_blocks, json_schema_input_type=str | list[_TaggedBlock]),
         MEDIA,
     ] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_role(cls, value: Any) -> Any:
+        """A role that is not known here is the user's."""
+        if isinstance(value, dict) and isinstance(role := value.get("role"), str) and role not in _ROLES:
+            name_unread(value, role, "role")
+            return {**value, "role": "user"}
+        return value
 
     @property
     def is_prefill(self) -> bool:

@@ -22,11 +22,8 @@ from api.dialects.anthropic.content import (
     joined,
     texts,
 )
-from api.dialects.anthropic.schema import (
-    CountTokensRequest,
-    CustomTool,
-    MessagesRequest,
-)
+from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest
+from api.dialects.anthropic.tools import CustomTool
 from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of

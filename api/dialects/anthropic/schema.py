@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from api.bodies.body import Body
-from api.bodies.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
+from api.bodies.fields import Listed, Partly, Refused, WithoutEffect
 from api.dialects.anthropic.content import CACHE, CacheControl, InputMessage, Text, as_blocks
-from api.dialects.anthropic.foreign import name_ignored
+from api.dialects.anthropic.tool_changes import changed_tools
+from api.dialects.anthropic.tools import CustomTool, without_hosted
 from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
-from api.dialects.openai.tools import STRICT
 
 MAX_TOOLS = 1024
 MAX_STOPS = 64
@@ -24,51 +24,6 @@ _BOOKKEEPING = "used only for the provider's own accounting"
 
 class Metadata(Body):
     user_id: str | None = None
-
-
-class CustomTool(Body):
-    """A tool that the client runs. Anthropic's own tools have other types: those that its server would run
-    are left out of the prompt, and named; those that the client would run are refused by type."""
-
-    type: Annotated[
-        Literal["custom"] | None,
-        Refused("only tools that the client runs are supported", neutral=("custom",)),
-    ] = None
-    name: str = Field(min_length=1, max_length=256)
-    description: str | None = None
-    input_schema: JsonObject
-    cache_control: Annotated[CacheControl | None, CACHE] = None
-    strict: Annotated[StrictBool | None, STRICT] = None
-    eager_input_streaming: Annotated[
-        StrictBool | None, WithoutEffect("arguments always stream as soon as the model's syntax allows")
-    ] = None
-    defer_loading: Annotated[
-        StrictBool | None,
-        WithoutEffect("the server has no tool search: every tool is offered at once"),
-    ] = None
-    input_examples: Annotated[
-        Listed[Any] | None, Refused("chat templates have no field for them: put them into the description")
-    ] = None
-    allowed_callers: Annotated[
-        Listed[str] | None, Refused("only the model calls tools", neutral=(["direct"],))
-    ] = None
-
-
-_HOSTED = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_", "mcp_toolset", "advisor_")
-
-
-def _without_hosted(tools: Any) -> Any:
-    """Leave out what only Anthropic's server runs: the offer does not require its use."""
-    if not isinstance(tools, list):
-        return tools
-    kept = []
-    for tool in tools:
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if isinstance(kind, str) and kind.startswith(_HOSTED):
-            name_ignored(tool, kind)
-        else:
-            kept.append(tool)
-    return kept
 
 
 class ToolChoice(Body):
@@ -109,7 +64,7 @@ class CountTokensRequest(ThinkingFields, StructuredFields):
     ] = None
     tools: Annotated[
         Annotated[list[CustomTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None,
-        BeforeValidator(_without_hosted),
+        BeforeValidator(without_hosted),
     ] = None
     tool_choice: ToolChoice | None = None
     cache_control: Annotated[CacheControl | None, CACHE] = None
@@ -120,6 +75,15 @@ class CountTokensRequest(ThinkingFields, StructuredFields):
     mcp_servers: Annotated[
         Listed[Any] | None, Refused("the server connects to no MCP servers", neutral=([],))
     ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_changed_tools(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        tools = value.get("tools")
+        changed = changed_tools(tools, value.get("messages"))
+        return value if changed is tools else {**value, "tools": changed}
 
     @model_validator(mode="after")
     def _ends_with_what_can_be_answered(self) -> CountTokensRequest:

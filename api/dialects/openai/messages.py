@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -21,19 +20,7 @@ from pydantic import (
 from api.bodies import json_text, media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect, unsupported
-from api.bodies.unknown_fields import MAX_NAME_CHARACTERS, UnknownFields
-
-
-def unread(value: dict[str, Any], kind: Any, field: str = "type") -> str:
-    """Name something that tells of the conversation and that no version of the API had when this was written.
-    Return its kind as a word. Raise PydanticCustomError where the operator has unknown fields refused."""
-    if (unknown := UnknownFields.current()) is None:
-        raise unsupported(f"the {field} {kind!r} is unknown")
-    unknown.note(value, f"{field}:{kind}")
-    return _UNSAFE.sub("?", str(kind))[:MAX_NAME_CHARACTERS]
-
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+from api.dialects.foreign import line, name_unread
 
 
 def as_text_only(value: Any) -> Any:
@@ -162,29 +149,24 @@ class FilePart(MediaPart):
         return media.note("document", self.file.file_data or "", self.file.filename)
 
 
-class UnknownPart(MediaPart):
+class ForeignPart(MediaPart):
     """A part of a type that is not known here: its text, or a line in its place."""
 
-    type: str
-    text: str | None = None
+    type: Any = None
+    text: str
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, value: Any) -> Any:
+    def _of_any_type(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        kind, text = value.get("type"), value.get("text")
-        return {"type": unread(value, kind), "text": text if isinstance(text, str) else None}
+        name_unread(value, value.get("type"))
+        text = value.get("text")
+        return {"text": text if isinstance(text, str) else line(value)}
 
     @property
     def as_text(self) -> str:
-        if self.text is None:
-            return "" if self.type in _THOUGHTS else media.note(self.type)
         return self.text
-
-
-_THOUGHTS = frozenset(("thinking", "redacted_thinking", "reasoning"))
-"""Types of parts that hold an earlier model's reasoning, which is no text of its answer."""
 
 
 def part_kind(known: frozenset[str], value: Any) -> str:
@@ -209,7 +191,7 @@ _Part = Annotated[
     | Annotated[FilePart, Tag("file")]
     | Annotated[VideoPart, Tag("video_url")]
     | Annotated[AudioUrlPart, Tag("audio_url")]
-    | Annotated[UnknownPart, Tag("other")],
+    | Annotated[ForeignPart, Tag("other")],
     Discriminator(_kind),
 ]
 
@@ -278,15 +260,15 @@ def read_json(value: Any) -> Any:
     return read if isinstance(read, dict) else not_json(value)
 
 
-_NAMELESS = "unknown"
+NAMELESS = "unknown"
 """The name of a call in a conversation that has none: templates write one."""
 CalledName: TypeAlias = Annotated[
-    str, BeforeValidator(lambda name: name if isinstance(name, str) and name else _NAMELESS)
+    str, BeforeValidator(lambda name: name if isinstance(name, str) and name else NAMELESS)
 ]
 
 
 class CalledFunction(Body):
-    name: CalledName = _NAMELESS
+    name: CalledName = NAMELESS
     arguments: Annotated[JsonObject, BeforeValidator(read_json)] = Field(default_factory=dict)
 
 
@@ -303,7 +285,7 @@ HistoryId: TypeAlias = Annotated[
 class CalledTool(Body):
     """A custom tool, called with a text."""
 
-    name: CalledName = _NAMELESS
+    name: CalledName = NAMELESS
     input: Annotated[str, BeforeValidator(lambda text: text if isinstance(text, str) else json_of(text))] = ""
 
 
@@ -333,7 +315,7 @@ class ToolCall(Body):
     @property
     def neutral(self) -> dict[str, Any]:
         """Return the call as chat templates take it."""
-        called: dict[str, Any] = {"name": _NAMELESS, "arguments": {}}
+        called: dict[str, Any] = {"name": NAMELESS, "arguments": {}}
         if self.function is not None:
             called = {"name": self.function.name, "arguments": self.function.arguments}
         elif self.custom is not None:
@@ -396,7 +378,7 @@ class ChatMessage(Body):
             return value
         if role == "function":
             return {**value, "role": "tool"}
-        unread(value, role, "role")
+        name_unread(value, role, "role")
         return {**value, "role": "user"}
 
     @property

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, StrictBool, Tag, mod
 
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, unsupported
-from api.bodies.unknown_fields import UnknownFields
+from api.dialects.foreign import name_unread
 from api.dialects.openai.custom_tools import InputFormat, as_function
 from scheduler.errors import InvalidRequest
 from scheduler.request import Tool, ToolChoice
@@ -37,10 +37,7 @@ BY_TYPE = ("local_shell", "shell", "apply_patch")
 def left_out(value: Any) -> Any:
     """Name a tool that is not offered to the model: the server cannot run it, or does not know what it is."""
     kind = value.get("type") if isinstance(value, dict) else None
-    if (unknown := UnknownFields.current()) is not None:
-        unknown.note(value, f"type:{kind}")
-    elif kind not in HOSTED:
-        raise unsupported(f"the type {kind!r} is unknown")
+    name_unread(value, kind, known=kind in HOSTED)
     return value
 
 

@@ -13,6 +13,7 @@ from api.dialects.openai.tools import chosen
 from api.dialects.responses.conversation import with_instructions
 from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
+from api.dialects.responses.tools import Offered
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.request import ChatPrompt, GenerationRequest, Message
 
@@ -20,13 +21,14 @@ from scheduler.request import ChatPrompt, GenerationRequest, Message
 def generation_request(
     body: CreateResponse,
     messages: Sequence[Message],
+    offered: Offered,
     ids: ResponseIds,
     tenant: str = "",
     defaults: Defaults = NEUTRAL,
 ) -> GenerationRequest:
-    """Decode the body. `messages` are the whole conversation; `defaults` of the model's name apply to what
-    the body omits."""
-    tools = chosen(body.tool_choice, body.offered, body.chosen)
+    """Decode the body. `messages` are the whole conversation, `offered` its tools; `defaults` of the model's
+    name apply to what the body omits."""
+    tools = chosen(body.tool_choice, offered.tools, offered.chosen)
     return replace(
         decoding(body, defaults),
         public_id=ids.new(),

@@ -24,6 +24,7 @@ from scheduler.events import (
     Finished,
     FinishReason,
     Progress,
+    Queued,
     TokenLogprobs,
     Usage,
 )
@@ -59,6 +60,11 @@ class ResponseEncoder:
         """The JSON text of the log-probabilities in the open block."""
         self.response = envelope.response("in_progress")
         """The response as it was last sent."""
+        self._begun = False
+
+    def so_far(self) -> dict[str, Any]:
+        """Return the response with the items that are complete."""
+        return self._envelope.response("in_progress" if self._begun else "queued", list(self._items))
 
     def start(self, prompt_tokens: int) -> Frame:
         events = ("response.created", "response.in_progress")
@@ -69,6 +75,7 @@ class ResponseEncoder:
             self._end = event
             cut = event.reason is FinishReason.LENGTH
             return self._close("incomplete" if cut else "completed")
+        self._begun = True
         return b"".join([self._step(step, "completed") for step in self._sequence.add(event)])
 
     def _close(self, status: ItemStatus) -> bytes:
@@ -166,6 +173,7 @@ class ResponseEncoder:
         return place if isinstance(block, ToolCallBlock) else {**place, "content_index": 0}
 
     def progress(self, progress: Progress) -> bytes:
+        self._begun = not isinstance(progress, Queued)
         return sse.progress(progress)
 
     def finish(self, usage: Usage) -> Frame:
@@ -174,10 +182,13 @@ class ResponseEncoder:
         return list(self._last(f"response.{status}", status, usage))
 
     def error(self, error: ApiError) -> Frame:
-        """Store a cancelled response with its output so far; drop a failed one."""
+        """Store a cancelled response with its output so far, and a failed one if its client learns of it
+        nowhere else."""
         if error.code == ResponseCancelled.code:
             return [self._close("incomplete"), *self._last("response.incomplete", "cancelled", None)]
         self.response = self._envelope.response("failed", self._items, error=error.sendable_message)
+        if self._envelope.background:
+            self._remember(json_text(self.response), self._blocks)
         return list(self._parts("response.failed", {"response": self.response}))
 
     def _last(self, event: str, status: Status, usage: Usage | None) -> Iterator[bytes | memoryview]:

@@ -24,8 +24,8 @@ from api.dialects.responses.tools import Called, CallKind, action, given, sent
 from scheduler.events import FinishReason, Usage
 from scheduler.request import Sampling
 
-ItemStatus = Literal["in_progress", "completed", "incomplete"]
-Status = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+ItemStatus = Literal["queued", "in_progress", "completed", "incomplete"]
+Status = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 
 
 _json = msgspec.json.Encoder()
@@ -45,7 +45,7 @@ class Echo:
         return sum(memoryview(text).nbytes for text in self.fields.values())
 
     @classmethod
-    def of(cls, body: CreateResponse, sampling: Sampling) -> Echo:
+    def of(cls, body: CreateResponse, sampling: Sampling, called: Mapping[str, Called]) -> Echo:
         """Encode it, in a worker thread where the body is not small. `sampling`: the answer's, with defaults
         for what the body omits."""
         reasoning = body.reasoning
@@ -65,7 +65,7 @@ class Echo:
             "top_p": sampling.top_p,
             "user": body.user,
         }
-        return cls({name: msgspec.Raw(_json.encode(value)) for name, value in fields.items()}, body.called)
+        return cls({name: msgspec.Raw(_json.encode(value)) for name, value in fields.items()}, called)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class Envelope:
     created_at: int
     model: str
     echo: Echo
+    background: bool = False
 
     def response(
         self,
@@ -84,14 +85,14 @@ class Envelope:
         usage: Usage | None = None,
         error: str | None = None,
     ) -> dict[str, Any]:
-        over = status not in ("in_progress", "failed")
+        over = status not in ("queued", "in_progress", "failed")
         return {
             "id": self.public_id,
             "object": "response",
             "created_at": self.created_at,
             "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
-            "background": False,
+            "background": self.background,
             "error": None if error is None else {"code": "server_error", "message": error},
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": self.model,

@@ -15,32 +15,30 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from api.bodies import media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, WithoutEffect
+from api.dialects.foreign import line, name_unread
 from api.dialects.openai.messages import (
     MEDIA,
     AudioPart,
     CalledName,
+    ForeignPart,
     HistoryId,
     HistoryText,
     MediaFile,
     MediaPart,
     MediaUrl,
-    UnknownPart,
     Unread,
     in_parts,
     json_of,
     part_kind,
     read_json,
     spoken,
-    unread,
 )
-from api.dialects.responses.tools import own_parameters, qualified
+from api.dialects.responses.tools import AnyTool, own_parameters, qualified, readable_tools
 
 _Status = Annotated[Any, WithoutEffect("the server reads items of every status alike")]
 _OWN_ID = Annotated[Any, WithoutEffect("the server identifies items by their place in the list")]
 _NO_CALLERS = "only the model calls tools"
 _Caller = Annotated[Any, WithoutEffect(_NO_CALLERS)]
-LONGEST_LINE = 2000
-"""Bound on the characters of the line about an item."""
 
 
 class Part(Body):
@@ -126,7 +124,7 @@ _AnyPart: TypeAlias = Annotated[
     | Annotated[InputImage, Tag("input_image")]
     | Annotated[InputFile, Tag("input_file")]
     | Annotated[AudioPart, Tag("input_audio")]
-    | Annotated[UnknownPart, Tag("other")],
+    | Annotated[ForeignPart, Tag("other")],
     Discriminator(_part_kind),
 ]
 _Parts = Annotated[
@@ -154,7 +152,7 @@ class Message(Body):
     def _of_any_role(cls, value: Any) -> Any:
         """A role that is not known here is the user's."""
         if isinstance(value, dict) and isinstance(role := value.get("role"), str) and role not in _ROLES:
-            unread(value, role, "role")
+            name_unread(value, role, "role")
             return {**value, "role": "user"}
         return value
 
@@ -228,8 +226,11 @@ def _arguments_of(kind: Any, value: dict[str, Any]) -> Any:
     return {name: given for name, given in value.items() if name not in _OF_NO_CALL and given is not None}
 
 
+_Added = Annotated[list[AnyTool], BeforeValidator(readable_tools, json_schema_input_type=list[AnyTool])]
+
+
 class Result(Body):
-    """The result of a call of any type."""
+    """The result of a call of any type; of a search for tools those that it found."""
 
     type: Any = None
     call_id: HistoryId = None
@@ -239,13 +240,19 @@ class Result(Body):
     name: Annotated[Any, WithoutEffect("the function_call item has it")] = None
     namespace: Annotated[Any, WithoutEffect("the function_call item has it")] = None
     caller: _Caller = None
+    tools: _Added = Field(default_factory=list)
 
     @model_validator(mode="before")
     @classmethod
     def _of_any_type(cls, value: Any) -> Any:
         if not isinstance(value, dict) or value.get("type") == "function_call_output":
             return value
-        output = value.get("output")
+        output, found = value.get("output"), value.get("tools")
+        if value.get("type") == "tool_search_output" and isinstance(found, list):
+            names = [tool.get("name") for tool in found if isinstance(tool, dict)]
+            output = "Found: " + ", ".join(name for name in names if isinstance(name, str))
+        else:
+            found = None
         if output is None:
             # A tool that only says whether it worked, or one that has other members than an output.
             output = {name: value[name] for name in value if name not in _OF_NO_CALL} or value.get("status")
@@ -253,7 +260,58 @@ class Result(Body):
             "type": value.get("type"),
             "call_id": value.get("call_id") or value.get("id"),
             "output": output,
+            "tools": found,
         }
+
+
+class AddedTools(Body):
+    """Tools that the model has from here on. Newer versions of Codex send all of theirs so."""
+
+    type: Any = None
+    tools: _Added = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_type(cls, value: Any) -> Any:
+        return {"tools": value.get("tools")} if isinstance(value, dict) else value
+
+
+class Compaction(Body):
+    """What stands for the conversation before it. Of another provider's nothing can be read."""
+
+    type: Any = None
+    encrypted_content: Any = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_any_type(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if summary_in(content := value.get("encrypted_content")) is None:
+            name_unread(value, value.get("type"), known=True)
+        return {"encrypted_content": content}
+
+    @property
+    def summary(self) -> str:
+        return summary_in(self.encrypted_content) or ""
+
+
+_OURS = "penstock:"
+
+
+def compaction_item(item_id: str, summary: str) -> dict[str, str]:
+    return {"id": item_id, "type": "compaction", "encrypted_content": _OURS + summary}
+
+
+def summary_in(content: Any) -> str | None:
+    """Return the summary in a compaction item that a server like this one made."""
+    return content.removeprefix(_OURS) if isinstance(content, str) and content.startswith(_OURS) else None
+
+
+class CompactionTrigger(Body):
+    """Asks for a compaction in place of an answer."""
+
+    type: Any = None
 
 
 class ReasoningItem(Body):
@@ -273,40 +331,18 @@ class ItemReference(Body):
 
 
 class Remark(Body):
-    """Whatever else is in a conversation: one line of text about a call whose result is not there, and
-    nothing of the rest."""
+    """Whatever else is in a conversation: one line of text, or nothing."""
 
     type: Any = None
-    line: str = ""
+    line: str
 
     @model_validator(mode="before")
     @classmethod
     def _of_any_type(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        kind = value.get("type")
-        word = unread(value, kind)
-        if not word.endswith("_call"):
-            return {"type": word}
-        members = {name: _short(given) for name, given in value.items() if name not in _OF_NO_CALL}
-        details = f": {json_of(members)}" if members else ""
-        return {"type": word, "line": f"[{word}{details[:LONGEST_LINE]}]"}
-
-
-_LONGEST_TEXT = 200
-
-
-def _short(value: Any) -> Any:
-    """Return a value without its long texts, such as pictures."""
-    match value:
-        case str() if len(value) > _LONGEST_TEXT:
-            return f"{len(value)} characters"
-        case dict():
-            return {name: _short(given) for name, given in value.items()}
-        case list():
-            return [_short(given) for given in value]
-        case _:
-            return value
+        name_unread(value, value.get("type"))
+        return {"line": line(value)}
 
 
 def _kind(value: Any) -> str:
@@ -318,8 +354,10 @@ def _kind(value: Any) -> str:
         if value.get("role") is not None:
             return "message"
         return "item_reference" if value.keys() <= {"type", "id"} and "id" in value else "other"
-    if kind in ("message", "function_call", "reasoning", "item_reference"):
+    if kind in ("message", "function_call", "reasoning", "item_reference", "compaction", *_OF_REQUESTS):
         return str(kind)
+    if kind in ("compaction_summary", "context_compaction"):
+        return "compaction"
     if not isinstance(kind, str):
         return "other"
     if kind.endswith("_call"):
@@ -330,13 +368,28 @@ def _kind(value: Any) -> str:
     return "message" if value.get("role") is not None and value.get("content") is not None else "other"
 
 
-InputItem: TypeAlias = Message | Call | Result | ReasoningItem | ItemReference | Remark
+_OF_REQUESTS = ("additional_tools", "compaction_trigger")
+"""Types of items that say something about the answer."""
+InputItem: TypeAlias = (
+    Message
+    | Call
+    | Result
+    | ReasoningItem
+    | ItemReference
+    | AddedTools
+    | Compaction
+    | CompactionTrigger
+    | Remark
+)
 TaggedItem = Annotated[
     Annotated[Message, Tag("message")]
     | Annotated[Call, Tag("function_call")]
     | Annotated[Result, Tag("function_call_output")]
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[ItemReference, Tag("item_reference")]
+    | Annotated[AddedTools, Tag("additional_tools")]
+    | Annotated[Compaction, Tag("compaction")]
+    | Annotated[CompactionTrigger, Tag("compaction_trigger")]
     | Annotated[Remark, Tag("other")],
     Discriminator(_kind),
 ]

@@ -15,8 +15,8 @@ from api.options.option_values import SERVER_NAME
 _BYTES = 24
 _NAMED = re.compile(rf"resp_({SERVER_NAME})_[0-9a-f]{{{2 * _BYTES}}}")
 
-_ITEM = re.compile(rf"[a-z]+_([0-9a-f]{{{2 * _BYTES}}})[0-9]{{4,}}")
-"""An item's id, as `Envelope.item_id` makes it."""
+_ITEM = re.compile(rf"[a-z]+_([0-9a-f]{{{2 * _BYTES}}})i?[0-9]{{4,}}")
+"""An item's id, as `Envelope.item_id` and `input_items.listed` make it."""
 
 
 @dataclass(frozen=True, slots=True)

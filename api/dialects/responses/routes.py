@@ -1,40 +1,42 @@
-"""`/v1/responses`: create, retrieve, delete and cancel."""
+"""`/v1/responses`: create, count, compact, retrieve, list, delete and cancel."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, Literal
 
-import msgspec
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import Response
-from pydantic import TypeAdapter
 
 from api.access.auth import CallerOf
 from api.answers.block_sequence import whole_blocks
 from api.answers.errors import ONLY_HTTP, ApiError, ApiFailure
 from api.answers.openapi import STREAMED
-from api.answers.whole_answer import Block, whole_answer
+from api.answers.whole_answer import Block, check_size, held_bytes, whole_answer
 from api.bodies.json_pieces import SLICE_BYTES, json_text
-from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
+from api.dialects.json_route import BodyWork, BodyWorkOf, JsonRoute, Validated
 from api.dialects.openai.encode import marked
 from api.dialects.openai.thinking import budget_field_of
+from api.dialects.responses import compaction
 from api.dialects.responses.conversation import input_messages, output_messages
 from api.dialects.responses.decode import generation_request
 from api.dialects.responses.encode import ResponseEncoder
-from api.dialects.responses.envelope import Echo, Envelope, status_of
-from api.dialects.responses.items import InputItem, ItemReference, TaggedItem
+from api.dialects.responses.envelope import Echo, Envelope, status_of, usage_object
+from api.dialects.responses.input_items import MAX_PAGE, Page, input_turn, listed
+from api.dialects.responses.items import AddedTools, Result
 from api.dialects.responses.response_ids import ResponseIds
-from api.dialects.responses.schema import CreateResponse
-from api.dialects.responses.stoppable_stream import RunningResponses, StoppableStream
-from api.dialects.responses.store import ResponseStore, StoredResponse, messages_json
+from api.dialects.responses.running import RunningResponses, StoppableStream
+from api.dialects.responses.schema import CompactRequest, CreateResponse
+from api.dialects.responses.store import ResponseStore, StoredResponse, Turn, messages_json
+from api.dialects.responses.stored_responses import Referred, StoredResponses, read_items
+from api.dialects.responses.tools import Offered
 from api.dialects.thinking_budget import name_unkept_budget
 from api.options.model_defaults import Defaults
-from api.served_models import ServedModels
-from scheduler.request import GenerationRequest
+from api.served_models import ServedModel, ServedModels
+from scheduler.request import GenerationRequest, Message
 
 _LOWERED_BY = ("top_logprobs", "max_output_tokens")
 
@@ -44,49 +46,119 @@ def responses_routes(
     keep_alive_seconds: float,
     store: ResponseStore,
     ids: ResponseIds,
+    running: RunningResponses,
 ) -> APIRouter:
     router = APIRouter(tags=["openai"], route_class=JsonRoute)
-    running, stored = RunningResponses(), _StoredResponses(store, ids)
+    stored = StoredResponses(store, ids)
     _add_creation(router, models, keep_alive_seconds, stored, running)
+    _add_uses(router, models, stored)
     _add_stored(router, stored, running)
     return router
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A decoded body."""
+
+    request: GenerationRequest
+    echo: Echo
+    before: StoredResponse | None
+    """What the response continues in the store."""
+    since: Turn
+    """What the client sent since then; of a compaction what stays beside it."""
+    compacts: bool
+
+    def remember(
+        self, store: ResponseStore, tenant: str, background: bool, body_json: bytes, blocks: list[Block]
+    ) -> None:
+        owner = self.request.public_id
+        messages: list[Message] = list(output_messages(blocks))
+        if self.compacts:
+            item = compaction.item_of(owner, blocks)
+            messages = list(input_messages(read_items([item]), Referred({}).find))
+        answer = Turn(messages_json(messages), body_json, owner)
+        store.put(tenant, owner, body_json, self.before, self.since, answer, background=background)
+
+
+async def _asked(
+    body: CreateResponse, tenant: str, work: BodyWork, served: ServedModel, stored: StoredResponses
+) -> tuple[_Asked, BodyWork]:
+    before = stored.before(tenant, body.previous_response_id)
+    if before is not None:
+        work = work.also_of(before.bytes)
+    referred = stored.referred(tenant, body.input)
+    decode = partial(_decoded, before=before, referred=referred, ids=stored.ids, defaults=served.defaults)
+    return await work.decode(body, decode), work
+
+
+def _decoded(
+    body: CreateResponse,
+    before: StoredResponse | None,
+    referred: Referred,
+    ids: ResponseIds,
+    defaults: Defaults,
+) -> _Asked:
+    since = list(input_messages(body.input, referred.find))
+    compacts = body.compacts
+    last = [compaction.ASKED] if compacts else []
+    messages = [*(before.messages() if before else ()), *since, *last]
+    earlier = read_items(before.added() if before else ())
+    adding = (item.tools for item in (*earlier, *body.input) if isinstance(item, AddedTools | Result))
+    offered = Offered.of(body.tools, adding)
+    request = generation_request(body, messages, offered, ids, defaults=defaults)
+    echo = Echo.of(body, request.sampling, offered.called)
+    items = referred.resolved(body.kept)
+    turn = input_turn(messages_json(since) if body.remembers else b"[]", items, request.public_id)
+    if not compacts:
+        return _Asked(request, echo, before, turn, compacts)
+    kept = list(compaction.compacted(listed((*(before.turns if before else ()), turn))))
+    beside = list(input_messages(read_items(kept), referred.find))
+    rest = input_turn(messages_json(beside), kept, request.public_id)
+    return _Asked(compaction.of_summary(request), echo, None, rest, compacts)
 
 
 def _add_creation(
     router: APIRouter,
     models: ServedModels,
     keep_alive_seconds: float,
-    stored: _StoredResponses,
+    stored: StoredResponses,
     running: RunningResponses,
 ) -> None:
     @router.post("/v1/responses", response_model=None, responses=STREAMED)
     async def create(
         body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf, http: Request
     ) -> Response:
-        """The next answer of a conversation, streamed as server-sent events where `stream` is true."""
+        """The next answer of a conversation, streamed as server-sent events where `stream` is true. With
+        `background` it is made without its client, who asks for it by its id."""
         served = models.check(body.model)
-        before = stored.before(caller.tenant, body.previous_response_id)
-        if before is not None:
-            work = work.also_of(sum(map(len, before.turns_json)))
-        referred = stored.referred(caller.tenant, body.input)
-        decoded, echo, since = await work.decode(
-            body,
-            partial(_decoded, before=before, referred=referred, ids=stored.ids, defaults=served.defaults),
-        )
-        request = caller.asks(decoded, served.adapter)
+        in_background = body.background is True
+        asked, work = await _asked(body, caller.tenant, work, served, stored)
+        request = caller.asks(asked.request, served.adapter)
         request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
-        envelope = Envelope(request.public_id, int(time.time()), served.name, echo)
-        store = stored.store if body.remembers else None
-        remember = partial(_remember, store, caller.tenant, request.public_id, before, since)
-        if body.stream:
-            encoder = ResponseEncoder(envelope, remember)
-            return StoppableStream(served.scheduler, request, encoder, keep_alive_seconds, running)
+        envelope = Envelope(request.public_id, int(time.time()), served.name, asked.echo, in_background)
+        remember = partial(asked.remember, stored.store, caller.tenant, in_background)
+        repeats = asked.echo.bytes > SLICE_BYTES
+        if body.stream or in_background:
+            encode = compaction.CompactionEncoder if asked.compacts else ResponseEncoder
+            encoder = encode(envelope, remember if body.remembers else _forget)
+            stream = StoppableStream(served.scheduler, request, encoder, keep_alive_seconds, running)
+            if not in_background:
+                return stream
+            if not stored.store.keeps:
+                raise ApiFailure(_refused("this server stores no responses", "background"))
+            check_size(held_bytes(request, served.scheduler.context_tokens), _LOWERED_BY)
+            await running.begin(stream)
+            return work.response(encoder.so_far(), repeats=repeats)
         answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY)
         (choice,) = answer.choices
         blocks, reason = whole_blocks(choice), choice.end.reason
-        items = envelope.items(blocks, reason)
+        items: Sequence[dict[str, Any]] = (
+            [compaction.item_of(request.public_id, blocks)]
+            if asked.compacts
+            else envelope.items(blocks, reason)
+        )
         response = {**envelope.response(status_of(reason), items, answer.usage), **marked(choice.end)}
-        answered = work.response(response, repeats=echo.bytes > SLICE_BYTES)
+        answered = work.response(response, repeats=repeats)
         if not body.remembers:
             return answered
         body_json = await answered.whole()
@@ -102,120 +174,101 @@ def _add_creation(
         raise HTTPException(405, headers={"allow": "POST"})
 
 
-def _add_stored(router: APIRouter, stored: _StoredResponses, running: RunningResponses) -> None:
+def _forget(body_json: bytes, blocks: list[Block]) -> None:
+    """Store nothing."""
+
+
+def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) -> None:
+    @router.post("/v1/responses/input_tokens")
+    async def input_tokens(
+        body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf
+    ) -> dict[str, Any]:
+        """Return how many tokens `/v1/responses` would make of the same body: exactly, not an estimate."""
+        served = models.check(body.model)
+        asked, _ = await _asked(body, caller.tenant, work, served, stored)
+        tokens = await served.scheduler.tokenize(asked.request.prompt, caller.tenant)
+        return {"object": "response.input_tokens", "input_tokens": len(tokens)}
+
+    @router.post("/v1/responses/compact", response_model=None)
+    async def compact(
+        body: Validated[CompactRequest], caller: CallerOf, work: BodyWorkOf, http: Request
+    ) -> Response:
+        """A conversation that means the same and is shorter: its user's messages, and a summary by the model.
+        Its `output` is the next request's `input`."""
+        served = models.check(body.model)
+        asked, work = await _asked(body, caller.tenant, work, served, stored)
+        request = caller.asks(asked.request, served.adapter)
+        request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
+        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY)
+        (choice,) = answer.choices
+        item = compaction.item_of(request.public_id, whole_blocks(choice))
+
+        def text() -> bytes:
+            compacted = {
+                "id": request.public_id,
+                "object": "response.compaction",
+                "created_at": int(time.time()),
+                "output": [*listed([asked.since]), item],
+                "usage": usage_object(answer.usage),
+            }
+            return json_text(compacted)
+
+        return Response(await work(text), media_type="application/json")
+
+
+def _add_stored(router: APIRouter, stored: StoredResponses, running: RunningResponses) -> None:
     @router.get("/v1/responses/{response_id}", response_model=None)
-    async def retrieve(response_id: str, caller: CallerOf, stream: bool = False) -> Response:
-        """A response that is over and was stored."""
-        found = stored.found(caller.tenant, response_id)
+    async def retrieve(
+        response_id: str, caller: CallerOf, work: BodyWorkOf, stream: bool = False
+    ) -> Response:
+        """A stored response, or the output so far of one that is made in the background."""
+        now = running.get(caller.tenant, response_id)
+        if now is None:
+            found = stored.found(caller.tenant, response_id)
         if stream:
-            raise ApiFailure(_refused("a response is streamed only while it is made", "stream"))
+            raise ApiFailure(_refused("a response is streamed only to the request that creates it", "stream"))
+        if now is not None:
+            return work.response(now.so_far(), repeats=True)
         return Response(found.body_json, media_type="application/json")
+
+    @router.get("/v1/responses/{response_id}/input_items", response_model=None)
+    async def input_items(
+        response_id: str,
+        caller: CallerOf,
+        work: BodyWorkOf,
+        order: Literal["asc", "desc"] = "desc",
+        after: str | None = None,
+        before: str | None = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    ) -> Response:
+        """What a stored response answers: the items of its conversation up to it, the last first. Data of
+        images and files is not kept."""
+        found = stored.found(caller.tenant, response_id)
+        page = Page(order, after, before, limit)
+        text = await work.also_of(found.bytes)(lambda: page.json_of(listed(found.turns[:-1])))
+        return Response(text, media_type="application/json")
 
     @router.delete("/v1/responses/{response_id}")
     async def delete(response_id: str, caller: CallerOf) -> dict[str, Any]:
-        """Delete a response. Conversations that continued it keep its messages."""
-        stored.found(caller.tenant, response_id)
+        """Delete a response; one that is being made is cancelled. Conversations that continued it keep its
+        messages."""
+        if (stream := running.get(caller.tenant, response_id)) is not None:
+            await stream.stop()
+        else:
+            stored.found(caller.tenant, response_id)
         stored.store.delete(caller.tenant, response_id)
         return {"id": response_id, "object": "response", "deleted": True}
 
     @router.post("/v1/responses/{response_id}/cancel", response_model=None)
-    async def cancel(response_id: str, caller: CallerOf) -> Response:
-        """Cancel a response that is being streamed, and store its output so far."""
+    async def cancel(response_id: str, caller: CallerOf, work: BodyWorkOf) -> Response:
+        """Cancel a response that is being made, and store its output so far. One that was made in the
+        background and is over stays as it is."""
         if (stream := running.get(caller.tenant, response_id)) is not None:
-            return Response(json_text(await stream.stop()), media_type="application/json")
-        stored.found(caller.tenant, response_id)
+            return work.response(await stream.stop(), repeats=True)
+        found = stored.found(caller.tenant, response_id)
+        if found.background:
+            return Response(found.body_json, media_type="application/json")
         raise ApiFailure(_refused("the response is over; there is nothing to cancel", "response_id"))
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredResponses:
-    """The stored responses, found by the ids that clients send."""
-
-    store: ResponseStore
-    ids: ResponseIds
-
-    def before(self, tenant: str, response_id: str | None) -> StoredResponse | None:
-        """Return the response that a new one continues. Raise ApiFailure if it is not there."""
-        if response_id is None:
-            return None
-        if (found := self.store.get(tenant, response_id)) is not None:
-            return found
-        message = f"Previous response with id {response_id!r} not found{self.ids.elsewhere(response_id)}."
-        code, param = "previous_response_not_found", "previous_response_id"
-        raise ApiFailure(ApiError(400, "invalid_request_error", code, message, param))
-
-    def referred(self, tenant: str, items: Sequence[InputItem]) -> _Referred:
-        """Return what resolves references in `items`. Raise ApiFailure if a response is not there."""
-        found: dict[str, StoredResponse] = {}
-        for item in items:
-            if isinstance(item, ItemReference):
-                stored = self.store.get(tenant, self.ids.of_item(item.id))
-                if stored is None:
-                    raise ApiFailure(_no_item(item.id))
-                found[item.id] = stored
-        return _Referred(found)
-
-    def found(self, tenant: str, response_id: str) -> StoredResponse:
-        """Raise ApiFailure if it is not there."""
-        if (found := self.store.get(tenant, response_id)) is None:
-            message = f"Response with id {response_id!r} not found{self.ids.elsewhere(response_id)}."
-            raise ApiFailure(ApiError(404, "invalid_request_error", "response_not_found", message))
-        return found
-
-
-@dataclass(frozen=True)
-class _Referred:
-    """The stored responses that have the items to which an input refers, by the items' ids."""
-
-    responses: Mapping[str, StoredResponse]
-
-    @cached_property
-    def _items(self) -> dict[str, InputItem]:
-        whole = {found.body_json for found in self.responses.values()}
-        output = (item for body in whole for item in msgspec.json.decode(body)["output"])
-        return {item["id"]: _item.validate_python(item) for item in output}
-
-    def find(self, item_id: str) -> InputItem:
-        """Raise ApiFailure if it is not there."""
-        if (found := self._items.get(item_id)) is None:
-            raise ApiFailure(_no_item(item_id))
-        return found
-
-
-_item: TypeAdapter[InputItem] = TypeAdapter(TaggedItem)
-
-
-def _no_item(item_id: str) -> ApiError:
-    message = f"Item with id {item_id!r} not found: send the item itself."
-    return ApiError(404, "invalid_request_error", "item_not_found", message, "input")
-
-
-def _decoded(
-    body: CreateResponse,
-    before: StoredResponse | None,
-    referred: _Referred,
-    ids: ResponseIds,
-    defaults: Defaults,
-) -> tuple[GenerationRequest, Echo, bytes]:
-    """Return the request, what its response repeats, and the input's part of the conversation for the
-    store."""
-    since = list(input_messages(body.input, referred.find))
-    messages = [*(before.messages() if before else ()), *since]
-    request = generation_request(body, messages, ids, defaults=defaults)
-    return request, Echo.of(body, request.sampling), messages_json(since) if body.remembers else b""
-
-
-def _remember(
-    store: ResponseStore | None,
-    tenant: str,
-    response_id: str,
-    before: StoredResponse | None,
-    since: bytes,
-    body_json: bytes,
-    blocks: list[Block],
-) -> None:
-    if store is not None:
-        store.put(tenant, response_id, body_json, before, since, messages_json(list(output_messages(blocks))))
 
 
 def _refused(message: str, param: str) -> ApiError:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StrictBool, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    StrictBool,
+    model_validator,
+)
 
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect
@@ -15,9 +21,10 @@ from api.dialects.openai.schema import DecodingFields
 from api.dialects.openai.structured import StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, Choice
-from api.dialects.responses.items import TaggedItem, as_items
-from api.dialects.responses.tools import AnyTool, Called, Offer, offers
-from scheduler.request import MAX_TOP_LOGPROBS, Tool
+from api.dialects.responses.input_items import kept
+from api.dialects.responses.items import CompactionTrigger, TaggedItem, as_items
+from api.dialects.responses.tools import AnyTool, offers
+from scheduler.request import MAX_TOP_LOGPROBS
 
 _BOOKKEEPING = "used only for the provider's own accounting"
 
@@ -31,7 +38,7 @@ class StreamOptions(Body):
 class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFields):
     """`POST /v1/responses`."""
 
-    bulk = ("input",)
+    bulk = ("input", "_kept")
 
     model: str | None = None
     input: Annotated[
@@ -75,10 +82,7 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
     ] = None
     access_programs: Annotated[Any, WithoutEffect(_BOOKKEEPING)] = None
     image: Annotated[Any, WithoutEffect("the model reads text only")] = None
-    background: Annotated[
-        StrictBool | None,
-        Refused("the server generates an answer only while its client waits", neutral=(False,)),
-    ] = None
+    background: StrictBool | None = None
     conversation: Annotated[Any, Refused("use previous_response_id")] = None
     context_management: Annotated[Any, Refused("the server never removes parts of a conversation")] = None
     max_tool_calls: Annotated[int | None, Refused("the server runs no tools of its own")] = None
@@ -89,11 +93,30 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
         Refused("the server refuses a prompt that is too long, and never cuts it", neutral=("disabled",)),
     ] = None
 
+    _kept: list[Any] = PrivateAttr(default_factory=list)
+    """The items of the input as the client wrote them, for the store."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_kept_items(cls, value: Any, read: ModelWrapValidatorHandler[CreateResponse]) -> CreateResponse:
+        body = read(value)
+        if isinstance(value, dict) and (body.remembers or body.compacts):
+            body._kept = kept(value.get("input"))
+        return body
+
+    @property
+    def kept(self) -> list[Any]:
+        return self._kept
+
     @model_validator(mode="after")
     def _can_be_answered(self) -> CreateResponse:
         if not self.input and self.previous_response_id is None:
             raise ValueError("input: send input, previous_response_id or both")
-        names = Counter(tool.name for tool in self.offered)
+        if self.background and not self.remembers:
+            raise ValueError("background: needs `store`, from which its answer is read")
+        if self.background and self.stream:
+            raise ValueError("background: a stream ends with its client; ask without `stream`, and poll")
+        names = Counter(offer.tool.name for offer in offers(self.tools))
         if twice := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"tools: two tools have the name {twice[0]!r}")
         return self
@@ -104,33 +127,19 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
         included = "message.output_text.logprobs" in (self.include or ())
         return self.top_logprobs or 0 if included or self.top_logprobs else None
 
-    @cached_property
-    def offers(self) -> list[Offer]:
-        """Return the tools of the prompt."""
-        return offers(self.tools)
-
-    @property
-    def offered(self) -> list[Tool]:
-        return [offer.tool for offer in self.offers]
-
-    def chosen(self, name: str) -> str:
-        """Return the prompt's name of the tool that the client calls `name`. Those of a namespace have names
-        of their own, which are enough if only one has it."""
-        return name if name in self.called else self._inner.get(name) or name
-
-    @cached_property
-    def called(self) -> dict[str, Called]:
-        """Return how the client knows each tool, by the model's name of it."""
-        return {offer.tool.name: offer.called for offer in self.offers}
-
-    @cached_property
-    def _inner(self) -> dict[str, str]:
-        """Return the model's names of tools by the client's, which several may have: then it is empty."""
-        found: dict[str, str] = {}
-        for whole, called in self.called.items():
-            found[called.name] = "" if called.name in found else whole
-        return found
-
     @property
     def remembers(self) -> bool:
         return self.store is not False
+
+    @property
+    def compacts(self) -> bool:
+        """Return whether a summary is wanted in place of an answer, as Codex asks for it."""
+        return any(isinstance(item, CompactionTrigger) for item in self.input)
+
+
+class CompactRequest(CreateResponse):
+    """`POST /v1/responses/compact`."""
+
+    @property
+    def compacts(self) -> bool:
+        return True

@@ -19,36 +19,66 @@ _TEXT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """A part of a conversation: an input or an answer."""
+
+    messages_json: bytes
+    """Its messages for chat templates, as `messages_json` makes them."""
+    items_json: bytes = b"[]"
+    """Its items as clients know them: a list, or the response whose output they are."""
+    owner: str = ""
+    """The id of the response that it is of."""
+    added_json: bytes = b""
+    """Those of its items that add tools, or nothing."""
+
+    @property
+    def texts(self) -> tuple[bytes, ...]:
+        return (self.messages_json, self.items_json, self.added_json)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredResponse:
     """A response, kept as JSON text: as objects, short messages take ten times their text, and the store's
     bound would not bound memory."""
 
     body_json: bytes
     """The response as its client got it."""
-    turns_json: tuple[bytes, ...]
-    """The conversation up to and including this answer, without instructions: lists of messages in order,
-    shared with the responses before and after."""
+    turns: tuple[Turn, ...]
+    """The conversation up to and including this answer, without instructions, shared with the responses
+    before and after."""
     charged_bytes: int
     """Bytes that count towards the store's bound: all of them, although a conversation's responses share
     most, so that the bound holds in any order of eviction."""
+    background: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Return how much JSON text the conversation is."""
+        return sum(len(turn.messages_json) + len(turn.items_json) for turn in self.turns)
 
     def messages(self) -> list[Message]:
         """Return decoded messages; 100 MB take a second."""
-        return [message for turn in self.turns_json for message in msgspec.json.decode(turn)]
+        return [message for turn in self.turns for message in msgspec.json.decode(turn.messages_json)]
+
+    def added(self) -> list[dict[str, Any]]:
+        """Return the items that add tools to the conversation."""
+        return [
+            item for turn in self.turns if turn.added_json for item in msgspec.json.decode(turn.added_json)
+        ]
 
 
 def messages_json(messages: Sequence[Message]) -> bytes:
-    """Return a list of messages in the form for `ResponseStore.put`. Raise InvalidRequest for a lone
+    """Return a list of messages in the form for a `Turn`. Raise InvalidRequest for a lone
     surrogate, which the text of a call's arguments can contain."""
     try:
-        return _encoded(messages)
+        return encoded(messages)
     except UnicodeEncodeError as error:
         raise InvalidRequest(
             "input: it contains a lone surrogate, which is not a character", param="input"
         ) from error
 
 
-def _encoded(value: Any) -> bytes:
+def encoded(value: Any) -> bytes:
     """Encode the value, and copy the text: msgspec's own result keeps spare capacity, up to a half of it."""
     return bytes(memoryview(_json.encode(value)))
 
@@ -66,6 +96,11 @@ class ResponseStore:
     def by_default(cls) -> ResponseStore:
         return cls(max_responses=1024, max_bytes=256 << 20)
 
+    @property
+    def keeps(self) -> bool:
+        """Return whether it keeps any response."""
+        return self._max_responses > 0
+
     def __len__(self) -> int:
         return len(self._stored)
 
@@ -75,14 +110,16 @@ class ResponseStore:
         response_id: str,
         body_json: bytes,
         before: StoredResponse | None,
-        *turns_json: bytes,
+        *since: Turn,
+        background: bool = False,
     ) -> None:
-        """Store a response, given as its JSON text. `before` is the response that it continues, `turns_json`
-        the messages since then, each as `messages_json` makes it. A response larger than the whole store is
-        not kept."""
-        turns = (*(() if before is None else before.turns_json), *turns_json)
-        texts = (body_json, *turns)
-        stored = StoredResponse(body_json, turns, _ENTRY_BYTES + sum(len(one) + _TEXT_BYTES for one in texts))
+        """Store a response, given as its JSON text. `before` is the response that it continues, `since` what
+        came after that. A response larger than the whole store is not kept."""
+        turns = (*(() if before is None else before.turns), *since)
+        # An answer's turn has the response's own text.
+        texts = {id(text): text for turn in turns for text in turn.texts if text} | {id(body_json): body_json}
+        charged = _ENTRY_BYTES + sum(len(text) + _TEXT_BYTES for text in texts.values())
+        stored = StoredResponse(body_json, turns, charged, background)
         if self._max_responses and stored.charged_bytes <= self._max_bytes:
             self.delete(tenant, response_id)
             self._stored[tenant, response_id] = stored

@@ -7,17 +7,19 @@ knows; one that only the provider runs is left out, and named to the client.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypeAlias, assert_never
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from api.bodies.body import Body
 from api.bodies.fields import WithoutEffect
+from api.dialects.foreign import name_unread
 from api.dialects.openai import tools as openai_tools
 from api.dialects.openai.custom_tools import InputFormat, as_function
 from api.dialects.openai.tools import MAX_TOOLS, LeftOut
+from scheduler.errors import InvalidRequest
 from scheduler.request import Tool
 
 _ONLY_THE_MODEL = "only the model calls tools"
@@ -220,20 +222,69 @@ AnyTool: TypeAlias = Annotated[
 ]
 
 
-def offers(tools: Sequence[AnyTool] | None) -> list[Offer]:
+def offers(tools: Sequence[AnyTool] | None, place: str = "tools") -> list[Offer]:
     """Return the tools of the prompt."""
     found: list[Offer] = []
     for i, tool in enumerate(tools or ()):
         match tool:
             case NamespaceTool():
-                found.extend(tool.offers(f"tools.{i}"))
+                found.extend(tool.offers(f"{place}.{i}"))
             case FunctionTool() | CustomTool() | LocalShellTool() | ShellTool() | ApplyPatchTool():
-                found.append(tool.offer(f"tools.{i}"))
+                found.append(tool.offer(f"{place}.{i}"))
             case dict():
                 pass
             case _:
                 assert_never(tool)
     return found
+
+
+@dataclass(frozen=True)
+class Offered:
+    """The tools of a prompt, by the model's names of them."""
+
+    by_name: Mapping[str, Offer]
+
+    @classmethod
+    def of(cls, tools: Sequence[AnyTool] | None, added: Iterable[Sequence[AnyTool]] = ()) -> Offered:
+        """`added`: what items of the conversation add, in order; a later tool takes the place of an earlier
+        one of its name. Raise InvalidRequest for too many."""
+        every = [*offers(tools), *(offer for one in added for offer in offers(one, "input.tools"))]
+        by_name = {offer.tool.name: offer for offer in every}
+        if len(by_name) > MAX_TOOLS:
+            raise InvalidRequest(f"tools: more than {MAX_TOOLS}, with those in input", param="tools")
+        return cls(by_name)
+
+    @property
+    def tools(self) -> list[Tool]:
+        return [offer.tool for offer in self.by_name.values()]
+
+    @property
+    def called(self) -> dict[str, Called]:
+        """Return how the client knows each tool."""
+        return {name: offer.called for name, offer in self.by_name.items()}
+
+    def chosen(self, name: str) -> str:
+        """Return the prompt's name of the tool that the client calls `name`. Those of a namespace have names
+        of their own, which are enough if only one has it."""
+        if name in self.by_name:
+            return name
+        inner = [whole for whole, offer in self.by_name.items() if offer.called.name == name]
+        return inner[0] if len(inner) == 1 else name
+
+
+def readable_tools(value: Any) -> list[AnyTool]:
+    """Return the tools of an item. What is none that can be read is left out, and named."""
+    found: list[AnyTool] = []
+    for tool in value if isinstance(value, list) else ():
+        try:
+            found.append(_any_tool.validate_python(tool))
+        except ValidationError:
+            if isinstance(tool, dict):
+                name_unread(tool, tool.get("type"))
+    return found
+
+
+_any_tool: TypeAdapter[AnyTool] = TypeAdapter(AnyTool)
 
 
 def sent(tool: AnyTool) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def anthropic_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str
     return message_of(named_events(body.decode()))
 
 
-ENVELOPE = Envelope("resp_1", 7, "m", Echo.of(CreateResponse(input="x"), Sampling()))  # type: ignore[arg-type]
+ENVELOPE = Envelope("resp_1", 7, "m", Echo.of(CreateResponse(input="x"), Sampling(), {}))  # type: ignore[arg-type]
 
 
 def responses_stream(found: list[AnswerPiece], reason: FinishReason) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from trio.testing import trio_test
 
 from api.bodies.unknown_fields import HEADER, UnknownFields
 from api.dialects.anthropic.decode import generation_request
-from api.dialects.anthropic.foreign import MAX_LINE_CHARACTERS
 from api.dialects.anthropic.schema import MessagesRequest
+from api.dialects.foreign import MAX_LINE_CHARACTERS
 from scheduler.request import ChatPrompt
 from tests.api.client import client_of
 from tests.examples import examples
@@ -48,7 +48,7 @@ BLOCKS: list[tuple[str, dict[str, Any], str]] = [
         "[mcp_tool_result a b]",
     ),
     ("assistant", {"type": "compaction", "content": "They said\nhello."}, "They said\nhello."),
-    ("assistant", {"type": "compaction", "content": None}, "[compaction]"),
+    ("assistant", {"type": "compaction", "content": None}, ""),
     ("assistant", {"type": "text", "text": "cited", "citations": CITED}, "cited"),
     (
         "system",
@@ -63,7 +63,8 @@ BLOCKS: list[tuple[str, dict[str, Any], str]] = [
 
 def prompt_of(**fields: Any) -> ChatPrompt:
     body = {"max_tokens": 4, **fields}
-    prompt = generation_request(MessagesRequest.model_validate(body)).prompt
+    with UnknownFields().noting():
+        prompt = generation_request(MessagesRequest.model_validate(body)).prompt
     assert isinstance(prompt, ChatPrompt)
     return prompt
 
@@ -115,9 +116,9 @@ async def test_they_and_the_servers_own_tools_are_named(autojump_clock: trio.tes
         )
     assert answer.status_code == 200, answer.text
     assert answer.headers[HEADER].split(",") == [
-        "messages[].content[].web_search_tool_result",
-        "tools[].tool_search_tool_regex_20251119",
-        "tools[].web_search_20250305",
+        "messages[].content[].type:web_search_tool_result",
+        "tools[].type:tool_search_tool_regex_20251119",
+        "tools[].type:web_search_20250305",
     ]
     assert refused.status_code == 400
     assert [tool.name for tool in prompt_of(messages=body["messages"], tools=tools).offered_tools] == ["f"]
@@ -191,3 +192,40 @@ def test_a_tools_result_may_be_empty() -> None:
     for result in results:
         messages = turns("user", [{"type": "tool_result", **result}])
         assert any(message["role"] == "tool" for message in prompt_of(messages=messages).messages)
+
+
+F, G = ({"name": name, "input_schema": {"type": "object"}} for name in "fg")
+REMOVED = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "f"}}
+ADDED = {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "f"}}
+DEFINED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": G}}
+SHELL = {"type": "bash_20250124", "name": "bash"}
+CHANGED: list[tuple[list[Any], list[str], int]] = [
+    ([REMOVED], [], 0),
+    ([REMOVED, ADDED], ["f"], 0),
+    ([DEFINED], ["f", "g"], 0),
+    ([DEFINED, {**REMOVED, "tool": {"type": "tool_reference", "name": "g"}}], ["f"], 0),
+    ([{"type": "compaction", "content": "s", "tool_changes": [REMOVED, DEFINED]}], ["g"], 0),
+    # What cannot be followed is named.
+    ([{"type": "tool_addition", "tool": {"type": "tool_definition", "definition": SHELL}}], ["f"], 1),
+    ([{"type": "tool_removal", "tool": {"type": "mcp_toolset_reference", "server_name": "s"}}], ["f"], 1),
+    ([{"type": "tool_removal"}], ["f"], 1),
+]
+
+
+@pytest.mark.parametrize(("blocks", "offered", "named"), CHANGED)
+def test_tools_are_offered_as_the_conversation_changes_them(
+    blocks: list[Any], offered: list[str], named: int
+) -> None:
+    """From the last change on, whichever message it is in; the words of the change stay where they are."""
+    unknown = UnknownFields()
+    messages = [*turns("system", blocks[:1]), {"role": "system", "content": blocks[1:]}, ASKED_AGAIN]
+    body = {"max_tokens": 4, "messages": messages, "tools": [F]}
+    with unknown.noting():
+        read = MessagesRequest.model_validate(body)
+    prompt = generation_request(read).prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert [tool.name for tool in prompt.offered_tools] == offered
+    assert len(unknown.named(body)) == named
+
+
+ASKED_AGAIN = {"role": "user", "content": "again"}

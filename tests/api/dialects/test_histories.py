@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 import trio.testing
-from openai.types.chat import ChatCompletionMessageParam
-from openai.types.responses import ResponseInputItemParam
+from anthropic.types import ContentBlock
+from anthropic.types.beta import BetaContentBlock, BetaContentBlockParam
+from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam
+from openai.types.responses import ResponseInputItemParam, ResponseItem, ResponseOutputItem
 from pydantic import TypeAdapter
 from trio.testing import trio_test
 
 from api.bodies.unknown_fields import HEADER, UnknownFields
+from api.dialects.anthropic import decode as anthropic_decode
+from api.dialects.anthropic.schema import MessagesRequest
 from api.dialects.openai import decode as chat_decode
 from api.dialects.openai.schema import ChatCompletionRequest
 from api.dialects.responses.conversation import input_messages
@@ -56,6 +61,13 @@ def read_messages(history: list[Any]) -> list[dict[str, Any]]:
     return list(prompt.messages)
 
 
+def read_turns(history: list[Any]) -> list[dict[str, Any]]:
+    with UnknownFields().noting():
+        body = MessagesRequest.model_validate({"max_tokens": 4, "messages": [*history, ASKED]})
+    prompt: Any = anthropic_decode.generation_request(body).prompt
+    return list(prompt.messages)
+
+
 def check(rendered: list[dict[str, Any]]) -> None:
     """What templates take: known roles, texts, calls with a name and an object."""
     assert rendered[-1] == ASKED
@@ -92,6 +104,93 @@ def test_no_message_of_a_chat_is_refused(role: str) -> None:
             check(read_messages([message]))
             for other in disturbed(message, kept=("role",)):
                 check(read_messages([other]))
+
+
+def turns_of(block: Any) -> list[Any]:
+    """A block in messages of the roles that it may have: the last one is the user's again."""
+    role = {"tool_result": "user", "tool_addition": "system", "tool_removal": "system"}
+    content = {"role": role.get(block["type"], "assistant"), "content": [block]}
+    return [ASKED, content, {"role": "assistant", "content": "yes"}]
+
+
+def blocks() -> Iterator[Any]:
+    yield from samples(BetaContentBlockParam)
+    yield from samples(ContentBlock)
+    yield NEXT_YEAR
+
+
+def uncited(value: Any) -> Any:
+    """Return `value` without citations that a client asks for, which are refused by name."""
+    if isinstance(value, dict):
+        kept = {
+            name: member for name, member in value.items() if name != "citations" or isinstance(member, list)
+        }
+        return {name: uncited(member) for name, member in kept.items()}
+    return [uncited(member) for member in value] if isinstance(value, list) else value
+
+
+BLOCK_TYPES = sorted({block["type"] for block in blocks()})
+
+
+@pytest.mark.parametrize("kind", BLOCK_TYPES)
+def test_no_block_of_a_message_is_refused(kind: str) -> None:
+    """Each that Anthropic's API knows, in each of its forms, disturbed in each place."""
+    forms = [uncited(block) for block in blocks() if block["type"] == kind]
+    texts = sorted({json.dumps(other) for block in forms for other in disturbed(block, kept=("type",))})
+    for text in texts[:: 1 + len(texts) // 1000]:
+        check(read_turns(turns_of(json.loads(text))))
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system", "critic"])
+def test_no_message_of_anthropics_is_refused(role: str) -> None:
+    """Whatever its content is, and of any role."""
+    for other in disturbed({"role": role, "content": [{"type": "text", "text": "a"}]}, kept=("role",)):
+        check(read_turns([ASKED, other, {"role": "assistant", "content": "yes"}]))
+
+
+ANSWERS = (
+    (ResponseOutputItem, lambda item: read_items([item])),
+    (ResponseItem, lambda item: read_items([item])),
+    (ChatCompletionMessage, lambda message: read_messages([message])),
+    (ContentBlock, lambda block: read_turns(turns_of(block))),
+    (BetaContentBlock, lambda block: read_turns(turns_of(block))),
+)
+SAID_IN = ("text", "output_text", "input_text", "refusal", "reasoning_text")
+
+
+def words_in(value: Any) -> Iterator[str]:
+    """Yield the words of the blocks of text in `value`."""
+    if isinstance(value, dict):
+        if value.get("type") in SAID_IN:
+            yield from (value[name] for name in ("text", "refusal") if isinstance(value.get(name), str))
+        for member in value.values():
+            yield from words_in(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from words_in(member)
+
+
+def worded(value: Any, words: Iterator[str]) -> Any:
+    """Return `value` with words of their own in place of its texts."""
+    if isinstance(value, dict):
+        return {name: worded(member, words) for name, member in value.items()}
+    if isinstance(value, list):
+        return [worded(member, words) for member in value]
+    return next(words) if value == "text" else value
+
+
+@pytest.mark.parametrize(("answer", "read"), ANSWERS, ids=range(len(ANSWERS)))
+def test_what_another_server_answered_is_history_here(answer: Any, read: Any) -> None:
+    """Every type of the installed clients' answers, in every form, as it was and disturbed: no refusal, and
+    the words of its texts arrive in the prompt."""
+    for form in samples(answer):
+        # `type` and `role` may be "text", too.
+        kept = {name: form[name] for name in ("type", "role") if name in form}
+        item = {**worded(form, (f"word{number}" for number in count())), **kept}
+        rendered = read(item)
+        check(rendered)
+        prompt = json.dumps(rendered)
+        assert [word for word in words_in(item) if word not in prompt] == [], item
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
@@ -232,8 +331,7 @@ def test_other_items_are_a_line_or_nothing() -> None:
     said, _ = read_items([search, picture, {"type": "mcp_list_tools", "tools": []}, answer])
     assert said == {
         "role": "assistant",
-        "content": '[web_search_call: {"action": {"type": "search", "query": "herons"}}]'
-        '[image_generation_call: {"result": "110000 characters"}]Grey ones.',
+        "content": '[web_search_call {"type": "search", "query": "herons"}][image_generation_call]Grey ones.',
     }
 
 

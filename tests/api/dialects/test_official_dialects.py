@@ -15,6 +15,7 @@ import trio.testing
 from trio.testing import trio_test
 
 from api.access.api_keys import ApiKeys, load_keys
+from api.dialects.responses.running import RunningResponses
 from api.served_models import ServedModels
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
@@ -39,9 +40,15 @@ FUNCTION: Any = {"type": "function", "name": "get_time", "parameters": SCHEMA, "
 
 @asynccontextmanager
 async def http_of(scheduler: Scheduler, keys: ApiKeys) -> AsyncIterator[httpx2.AsyncClient]:
-    app = app_of(ServedModels.of(scheduler, MODEL), keys=keys)
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
+    responses = RunningResponses()
+    app = app_of(ServedModels.of(scheduler, MODEL), keys=keys, running=responses)
+    async with (
+        trio.open_nursery() as nursery,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http,
+    ):
+        await nursery.start(responses.run)
         yield http
+        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from api.dialects.responses.store import ResponseStore, messages_json
+from api.dialects.responses.store import ResponseStore, Turn, messages_json
 from scheduler.service import Scheduler
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import client_of, refused
@@ -239,8 +239,8 @@ async def test_a_stream_can_be_cancelled_by_its_id(autojump_clock: trio.testing.
 def test_the_store_is_bounded_by_count_and_bytes() -> None:
     """The most recently used stay; each response is charged with its whole conversation."""
 
-    def turn(content: str) -> bytes:
-        return messages_json([{"role": "user", "content": content}])
+    def turn(content: str) -> Turn:
+        return Turn(messages_json([{"role": "user", "content": content}]))
 
     store = ResponseStore(max_responses=3, max_bytes=6000)
     for number in range(5):
@@ -277,7 +277,7 @@ def test_a_stored_response_is_charged_what_it_holds() -> None:
     tracemalloc.start()
     try:
         for number in range(4):
-            store.put("t", f"r{number}", b"{}", None, messages_json(messages))
+            store.put("t", f"r{number}", b"{}", None, Turn(messages_json(messages)))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -353,7 +353,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "not",
     ),
     ({"text": {"format": {"type": "grammar"}}}, "text.format", "'json_schema'"),
-    ({"background": True}, "background", "not supported here"),
+    ({"background": True, "store": False}, "", "background: needs `store`"),
+    ({"background": True, "stream": True}, "", "background: a stream ends with its client"),
     ({"truncation": "auto"}, "truncation", "not supported here"),
     ({"top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
     ({"seed": 2**64}, "seed", "less than or equal to"),

@@ -20,6 +20,7 @@ from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.responses import decode as responses
 from api.dialects.responses.response_ids import ResponseIds
 from api.dialects.responses.schema import CreateResponse
+from api.dialects.responses.tools import Offered
 from api.dialects.spellings import (
     CONSTRAINT,
     EFFORT,
@@ -60,7 +61,7 @@ RESPONSES = Dialect(
     "responses",
     CreateResponse,
     {"input": "hello"},
-    lambda body: responses.generation_request(body, [], ResponseIds("")),
+    lambda body: responses.generation_request(body, [], Offered.of(body.tools), ResponseIds("")),
 )
 MESSAGES = Dialect(
     "messages",

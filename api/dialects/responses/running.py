@@ -1,4 +1,4 @@
-"""A streamed answer that another request may cancel: `POST /v1/responses/{id}/cancel`."""
+"""Responses that are being made, which other requests may cancel: streams, and those in the background."""
 
 from __future__ import annotations
 
@@ -6,21 +6,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import structlog
 import trio
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from api.answers.errors import INTERNAL
 from api.answers.event_stream import EventStream
 from api.dialects.responses.encode import ResponseCancelled, ResponseEncoder
+from scheduler.errors import Unavailable
 from scheduler.events import Failed, StreamEvent
 from scheduler.request import GenerationRequest
 from scheduler.service import RequestStream, Scheduler
 
+_log = structlog.get_logger("responses")
+
 
 class RunningResponses:
-    """The running streams, by tenant."""
+    """The running streams, by tenant. `run` owns those in the background."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], StoppableStream] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run until cancelled. Before that, requests have ended (`Scheduler.end_all`), and with them all
+        that is here."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def begin(self, stream: StoppableStream) -> None:
+        """Make a response in the background. Return when it is accepted; raise what refuses it."""
+        if self._nursery is None:
+            raise Unavailable("the server does not make responses in the background yet")
+        await self._nursery.start(stream.run_alone)
 
     @contextmanager
     def entered(self, tenant: str, response_id: str, stream: StoppableStream) -> Iterator[None]:
@@ -58,6 +77,27 @@ class StoppableStream(EventStream):
         finally:
             self._over.set()
 
+    async def run_alone(self, task_status: trio.TaskStatus[None]) -> None:
+        """Make the response without a client, who finds it in the store."""
+        accepted = False
+
+        async def send(message: Message) -> None:
+            nonlocal accepted
+            if message["type"] == "http.response.start":
+                accepted = True
+                task_status.started()
+
+        try:
+            await self({"type": "http"}, _nothing, send)
+        except Exception:
+            if not accepted:
+                raise
+            _log.exception("background_response_failed", response=self._key[1])
+            self._responses.error(INTERNAL)
+
+    def so_far(self) -> dict[str, Any]:
+        return self._responses.so_far()
+
     async def stop(self) -> dict[str, Any]:
         """End the stream, between two events and never within one, and return the response."""
         self._stopped = True
@@ -74,3 +114,8 @@ class StoppableStream(EventStream):
             with trio.CancelScope() as self._waiting:
                 return await super()._next(stream)
         return 0, Failed(ResponseCancelled("the response was cancelled"))
+
+
+async def _nothing() -> Message:
+    await trio.sleep_forever()
+    raise AssertionError

@@ -10,7 +10,7 @@ import trio
 from trio.testing import trio_test
 
 from api.dialects.responses.encode import ResponseEncoder
-from api.dialects.responses.stoppable_stream import RunningResponses, StoppableStream
+from api.dialects.responses.running import RunningResponses, StoppableStream
 from scheduler.events import Failed, StreamEvent, TextDelta
 from scheduler.service import RequestStream, Scheduler
 from tests.fakes.scheduling import ask

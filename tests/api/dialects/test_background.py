@@ -1,0 +1,165 @@
+"""Responses in the background: they are made without their client, who asks for them by their ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from api.access.identity import Identity
+from api.dialects.responses.store import ResponseStore
+from scheduler.service import Scheduler
+from scheduler.shared.messages import ScriptedPlan
+from tests.api.client import client_of
+from tests.api.dialects.test_chat_tools import HERMES, SAID
+from tests.api.dialects.test_official_dialects import FUNCTION, gpt
+from tests.fakes.loopback_engine import LoopbackLauncher, faulty
+from tests.fakes.playback import Playback
+from tests.fakes.scheduling import make_scheduler, running
+
+UNDER_WAY = ("queued", "in_progress")
+LONG = {"input": "go on", "background": True, "max_output_tokens": 20_000}
+
+
+def slow(**settings: Any) -> Scheduler:
+    return make_scheduler(LoopbackLauncher(), ScriptedPlan(step_seconds=1.0), **settings)
+
+
+async def begin(client: httpx.AsyncClient, **fields: Any) -> str:
+    answer = await client.post("/v1/responses", json={**LONG, **fields})
+    assert answer.status_code == 200, answer.text
+    begun = answer.json()
+    assert begun["status"] in UNDER_WAY
+    assert (begun["background"], begun["output"]) == (True, [])
+    return str(begun["id"])
+
+
+async def status(client: httpx.AsyncClient, response_id: str) -> str:
+    return str((await client.get(f"/v1/responses/{response_id}")).json()["status"])
+
+
+@trio_test
+async def test_the_official_client_polls_it(autojump_clock: trio.testing.MockClock) -> None:
+    """It is the response that a client who waits would get, stored as that one, and can be continued."""
+    scheduler = make_scheduler(Playback(SAID, "It is noon."), answer_format=HERMES)
+    async with running(scheduler), gpt(scheduler) as client:
+        begun = await client.responses.create(model="tiny", input="What?", tools=[FUNCTION], background=True)
+        assert begun.status in UNDER_WAY
+        await scheduler.wait_idle()
+        await trio.sleep(1)
+        found = await client.responses.retrieve(begun.id)
+        assert (found.status, [item.type for item in found.output]) == (
+            "completed",
+            ["reasoning", "message", "function_call"],
+        )
+        assert found.usage is not None
+        assert await client.responses.cancel(found.id) == found, "it is over, and stays as it is"
+        listed = await client.responses.input_items.list(found.id)
+        assert [item.type for item in listed.data] == ["message"]
+        after = await client.responses.create(model="tiny", input="And?", previous_response_id=found.id)
+        assert after.output_text == "It is noon."
+
+
+@trio_test
+async def test_it_waits_for_its_turn_and_says_so(autojump_clock: trio.testing.MockClock) -> None:
+    """Queued behind another one, in progress, cancelled, with its output so far: each seen by its id."""
+    scheduler = slow(max_slots=1, lookahead=0)
+    async with running(scheduler), client_of(scheduler) as client:
+        first, second = await begin(client), await begin(client)
+        await trio.sleep(10.5)
+        assert [await status(client, one) for one in (first, second)] == ["in_progress", "queued"]
+        cancelled = (await client.post(f"/v1/responses/{first}/cancel")).json()
+        assert cancelled["status"] == "cancelled"
+        assert len(cancelled["output"][0]["content"][0]["text"].split()) >= 5
+        assert (await client.get(f"/v1/responses/{first}")).json() == cancelled
+        assert (await client.post(f"/v1/responses/{first}/cancel")).json() == cancelled
+        await trio.sleep(10)
+        assert await status(client, second) == "in_progress"
+        deleted = await client.delete(f"/v1/responses/{second}")
+        assert deleted.json()["deleted"]
+        assert (await client.get(f"/v1/responses/{second}")).status_code == 404
+        with trio.fail_after(10):
+            await scheduler.wait_idle()
+
+
+@trio_test
+async def test_it_is_a_request_like_any_other(autojump_clock: trio.testing.MockClock) -> None:
+    """Refused where the queue is full, or where its prompt and answer are too long; ended at its deadline."""
+    scheduler = slow(max_slots=1, lookahead=0, max_queue=1)
+    async with running(scheduler), client_of(scheduler) as client:
+        too_long = await client.post("/v1/responses", json={**LONG, "max_output_tokens": 50_000})
+        assert too_long.status_code == 400
+        late = await begin(client, timeout=20)
+        await begin(client)
+        full = await client.post("/v1/responses", json=LONG)
+        assert (full.status_code, "retry-after" in full.headers) == (503, True)
+        await trio.sleep(30)
+        failed = (await client.get(f"/v1/responses/{late}")).json()
+        assert failed["status"] == "failed"
+        assert failed["error"]["message"]
+
+
+@trio_test
+async def test_every_one_has_an_end_when_the_server_ends(autojump_clock: trio.testing.MockClock) -> None:
+    """As long as the server answers, it says so."""
+    scheduler = slow(max_slots=1, lookahead=0)
+    async with running(scheduler), client_of(scheduler) as client:
+        begun = [await begin(client), await begin(client)]
+        await trio.sleep(5)
+        scheduler.end_all()
+        await trio.sleep(1)
+        for one in begun:
+            ended = (await client.get(f"/v1/responses/{one}")).json()
+            assert (ended["status"], "shutting down" in ended["error"]["message"]) == ("failed", True)
+
+
+@trio_test
+async def test_an_engines_death_fails_it(autojump_clock: trio.testing.MockClock) -> None:
+    launcher = LoopbackLauncher(faulty(die_at_step=3))
+    async with (
+        running(scheduler := make_scheduler(launcher)),
+        client_of(scheduler) as client,
+    ):
+        poisoned = await begin(client)
+        with trio.fail_after(1000):
+            await scheduler.wait_idle()
+        await trio.sleep(1)
+        assert await status(client, poisoned) == "failed"
+
+
+@pytest.mark.parametrize("store", [ResponseStore(0, 1 << 20), ResponseStore(4, 100)])
+@trio_test
+async def test_a_store_without_room_loses_none_in_silence(
+    store: ResponseStore, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Without a store it is refused; an answer larger than the store is not found."""
+    scheduler = make_scheduler(Playback("ok"))
+    async with running(scheduler), client_of(scheduler, responses=store) as client:
+        answer = await client.post("/v1/responses", json={"input": "a", "background": True})
+        if not store.keeps:
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "background")
+            return
+        await scheduler.wait_idle()
+        await trio.sleep(1)
+        assert (await client.get(f"/v1/responses/{answer.json()['id']}")).status_code == 404
+
+
+@trio_test
+async def test_tenants_do_not_see_each_others(autojump_clock: trio.testing.MockClock) -> None:
+    async with running(scheduler := slow()), client_of(scheduler, identity=Identity("x-tenant")) as client:
+        headers = {"x-tenant": "one"}
+        answer = await client.post("/v1/responses", json=LONG, headers=headers)
+        path = f"/v1/responses/{answer.json()['id']}"
+        other = {"x-tenant": "two"}
+        for asked in (
+            client.get(path, headers=other),
+            client.delete(path, headers=other),
+            client.post(f"{path}/cancel", headers=other),
+        ):
+            assert (await asked).status_code == 404
+        assert (await client.get(path, headers=headers)).status_code == 200
+        await client.delete(path, headers=headers)
