@@ -49,10 +49,10 @@ Way: TypeAlias = tuple[str, str, list[str] | None, bool]
 template is applied."""
 
 
-def write_tasks(folder: Path) -> None:
+def write_tasks(folder: Path, count: int) -> None:
     rng = random.Random(46)
     documents = []
-    for _ in range(DOCUMENTS):
+    for _ in range(count):
         subjects = rng.sample(NAMES, CHOICES)
         facts = [Fact(subject, "code", f"{rng.randrange(100, 1000)}") for subject in subjects]
         label = rng.randrange(CHOICES)
@@ -176,13 +176,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--environment", type=Path, required=True)
     parser.add_argument("--only", choices=("embedded", *FAMILIES), action="append")
+    parser.add_argument("--documents", type=int, default=DOCUMENTS)
     given = parser.parse_args()
     python = installed(given.environment.resolve())
     right = True
     with TemporaryDirectory() as place:
         tasks = Path(place, "tasks")
         tasks.mkdir()
-        write_tasks(tasks)
+        write_tasks(tasks, given.documents)
         for name in given.only or ("embedded", *FAMILIES):
             folder = EMBEDDED_FOLDER
             if name != "embedded":
