@@ -45,8 +45,8 @@ FAMILIES = ("qwen3", "gpt_oss", "deepseek_v3", "qwen3_next", "rwkv7")
 """Keys and values of every token, sliding windows, a latent form, states beside attention, states only."""
 
 Way: TypeAlias = tuple[str, str, list[str] | None, bool]
-"""Its name, the task, lm-eval's model and its arguments (None: mlx-lm's evaluation), whether the chat
-template is applied."""
+"""Its name, the task, lm-eval's model and its arguments or nothing where mlx-lm evaluates, and whether the
+chat template is applied."""
 
 
 def write_tasks(folder: Path, count: int) -> None:
