@@ -57,9 +57,10 @@ class Largest:
         return f"{self.path} {self.field} {self.shape}"
 
 
-def largest_bodies(document: Schema) -> Iterator[Largest]:
-    """Yield a body for every field without a narrow bound, in each shape that it may have."""
-    walk = _Walk(document["components"]["schemas"])
+def largest_bodies(document: Schema, most_bytes: int = MOST_BYTES) -> Iterator[Largest]:
+    """Yield a body for every field without a narrow bound, in each shape that it may have. `most_bytes`:
+    bound on a body's text."""
+    walk = _Walk(document["components"]["schemas"], most_bytes)
     for path, operations in document["paths"].items():
         for operation in operations.values():
             content = operation.get("requestBody", {}).get("content", {})
@@ -102,8 +103,9 @@ Place: TypeAlias = Callable[[Any], Any]
 class _Walk:
     """Schemas of bodies, from the root to each field."""
 
-    def __init__(self, definitions: Mapping[str, Schema]) -> None:
+    def __init__(self, definitions: Mapping[str, Schema], most_bytes: int) -> None:
         self._definitions = definitions
+        self._most_bytes = most_bytes
 
     def bodies(self, path: str, schema: Schema) -> Iterator[Largest]:
         root = schema["$ref"].rpartition("/")[2]
@@ -147,14 +149,14 @@ class _Walk:
     def _largest(self, schema: Schema) -> Iterator[tuple[str, Callable[[], Any]]]:
         match schema.get("type"):
             case "string":
-                length = min(schema.get("maxLength", MOST_BYTES), MOST_BYTES)
+                length = min(schema.get("maxLength", self._most_bytes), self._most_bytes)
                 if length > _NARROW:
                     yield "text", lambda: "x y " * (length // 4)
                     yield "escapes", lambda: '"\n' * (length // 4)
             case "array":
                 for number, item in enumerate(self._alternatives(schema["items"])):
                     least = self._least(item)
-                    count = min(schema.get("maxItems", MAX_VALUES - _SPARE), _most(least))
+                    count = min(schema.get("maxItems", MAX_VALUES - _SPARE), _most(least, self._most_bytes))
                     if count * len(str(least)) > _NARROW:
                         yield f"items {number}", partial(_repeated, least, count)
             case "object" if "properties" not in schema:
@@ -216,10 +218,10 @@ def _repeated(value: Any, count: int) -> list[Any]:
     return [value] * count
 
 
-def _most(item: Any) -> int:
+def _most(item: Any, most_bytes: int) -> int:
     """Return how many equal items a body may hold."""
     containers, members, size = _weight(item)
-    bounds = [MAX_VALUES - _SPARE, MOST_BYTES // size]
+    bounds = [MAX_VALUES - _SPARE, most_bytes // size]
     if containers:
         bounds.append((MAX_CONTAINERS - _SPARE) // containers)
     if members:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from scheduler.models.random_qwen3 import TINY, TOKENIZER_FILES, TOKENIZER_FOLDER
-from tests.end_to_end.serving import Served, serving
-from tests.scheduler.engine.mlx.zoo.census import SMALL, write
+from tests.end_to_end.serving import Served
 
 CONTEXT = "The capital of France is"
 OTHERS = [" a town.", " not known to me", "\n\nParis"]
@@ -69,39 +65,3 @@ def test_chat_prompts_have_them_in_vllms_shape(client: openai.OpenAI) -> None:
     assert len(listed) == answer.usage.prompt_tokens
     assert listed[0] is None
     assert all(2 <= len(entry) <= 3 for entry in listed[1:])
-
-
-@pytest.mark.timeout(300)
-def test_a_context_and_the_same_with_its_end_cost_no_engine_of_a_model_with_windows(tmp_path: Path) -> None:
-    """Both in one body, as a harness asks, that end with their first token: each is answered, again and
-    again, and has the probabilities that it has alone."""
-    write("gpt_oss", tmp_path, vocab_size=TINY.vocabulary, **SMALL)
-    for name in TOKENIZER_FILES:
-        shutil.copy(TOKENIZER_FOLDER / name, tmp_path)
-    model = (
-        "--model",
-        str(tmp_path),
-        "--served-model-name",
-        "penstock-embedded",
-        "--weights-dtype",
-        "float32",
-    )
-    with (
-        serving(*model, trained=True) as served,
-        openai.OpenAI(base_url=served.url + "/v1", api_key="unused", max_retries=0) as client,
-    ):
-        for number in range(3):
-            context = f"Case {number}: the mill stands by the river and turns all night; the miller is"
-            for fields in (
-                {"max_tokens": 1},
-                {"max_tokens": 0, "echo": True},
-                {"max_tokens": 1, "echo": True},
-            ):
-                asked = [context, context + " asleep"]
-                together = complete(client, asked, **fields)
-                for choice, prompt in zip(together, asked, strict=True):
-                    (one,) = complete(client, prompt, **fields)
-                    assert choice.text == one.text
-                    values, alone = (found.logprobs.token_logprobs for found in (choice, one))
-                    assert values[1:] == pytest.approx(alone[1:], abs=1e-3)
-        assert served.metric("penstock_engine_deaths_total") == 0

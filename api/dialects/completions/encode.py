@@ -70,9 +70,13 @@ def _own(entry: TokenLogprobs) -> bytes:
 
 
 def _likeliest(entry: TokenLogprobs, top: int | None) -> dict[str, float]:
+    """Return the alternatives, best first, and the token itself. Of tokens with one text the likeliest is
+    there: a reader compares the token's own value with the largest."""
     last = len(entry.ids) if top is None else 1 + top
-    places = (*range(1, min(last, len(entry.ids))), 0)
-    return {_name(entry.spelling(entry.ids[place])): entry.values[place] for place in places}
+    found: dict[str, float] = {}
+    for place in (*range(1, min(last, len(entry.ids))), 0):
+        found.setdefault(_name(entry.spelling(entry.ids[place])), entry.values[place])
+    return found
 
 
 def _name(data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -11,6 +12,9 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
+from api.bodies.json_pieces import json_text
+from api.dialects.completions.encode import logprobs_object
+from scheduler.events import TokenLogprobs
 from scheduler.shared.messages import Submit
 from tests.api.client import chat, client_of, events
 from tests.fakes.playback import Playback
@@ -75,6 +79,15 @@ async def test_a_harness_reads_its_continuation(said: str, autojump_clock: trio.
     assert first["logprobs"]["token_logprobs"][len(context) : -1] == pytest.approx([value(4), value(5)])
     assert first["logprobs"]["tokens"][len(context) : -1] == ["4", "."]
     assert len(second["logprobs"]["token_logprobs"]) == len(context) + 1
+
+
+def test_of_tokens_with_one_text_the_likeliest_has_its_name() -> None:
+    """The byte of a letter beside the letter, in vocabularies of pieces with bytes. A harness takes a token
+    for the likeliest where nothing under any name is likelier."""
+    entry = TokenLogprobs.of(65, -7.5, [(300, -0.5), (66, -2.0)], lambda token: b"B" if token == 66 else b"A")
+    body = json.loads(json_text(logprobs_object([entry])))
+    assert body["token_logprobs"] == [-7.5]
+    assert body["top_logprobs"] == [{"A": -0.5, "B": -2.0}]
 
 
 @pytest.mark.parametrize("said", ["", "xyz"])

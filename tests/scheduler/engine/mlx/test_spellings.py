@@ -9,6 +9,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ class _Family:
     logits: mx.array
 
 
+@cache
 def _family(name: str) -> _Family:
     config = configuration(name, ENTRIES.get(name, {})) | _CHANGES.get(name, {})
     module = module_of(config["model_type"])
@@ -177,16 +179,17 @@ def _save(way: str, folder: Path, weights: dict[str, mx.array]) -> None:
         (folder / INDEX).write_text(json.dumps({"weight_map": {"model.visual.w": one, names[0]: two}}))
 
 
-@pytest.mark.parametrize("way", _WAYS)
+_SAVED = [name for name in _cases() if name not in _NOT_LOADED_AGAIN]
+_SAMPLE = ("llama", "qwen3_moe", "gemma3", "gpt_neox", "cohere2", "deepseek_v3", "mistral3", "qwen3_5")
+_IN_TURN = [(name, _WAYS[at % len(_WAYS)]) for at, name in enumerate(_SAMPLE)]
+
+
 @pytest.mark.parametrize(
-    "name",
-    sampled(
-        [name for name in _cases() if name not in _NOT_LOADED_AGAIN],
-        ["llama", "qwen3_moe", "gemma3", "gpt_neox", "cohere2", "deepseek_v3", "mistral3", "qwen3_5"],
-    ),
+    "case", sampled([(name, way) for name in _SAVED for way in _WAYS], _IN_TURN), ids=", ".join
 )
-def test_a_folder_of_transformers_5_is_that_of_4(name: str, way: str, tmp_path: Path) -> None:
+def test_a_folder_of_transformers_5_is_that_of_4(case: tuple[str, str], tmp_path: Path) -> None:
     """However its weights are saved: nothing that transformers writes refuses it."""
+    name, way = case
     family = _family(name)
     _save(way, tmp_path, dict(family.weights))
     for config in (family.new, family.old):

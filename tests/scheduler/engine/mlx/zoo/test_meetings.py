@@ -33,7 +33,7 @@ from tests.scheduler.engine.mlx.zoo.tiny import WINDOW, wide_heads
 
 _WHOLE = os.environ.get("ZOO") == "whole"
 _EXAMPLES = 200 if _WHOLE else 5
-_PAIRS_EXAMPLES = 200 if _WHOLE else examples(20)
+_PAIRS_EXAMPLES = 200 if _WHOLE else examples(6)
 _SMALL = () if _WHOLE else ("qwen3", "gpt_oss", "qwen3_next")
 _MOST_TOKENS = 9
 _STEM = words(70, 900)
