@@ -6,17 +6,18 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_model
 
+from scheduler.engine.mlx.upstream.gelu import activate_as_configured
+from scheduler.engine.mlx.upstream.mamba2 import norm_by_groups
 from scheduler.engine.mlx.upstream.rotary import turn_as_configured
+from scheduler.engine.mlx.upstream.saved_tensors import Weights, as_the_module_reads
 from scheduler.shared.folder.reading import FolderReading, read_folder
 from scheduler.shared.folder.rotary import TEXT
-
-Weights: TypeAlias = dict[str, mx.array]
 
 _LEFT_OUT = (
     re.compile(r"(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$"),  # computed from config.json
@@ -56,7 +57,7 @@ def read_model(
             own = getattr(model, "sanitize", None)
 
             def sanitized(weights: Weights) -> Weights:
-                chosen = _of_files(folder, reading, weights)
+                chosen = as_the_module_reads(model, _of_files(folder, reading, weights))
                 if sanitize is not None:
                     chosen = sanitize(model, chosen)
                 elif own is not None:
@@ -79,7 +80,9 @@ def read_model(
         )
     model, config = load_model(folder, lazy=True, model_config=changes, get_model_classes=classes)
     del model.sanitize
-    turn_as_configured(model, reading)
+    activate_as_configured(model, reading)
+    norm_by_groups(model)
+    turn_as_configured(model, reading, max_model_len)
     if left_out:
         shown = sorted(left_out)
         more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""

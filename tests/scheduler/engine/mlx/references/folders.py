@@ -97,7 +97,7 @@ _POSITIONS_TABLE = {
     "n_layer": 2,
     "n_head": 4,
     "n_positions": 128,
-    "n_inner": 96,
+    "n_inner": 256,
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
@@ -112,6 +112,13 @@ def _without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": ORIGINAL,
+}
 _LONGROPE = {
     "rope_type": "longrope",
     "short_factor": [1.0, 1.05, 1.1, 1.2, 1.4, 1.6, 1.8, 2.0],
@@ -136,15 +143,13 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "biases": _Variant({"attention_bias": True, "mlp_bias": True}),
             "linear": _scaled(rope_type="linear", factor=4.0),
             "dynamic": _scaled(rope_type="dynamic", factor=4.0),
+            "dynamic+within": _Variant(
+                {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "max_position_embeddings": ORIGINAL},
+                prompts=(SHORT, 40),
+            ),
             "yarn": _scaled(**_YARN),
             "yarn+model card": _Variant({"rope_scaling": _YARN, "max_position_embeddings": ORIGINAL}),
-            "llama3": _scaled(
-                rope_type="llama3",
-                factor=8.0,
-                low_freq_factor=1.0,
-                high_freq_factor=4.0,
-                original_max_position_embeddings=ORIGINAL,
-            ),
+            "llama3": _scaled(**_LLAMA3),
         }
         | _LONGROPES,
     ),
@@ -221,9 +226,10 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
     ),
     "gpt_neox": (
         _without(_BASE, "rms_norm_eps", "rope_theta", "num_key_value_heads")
-        | {"layer_norm_eps": 1e-5, "rotary_pct": 0.25, "rotary_emb_base": 5000.0},
+        | {"layer_norm_eps": 1e-5, "rotary_pct": 0.25, "rotary_emb_base": 5000.0, "intermediate_size": 256},
         {
             "": _Variant(),
+            "tanh": _Variant({"hidden_act": "gelu_fast"}),
             "serial": _Variant({"use_parallel_residual": False}),
             "linear": _scaled(rope_type="linear", factor=4.0),
         },
@@ -237,7 +243,8 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         },
     ),
     "olmo2": (_BASE, {"": _Variant(), "yarn": _scaled(**_YARN)}),
-    "olmo3": (_BASE | _WINDOWS, {"": _Variant(), "yarn": _scaled(**_YARN)}),
+    # transformers gives layers with a window its own default for the base, whatever rope_theta says.
+    "olmo3": (_BASE | _WINDOWS | {"rope_theta": 500000.0}, {"": _Variant(), "yarn": _scaled(**_YARN)}),
     "olmoe": (_BASE | {"num_experts": 4, "num_experts_per_tok": 2}, {"": _Variant()}),
     "starcoder2": (
         _without(_BASE, "rms_norm_eps") | {"norm_epsilon": 1e-5, "tie_word_embeddings": True},
@@ -352,7 +359,7 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "eos_token_id": 2,
             "pad_token_id": 0,
         },
-        {"": _Variant()},
+        {"": _Variant(), "one group": _Variant({"n_groups": 1})},
     ),
     "mamba": (
         {
@@ -416,7 +423,7 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         {"": _Variant()},
     ),
     "ernie4_5": (_BASE | _HEADS | {"use_bias": True}, {"": _Variant()}),
-    "apertus": (_BASE | {"hidden_act": "xielu"}, {"": _Variant()}),
+    "apertus": (_BASE | {"hidden_act": "xielu"}, {"": _scaled(**_LLAMA3)}),
 }
 FOLDERS: tuple[Folder, ...] = tuple(
     Folder(family, name, {**fields, **variant.fields}, variant.prompts, variant.max_model_len)

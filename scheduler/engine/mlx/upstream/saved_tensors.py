@@ -1,0 +1,70 @@
+"""Tensors that a module of mlx-lm reads otherwise than transformers saves them, put right before it reads them.
+
+Written against mlx-lm 0.32.2. falcon_h1: its factors belong into the weights of keys and values, too.
+gpt2: only the first published files have no `transformer.` in their names. gpt_oss: experts that are not packed
+are (experts, inputs, outputs) with gates and ups in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import mlx.core as mx
+
+Weights: TypeAlias = dict[str, mx.array]
+
+
+def as_the_module_reads(model: Any, weights: Weights) -> Weights:
+    """Return `weights` of a folder in the form that mlx-lm's `model` takes for transformers'."""
+    name = type(model).__module__.rpartition(".")[2]
+    return _READERS[name](model, weights) if name in _READERS else weights
+
+
+def _falcon_h1(model: Any, weights: Weights) -> Weights:
+    convolution = next((one for name, one in weights.items() if name.endswith("conv1d.weight")), None)
+    if convolution is None or convolution.shape[-1] <= convolution.shape[1]:
+        return weights  # mlx-lm's own form: what was left out there is unknown.
+    keys, values = float(model.args.key_multiplier), float(model.args.attention_in_multiplier)
+    factors = {".self_attn.k_proj.weight": keys, ".self_attn.v_proj.weight": values}
+    found = dict(weights)
+    for name, one in weights.items():
+        for ending, factor in factors.items():
+            if name.endswith(ending):
+                found[name] = mx.multiply(one, factor)
+    return found
+
+
+def _gpt2(model: Any, weights: Weights) -> Weights:
+    return {name.removeprefix("transformer."): one for name, one in weights.items()}
+
+
+def _gpt_oss(model: Any, weights: Weights) -> Weights:
+    found: Weights = {}
+    for name, one in weights.items():
+        layer, _, last = name.rpartition(".")
+        match last:
+            case "gate_up_proj":
+                found[f"{layer}.gate_proj.weight"] = mx.contiguous(one[..., ::2].swapaxes(-1, -2))
+                found[f"{layer}.up_proj.weight"] = mx.contiguous(one[..., 1::2].swapaxes(-1, -2))
+            case "down_proj":
+                found[f"{layer}.down_proj.weight"] = mx.contiguous(one.swapaxes(-1, -2))
+            case _:
+                found[name] = one
+    if len(found) == len(weights):
+        return weights
+    # Its own reading ends where it sees a gate, so the biases are named here.
+    for name in [name for name in found if name.endswith(".gate_up_proj_bias")]:
+        both, layer = found.pop(name), name.rpartition(".")[0]
+        found[f"{layer}.gate_proj.bias"] = mx.contiguous(both[..., ::2])
+        found[f"{layer}.up_proj.bias"] = mx.contiguous(both[..., 1::2])
+    return {name.replace(".down_proj_bias", ".down_proj.bias"): one for name, one in found.items()}
+
+
+_READERS: Final[Mapping[str, Callable[[Any, Weights], Weights]]] = {
+    "falcon_h1": _falcon_h1,
+    "gpt2": _gpt2,
+    "gpt_oss": _gpt_oss,
+}
+REREAD: Final = frozenset({"falcon_h1"})
+"""Modules whose states on disk are others than without this file."""
