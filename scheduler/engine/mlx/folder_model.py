@@ -31,6 +31,7 @@ _LEFT_OUT = (
 )
 """Tensors that say nothing about the text's tokens. Others that the model does not have are refused."""
 _HEAD, _EMBEDDINGS, _TIED = "lm_head.weight", "embed_tokens.weight", "tie_word_embeddings"
+_ALL_EMBEDDINGS = (_EMBEDDINGS, "wte.weight", "embed_in.weight", "embeddings.weight")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]+)\.")
 
 
@@ -132,6 +133,15 @@ def _unused(model: Any, weights: Weights, reading: FolderReading) -> set[str]:
         behind = (
             (match := _LAYER.search(name)) is not None and isinstance(layers, int) and int(match[1]) >= layers
         )
-        if behind or any(pattern.search(name) for pattern in _LEFT_OUT):
+        if behind or any(pattern.search(name) for pattern in _LEFT_OUT) or _is_copied_head(name, weights):
             unused.add(name)
     return unused
+
+
+def _is_copied_head(name: str, weights: Weights) -> bool:
+    """Return whether this is the head of a model that mlx-lm's module has tied, as a copy of its embeddings."""
+    if not name.endswith(_HEAD):
+        return False
+    head = weights[name]
+    embeddings = [one for other, one in weights.items() if other.endswith(_ALL_EMBEDDINGS)]
+    return any(one.shape == head.shape and bool(mx.array_equal(one, head)) for one in embeddings)

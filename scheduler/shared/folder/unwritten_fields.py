@@ -12,6 +12,7 @@ from scheduler.shared.folder.mlx_lm_module import Module
 _FIXED: Final[Mapping[str, Mapping[str, Any]]] = {
     "apertus": {"mlp_bias": False, "post_norm": False, "qk_norm": True},
     "exaone4": {"rope_scaling": None},
+    "glm4_moe": {"rope_scaling": None},
     "glm_moe_dsa": {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
     "longcat_flash": {
         "attention_method": "MLA",
@@ -43,7 +44,11 @@ def unwritten_fields(part: Mapping[str, Any], module: Module) -> dict[str, Any]:
         found["head_dim"] = size
     if module.name == "minimax" and part.get("rotary_dim") is None and size is not None:
         found["rotary_dim"] = size  # Unless only a share of it is turned: `rotary_fields`.
-    if module.name == "mamba2" and "intermediate_size" not in part and {"num_heads", "head_dim"} <= part.keys():
+    if (
+        module.name == "mamba2"
+        and "intermediate_size" not in part
+        and {"num_heads", "head_dim"} <= part.keys()
+    ):
         found["intermediate_size"] = part["num_heads"] * part["head_dim"]
     return found
 

@@ -54,5 +54,7 @@ def activate_as_configured(model: Any, reading: FolderReading) -> None:
         match _CLASSES.get(type(part)):
             case None:
                 pass
-            case ours if ours is GemmaTanh or (named == "gelu" if ours is NeoxExact else named in _APPROXIMATE):
+            case ours if ours is GemmaTanh or (
+                named == "gelu" if ours is NeoxExact else named in _APPROXIMATE
+            ):
                 part.__class__ = ours

@@ -13,6 +13,7 @@ from scheduler.engine.mlx.upstream.afm7 import RowOffsets
 from scheduler.engine.mlx.upstream.gelu import GELUS
 from scheduler.engine.mlx.upstream.gemma2 import SoftcapAttention
 from scheduler.engine.mlx.upstream.gpt_bigcode import RowPositions
+from scheduler.engine.mlx.upstream.jamba import SharesOfAll
 from scheduler.engine.mlx.upstream.llama4 import RowChunks, RowTemperatures, WholeCaches
 from scheduler.engine.mlx.upstream.longcat_flash_ngram import RowNgrams
 from scheduler.engine.mlx.upstream.mamba2 import GroupedNorm
@@ -29,6 +30,7 @@ _OURS: tuple[type[Any], ...] = (
     RowPositions,
     RowRecurrence,
     RowTemperatures,
+    SharesOfAll,
     SoftcapAttention,
     SparseBlocks,
     WholeCaches,
@@ -49,4 +51,12 @@ def mend(model: Any) -> Any:
 def mended_parts(model: Any) -> tuple[str, ...]:
     """Return names of our classes in this model, for the keys of what is kept of it between starts: verdicts,
     and states on disk, which another class would not understand."""
-    return tuple(sorted({type(part).__name__ for _, part in model.named_modules() if type(part) in {*_OURS, *GELUS, GroupedNorm}}))
+    return tuple(
+        sorted(
+            {
+                type(part).__name__
+                for _, part in model.named_modules()
+                if type(part) in {*_OURS, *GELUS, GroupedNorm}
+            }
+        )
+    )

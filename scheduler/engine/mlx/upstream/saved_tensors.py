@@ -2,7 +2,7 @@
 
 Written against mlx-lm 0.32.2. falcon_h1: its factors belong into the weights of keys and values, too.
 gpt2: only the first published files have no `transformer.` in their names. gpt_oss: experts that are not packed
-are (experts, inputs, outputs) with gates and ups in turn.
+are (experts, inputs, outputs) with gates and ups in turn. olmo_hybrid: transformers names two norms otherwise.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ def _gpt2(model: Any, weights: Weights) -> Weights:
     return {name.removeprefix("transformer."): one for name, one in weights.items()}
 
 
+def _olmo_hybrid(model: Any, weights: Weights) -> Weights:
+    names = {"attention_layer_norm": "input_layernorm", "feedforward_layer_norm": "post_attention_layernorm"}
+    return {".".join(names.get(part, part) for part in name.split(".")): one for name, one in weights.items()}
+
+
 def _gpt_oss(model: Any, weights: Weights) -> Weights:
     found: Weights = {}
     for name, one in weights.items():
@@ -65,6 +70,7 @@ _READERS: Final[Mapping[str, Callable[[Any, Weights], Weights]]] = {
     "falcon_h1": _falcon_h1,
     "gpt2": _gpt2,
     "gpt_oss": _gpt_oss,
+    "olmo_hybrid": _olmo_hybrid,
 }
 REREAD: Final = frozenset({"falcon_h1"})
 """Modules whose states on disk are others than without this file."""

@@ -54,7 +54,9 @@ class Folder:
 def prompt(tokens: int, seed: int) -> list[int]:
     """Return a prompt of so many token ids."""
     drawn = shake_256(f"prompt {seed}".encode()).digest(2 * tokens)
-    return [3 + int.from_bytes(drawn[at : at + 2], "little") % (VOCABULARY - 3) for at in range(0, 2 * tokens, 2)]
+    return [
+        3 + int.from_bytes(drawn[at : at + 2], "little") % (VOCABULARY - 3) for at in range(0, 2 * tokens, 2)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,10 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "linear": _scaled(rope_type="linear", factor=4.0),
             "dynamic": _scaled(rope_type="dynamic", factor=4.0),
             "dynamic+within": _Variant(
-                {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "max_position_embeddings": ORIGINAL},
+                {
+                    "rope_scaling": {"rope_type": "dynamic", "factor": 4.0},
+                    "max_position_embeddings": ORIGINAL,
+                },
                 prompts=(SHORT, 40),
             ),
             "yarn": _scaled(**_YARN),
@@ -237,9 +242,7 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
     "gpt_oss": (
         _BASE | _HEADS | _WINDOWS | {"num_local_experts": 4, "num_experts_per_tok": 2},
         {
-            "": _scaled(
-                **_YARN, beta_fast=32.0, beta_slow=1.0, truncate=False
-            ),
+            "": _scaled(**_YARN, beta_fast=32.0, beta_slow=1.0, truncate=False),
         },
     ),
     "olmo2": (_BASE, {"": _Variant(), "yarn": _scaled(**_YARN)}),
@@ -255,7 +258,8 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
         {"": _Variant(), "biases": _Variant({"use_qkv_bias": True})},
     ),
     "cohere": (
-        _without(_BASE, "rms_norm_eps") | {"layer_norm_eps": 1e-5, "tie_word_embeddings": True, "logit_scale": 0.5},
+        _without(_BASE, "rms_norm_eps")
+        | {"layer_norm_eps": 1e-5, "tie_word_embeddings": True, "logit_scale": 0.5},
         {"": _Variant(), "normed": _Variant({"use_qk_norm": True})},
     ),
     "cohere2": (
@@ -417,9 +421,281 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             ),
         },
     ),
+    "gemma4_text": (
+        _without(_BASE, "rope_theta")
+        | _HEADS
+        | _WINDOWS
+        | {
+            "tie_word_embeddings": True,
+            "global_head_dim": 16,
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "num_kv_shared_layers": 0,
+        },
+        {"": _Variant()},
+    ),
+    "qwen2_moe": (
+        _BASE
+        | _EXPERTS
+        | {
+            "num_experts": 4,
+            "shared_expert_intermediate_size": 32,
+            "norm_topk_prob": False,
+            "decoder_sparse_step": 1,
+        },
+        {"": _Variant()},
+    ),
+    "ministral3": (
+        _without(_BASE, "rope_theta") | _HEADS | {"sliding_window": None},
+        {
+            "": _Variant(
+                {
+                    "rope_parameters": {
+                        **_YARN,
+                        "rope_theta": 5000.0,
+                        "mscale": 1.0,
+                        "mscale_all_dim": 1.0,
+                        "beta_fast": 32.0,
+                        "beta_slow": 1.0,
+                        "llama_4_scaling_beta": 0.5,
+                    }
+                }
+            )
+        },
+    ),
+    "glm4_moe": (
+        _BASE
+        | _HEADS
+        | _EXPERTS
+        | {
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 1.5,
+            "norm_topk_prob": True,
+            "partial_rotary_factor": 0.5,
+            "use_qk_norm": True,
+        },
+        {"": _Variant()},
+    ),
+    "deepseek_v2": (
+        _BASE
+        | _EXPERTS
+        | {
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "topk_method": "greedy",
+            "norm_topk_prob": False,
+            "q_lora_rank": None,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 16,
+            "routed_scaling_factor": 1.0,
+        },
+        {"yarn": _scaled(**_YARN, mscale=0.7, mscale_all_dim=0.7, beta_fast=32, beta_slow=1)},
+    ),
+    "ernie4_5_moe": (
+        _BASE
+        | _HEADS
+        | {
+            "moe_intermediate_size": 32,
+            "moe_num_experts": 4,
+            "moe_k": 2,
+            "moe_num_shared_experts": 1,
+            "moe_layer_start_index": 1,
+            "moe_layer_end_index": 1,
+            "moe_layer_interval": 1,
+            "use_bias": False,
+        },
+        {"": _Variant()},
+    ),
+    "granitemoe": (
+        _BASE
+        | {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.5,
+            "logits_scaling": 2.0,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+        },
+        {"": _Variant()},
+    ),
+    "lfm2_moe": (
+        _without(_BASE, "rms_norm_eps")
+        | _EXPERTS
+        | {
+            "norm_eps": 1e-5,
+            "conv_L_cache": 3,
+            "layer_types": ["conv", "full_attention"],
+            "num_experts": 4,
+            "num_dense_layers": 1,
+            "norm_topk_prob": True,
+            "use_expert_bias": True,
+            "routed_scaling_factor": 1.0,
+            "tie_word_embeddings": True,
+        },
+        {"": _Variant()},
+    ),
+    "minimax_m2": (
+        _BASE
+        | _HEADS
+        | {
+            "intermediate_size": 32,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rotary_dim": 8,
+            "use_qk_norm": True,
+        },
+        {"": _Variant()},
+    ),
+    "phimoe": (
+        _without(_BASE, "rms_norm_eps")
+        | {
+            "rms_norm_eps": 1e-5,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "attention_bias": True,
+            "lm_head_bias": True,
+        },
+        {"": _Variant()},
+    ),
+    "hunyuan_v1_dense": (_BASE | _HEADS, {"": _Variant()}),
+    "nemotron_h": (
+        _without(_BASE, "rope_theta")
+        | _HEADS
+        | {
+            "hybrid_override_pattern": "M-*-",
+            "num_hidden_layers": 4,
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "ssm_state_size": 16,
+            "n_groups": 2,
+            "conv_kernel": 4,
+            "expand": 2,
+            "layer_norm_epsilon": 1e-5,
+            "mlp_hidden_act": "relu2",
+        },
+        {"": _Variant()},
+    ),
+    "jamba": (
+        _without(_BASE, "rope_theta")
+        | {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "attn_layer_offset": 1,
+            "attn_layer_period": 2,
+            "expert_layer_offset": 1,
+            "expert_layer_period": 2,
+            "mamba_d_state": 8,
+            "mamba_d_conv": 4,
+            "mamba_expand": 2,
+            "mamba_dt_rank": 4,
+            "use_mamba_kernels": False,
+        },
+        {"": _Variant()},
+    ),
+    "exaone_moe": (
+        _BASE
+        | _HEADS
+        | _WINDOWS
+        | _EXPERTS
+        | {
+            "num_experts": 4,
+            "num_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "routed_scaling_factor": 1.5,
+            "mlp_layer_types": ["dense", "sparse"],
+        },
+        {"": _Variant()},
+    ),
+    "recurrent_gemma": (
+        _BASE
+        | _HEADS
+        | {
+            "rope_theta": 10000.0,
+            "num_key_value_heads": 1,
+            "lru_width": 64,
+            "attention_window_size": WINDOW,
+            "conv1d_width": 4,
+            "block_types": ["recurrent", "attention"],
+            "num_hidden_layers": 2,
+            "tie_word_embeddings": True,
+        },
+        {"": _Variant()},
+    ),
+    "olmo_hybrid": (
+        _BASE
+        | {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 2,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 32,
+        },
+        {"": _Variant()},
+    ),
+    "solar_open": (
+        _BASE
+        | _HEADS
+        | _EXPERTS
+        | {
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+        },
+        {"": _Variant()},
+    ),
+    "dots1": (
+        _BASE
+        | _HEADS
+        | _EXPERTS
+        | {
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.5,
+        },
+        {"": _Variant()},
+    ),
+    "glm4_moe_lite": (
+        _BASE
+        | _EXPERTS
+        | {
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "mlp_layer_types": ["dense", "sparse"],
+            "n_group": 1,
+            "topk_group": 1,
+            "q_lora_rank": 24,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 16,
+            "v_head_dim": 16,
+            "routed_scaling_factor": 1.5,
+        },
+        {"": _Variant()},
+    ),
     "helium": (_BASE | _HEADS, {"": _Variant()}),
     "nemotron": (
-        _without(_BASE, "rms_norm_eps") | _HEADS | {"norm_eps": 1e-5, "partial_rotary_factor": 0.5, "hidden_act": "relu2"},
+        _without(_BASE, "rms_norm_eps")
+        | _HEADS
+        | {"norm_eps": 1e-5, "partial_rotary_factor": 0.5, "hidden_act": "relu2"},
         {"": _Variant()},
     ),
     "ernie4_5": (_BASE | _HEADS | {"use_bias": True}, {"": _Variant()}),

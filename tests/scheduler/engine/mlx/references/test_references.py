@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import mlx.core as mx
+import msgspec
 import numpy as np
 import pytest
 
@@ -20,8 +19,9 @@ from scheduler.engine.mlx.loading import load
 from scheduler.prompt.model_folder import inspect
 from scheduler.shared.folder.weight_files import INDEX
 from tests.contracts.journal import answers, request
+from tests.examples import sampled
 from tests.scheduler.engine.mlx.loads import load_of
-from tests.scheduler.engine.mlx.references.answers import Reference, made_by, read
+from tests.scheduler.engine.mlx.references.answers import STORED, made_by, read
 from tests.scheduler.engine.mlx.references.folders import (
     FOLDERS,
     NEW_TOKENS,
@@ -33,30 +33,87 @@ from tests.scheduler.engine.mlx.references.folders import (
 from tests.scheduler.engine.mlx.references.tensors import Tensor, digest, weights
 
 _NATS = 1e-4
+_WAYS = ("one file", "shards", "an older copy", "more tensors")
+_BY_NAME = {folder.name: folder for folder in FOLDERS}
 
 
-def _save(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+def _cases() -> list[tuple[str, Spelling, str]]:
+    return [(folder.name, spelling, way) for folder in FOLDERS for spelling in SPELLINGS for way in _WAYS]
+
+
+def _sample() -> list[tuple[str, Spelling, str]]:
+    """Every folder; spellings and ways in turn."""
+    pairs = [(spelling, way) for way in _WAYS for spelling in SPELLINGS]
+    return [(folder.name, *pairs[at % len(pairs)]) for at, folder in enumerate(FOLDERS)]
+
+
+def _save(path: Path, way: str, tensors: Mapping[str, Tensor], tied: bool) -> None:
     arrays = {name: mx.array(one) for name, one in tensors.items()}
-    mx.save_safetensors(str(folder / "model.safetensors"), arrays, metadata={"format": "pt"})
+    names, whole = sorted(arrays), "model.safetensors"
+    parts = {whole: arrays}
+    index: dict[str, str] = {}
+    match way:
+        case "shards":
+            files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+            parts = {file: {name: arrays[name] for name in names[at::2]} for at, file in enumerate(files)}
+            index = {name: file for file, part in parts.items() for name in part}
+        case "an older copy":
+            parts["model_old.safetensors"] = {name: one + 1 for name, one in arrays.items()}
+            index = dict.fromkeys(names, whole)
+        case "more tensors":
+            parts[whole] = arrays | _redundant(arrays, tied)
+        case _:
+            pass
+    for file, part in parts.items():
+        mx.save_safetensors(str(path / file), part, metadata={"format": "pt"})
+    if index:
+        (path / INDEX).write_text(json.dumps({"weight_map": index}))
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
-def test_an_answer_is_that_of_transformers(folder: Folder, spelling: Spelling, tmp_path: Path) -> None:
-    reference = read(folder.family)[1][folder.name]
-    tensors = weights(reference.shapes)
-    _save(tmp_path, tensors)
-    (tmp_path / "config.json").write_text(json.dumps(folder.config(spelling)))
+def _redundant(arrays: Mapping[str, mx.array], tied: bool) -> dict[str, mx.array]:
+    """What earlier versions of transformers saved besides."""
+    found: dict[str, mx.array] = {}
+    for name, one in arrays.items():
+        if name.endswith(("self_attn.q_proj.weight", "attention.query_key_value.weight")):
+            found[f"{name.rsplit('.', 2)[0]}.rotary_emb.inv_freq"] = mx.ones((8,))
+        if name.endswith("attn.c_attn.weight"):
+            found[f"{name.rsplit('.', 2)[0]}.masked_bias"] = mx.array(-1e4)
+        if tied and name.endswith(("embed_tokens.weight", "wte.weight")):
+            found["lm_head.weight"] = mx.array(one)
+    return found
+
+
+@pytest.mark.parametrize("case", sampled(_cases(), _sample()), ids=", ".join)
+def test_an_answer_is_that_of_transformers(case: tuple[str, Spelling, str], tmp_path: Path) -> None:
+    """The short prompt and the long one, which is beyond windows, chunks of prefill and original contexts."""
+    name, spelling, way = case
+    folder, config = _BY_NAME[name], _BY_NAME[name].config(spelling)
+    reference = read(folder.family)[1][name]
+    _save(tmp_path, way, weights(reference.shapes), bool(config.get("tie_word_embeddings")))
+    (tmp_path / "config.json").write_text(json.dumps(config))
     served = inspect(tmp_path, max_model_len=folder.max_model_len)
     assert served.context_tokens >= max(folder.prompts) + NEW_TOKENS
-    backend = load(load_of(tmp_path, load_check="off", max_model_len=folder.max_model_len), lambda stage: None)
-    submits = [
-        msgspec.structs.replace(request(at, prompt(one.prompt_tokens, one.seed), NEW_TOKENS), top_logprobs=0)
-        for at, one in enumerate(reference.answers)
-    ]
-    for at, course in answers(backend, submits).items():
-        expected = reference.answers[at]
-        found = [one.chosen for one in course.logprobs]
-        print(at, np.abs(np.array(found)-np.array(expected.logprobs)).max())
+    command = load_of(tmp_path, load_check="off", max_model_len=folder.max_model_len)
+    backend = load(command, lambda stage: None)
+    for expected in reference.answers:
+        asked = request(1, prompt(expected.prompt_tokens, expected.seed), NEW_TOKENS)
+        course = answers(backend, [msgspec.structs.replace(asked, top_logprobs=0)])[1]
         assert course.tokens == list(expected.tokens)
+        found = [one.chosen for one in course.logprobs if one is not None]
         assert np.allclose(found, expected.logprobs, rtol=0, atol=_NATS)
+
+
+@pytest.mark.parametrize("family", dict.fromkeys(folder.family for folder in FOLDERS))
+def test_references_are_those_of_the_script_and_the_weights(family: str) -> None:
+    """Where this fails, `make folder-references` was not run after a change."""
+    made, references = read(family)
+    assert made == made_by()
+    assert references.keys() == {folder.name for folder in FOLDERS if folder.family == family}
+    for name, reference in references.items():
+        assert digest(weights(reference.shapes)) == reference.weights_sha256
+        assert [one.prompt_tokens for one in reference.answers] == list(_BY_NAME[name].prompts)
+        assert all(len(one.tokens) == len(one.logprobs) == NEW_TOKENS for one in reference.answers)
+
+
+def test_no_reference_is_left_over() -> None:
+    assert {path.stem for path in STORED.glob("*.json")} == {folder.family for folder in FOLDERS}
