@@ -32,7 +32,7 @@ def load_model(model_path: Path, *_: Any, **__: Any) -> tuple[Any, dict[str, Any
 
 
 def with_scaling(config: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration that was read, with the scaling of positions as the folder's `own` file has it:
+    """Return the configuration that was read, with the scaling of positions that the folder's `own` file has:
     mlx-lm's module may have been built without."""
     if isinstance(text := own.get(TEXT), Mapping):
         config = {**config, TEXT: with_scaling(dict(config.get(TEXT) or {}), text)}

@@ -139,7 +139,7 @@ def _unused(model: Any, weights: Weights, reading: FolderReading) -> set[str]:
 
 
 def _is_copied_head(name: str, weights: Weights) -> bool:
-    """Return whether this is the head of a model that mlx-lm's module has tied, as a copy of its embeddings."""
+    """Return whether this is a head that the module has tied, as a copy of the embeddings."""
     if not name.endswith(_HEAD):
         return False
     head = weights[name]

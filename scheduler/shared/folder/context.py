@@ -34,8 +34,8 @@ class Context:
     most_tokens: int = _DEFAULT_TOKENS
     """The longest that an operator can name."""
     short_tokens: int | None = None
-    """Up to this context a longrope model takes its short factors, and one of the dynamic type its own base; None for
-    others."""
+    """Up to this context a longrope model takes its short factors, and one of the dynamic type its own base;
+    None for others."""
 
 
 def context_of(part: Mapping[str, Any], rotary: Rotary, table_positions: int | None) -> Context:

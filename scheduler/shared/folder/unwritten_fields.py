@@ -50,7 +50,19 @@ def unwritten_fields(part: Mapping[str, Any], module: Module) -> dict[str, Any]:
         and {"num_heads", "head_dim"} <= part.keys()
     ):
         found["intermediate_size"] = part["num_heads"] * part["head_dim"]
+    if "global_head_dim" in module.declared and isinstance(layers := part.get("per_layer_config"), Mapping):
+        found |= _of_full_layers(part, layers)
     return found
+
+
+def _of_full_layers(part: Mapping[str, Any], layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what Gemma 4's layers of full attention have: transformers 5 writes what differs for each layer."""
+    own = next((dict(one) for one in layers.values() if isinstance(one, Mapping)), {})
+    found = {
+        "global_head_dim": own.get("head_dim", part.get("head_dim")),
+        "num_global_key_value_heads": own.get("num_key_value_heads"),
+    }
+    return {name: value for name, value in found.items() if value is not None and part.get(name) is None}
 
 
 def head_size(part: Mapping[str, Any]) -> int | None:

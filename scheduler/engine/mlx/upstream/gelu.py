@@ -1,7 +1,7 @@
 """The GELU that a folder names: exact, or approximated by a hyperbolic tangent.
 
-The fault in mlx-lm 0.32.2: `gemma.py`, `gpt_bigcode.py` and `starcoder2.py` have the exact one, `gpt_neox.py` the
-approximation, whatever config.json says. Log-probabilities of tiny models are off by up to a thousandth.
+The fault in mlx-lm 0.32.2: `gemma.py`, `gpt_bigcode.py` and `starcoder2.py` have the exact one, `gpt_neox.py`
+the approximation, whatever config.json says. Log-probabilities of tiny models are off by up to a thousandth.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _CLASSES: Final = {ours.__bases__[0]: ours for ours in GELUS}
 
 
 def activate_as_configured(model: Any, reading: FolderReading) -> None:
-    """Give `model` the GELU that its folder names. Gemma's is always the approximate one: its publisher's first
-    files say `gelu`, and transformers reads them so."""
+    """Give `model` the GELU that its folder names. Gemma's is always the approximate one: its first files say
+    `gelu`, and transformers reads them so."""
     named = next((value for name in _FIELDS if (value := reading.text.get(name))), None)
     for _, part in model.named_modules():
         match _CLASSES.get(type(part)):

@@ -24,8 +24,8 @@ _BETA_FAST, _BETA_SLOW = 32.0, 1.0
 
 
 def turn_as_configured(model: Any, reading: FolderReading, max_model_len: int | None = None) -> None:
-    """Give the layers of `model` the rotary positions of its folder, in the context that is served, where they
-    have others. Raise LoadRefused for those that cannot be given."""
+    """Give the layers of `model` the rotary positions of its folder, in the served context, where they have
+    others. Raise LoadRefused for those that cannot be given."""
     rotary = reading.rotary
     if rotary.by_layer:
         return
@@ -59,8 +59,8 @@ def turn_as_configured(model: Any, reading: FolderReading, max_model_len: int | 
 
 
 def _widen(plain: list[tuple[Any, str, Any]], reading: FolderReading, max_model_len: int | None) -> None:
-    """Give positions of the dynamic type one base for the context that is served, as vLLM does: one that grows with
-    a sequence would turn the keys of one prompt by its chunks and by what of it is cached. Up to the configured
+    """Give positions of the dynamic type one base for the served context, as vLLM does: one that grows with a
+    sequence would turn the keys of a prompt by its chunks and by what of it is cached. Up to the configured
     length it is the model's own."""
     rotary, configured = reading.rotary, reading.context.short_tokens
     if configured is None or max_model_len is None or max_model_len <= configured:

@@ -1,8 +1,9 @@
-"""Tensors that a module of mlx-lm reads otherwise than transformers saves them, put right before it reads them.
+"""Tensors that a module of mlx-lm reads otherwise than transformers saves them, put right before it does.
 
-Written against mlx-lm 0.32.2. falcon_h1: its factors belong into the weights of keys and values, too.
-gpt2: only the first published files have no `transformer.` in their names. gpt_oss: experts that are not packed
-are (experts, inputs, outputs) with gates and ups in turn. olmo_hybrid: transformers names two norms otherwise.
+Written against mlx-lm 0.32.2. ernie4_5_moe: see `ernie4_5_moe.py`. falcon_h1: its factors belong into the weights of keys and values, too.
+gpt2: only the first published files have no `transformer.` in their names. gpt_oss: experts that are not
+packed are (experts, inputs, outputs) with gates and ups in turn. olmo_hybrid: transformers names two norms
+otherwise.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import mlx.core as mx
 
+from scheduler.engine.mlx.upstream.ernie4_5_moe import correct_choice
+
 Weights: TypeAlias = dict[str, mx.array]
 
 
@@ -19,6 +22,14 @@ def as_the_module_reads(model: Any, weights: Weights) -> Weights:
     """Return `weights` of a folder in the form that mlx-lm's `model` takes for transformers'."""
     name = type(model).__module__.rpartition(".")[2]
     return _READERS[name](model, weights) if name in _READERS else weights
+
+
+def _ernie4_5_moe(model: Any, weights: Weights) -> Weights:
+    for at, layer in enumerate(model.layers):
+        name = f"model.layers.{at}.mlp.moe_statics.e_score_correction_bias"
+        if name in weights and hasattr(layer.mlp, "switch_mlp"):
+            correct_choice(layer.mlp, weights[name])
+    return weights
 
 
 def _falcon_h1(model: Any, weights: Weights) -> Weights:
@@ -67,6 +78,7 @@ def _gpt_oss(model: Any, weights: Weights) -> Weights:
 
 
 _READERS: Final[Mapping[str, Callable[[Any, Weights], Weights]]] = {
+    "ernie4_5_moe": _ernie4_5_moe,
     "falcon_h1": _falcon_h1,
     "gpt2": _gpt2,
     "gpt_oss": _gpt_oss,

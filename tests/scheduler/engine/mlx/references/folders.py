@@ -15,7 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 VOCABULARY = 320
 NEW_TOKENS = 16
 SHORT, LONG = 6, 80
-"""Tokens of prompts. The long one is beyond ORIGINAL and WINDOW, and longer than a prefill chunk of the tests."""
+"""Tokens of prompts. The long one is beyond ORIGINAL and WINDOW, and longer than the tests' prefill chunk."""
 ORIGINAL, CONTEXT = 64, 256
 WINDOW = 24
 
@@ -432,7 +432,7 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "vocab_size_per_layer_input": VOCABULARY,
             "num_kv_shared_layers": 0,
         },
-        {"": _Variant()},
+        {"": _Variant(), "larger full layers": _Variant({"global_head_dim": 32})},
     ),
     "qwen2_moe": (
         _BASE
@@ -640,7 +640,7 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, _Variant]]] = {
             "linear_num_key_heads": 2,
             "linear_num_value_heads": 2,
             "linear_key_head_dim": 16,
-            "linear_value_head_dim": 32,
+            "linear_value_head_dim": 16,  # transformers saves convolutions of other sizes cut wrongly
         },
         {"": _Variant()},
     ),

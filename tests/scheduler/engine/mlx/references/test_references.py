@@ -26,7 +26,6 @@ from tests.scheduler.engine.mlx.references.folders import (
     FOLDERS,
     NEW_TOKENS,
     SPELLINGS,
-    Folder,
     Spelling,
     prompt,
 )
