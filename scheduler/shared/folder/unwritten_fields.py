@@ -56,7 +56,7 @@ def unwritten_fields(part: Mapping[str, Any], module: Module) -> dict[str, Any]:
 
 
 def _of_full_layers(part: Mapping[str, Any], layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Gemma 4's layers of full attention have: transformers 5 writes what differs for each layer."""
+    """Return what Gemma 4's layers of full attention have: transformers 5 writes what differs by layer."""
     own = next((dict(one) for one in layers.values() if isinstance(one, Mapping)), {})
     found = {
         "global_head_dim": own.get("head_dim", part.get("head_dim")),

@@ -1,9 +1,9 @@
 """Tensors that a module of mlx-lm reads otherwise than transformers saves them, put right before it does.
 
-Written against mlx-lm 0.32.2. ernie4_5_moe: see `ernie4_5_moe.py`. falcon_h1: its factors belong into the weights of keys and values, too.
-gpt2: only the first published files have no `transformer.` in their names. gpt_oss: experts that are not
-packed are (experts, inputs, outputs) with gates and ups in turn. olmo_hybrid: transformers names two norms
-otherwise.
+Written against mlx-lm 0.32.2. ernie4_5_moe: see `ernie4_5_moe.py`. falcon_h1: its factors belong into the
+weights of keys and values, too. gpt2: only the first published files have no `transformer.` in their names.
+gpt_oss: experts that are not packed are (experts, inputs, outputs) with gates and ups in turn. olmo_hybrid:
+transformers names two norms otherwise.
 """
 
 from __future__ import annotations
