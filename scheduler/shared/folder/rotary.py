@@ -23,6 +23,8 @@ _BASES = ("rope_theta", "rotary_emb_base")
 _LOCAL_BASES = ("rope_local_base_freq", "swa_rope_theta", "rope_local_theta")
 """The base of layers with a window, where it is another one."""
 SHARES = ("partial_rotary_factor", "rotary_pct")
+_UNWRITTEN_SHARES: Final = {"glm": 0.5}
+"""What transformers turns of a head where nothing says so, in modules that turn all of it."""
 _POSITIONS = (*_BASES, *_LOCAL_BASES, *SHARES, "rope_scaling", "rope_parameters")
 _OF_PARAMETERS = ("rope_theta", "partial_rotary_factor")
 """What transformers 5 has in `rope_parameters` and transformers 4 beside `rope_scaling`."""
@@ -79,6 +81,8 @@ def rotary_of(config: Mapping[str, Any], module: Module) -> Rotary:
     by_layer = bool(layers) and module.name in _BY_LAYER
     full = layers.get(_FULL) or next(iter(layers.values()), None) or ({} if layers else dict(given))
     base, share = _first(part, _BASES), _first(part, SHARES)
+    if share is None and "partial_rotary_factor" not in full:
+        share = _UNWRITTEN_SHARES.get(module.name)
     for beside, within in ((base, full.get("rope_theta")), (share, full.get("partial_rotary_factor"))):
         if _number(beside) is not None and _number(within) is not None and beside != within:
             raise StartupError(

@@ -52,7 +52,7 @@ class Folder:
 
 
 def prompt(tokens: int, seed: int) -> list[int]:
-    """Return a prompt of so many token ids."""
+    """Return a prompt of this many token ids."""
     drawn = shake_256(f"prompt {seed}".encode()).digest(2 * tokens)
     return [
         3 + int.from_bytes(drawn[at : at + 2], "little") % (VOCABULARY - 3) for at in range(0, 2 * tokens, 2)
