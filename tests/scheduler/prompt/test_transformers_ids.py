@@ -63,7 +63,7 @@ def _both(kind: str) -> tuple[HubTokenizer, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", _PLACES)
 def test_a_conversation_has_the_ids_of_transformers(place: str, kind: str, tmp_path: Path) -> None:
-    """With and without tools; transformers' tokenizers are given `chat_template.json`, its processors' file."""
+    """With and without tools; transformers is given `chat_template.json`, which its processors read."""
     _placed(tmp_path, kind, place)
     ours, theirs = HubTokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     given = TEMPLATE if place == "chat_template.json" else None
