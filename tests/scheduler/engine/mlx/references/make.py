@@ -29,6 +29,7 @@ from tests.scheduler.engine.mlx.references.folders import (
 )
 from tests.scheduler.engine.mlx.references.tensors import digest, weights
 
+_LIBRARY: Any = transformers  # Some of its functions have no types.
 _LEAD = 2e-3
 """Nats by which each token leads: another order of additions chooses the same one."""
 _SEEDS = 50
@@ -39,7 +40,7 @@ def _shapes(folder: Folder) -> dict[str, tuple[int, ...]]:
     with tempfile.TemporaryDirectory() as saved:
         (Path(saved) / "config.json").write_text(json.dumps(folder.config("transformers 5")))
         config = transformers.AutoConfig.from_pretrained(saved)
-        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(saved)
+        _LIBRARY.AutoModelForCausalLM.from_config(config).save_pretrained(saved)
         found: dict[str, tuple[int, ...]] = {}
         for path in sorted(Path(saved).glob("*.safetensors")):
             with safe_open(path, "np") as file:
@@ -95,8 +96,8 @@ def _reference(folder: Folder) -> Reference:
 def main() -> None:
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    _LIBRARY.utils.logging.set_verbosity_error()
+    _LIBRARY.utils.logging.disable_progress_bar()
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     for family in sys.argv[1:] or dict.fromkeys(folder.family for folder in FOLDERS):
         folders = [folder for folder in FOLDERS if folder.family == family]
