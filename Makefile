@@ -13,8 +13,9 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
+REFERENCES ?= $(VENV)/references
 
-.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm packages real-model chaos fuzz soak monitor check style types types-darwin \
+.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages real-model chaos fuzz soak monitor check style types types-darwin \
   constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
@@ -51,6 +52,11 @@ zoo: $(VENV)/test
 # What would break with the newest mlx-lm, in an environment of its own; make newest-mlx-lm ARGS="--version 0.32.1 --whole".
 newest-mlx-lm: $(VENV)/test
 	$(VENV)/bin/python -m tests.scheduler.engine.mlx.zoo.newest $(ARGS)
+
+# What transformers answers with PyTorch for tiny folders of popular families, in an environment of its own (1.2 GB): tests
+# compare with it. After a change of folders.py; make folder-references ARGS="llama phi3".
+folder-references: $(REFERENCES)/made
+	$(REFERENCES)/bin/python -m tests.scheduler.engine.mlx.references.make $(ARGS)
 
 # Wheel and sdist into dist/, installed by pip, pipx and uv into empty homes; each must serve and answer.
 packages: $(VENV)/test
@@ -125,6 +131,12 @@ $(VENV)/gateways/made: tests/gateways/requirements.txt | $(VENV)/bin/pip
 	@$(VENV)/gateways/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
 	  --only-binary :all: -r tests/gateways/requirements.txt || \
 	  { rm -rf $(VENV)/gateways; test -z "$$CI" && mkdir $(VENV)/gateways; }
+	@touch $@
+
+$(REFERENCES)/made: tests/scheduler/engine/mlx/references/requirements.txt
+	@echo "installing PyTorch, for answers that tests compare with"
+	@$(PYTHON) -m venv $(REFERENCES)
+	@$(REFERENCES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r $<
 	@touch $@
 
 # Where the registry cannot be reached, the real model's tests are skipped; in CI that is an error.

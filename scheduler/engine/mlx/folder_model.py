@@ -6,17 +6,18 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes, load_model
 
+from scheduler.engine.mlx.upstream.gelu import activate_as_configured
+from scheduler.engine.mlx.upstream.mamba2 import norm_by_groups
 from scheduler.engine.mlx.upstream.rotary import turn_as_configured
+from scheduler.engine.mlx.upstream.saved_tensors import Weights, as_the_module_reads
 from scheduler.shared.folder.reading import FolderReading, read_folder
 from scheduler.shared.folder.rotary import TEXT
-
-Weights: TypeAlias = dict[str, mx.array]
 
 _LEFT_OUT = (
     re.compile(r"(^|\.)rotary_emb\.(inv_freq|cos_cached|sin_cached)$"),  # computed from config.json
@@ -30,6 +31,7 @@ _LEFT_OUT = (
 )
 """Tensors that say nothing about the text's tokens. Others that the model does not have are refused."""
 _HEAD, _EMBEDDINGS, _TIED = "lm_head.weight", "embed_tokens.weight", "tie_word_embeddings"
+_ALL_EMBEDDINGS = (_EMBEDDINGS, "wte.weight", "embed_in.weight", "embeddings.weight")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.([0-9]+)\.")
 
 
@@ -56,7 +58,7 @@ def read_model(
             own = getattr(model, "sanitize", None)
 
             def sanitized(weights: Weights) -> Weights:
-                chosen = _of_files(folder, reading, weights)
+                chosen = as_the_module_reads(model, _of_files(folder, reading, weights))
                 if sanitize is not None:
                     chosen = sanitize(model, chosen)
                 elif own is not None:
@@ -79,7 +81,9 @@ def read_model(
         )
     model, config = load_model(folder, lazy=True, model_config=changes, get_model_classes=classes)
     del model.sanitize
-    turn_as_configured(model, reading)
+    activate_as_configured(model, reading)
+    norm_by_groups(model)
+    turn_as_configured(model, reading, max_model_len)
     if left_out:
         shown = sorted(left_out)
         more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
@@ -129,6 +133,15 @@ def _unused(model: Any, weights: Weights, reading: FolderReading) -> set[str]:
         behind = (
             (match := _LAYER.search(name)) is not None and isinstance(layers, int) and int(match[1]) >= layers
         )
-        if behind or any(pattern.search(name) for pattern in _LEFT_OUT):
+        if behind or any(pattern.search(name) for pattern in _LEFT_OUT) or _is_copied_head(name, weights):
             unused.add(name)
     return unused
+
+
+def _is_copied_head(name: str, weights: Weights) -> bool:
+    """Return whether this is a head that the module has tied, as a copy of the embeddings."""
+    if not name.endswith(_HEAD):
+        return False
+    head = weights[name]
+    embeddings = [one for other, one in weights.items() if other.endswith(_ALL_EMBEDDINGS)]
+    return any(one.shape == head.shape and bool(mx.array_equal(one, head)) for one in embeddings)

@@ -48,6 +48,7 @@ from scheduler.engine.mlx.sharding.split import split, way_of
 from scheduler.engine.mlx.sharing_check import has_float32_weights
 from scheduler.engine.mlx.upstream.apply import apply
 from scheduler.engine.mlx.upstream.mend import mend, mended_parts
+from scheduler.engine.mlx.upstream.saved_tensors import REREAD
 from scheduler.engine.row_sharing import bounded_cost
 from scheduler.shared.adapter_files import weights_bytes
 from scheduler.shared.folder.reading import read_folder
@@ -363,10 +364,12 @@ def _positions(load: Load) -> tuple[str, ...]:
     """Return what of a folder's configuration is computed otherwise than it was by earlier versions, or than
     with another `max_model_len`."""
     reading = read_folder(Path(load.model_folder))
-    changes, scaling = reading.changes_for(load.max_model_len), reading.rotary.scaling
-    if not changes and scaling is None:
+    changes, rotary = reading.changes_for(load.max_model_len), reading.rotary
+    reread = reading.module is not None and reading.module.name in REREAD
+    if not (changes or rotary.scaling or rotary.share or reread):
         return ()
-    return (f"read as {json.dumps([changes, scaling], sort_keys=True, default=str)}",)
+    how = [changes, rotary.scaling, rotary.share, load.max_model_len if rotary.grows else None, reread]
+    return (f"read as {json.dumps(how, sort_keys=True, default=str)}",)
 
 
 def _in_thread(work: Callable[[], _T]) -> Future[_T]:

@@ -150,7 +150,8 @@ READ_HERE: Final = frozenset(
         max_target_positions max_window_layers mlp_hidden_act mlp_layer_types model_file
         model_max_length model_type moe_k moe_renormalize moe_top_k moe_topk n_ctx n_group
         n_positions num_expert_group num_experts_per_tok num_experts_per_token
-        original_max_position_embeddings partial_rotary_factor quantization quantization_config
+        original_max_position_embeddings partial_rotary_factor per_layer_config quantization
+        quantization_config
         quantize_activations rope_local_base_freq rope_local_theta rope_parameters rope_scaling
         rope_theta rotary_emb_base rotary_pct seq_len seq_length sliding_window
         sliding_window_pattern swa_rope_theta text_config top_k_experts use_bidirectional_attention

@@ -34,7 +34,8 @@ class Context:
     most_tokens: int = _DEFAULT_TOKENS
     """The longest that an operator can name."""
     short_tokens: int | None = None
-    """Up to this context a longrope model takes its short factors; None for others."""
+    """Up to this context a longrope model takes its short factors, and one of the dynamic type its own base;
+    None for others."""
 
 
 def context_of(part: Mapping[str, Any], rotary: Rotary, table_positions: int | None) -> Context:
@@ -55,7 +56,7 @@ def context_of(part: Mapping[str, Any], rotary: Rotary, table_positions: int | N
         return Context(configured, max(configured, lengths.get(_OWN, 0)))
     base = (_original(part, rotary) or configured) if rotary.kind == "yarn" else configured
     tokens = int(base * rotary.factor)
-    return Context(tokens, tokens)
+    return Context(configured, tokens, configured) if rotary.grows else Context(tokens, tokens)
 
 
 def chosen(context: Context, max_model_len: int | None) -> int:

@@ -65,6 +65,8 @@ def _expert_layers(part: Mapping[str, Any], module: Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "moe_layers_enum" in module.declared and part.get("moe_layers_enum") is None:
         found["moe_layers_enum"] = ",".join(map(str, sparse))
+    if "is_moe_layer" in module.declared and part.get("is_moe_layer") is None:
+        found["is_moe_layer"] = [kind == "sparse" for kind in kinds]
     dense = sparse[0] if sparse else len(kinds)
     if (
         "first_k_dense_replace" in module.declared

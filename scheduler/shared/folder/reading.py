@@ -123,9 +123,10 @@ def describe(
             )
             context = replace(context, tokens=window)
     if context.short_tokens is not None and context.short_tokens < context.most_tokens:
+        how = ("its own base", "a larger one") if rotary.grows else ("its short factors", "its long ones")
         notes.append(
-            f"longrope: {context.tokens} tokens with its short factors; --max-model-len serves up to"
-            f" {context.most_tokens} with its long ones"
+            f"{rotary.kind}: {context.tokens} tokens with {how[0]}; --max-model-len serves up to"
+            f" {context.most_tokens} with {how[1]}"
         )
     return FolderReading(
         config, generation_config, model_type, module, rotary, context, weights, changes, tuple(notes), table

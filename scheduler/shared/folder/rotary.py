@@ -14,6 +14,7 @@ from typing import Any, Final
 from scheduler.errors import StartupError
 from scheduler.shared.folder.field_names import in_module_names
 from scheduler.shared.folder.mlx_lm_module import Module
+from scheduler.shared.folder.unwritten_fields import head_size, unwritten_fields
 
 TEXT = "text_config"
 """Where a model with eyes or ears has the fields of its language model."""
@@ -21,8 +22,10 @@ _FULL = "full_attention"
 _BASES = ("rope_theta", "rotary_emb_base")
 _LOCAL_BASES = ("rope_local_base_freq", "swa_rope_theta", "rope_local_theta")
 """The base of layers with a window, where it is another one."""
-_SHARES = ("partial_rotary_factor", "rotary_pct")
-_POSITIONS = (*_BASES, *_LOCAL_BASES, *_SHARES, "rope_scaling", "rope_parameters")
+SHARES = ("partial_rotary_factor", "rotary_pct")
+_UNWRITTEN_SHARES: Final = {"glm": 0.5}
+"""What transformers turns of a head where nothing says so, in modules that turn all of it."""
+_POSITIONS = (*_BASES, *_LOCAL_BASES, *SHARES, "rope_scaling", "rope_parameters")
 _OF_PARAMETERS = ("rope_theta", "partial_rotary_factor")
 """What transformers 5 has in `rope_parameters` and transformers 4 beside `rope_scaling`."""
 _BY_LAYER: Final = frozenset({"gemma4", "gemma4_text", "laguna", "mellum", "spark2_5"})
@@ -31,13 +34,15 @@ _SCALES_FULL_LAYERS: Final = frozenset({"gear", "gemma3", "gemma3_text", "gemma3
 """Modules that scale the positions of layers without a window only."""
 _TYPES: Final[Mapping[str, frozenset[str]]] = {
     "deepseek": frozenset({"linear"}),
-    "internlm2": frozenset({"linear", "dynamic"}),
-    "internlm3": frozenset({"linear", "dynamic"}),
+    "internlm2": frozenset({"linear"}),
+    "internlm3": frozenset({"linear"}),
     "nemotron": frozenset({"linear"}),
     "phi3": frozenset({"longrope"}),
     "qwen2_moe": frozenset(),
 }
-"""Modules that refuse or drop other types of scaling. They are built without, and get it afterwards."""
+"""Modules that refuse or drop other types of scaling. They are built without, and get it afterwards, as all
+modules do with the dynamic type."""
+_ORIGINAL = "original_max_position_embeddings"
 _NEEDS_ORIGINAL = ("yarn", "llama3", "longrope", "deepseek_yarn", "telechat3-yarn")
 
 
@@ -61,6 +66,11 @@ class Rotary:
     def factor(self) -> float:
         return float((self.scaling or {}).get("factor") or 1.0)
 
+    @property
+    def grows(self) -> bool:
+        """Whether the base depends on the length of a sequence. Hunyuan's depends on a field, `alpha`."""
+        return self.kind == "dynamic" and "alpha" not in (self.scaling or {})
+
 
 def rotary_of(config: Mapping[str, Any], module: Module) -> Rotary:
     """Return the rotary positions of a model's text part. Raise StartupError for what contradicts itself, and
@@ -70,7 +80,9 @@ def rotary_of(config: Mapping[str, Any], module: Module) -> Rotary:
     layers = {name: dict(one or {}) for name, one in given.items()} if _is_nested(given) else {}
     by_layer = bool(layers) and module.name in _BY_LAYER
     full = layers.get(_FULL) or next(iter(layers.values()), None) or ({} if layers else dict(given))
-    base, share = _first(part, _BASES), _first(part, _SHARES)
+    base, share = _first(part, _BASES), _first(part, SHARES)
+    if share is None and "partial_rotary_factor" not in full:
+        share = _UNWRITTEN_SHARES.get(module.name)
     for beside, within in ((base, full.get("rope_theta")), (share, full.get("partial_rotary_factor"))):
         if _number(beside) is not None and _number(within) is not None and beside != within:
             raise StartupError(
@@ -93,7 +105,8 @@ def rotary_of(config: Mapping[str, Any], module: Module) -> Rotary:
 
 def in_both_spellings(config: Mapping[str, Any], module: Module) -> dict[str, Any]:
     part = text_of(config)
-    changes = in_module_names(part, module) | rotary_fields(part, rotary_of(config, module), module)
+    changes = unwritten_fields(part, module) | in_module_names(part, module)
+    changes |= rotary_fields(part, rotary_of(config, module), module)
     if isinstance(text := config.get(TEXT), Mapping):
         return {**config, TEXT: {**text, **changes}}
     return {**config, **changes}
@@ -103,7 +116,7 @@ def rotary_fields(part: Mapping[str, Any], rotary: Rotary, module: Module) -> di
     if rotary.by_layer:
         return {}
     taken = rotary.scaling
-    if taken is not None and rotary.kind not in _TYPES.get(module.name, {rotary.kind}):
+    if rotary.grows or (taken is not None and rotary.kind not in _TYPES.get(module.name, {rotary.kind})):
         taken = None
     fields: dict[str, Any] = {}
     if rotary.base is not None:
@@ -111,11 +124,13 @@ def rotary_fields(part: Mapping[str, Any], rotary: Rotary, module: Module) -> di
     if rotary.local_base is not None:
         fields |= dict.fromkeys(_LOCAL_BASES, rotary.local_base)
     if rotary.share is not None:
-        fields |= dict.fromkeys(_SHARES, rotary.share)
+        fields |= dict.fromkeys(SHARES, rotary.share)
+        if (size := head_size(part)) is not None and part.get("rotary_dim") is None:
+            fields["rotary_dim"] = int(size * rotary.share)
     if part.get("rope_scaling") or part.get("rope_parameters"):
         fields["rope_scaling"] = None if taken is None else dict(taken)
-    if taken is not None and (original := taken.get("original_max_position_embeddings")):
-        fields["original_max_position_embeddings"] = original
+    if taken is not None and (original := taken.get(_ORIGINAL)):
+        fields[_ORIGINAL] = original
     if "rope_parameters" in module.declared and module.name not in _BY_LAYER and rotary.base is not None:
         own = part.get("rope_parameters") or {}
         flat = {"rope_type": rotary.kind, "type": rotary.kind, "rope_theta": rotary.base}
@@ -151,10 +166,12 @@ def _scaling(scaling: Mapping[str, Any], kind: str, part: Mapping[str, Any]) -> 
         return None
     found = {name: value for name, value in scaling.items() if name not in _OF_PARAMETERS}
     found |= {"rope_type": kind, "type": kind}
-    if kind in _NEEDS_ORIGINAL and not found.get("original_max_position_embeddings"):
-        original = part.get("original_max_position_embeddings") or part.get("max_position_embeddings")
+    if kind in _NEEDS_ORIGINAL:
+        # transformers writes its own guess into the scaling where the field stands beside it, and reads that.
+        own = found.get(_ORIGINAL)
+        original = part.get(_ORIGINAL) or own or part.get("max_position_embeddings")
         if original:
-            found["original_max_position_embeddings"] = original
+            found[_ORIGINAL] = original
     return found
 
 

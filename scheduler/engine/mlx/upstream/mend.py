@@ -10,10 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from scheduler.engine.mlx.upstream.afm7 import RowOffsets
+from scheduler.engine.mlx.upstream.ernie4_5_moe import CorrectedChoice
+from scheduler.engine.mlx.upstream.gelu import GELUS
 from scheduler.engine.mlx.upstream.gemma2 import SoftcapAttention
 from scheduler.engine.mlx.upstream.gpt_bigcode import RowPositions
+from scheduler.engine.mlx.upstream.jamba import SharesOfAll
 from scheduler.engine.mlx.upstream.llama4 import RowChunks, RowTemperatures, WholeCaches
 from scheduler.engine.mlx.upstream.longcat_flash_ngram import RowNgrams
+from scheduler.engine.mlx.upstream.mamba2 import GroupedNorm
 from scheduler.engine.mlx.upstream.minimax_m3_vl import RowBlocks
 from scheduler.engine.mlx.upstream.phi3small import SparseBlocks
 from scheduler.engine.mlx.upstream.recurrent_gemma import RecurrentModel, RowRecurrence
@@ -27,10 +31,13 @@ _OURS: tuple[type[Any], ...] = (
     RowPositions,
     RowRecurrence,
     RowTemperatures,
+    SharesOfAll,
     SoftcapAttention,
     SparseBlocks,
     WholeCaches,
 )
+_CONFIGURED: tuple[type[Any], ...] = (*GELUS, GroupedNorm, CorrectedChoice)
+"""Those that a folder's configuration or tensors decide: `folder_model.py` gives them to the model."""
 _CLASSES = {ours.__bases__[0]: ours for ours in _OURS}
 """Our classes by mlx-lm's. The exact type counts, for a subclass of a later release may have mended
 itself."""
@@ -47,4 +54,5 @@ def mend(model: Any) -> Any:
 def mended_parts(model: Any) -> tuple[str, ...]:
     """Return names of our classes in this model, for the keys of what is kept of it between starts: verdicts,
     and states on disk, which another class would not understand."""
-    return tuple(sorted({type(part).__name__ for _, part in model.named_modules() if type(part) in _OURS}))
+    known = {*_OURS, *_CONFIGURED}
+    return tuple(sorted({type(part).__name__ for _, part in model.named_modules() if type(part) in known}))

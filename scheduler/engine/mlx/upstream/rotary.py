@@ -17,16 +17,19 @@ from mlx_lm.models.rope_utils import YarnRoPE, initialize_rope
 
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.shared.folder.reading import FolderReading
+from scheduler.shared.folder.rotary import SHARES
+from scheduler.shared.folder.unwritten_fields import head_size
 
 _BETA_FAST, _BETA_SLOW = 32.0, 1.0
 
 
-def turn_as_configured(model: Any, reading: FolderReading) -> None:
-    """Give the layers of `model` the rotary positions of its folder where they have others. Raise LoadRefused
-    for those that cannot be given."""
+def turn_as_configured(model: Any, reading: FolderReading, max_model_len: int | None = None) -> None:
+    """Give the layers of `model` the rotary positions of its folder, in the served context, where they have
+    others. Raise LoadRefused for those that cannot be given."""
     rotary = reading.rotary
     if rotary.by_layer:
         return
+    _turn_share(model, reading)
     plain = [(part, name, rope) for part, name, rope in _ropes(model) if _is_plain(rope)]
     others = [rope for _, _, rope in _ropes(model) if not _is_plain(rope)]
     bases = {rope.base for _, _, rope in plain}
@@ -43,6 +46,9 @@ def turn_as_configured(model: Any, reading: FolderReading) -> None:
             f"config.json scales rotary positions ({rotary.kind}), and mlx-lm's {type(model).__module__} has"
             " none that can be scaled: serve another model"
         )
+    if rotary.grows:
+        _widen(plain, reading, max_model_len)
+        return
     if not others:
         most = reading.text.get("max_position_embeddings") or reading.context.most_tokens
         for part, name, rope in plain:
@@ -50,6 +56,30 @@ def turn_as_configured(model: Any, reading: FolderReading) -> None:
     for _, _, rope in _ropes(model):
         if type(rope) is YarnRoPE and rotary.base is not None:
             _complete(rope, dict(scaling), rotary.base)
+
+
+def _widen(plain: list[tuple[Any, str, Any]], reading: FolderReading, max_model_len: int | None) -> None:
+    """Give positions of the dynamic type one base for the served context, as vLLM does: one that grows with a
+    sequence would turn the keys of a prompt by its chunks and by what of it is cached. Up to the configured
+    length it is the model's own."""
+    rotary, configured = reading.rotary, reading.context.short_tokens
+    if configured is None or max_model_len is None or max_model_len <= configured:
+        return
+    growth = rotary.factor * max_model_len / configured - (rotary.factor - 1)
+    for _, _, rope in plain:
+        if rotary.base is None or rope.base == rotary.base:
+            rope.base *= growth ** (rope.dims / (rope.dims - 2))
+
+
+def _turn_share(model: Any, reading: FolderReading) -> None:
+    """Turn only a part of each head where config.json says so and the module has no field for it (GLM-4)."""
+    share, size = reading.rotary.share, head_size(reading.text)
+    declared = frozenset[str]() if reading.module is None else reading.module.declared
+    if share is None or size is None or declared & {*SHARES, "rotary_dim", "qk_rope_head_dim"}:
+        return
+    for _, _, rope in _ropes(model):
+        if type(rope) is RoPE and rope.dims == size:
+            rope.dims = int(size * share)
 
 
 def _ropes(model: Any) -> Iterator[tuple[Any, str, Any]]:

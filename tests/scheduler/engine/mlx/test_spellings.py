@@ -159,8 +159,12 @@ _NOT_LOADED_AGAIN = {
     "minicpm": "mlx-lm refuses the head that it saved",
     "qwen3_vl_moe": "mlx-lm looks for a head that is tied",
     "recurrent_gemma": "its base is in mlx-lm's code, so this one is refused",
+    **dict.fromkeys(
+        ("gemma", "glm", "gpt_bigcode", "gpt_neox", "starcoder2"),
+        "mlx-lm's answer is put right as it is loaded: `references/` compares it with transformers",
+    ),
 }
-"""Modules whose tensors, as they are saved, are not those that they load."""
+"""Modules whose tensors, as they are saved, are not those that they load, and whose answers are not."""
 _WAYS = ("one file", "shards", "a stale index", "an older copy")
 
 
@@ -180,7 +184,7 @@ def _save(way: str, folder: Path, weights: dict[str, mx.array]) -> None:
 
 
 _SAVED = [name for name in _cases() if name not in _NOT_LOADED_AGAIN]
-_SAMPLE = ("llama", "qwen3_moe", "gemma3", "gpt_neox", "cohere2", "deepseek_v3", "mistral3", "qwen3_5")
+_SAMPLE = ("llama", "qwen3_moe", "gemma3", "stablelm", "cohere2", "deepseek_v3", "mistral3", "qwen3_5")
 _IN_TURN = [(name, _WAYS[at % len(_WAYS)]) for at, name in enumerate(_SAMPLE)]
 
 

@@ -39,7 +39,7 @@ OF_FAMILIES = frozenset(
     no_rope_layer_interval no_rope_layers norm_eps norm_epsilon norm_expert_weight norm_head
     normalize_qk_projections num_attention_heads_per_layer num_global_key_value_heads
     num_kv_reuse_layers num_kv_shared_layers num_loops num_sink_tokens num_swa_attention_heads
-    num_swa_key_value_heads o_groups output_multiplier partial_rotary_factors per_layer_config
+    num_swa_key_value_heads o_groups output_multiplier partial_rotary_factors
     position_embedding_type post_norm_eps qk_scale_factor query_pre_attn_scalar replace_with_linear
     residual_gate_temperature rms_norm_eps rope_embedding_base rope_freq_constant rope_position_scale
     rope_traditional rotary_dim route_norm route_scale routed_expert_hidden_size scale_depth scale_emb

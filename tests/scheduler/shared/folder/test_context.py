@@ -39,7 +39,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
             163840,
         ),
         ("llama", {"type": "linear", "factor": 4.0}, 2048, 8192),
-        ("llama", {"type": "dynamic", "factor": 2.0}, 4096, 8192),
         (
             "llama",
             {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
@@ -54,7 +53,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 def test_a_scaling_lengthens_the_context_as_in_vllm(
     spelling: str, model_type: str, scaling: dict[str, Any], most: int, expected: int
 ) -> None:
-    """YaRN from its original length, linear and dynamic from the configured one; others are in it already."""
+    """YaRN from its original length, linear from the configured one; others are in it already."""
     config = {
         "model_type": model_type,
         "max_position_embeddings": most,
@@ -71,6 +70,24 @@ def test_longrope_begins_with_its_original_length() -> None:
     assert found.context == Context(4096, 131072, 4096)
     assert found.notes[-1].startswith("longrope: 4096 tokens with its short factors; --max-model-len")
     assert chosen(found.context, 131072) == 131072
+
+
+@pytest.mark.parametrize("spelling", ["rope_scaling", "rope_parameters"])
+def test_a_length_beside_the_scaling_counts_before_the_one_in_it(spelling: str) -> None:
+    """transformers 5 writes its own guess into the scaling, and reads the field beside it."""
+    scaling = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "rope_theta": 1e4}
+    config = {"model_type": "llama", "max_position_embeddings": 256, "original_max_position_embeddings": 64}
+    config[spelling] = scaling | {"original_max_position_embeddings": 256}
+    assert reading(config).context == Context(64, 256, 64)
+
+
+def test_the_dynamic_type_begins_with_its_configured_length() -> None:
+    """Up to it nothing is scaled, as in transformers; an operator can have all of it."""
+    scaling = {"type": "dynamic", "factor": 2.0}
+    found = reading({"model_type": "internlm2", "max_position_embeddings": 4096, "rope_scaling": scaling})
+    assert found.context == Context(4096, 8192, 4096)
+    assert found.notes[-1].startswith("dynamic: 4096 tokens with its own base; --max-model-len")
+    assert chosen(found.context, 8192) == 8192
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ _FULL, _WINDOW = "full_attention", "sliding_attention"
 
 
 def changes(**config: Any) -> dict[str, Any]:
-    """What the module is given otherwise than it is written, but for the head."""
+    """What the module is given otherwise than it is written, but for the head, and for what nobody wrote."""
     found = dict(describe(config, {}, WeightFiles((), {})).changes)
     found.pop("tie_word_embeddings", None)
-    return found
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @pytest.mark.parametrize(

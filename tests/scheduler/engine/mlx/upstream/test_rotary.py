@@ -160,6 +160,25 @@ def test_longrope_has_the_factors_of_the_context_that_is_served(tmp_path: Path) 
             assert rope._scale == pytest.approx(math.sqrt(1 + math.log(4) / math.log(64)))
 
 
+@pytest.mark.parametrize("fields", [{}, {"partial_rotary_factor": 0.5}])
+def test_glm_turns_half_of_a_head(fields: dict[str, Any], tmp_path: Path) -> None:
+    """Its published files do not say so, as it is transformers' default; mlx-lm turns all of it."""
+    write("glm", tmp_path)
+    _rewritten(tmp_path, **fields)
+    assert {rope.dims for _, _, rope in _ropes(read_model(tmp_path)[0])} == {8}
+
+
+@pytest.mark.parametrize(("served", "growth"), [(None, 1), (4096, 1), (8192, 3)])
+def test_the_dynamic_type_has_one_base_for_the_served_context(
+    served: int | None, growth: int, tmp_path: Path
+) -> None:
+    """vLLM's: a base that grows with a sequence would depend on chunks and on what is cached."""
+    write("llama", tmp_path)
+    _rewritten(tmp_path, rope_scaling={"type": "dynamic", "factor": 2.0})
+    for _, _, rope in _ropes(read_model(tmp_path, served)[0]):
+        assert rope.base == pytest.approx(10_000.0 * growth ** (rope.dims / (rope.dims - 2)))
+
+
 def test_both_answers_differ_where_positions_do(tmp_path: Path) -> None:
     """So a scaling that is dropped would show."""
     prompt = mx.array([[(37 * at) % tiny.VOCABULARY for at in range(48)]])
