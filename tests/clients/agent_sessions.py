@@ -36,7 +36,7 @@ from tests.clients.sessions import (
 ROOT = Path(__file__).parents[2]
 INSTALLED = Path(sys.prefix, "agents")
 """Where `make agents` installs them."""
-_SECONDS = 120
+_SECONDS = 400
 _PATCH = f"*** Begin Patch\n*** Update File: {FILE}\n@@\n-{BEFORE}+{AFTER}*** End Patch\n"
 
 

@@ -34,7 +34,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = Path(os.environ.get("CLIENTS_PYTHON", Path(sys.prefix, "clients", "bin", "python")))
 NODE_MODULES = Path(sys.prefix, "node-clients", "node_modules")
 """Where the Makefile installs `node/package.json`."""
-_SECONDS = 120
+_SECONDS = 400
 SCRIPT = Script(
     (Call("read_file", {"path": FILE}),), (Call("edit_file", {"path": FILE, "old": OLD, "new": NEW}),)
 )
