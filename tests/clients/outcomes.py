@@ -1,8 +1,19 @@
-"""What came of a client's session, as `api/AGENTS.md` shows it."""
+"""What came of each client's session, as `api/AGENTS.md` shows it:
+
+    python -m tests.clients.outcomes [CLIENT ...]
+
+has the sessions of these clients, by default of all that are installed, keeps what came of them in
+`outcomes.json`, and writes the page. Exits 1 where a session failed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from tests.clients.sessions import ANSWERS, BEFORE, ELSEWHERE, ON, PLAIN, READ, STORY, SessionServer
 
@@ -20,6 +31,37 @@ class Outcome:
     elsewhere: str
     """The path of the last question, at the other server."""
     ignored: tuple[str, ...]
+    """What the server named in `x-penstock-ignored`."""
+
+
+RECORDED = Path(__file__).parent / "outcomes.json"
+
+
+def recorded() -> list[Outcome]:
+    return [Outcome(**{**row, "ignored": tuple(row["ignored"])}) for row in json.loads(RECORDED.read_text())]
+
+
+def table() -> str:
+    """Return the recorded outcomes as a table."""
+    lines = [
+        "| client | version | plain | tools | stream | interrupted | resumed elsewhere | ignored |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in recorded():
+        ignored = ", ".join(f"`{name}`" for name in row.ignored)
+        stream = "yes" if row.stream else "no"
+        cells = (
+            row.client,
+            row.version,
+            f"`{row.plain}`",
+            row.tools,
+            stream,
+            row.interrupted,
+            f"`{row.elsewhere}`",
+            ignored,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def outcome(
@@ -44,3 +86,36 @@ def outcome(
         elsewhere.posted[-1].path,
         tuple(sorted({*here.ignored, *elsewhere.ignored})),
     )
+
+
+def main() -> int:
+    # They import this module.
+    from tests.api import agents_page
+    from tests.clients import agent_sessions, library_sessions
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("clients", nargs="*")
+    chosen = parser.parse_args().clients
+    rows = {row.client: row for row in recorded()} if RECORDED.exists() else {}
+    failed = False
+    names = [*agent_sessions.SESSIONS, *library_sessions.SESSIONS]
+    for name in chosen or names:
+        agent = agent_sessions.SESSIONS.get(name)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                if agent is None:
+                    if library_sessions.SESSIONS[name].absent is None:
+                        rows[name] = library_sessions.run_session(name, Path(folder))
+                elif agent.executable is not None:
+                    rows[name] = agent_sessions.run_session(name, Path(folder))
+            except AssertionError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                failed = True
+    kept = [asdict(rows[name]) for name in names if name in rows]
+    RECORDED.write_text(json.dumps(kept, indent=1) + "\n")
+    agents_page.PAGE.write_text(agents_page.page())
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
