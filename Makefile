@@ -8,7 +8,7 @@ BACKEND ?= cpu
 ARGS ?=
 TARGET ?= 127.0.0.1:8000
 WORKERS ?= 3
-AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0 opencode-ai@1.18.33 @qwen-code/qwen-code@0.15.10
+AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0 opencode-ai@1.18.33 @qwen-code/qwen-code@0.24.4
 # Where the environment forbids bytecode, each of some hundred servers that tests start would compile our sources again.
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
@@ -126,7 +126,7 @@ $(VENV)/node-clients/made: tests/clients/node/package-lock.json | $(VENV)/bin/pi
 	@mkdir -p $(VENV)/node-clients && cp tests/clients/node/package*.json $(VENV)/node-clients
 	@npm --prefix $(VENV)/node-clients ci --silent --no-audit --no-fund --ignore-scripts && touch $@ || test -z "$$CI"
 
-# Agents' command lines, which tests/clients/test_sessions.py then runs: 1.8 GB, three minutes.
+# Agents' command lines, which tests/clients/test_sessions.py then runs: 1.9 GB, three minutes.
 agents: $(VENV)/test
 	@mkdir -p $(VENV)/agents && npm --prefix $(VENV)/agents install --silent --no-audit --no-fund $(AGENTS)
 	@$(PYTHON) -m venv $(VENV)/agents && $(VENV)/agents/bin/python -m pip install --quiet aider-chat==0.86.2
