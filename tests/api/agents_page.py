@@ -51,12 +51,11 @@ the agent's own prompt and its tools, about four bytes a token.
 
 _SESSIONS = """\
 ## Sessions
-A session has six turns: a plain question, a tool that reads a file, a tool that edits it, a long answer in whose
-middle the client is interrupted, "go on", and a question at another server, which has seen nothing of it: by
-another dialect where a library has several, of another model where an agent does (Codex, between a name that it
-knows and one that it does not). The file is right at the end, the last prompt has every turn, no answer was an
-error, and what the model wrote is what the request's grammar allows. `ignored` is what the server named in
-`x-penstock-ignored`.
+A session has six turns: a plain question, a tool that reads a file, a tool that edits it, a long answer in
+whose middle the client is interrupted, "go on", and a question at another server, which knows none of it: by
+another dialect where a framework has several; Codex, to and from a model name that it knows. The file is
+right at the end, the last prompt has every turn, no answer was an error, and what the model wrote is what the
+request's grammar allows. `ignored` is what the server named in `x-penstock-ignored`.
 
 CI has the libraries' sessions. The agents' are run by hand, with what `make
 agents` installs (1.9 GB); aider calls no tools, and has one run of `python -m tests.clients.agents`.

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -59,7 +59,9 @@ class AgentSession:
 
 
 def search_path() -> str:
-    return os.pathsep.join([str(INSTALLED / "node_modules" / ".bin"), str(INSTALLED / "bin"), os.environ["PATH"]])
+    return os.pathsep.join(
+        [str(INSTALLED / "node_modules" / ".bin"), str(INSTALLED / "bin"), os.environ["PATH"]]
+    )
 
 
 def _claude(folder: Path) -> Script:
@@ -133,7 +135,11 @@ class _Runner:
         self.work.mkdir(parents=True)
         home.mkdir()
         # As a shell has it: OpenCode takes the folder from PWD.
-        kept = {name: text for name, text in os.environ.items() if name != "PENSTOCK_URL" and not name.startswith("XDG_")}
+        kept = {
+            name: text
+            for name, text in os.environ.items()
+            if name != "PENSTOCK_URL" and not name.startswith("XDG_")
+        }
         self._environment = {
             **kept,
             "HOME": str(home),
@@ -162,10 +168,14 @@ class _Runner:
             out, errors = process.communicate(timeout=_SECONDS)
         finally:
             _end(process, signal.SIGKILL)
-        assert process.returncode == 0 and answer in out, (words, process.returncode, out[-2000:], errors[-4000:])
+        shown = (words, process.returncode, out[-2000:], errors[-4000:])
+        assert process.returncode == 0, shown
+        assert answer in out, shown
 
     def version(self, executable: str) -> str:
-        done = subprocess.run([executable, "--version"], env=self._environment, capture_output=True, text=True, timeout=_SECONDS)
+        done = subprocess.run(
+            [executable, "--version"], env=self._environment, capture_output=True, text=True, timeout=_SECONDS
+        )
         return done.stdout.split("(")[0].strip().rpartition(" ")[2] or done.stdout.strip()
 
 
@@ -201,5 +211,7 @@ def run_session(name: str, folder: Path) -> Outcome:
         runner.run(server.url, session.again(ON), ANSWERS[ON])
         with serving_session(script, replace(MODEL, names=(session.served_elsewhere,))) as elsewhere:
             runner.run(elsewhere.url, session.again(ELSEWHERE), ANSWERS[ELSEWHERE])
-    spoken = {True: "kept"}.get(BEGINNING in server.prompts_for(ON)[-1], "dropped")
-    return outcome(name, runner.version(executable), (server, elsewhere), f"SIGINT; what it had of the answer: {spoken}")
+    spoken = "kept" if BEGINNING in server.prompts_for(ON)[-1] else "dropped"
+    return outcome(
+        name, runner.version(executable), (server, elsewhere), f"SIGINT; what it had of the answer: {spoken}"
+    )

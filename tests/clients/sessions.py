@@ -1,10 +1,10 @@
-"""A session with tools that a client has with a model that is played: what is asked, what the model writes, and
-what must have come of it.
+"""A session with tools that a client has with a model that is played: what is asked, what the model writes,
+and what must have come of it.
 
-Six turns: a plain question, a tool that reads a file, one that edits it, a long story in whose middle the client
-is interrupted, "go on", and a last question at another server, which has seen nothing of it. The model writes as
-Qwen3 does, thoughts and calls, and Penstock's parsers read it; what it writes is held to the grammar that the
-request got, if it got one.
+Six turns: a plain question, a tool that reads a file, one that edits it, a long story in whose middle the
+client is interrupted, "go on", and a last question at another server, which has seen nothing of it. The model
+writes as Qwen3 does, thoughts and calls, and Penstock's parsers read it; what it writes is held to the grammar
+that the request got, if it got one.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from scheduler.structure import Pattern
 from tests.api import client
 from tests.api.dialects.test_chat_tools import HERMES
 from tests.fakes.byte_tokenizer import ByteTokenizer
-from tests.fakes.played_server import Asked, PlayedServer, playing
 from tests.fakes.playback import PlaybackBackend
+from tests.fakes.played_server import Asked, PlayedServer, playing
 from tests.fakes.scheduling import FOLDER
 
 FILE = "note.txt"

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import anthropic
-from session import EDIT, ELSEWHERE, ELSEWHERE_URL, ENOUGH, HERE, ON, PLAIN, READ, SCHEMAS, STORY, called, told
+from session import (
+    EDIT,
+    ELSEWHERE,
+    ELSEWHERE_URL,
+    ENOUGH,
+    HERE,
+    ON,
+    PLAIN,
+    READ,
+    SCHEMAS,
+    STORY,
+    called,
+    told,
+)
 
 TOOLS: Any = [{"name": name, "input_schema": schema} for name, schema in SCHEMAS.items()]
 ASKED: Any = {"model": "tiny", "max_tokens": 100_000, "tools": TOOLS}

@@ -9,7 +9,21 @@ from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from session import EDIT, ELSEWHERE, ELSEWHERE_URL, ENOUGH, HERE, ON, PLAIN, READ, STORY, WAY, edit_file, read_file, told
+from session import (
+    EDIT,
+    ELSEWHERE,
+    ELSEWHERE_URL,
+    ENOUGH,
+    HERE,
+    ON,
+    PLAIN,
+    READ,
+    STORY,
+    WAY,
+    edit_file,
+    read_file,
+    told,
+)
 
 TOOLS = {each.name: each for each in (tool(read_file), tool(edit_file))}
 

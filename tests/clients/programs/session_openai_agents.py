@@ -1,4 +1,5 @@
-"""OpenAI's Agents SDK: what it keeps are the items of responses, which its model of chat completions sends, too."""
+"""OpenAI's Agents SDK: what it keeps are the items of responses, which its model of chat
+completions sends, too."""
 
 from __future__ import annotations
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import openai
-from session import EDIT, ELSEWHERE, ELSEWHERE_URL, ENOUGH, HERE, ON, PLAIN, READ, SCHEMAS, STORY, called, told
+from session import (
+    EDIT,
+    ELSEWHERE,
+    ELSEWHERE_URL,
+    ENOUGH,
+    HERE,
+    ON,
+    PLAIN,
+    READ,
+    SCHEMAS,
+    STORY,
+    called,
+    told,
+)
 
 TOOLS: Any = [
     {"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()

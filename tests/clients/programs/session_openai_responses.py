@@ -1,15 +1,29 @@
-"""openai-python's responses: each turn names the one before it, and the last server gets the items themselves,
-with the identifiers that the first one gave them."""
+"""openai-python's responses: each turn names the one before it, and the last server gets the items
+themselves, with the identifiers that the first one gave them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import openai
-from session import EDIT, ELSEWHERE, ELSEWHERE_URL, ENOUGH, HERE, ON, PLAIN, READ, SCHEMAS, STORY, called, told
+from session import (
+    EDIT,
+    ELSEWHERE,
+    ELSEWHERE_URL,
+    ENOUGH,
+    HERE,
+    ON,
+    PLAIN,
+    READ,
+    SCHEMAS,
+    STORY,
+    called,
+    told,
+)
 
 TOOLS: Any = [
-    {"type": "function", "name": name, "parameters": schema, "strict": False} for name, schema in SCHEMAS.items()
+    {"type": "function", "name": name, "parameters": schema, "strict": False}
+    for name, schema in SCHEMAS.items()
 ]
 
 
@@ -50,9 +64,7 @@ for question in (READ, EDIT):
     answer, newest = ask(here, items, question, previous_response_id=newest)
     answers.append(answer)
 had = ""
-with here.responses.stream(
-    model="tiny", input=STORY, tools=TOOLS, previous_response_id=newest
-) as stream:
+with here.responses.stream(model="tiny", input=STORY, tools=TOOLS, previous_response_id=newest) as stream:
     for event in stream:
         if event.type == "response.output_text.delta":
             had += event.delta
