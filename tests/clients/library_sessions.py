@@ -98,7 +98,8 @@ def run_session(name: str, folder: Path) -> Outcome:
         )
     assert ran.returncode == 0, ran.stderr[-4000:]
     shown = json.loads(ran.stdout)
-    assert shown["answers"] == [ANSWERS[question] for question in (PLAIN, READ, EDIT, ON, ELSEWHERE)]
+    answers = [ANSWERS[question] for question in (PLAIN, READ, EDIT, ON, ELSEWHERE)]
+    assert shown["answers"] == answers, shown
     assert note.read_text() == AFTER
     assert BEGINNING in shown["had"]
     assert BEGINNING in elsewhere.prompts_for(ELSEWHERE)[-1]

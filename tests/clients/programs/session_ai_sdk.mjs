@@ -37,13 +37,13 @@ async function ask(model, question) {
   messages.push({ role: "user", content: question });
   const result = streamText({ model, messages, ...common, onError: ({ error }) => { throw error; } });
   for await (const _ of result.textStream);
-  messages.push(...(await result.response).messages);
+  messages.push(...(await result.responseMessages));
   return await result.text;
 }
 
 messages.push({ role: "user", content: PLAIN });
 const first = await generateText({ model: here, messages, ...common });
-messages.push(...first.response.messages);
+messages.push(...first.responseMessages);
 const answers = [first.text, await ask(here, READ), await ask(here, EDIT)];
 messages.push({ role: "user", content: STORY });
 let had = "";

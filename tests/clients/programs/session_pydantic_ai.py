@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterable
 from typing import Any
 
 import pydantic_ai
@@ -45,11 +46,16 @@ def messages(url: str) -> Any:
     )
 
 
+async def streamed(context: Any, events: AsyncIterable[Any]) -> None:
+    async for _ in events:
+        pass
+
+
 async def ask(agent: Agent[None, str], history: list[ModelMessage], question: str) -> str:
-    async with agent.run_stream(question, message_history=history) as streamed:
-        answer = await streamed.get_output()
-    history[:] = streamed.all_messages()
-    return answer
+    # Not `run_stream`, which takes what a model says before it calls a tool for its answer.
+    run = await agent.run(question, message_history=history, event_stream_handler=streamed)
+    history[:] = run.all_messages()
+    return run.output
 
 
 async def main() -> None:
@@ -63,8 +69,8 @@ async def main() -> None:
     history = first.all_messages()
     answers = [first.output, *[await ask(agent, history, question) for question in (READ, EDIT)]]
     had = ""
-    async with agent.run_stream(STORY, message_history=history) as streamed:
-        async for had in streamed.stream_text(debounce_by=None):
+    async with agent.run_stream(STORY, message_history=history) as story:
+        async for had in story.stream_text(debounce_by=None):
             if ENOUGH in had:
                 break
     history += [ModelRequest.user_text_prompt(STORY), ModelResponse(parts=[TextPart(had)])]
