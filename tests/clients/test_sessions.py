@@ -15,17 +15,8 @@ from tests.clients import agent_sessions, library_sessions
 from tests.clients.outcomes import Outcome, recorded
 from tests.clients.sessions import ANSWERS, BEFORE, EDIT, FILE, PLAIN, READ, Call, Script, allowed
 
-LONG = {"LangChain, responses", "LangChain, messages", "Pydantic AI, responses", "Pydantic AI, messages"}
-"""Each starts its framework again: seconds."""
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.long] if name in LONG else [])
-        for name in library_sessions.SESSIONS
-    ],
-)
+@pytest.mark.parametrize("name", library_sessions.SESSIONS)
 def test_a_librarys_session(name: str, tmp_path: Path) -> None:
     if (absent := library_sessions.SESSIONS[name].absent) is not None:
         pytest.skip(absent)
