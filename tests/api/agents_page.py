@@ -58,7 +58,8 @@ right at the end, the last prompt has every turn, no answer was an error, and wh
 request's grammar allows. `ignored` is what the server named in `x-penstock-ignored`.
 
 CI has the libraries' sessions; frameworks chat, stream and call a tool in `test_frameworks.py`. The agents'
-are run by hand, with what `make agents` installs (1.9 GB); aider calls no tools, and has one run of `python -m tests.clients.agents`.
+are run by hand, with what `make agents` installs (1.9 GB);
+aider calls no tools, and has one run of `python -m tests.clients.agents`.
 ```sh
 make agents
 python -m tests.clients.outcomes

@@ -1,9 +1,9 @@
 """A session with tools that a client has with a model that is played: what is asked, what the model writes,
 and what must have come of it.
 
-Six turns: a plain question, a tool that reads a file, one that edits it, a long story in whose middle the
-client is interrupted, "go on", and a last question at another server, which knows none of it. The model writes
-as Qwen3 does, thoughts and calls, and Penstock's parsers read it; what it writes is held to the grammar that
+Six turns: a plain question, a tool that reads a file, one that edits it, a long story amid which the
+client is interrupted, "go on", and a last question at another server, which knows none of it. The model
+writes as Qwen3 does, thoughts and calls, and Penstock's parsers read it; what it writes is held to the grammar that
 the request got, if it got one.
 """
 
