@@ -3,8 +3,8 @@ and what must have come of it.
 
 Six turns: a plain question, a tool that reads a file, one that edits it, a long story amid which the
 client is interrupted, "go on", and a last question at another server, which knows none of it. The model
-writes as Qwen3 does, thoughts and calls, and Penstock's parsers read it; what it writes is held to the grammar that
-the request got, if it got one.
+writes as Qwen3 does, thoughts and calls, and Penstock's parsers read it; what it writes is held to the
+grammar that the request got, if it got one.
 """
 
 from __future__ import annotations
