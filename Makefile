@@ -8,6 +8,7 @@ BACKEND ?= cpu
 ARGS ?=
 TARGET ?= 127.0.0.1:8000
 WORKERS ?= 3
+AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0 opencode-ai@1.18.33 @qwen-code/qwen-code@0.24.4
 # Where the environment forbids bytecode, each of some hundred servers that tests start would compile our sources again.
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
@@ -15,7 +16,7 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c 
 INPUTS := pyproject.toml constraints.txt
 REFERENCES ?= $(VENV)/references
 
-.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages real-model chaos fuzz soak monitor check style types types-darwin \
+.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages real-model chaos fuzz soak monitor agents check style types types-darwin \
   constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
@@ -69,7 +70,8 @@ real-model: $(VENV)/test
 # Files of tests go side by side, in their order: the longest are not the last. Three at a time for two cores, as servers
 # are often waited for. `pytest PATH` runs one after another.
 test: $(VENV)/test
-	@$(MAKE) --no-print-directory -j 3 check $(VENV)/clients/made $(VENV)/gateways/made $(VENV)/real-model
+	@$(MAKE) --no-print-directory -j 3 check $(VENV)/clients/made $(VENV)/node-clients/made $(VENV)/gateways/made \
+	  $(VENV)/real-model
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Between two edits: every file that needs neither a process nor MLX, as its imports say, with a fifth of the examples of
@@ -81,7 +83,7 @@ test-fast: $(VENV)/test
 # `make test` has time for; without ARGS also all tests on a simulated Mac. make test-long ARGS=tests/real_model;
 # make test-long EXAMPLES=50.
 test-long: EXAMPLES ?= 5
-test-long: $(VENV)/test $(VENV)/clients/made $(VENV)/gateways/made $(VENV)/real-model
+test-long: $(VENV)/test $(VENV)/clients/made $(VENV)/node-clients/made $(VENV)/gateways/made $(VENV)/real-model
 	$(VENV)/bin/pytest -m long --timeout 1800 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 	EXAMPLES=$(EXAMPLES) $(VENV)/bin/pytest -m 'hypothesis and not long' --timeout 1800 -n $(WORKERS) --dist loadfile $(ARGS) \
 	  || test $$? = 5 # none there
@@ -123,6 +125,17 @@ $(VENV)/clients/made: tests/clients/requirements.txt | $(VENV)/bin/pip
 	@$(VENV)/clients/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
 	  -r tests/clients/requirements.txt
 	@touch $@
+
+# Libraries of JavaScript likewise (75 MB), by the lock; in CI their absence is an error.
+$(VENV)/node-clients/made: tests/clients/node/package-lock.json | $(VENV)/bin/pip
+	@echo "installing the clients' libraries of JavaScript that tests talk to"
+	@mkdir -p $(VENV)/node-clients && cp tests/clients/node/package*.json $(VENV)/node-clients
+	@npm --prefix $(VENV)/node-clients ci --silent --no-audit --no-fund --ignore-scripts && touch $@ || test -z "$$CI"
+
+# Agents' command lines, which tests/clients/test_sessions.py then runs: 1.9 GB, three minutes.
+agents: $(VENV)/test
+	@mkdir -p $(VENV)/agents && npm --prefix $(VENV)/agents install --silent --no-audit --no-fund $(AGENTS)
+	@$(PYTHON) -m venv $(VENV)/agents && $(VENV)/agents/bin/python -m pip install --quiet aider-chat==0.86.2
 
 # The gateway that stands in front of several servers, likewise: tests/gateways. Where it has no wheel, its tests are skipped.
 $(VENV)/gateways/made: tests/gateways/requirements.txt | $(VENV)/bin/pip

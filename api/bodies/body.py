@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from api.bodies.fields import WithoutEffect
 from api.bodies.unknown_fields import UnknownFields
 
 _RELEASED_AT_ONCE = 1000
@@ -32,12 +33,20 @@ class Body(BaseModel):
 
     _names: ClassVar[frozenset[str]]
     """The names of its fields in a body."""
+    _wishes: ClassVar[dict[str, tuple[Any, ...]]]
+    """Name -> the values that the server meets without doing anything, of fields without effect."""
     bulk: ClassVar[tuple[str, ...]] = ()
     """The fields that may be large, and that nothing reads after the request is decoded: lists."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         cls._names = frozenset(field.alias or name for name, field in cls.model_fields.items())
+        cls._wishes = {
+            field.alias or name: mark.named_unless
+            for name, field in cls.model_fields.items()
+            for mark in field.metadata
+            if isinstance(mark, WithoutEffect) and mark.named_unless is not None
+        }
 
     @model_validator(mode="before")
     @classmethod
@@ -45,6 +54,10 @@ class Body(BaseModel):
         # Clients that dump their own models send null in every field that they know.
         if not isinstance(value, dict):
             return value
+        if cls._wishes and (noted := UnknownFields.current()) is not None:
+            for name, met in cls._wishes.items():
+                if value.get(name) not in (None, *met):
+                    noted.note(value, name)
         if not cls._names.issuperset(value):
             if (unknown := UnknownFields.current()) is not None:
                 value = unknown.without(cls, value, cls._names)

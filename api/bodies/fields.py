@@ -51,6 +51,8 @@ class WithoutEffect:
     becomes None, also where T has no None, since nothing reads it."""
 
     why: str
+    named_unless: tuple[Any, ...] | None = None
+    """Other values than these are wishes that are not met: named in `x-penstock-ignored`. None: none is."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         anything = core_schema.no_info_plain_validator_function(_unread)

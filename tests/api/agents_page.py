@@ -11,6 +11,7 @@ from api.cli.launch import shell
 from api.cli.launch.agent import NO_KEY, Agent, LaunchTarget
 from api.cli.launch.command import AGENTS
 from api.cli.running_server import DEFAULT_URL, ListedModel
+from tests.clients.outcomes import table
 
 PAGE = Path(__file__).parents[2] / "api" / "AGENTS.md"
 _MODEL = ListedModel("tiny", 131_072)
@@ -30,11 +31,12 @@ there are two (`--model`, `--small-model`); `max_model_len` of `/v1/models` and 
 32,000, are its limits on context and answer. `--print` shows the command instead, with the server's key.
 
 Each of these was run as written here, with a tool that it really used, at a server whose model is called
-`tiny` (`--served-model-name tiny`; a name of your own works everywhere, and several may be given). `dummy`
-is the key of a server that has none. `python -m tests.clients.agents` runs those that are installed, each
-with settings of its own for another server, which must not be heard. What they sent is kept, cut short, in
-`tests/api/agents/`, and `tests/api/test_agents.py` sends it again; frameworks run for real in
-`tests/clients/`.
+`tiny` (`--served-model-name tiny`; a name of your own works everywhere, and several may be given). The model
+was played by a script, which writes the calls of each agent's own tools: the clients, the server and its
+parsers are real, and the embedded model is too small for an agent's task. `dummy` is the key of a server that
+has none. `python -m tests.clients.agents` runs those that are installed, each with settings of its own for
+another server, which must not be heard. What they sent is kept, cut short, in `tests/api/agents/`, and
+`tests/api/test_agents.py` sends it again; [sessions](#sessions) of all clients run in `tests/clients/`.
 
 | `penstock launch` | client | version | date | speaks | first request |
 |---|---|---|---|---|---|
@@ -45,6 +47,25 @@ _BETWEEN = """\
 
 The flags below make each run by itself and without asking; give your own instead. A first request is mostly
 the agent's own prompt and its tools, about four bytes a token.
+"""
+
+_SESSIONS = """\
+## Sessions
+A session has six turns: a plain question, a tool that reads a file, a tool that edits it, a long answer in
+whose middle the client is interrupted, "go on", and a question at another server, which knows none of it: by
+another dialect where a framework has several; Codex, to and from a model name that it knows. The file is
+right at the end, the last prompt has every turn, no answer was an error, and what the model wrote is what the
+request's grammar allows. `ignored` is what the server named in `x-penstock-ignored`.
+
+CI has the libraries' sessions; frameworks chat, stream and call a tool in `test_frameworks.py`. The agents'
+are run by hand, with what `make agents` installs (1.9 GB);
+aider calls no tools, and has one run of `python -m tests.clients.agents`.
+```sh
+make agents
+python -m tests.clients.outcomes
+```
+runs all that are installed and writes this table, which the tests compare with each run.
+
 """
 
 _END = """\
@@ -76,7 +97,8 @@ deepseek_v3, qwen3_next and rwkv7; log-likelihoods differ by 2e-4 at most. It mu
 
 def page() -> str:
     rows = "".join(_row(agent) for agent in AGENTS.values())
-    return "\n".join([f"{_START}{rows}{_BETWEEN}", *map(_section, AGENTS.values()), _END])
+    parts = [f"{_START}{rows}{_BETWEEN}", *map(_section, AGENTS.values()), f"{_SESSIONS}{table()}\n", _END]
+    return "\n".join(parts)
 
 
 def _row(agent: Agent) -> str:

@@ -137,6 +137,9 @@ def _standing(metadata: Sequence[Any]) -> str:
                 return f"refused unless {said} | {why}"
             case Partly(why=why):
                 return f"supported in part | {why}"
+            case WithoutEffect(why=why, named_unless=(*met,)):
+                said = " or ".join(json.dumps(value) for value in met)
+                return f"accepted without effect, named unless {said} | {why}"
             case WithoutEffect(why=why):
                 return f"accepted without effect | {why}"
             case _:

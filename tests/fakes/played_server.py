@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,13 +30,14 @@ _START_SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as the client sent it, and the status that it got."""
+    """A request as the client sent it, and the status and the headers that it got."""
 
     path: str
     query: str
     headers: dict[str, str]
     content: bytes
     status: int
+    answered: dict[str, str]
 
     @property
     def body(self) -> Any:
@@ -104,6 +105,7 @@ class _Recorded:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = bytearray()
         status = 0
+        answered: dict[str, str] = {}
 
         async def listen() -> Message:
             message = await receive()
@@ -113,12 +115,16 @@ class _Recorded:
         async def tell(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
+            answered.update(_texts(message.get("headers", ())))
             await send(message)
 
         try:
             await self._app(scope, listen, tell)
         finally:
-            headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
-            self._asked.append(
-                Asked(scope["path"], scope["query_string"].decode(), headers, bytes(body), status)
-            )
+            headers = _texts(scope["headers"])
+            query = scope["query_string"].decode()
+            self._asked.append(Asked(scope["path"], query, headers, bytes(body), status, answered))
+
+
+def _texts(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode(): value.decode("latin-1") for name, value in headers}

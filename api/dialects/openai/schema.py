@@ -21,7 +21,7 @@ from api.bodies.sampling_values import (
 )
 from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.messages import ChatMessage, Prediction
-from api.dialects.openai.structured import StructuredFields
+from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
 from api.dialects.openai.thinking import ThinkingFields
 from api.dialects.openai.tools import CHOICE, MAX_TOOLS, AnyTool, Choice, CustomTool
 from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW
@@ -247,9 +247,7 @@ class ChatCompletionRequest(ThinkingFields, SamplingFields):
     prompt_cache_retention: Annotated[Any, WithoutEffect(_RETENTION)] = None
     prompt_cache_options: Annotated[Any, WithoutEffect(_RETENTION)] = None
     moderation: Annotated[Any, Refused("the server does not moderate content")] = None
-    verbosity: Annotated[str | None, Refused("the model has no verbosity setting", neutral=("medium",))] = (
-        None
-    )
+    verbosity: Annotated[str | None, NO_VERBOSITY] = None
     web_search_options: Annotated[Any, Refused("the server has no web search")] = None
     audio: Annotated[Any, Refused("the model writes text only")] = None
     functions: Annotated[Any, Refused("deprecated: use tools")] = None

@@ -112,6 +112,9 @@ def _json_text(schema: Any, any_place: str, place: str, *, exact: bool = True) -
     return JsonText(ANY_OBJECT, any_place) if schema is None else JsonText(schema, place, exact=exact)
 
 
+NO_VERBOSITY = WithoutEffect(
+    "a wish, which agents send with every request; the model has no setting for it", named_unless=("medium",)
+)
 ResponseFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Discriminator("type")]
 FlatFormat: TypeAlias = Annotated[TextFormat | JsonObjectFormat | FlatJsonSchemaFormat, Discriminator("type")]
 
@@ -120,10 +123,7 @@ class TextOptions(Body):
     """The responses API's place of the format."""
 
     format: FlatFormat | None = None
-    verbosity: Annotated[
-        Literal["low", "medium", "high"] | None,
-        Refused("the model has no verbosity setting", neutral=("medium",)),
-    ] = None
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, NO_VERBOSITY] = None
 
 
 class OutputConfig(Body):

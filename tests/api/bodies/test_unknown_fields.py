@@ -199,7 +199,6 @@ async def test_a_known_field_that_is_not_honoured_is_still_refused(
         ("functions", [{"name": "f"}]),
         ("audio", {"voice": "a"}),
         ("web_search_options", {}),
-        ("verbosity", "high"),
         ("bad_words", ["a"]),
         ("allowed_token_ids", [1]),
         ("use_beam_search", True),
@@ -209,6 +208,18 @@ async def test_a_known_field_that_is_not_honoured_is_still_refused(
         for name, value in refused:
             answer = await client.post("/v1/chat/completions", json=chat(**{name: value}))
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+
+
+def test_a_wish_that_is_not_met_is_named() -> None:
+    """Codex asks for a verbosity under each model name that it knows: it is answered, and told."""
+    text = {"format": {"type": "text"}}
+    for value in ("low", "next-year", 5):
+        assert ignored(ChatCompletionRequest, {"messages": [TEXT], "verbosity": value}) == ("verbosity",)
+        body = {"input": "x", "text": {**text, "verbosity": value}}
+        assert ignored(CreateResponse, body) == ("text.verbosity",)
+    for met in ("medium", None):
+        assert not ignored(ChatCompletionRequest, {"messages": [TEXT], "verbosity": met})
+        assert not ignored(CreateResponse, {"input": "x", "text": {**text, "verbosity": met}})
 
 
 def test_without_anybody_to_note_them_they_are_refused() -> None:

@@ -1,0 +1,98 @@
+"""The session of each library, by a program of its own in `programs/`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.clients.outcomes import Outcome, outcome
+from tests.clients.sessions import (
+    AFTER,
+    ANSWERS,
+    BEFORE,
+    BEGINNING,
+    EDIT,
+    ELSEWHERE,
+    FILE,
+    NEW,
+    OLD,
+    ON,
+    PLAIN,
+    READ,
+    STORY,
+    Call,
+    Script,
+    serving_session,
+)
+
+PROGRAMS = Path(__file__).parent / "programs"
+PYTHON = Path(os.environ.get("CLIENTS_PYTHON", Path(sys.prefix, "clients", "bin", "python")))
+NODE_MODULES = Path(sys.prefix, "node-clients", "node_modules")
+"""Where the Makefile installs `node/package.json`."""
+_SECONDS = 400
+SCRIPT = Script(
+    (Call("read_file", {"path": FILE}),), (Call("edit_file", {"path": FILE, "old": OLD, "new": NEW}),)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LibrarySession:
+    program: str
+    way: str = ""
+    """The protocol, where its program has several."""
+
+    @property
+    def absent(self) -> str | None:
+        """Why it cannot run here, or None."""
+        if self.program.endswith(".mjs"):
+            return None if NODE_MODULES.exists() and shutil.which("node") else "no Node.js, or its libraries"
+        return None if PYTHON.exists() else "the clients' environment is not there; 'make test' builds it"
+
+    @property
+    def command(self) -> tuple[str, str]:
+        interpreter = "node" if self.program.endswith(".mjs") else str(PYTHON)
+        return interpreter, str(PROGRAMS / self.program)
+
+
+SESSIONS = {
+    "openai-python, chat completions": LibrarySession("session_openai_chat.py"),
+    "openai-python, responses": LibrarySession("session_openai_responses.py"),
+    "anthropic-python": LibrarySession("session_anthropic.py"),
+    "openai-node, chat completions": LibrarySession("session_openai.mjs", "chat"),
+    "openai-node, responses": LibrarySession("session_openai.mjs", "responses"),
+    "AI SDK, `openai`": LibrarySession("session_ai_sdk.mjs", "openai"),
+    "AI SDK, `openai-compatible`": LibrarySession("session_ai_sdk.mjs", "openai-compatible"),
+    "AI SDK, `anthropic`": LibrarySession("session_ai_sdk.mjs", "anthropic"),
+    "AI SDK, `open-responses`": LibrarySession("session_ai_sdk.mjs", "open-responses"),
+}
+"""Client -> its session."""
+
+
+def run_session(name: str, folder: Path) -> Outcome:
+    """Have the session and return what came of it. Raise AssertionError where it is not as it must be."""
+    session = SESSIONS[name]
+    note = folder / FILE
+    note.write_text(BEFORE)
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    questions = json.dumps([PLAIN, READ, EDIT, STORY, ON, ELSEWHERE])
+    with serving_session(SCRIPT) as server, serving_session(SCRIPT) as elsewhere:
+        ran = subprocess.run(
+            [*session.command, server.url, elsewhere.url, str(folder), questions, session.way],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            env={**kept, "PYTHONPATH": str(PROGRAMS), "CLIENTS_NODE_MODULES": str(NODE_MODULES)},
+        )
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    shown = json.loads(ran.stdout)
+    answers = [ANSWERS[question] for question in (PLAIN, READ, EDIT, ON, ELSEWHERE)]
+    assert shown["answers"] == answers, shown
+    assert note.read_text() == AFTER
+    assert BEGINNING in shown["had"]
+    assert BEGINNING in elsewhere.prompts_for(ELSEWHERE)[-1]
+    return outcome(name, shown["version"], (server, elsewhere), "in the stream; goes on behind what it had")

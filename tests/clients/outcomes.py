@@ -1,0 +1,121 @@
+"""What came of each client's session, as `api/AGENTS.md` shows it:
+
+    python -m tests.clients.outcomes [CLIENT ...]
+
+has the sessions of these clients, by default of all that are installed, keeps what came of them in
+`outcomes.json`, and writes the page. Exits 1 where a session failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.clients.sessions import ANSWERS, BEFORE, ELSEWHERE, ON, PLAIN, READ, STORY, SessionServer
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    client: str
+    version: str
+    plain: str
+    """The path of the plain question."""
+    tools: str
+    """Those that the model called."""
+    stream: bool
+    interrupted: str
+    elsewhere: str
+    """The path of the last question, at the other server."""
+    ignored: tuple[str, ...]
+    """What the server named in `x-penstock-ignored`."""
+
+
+RECORDED = Path(__file__).parent / "outcomes.json"
+
+
+def recorded() -> list[Outcome]:
+    return [Outcome(**{**row, "ignored": tuple(row["ignored"])}) for row in json.loads(RECORDED.read_text())]
+
+
+def table() -> str:
+    """Return the recorded outcomes as a table."""
+    lines = [
+        "| client | version | plain | tools | stream | interrupted | resumed elsewhere | ignored |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in recorded():
+        ignored = ", ".join(f"`{name}`" for name in row.ignored)
+        stream = "yes" if row.stream else "no"
+        cells = (
+            row.client,
+            row.version,
+            f"`{row.plain}`",
+            row.tools,
+            stream,
+            row.interrupted,
+            f"`{row.elsewhere}`",
+            ignored,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def outcome(
+    client: str, version: str, servers: tuple[SessionServer, SessionServer], interrupted: str
+) -> Outcome:
+    """Raise AssertionError unless each turn reached the model with all that was before it."""
+    here, elsewhere = servers
+    for server in servers:
+        server.check()
+    last = elsewhere.prompts_for(ELSEWHERE)[-1]
+    for before in (PLAIN, ANSWERS[PLAIN], READ, BEFORE.strip(), ANSWERS[READ], STORY, ON, ANSWERS[ON]):
+        assert before in last, (before, last[-4000:])
+    assert BEFORE.strip() in here.prompts_for(ON)[-1]
+    posted = [asked for asked in here.posted if PLAIN.encode() in asked.content]
+    return Outcome(
+        client,
+        version,
+        posted[0].path,
+        ", ".join(dict.fromkeys(here.called)),
+        any(asked.body.get("stream") for asked in here.posted),
+        interrupted,
+        elsewhere.posted[-1].path,
+        tuple(sorted({*here.ignored, *elsewhere.ignored})),
+    )
+
+
+def main() -> int:
+    # They import this module.
+    from tests.api import agents_page
+    from tests.clients import agent_sessions, library_sessions
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("clients", nargs="*")
+    chosen = parser.parse_args().clients
+    rows = {row.client: row for row in recorded()} if RECORDED.exists() else {}
+    failed = False
+    names = [*agent_sessions.SESSIONS, *library_sessions.SESSIONS]
+    for name in chosen or names:
+        agent = agent_sessions.SESSIONS.get(name)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                if agent is None:
+                    if library_sessions.SESSIONS[name].absent is None:
+                        rows[name] = library_sessions.run_session(name, Path(folder))
+                elif agent.executable is not None:
+                    rows[name] = agent_sessions.run_session(name, Path(folder))
+            except AssertionError as error:
+                print(f"{name}: {error}", file=sys.stderr)
+                failed = True
+    kept = [asdict(rows[name]) for name in names if name in rows]
+    RECORDED.write_text(json.dumps(kept, indent=1) + "\n")
+    agents_page.PAGE.write_text(agents_page.page())
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
