@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 
 from loadtests.device.finding import Finding, attempt
 from scheduler.config import EngineConfig, load_message
@@ -17,7 +18,7 @@ from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
-from scheduler.shared.messages import StepOutput, Submit
+from scheduler.shared.messages import GrammarTokenizer, StepOutput, Submit
 from scheduler.structure import JsonText
 
 _SLOTS, _CHUNK_TOKENS = 8, 64
@@ -39,13 +40,15 @@ _WAYS: dict[str, tuple[Sampling, bool]] = {
 
 def findings(answers: int, tokens: int) -> Iterator[Finding]:
     """Give each way a fifth of the answers, all of them together in a batch."""
-    preparation = Preparation(HubTokenizer(EMBEDDED_FOLDER), inspect(EMBEDDED_FOLDER))
+    tokenizer = HubTokenizer(EMBEDDED_FOLDER)
+    preparation = Preparation(tokenizer, inspect(EMBEDDED_FOLDER))
+    masks = tokenizer.for_grammars()
     submits = [
         _submit(preparation, number, list(_WAYS)[number % len(_WAYS)], tokens) for number in range(answers)
     ]
-    here = _answered(submits)
+    here = _answered(submits, masks)
     with mx.stream(mx.cpu):
-        there = _answered(submits)
+        there = _answered(submits, masks)
     for at, way in enumerate(_WAYS):
         yield attempt(way, lambda: _compared(way, here[at :: len(_WAYS)], there[at :: len(_WAYS)]))  # noqa: B023
 
@@ -64,7 +67,7 @@ def _submit(preparation: Preparation, number: int, way: str, tokens: int) -> Sub
     return Submit(number, ready.prompt, tokens, ready.stop_token_ids, sampling, grammar=ready.grammar)
 
 
-def _answered(submits: Sequence[Submit]) -> list[list[int]]:
+def _answered(submits: Sequence[Submit], masks: GrammarTokenizer) -> list[list[int]]:
     config = EngineConfig(
         "mlx",
         str(EMBEDDED_FOLDER),
@@ -73,7 +76,8 @@ def _answered(submits: Sequence[Submit]) -> list[list[int]]:
         kv_cache_bytes=1 << 30,
         load_check="off",
     )
-    backend = loading.load(load_message(config), lambda stage: None)
+    load = msgspec.structs.replace(load_message(config), tokenizer=masks)
+    backend = loading.load(load, lambda stage: None)
     loop = EngineLoop(backend, _SLOTS, PrefillPace(_CHUNK_TOKENS))
     answers: list[list[int]] = [[] for _ in submits]
     frames = loop.turn(submits)

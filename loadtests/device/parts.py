@@ -59,7 +59,8 @@ def describe(record: Path, machine: Mapping[str, Any]) -> None:
 
 def _write(record: Path, line: dict[str, Any]) -> None:
     with record.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+        # Behind a line that a process was killed in, too.
+        file.write("\n" + json.dumps(line) + "\n")
 
 
 @dataclass(slots=True)
