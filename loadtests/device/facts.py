@@ -20,7 +20,7 @@ from scheduler.engine.mlx.device import device
 
 _ASKED = ("name", "driver_version", "memory.total", "compute_cap", "power.limit", "clocks.max.sm")
 _DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-_ROUNDING = {"float32": 3e-3, "bfloat16": 2.0**-5, "float16": 2.0**-8}
+_ROUNDING = {"float32": 3e-3, "bfloat16": 2.0**-4, "float16": 2.0**-7}
 """As a part of the largest number; float32 may be TF32's."""
 _FLOAT32_ON_A_CPU = ("gathered product",)
 """Which MLX's CPU has for float32 only; there Penstock's weights are."""
