@@ -71,7 +71,7 @@ def gather(
     wheels = {own: first}
     extras: dict[str, set[str]] = {own: {extra}}
     specifiers = dict(pinned)
-    todo = {own}
+    todo: set[str] = {own}
     while todo:
         wanted: set[str] = set()
         for requirement in (one for name in todo for one in required(wheels[name], extras[name], target)):

@@ -15,7 +15,7 @@ def cut(wheels: Iterable[Path], folder: Path, most_bytes: int) -> int:
     number, room = 1, most_bytes
     for wheel in wheels:
         size = wheel.stat().st_size
-        lengths = []
+        lengths: list[int] = []
         while left := size - sum(lengths):
             if not room:
                 number, room = number + 1, most_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -41,6 +41,8 @@ def findings(quick: bool) -> Iterator[Finding]:
                 and name.startswith(("attention", "product of", "experts"))
                 and not name.endswith(_QUICK)
             ):
+                continue
+            if quick and name.startswith("attention, ") and "head 64," not in name:
                 continue
             if device().traits.kind == "cpu" and name in _FLOAT32_ON_A_CPU and computed != mx.float32:
                 continue
@@ -96,15 +98,19 @@ def _operations(rounded: mx.Dtype, dtype: mx.Dtype) -> Mapping[str, Callable[[],
         chosen: mx.array | str | None = {"none": None, "causal": "causal"}.get(mask)
         if mask == "array":
             chosen = padded[:, None, None]
-        extra = {"sinks": made(4)} if sinks else {}
-        return mx.fast.scaled_dot_product_attention(q, k, v, scale=size**-0.5, mask=chosen, **extra)
+        sink = made(4) if sinks else None
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=size**-0.5, mask=chosen, sinks=sink)
 
-    def packed(mode: str, *shape: int) -> tuple[Sequence[mx.array], dict[str, Any]]:
+    multiply: Any = mx.quantized_matmul
+    gather: Any = mx.gather_qmm
+    unpack: Any = mx.dequantize
+
+    def packed(mode: str, *shape: int) -> tuple[Any, dict[str, Any]]:
         """Return packed numbers, the same for both types, and how they are packed."""
         bits, group, kind = _MODES[mode]
         with mx.stream(mx.cpu):
             numbers = mx.array(np.random.default_rng(2).standard_normal(shape).astype(np.float32))
-            arrays = mx.quantize(numbers.astype(rounded), group, bits, mode=kind)
+            arrays: Any = mx.quantize(numbers.astype(rounded), group, bits, mode=kind)
             mx.eval(arrays)
         return arrays, {"group_size": group, "bits": bits, "mode": kind}
 
@@ -112,16 +118,16 @@ def _operations(rounded: mx.Dtype, dtype: mx.Dtype) -> Mapping[str, Callable[[],
         arrays, how = packed(mode, 256, 256)
         x = made(rows, 256)
         if dtype == rounded:
-            return mx.quantized_matmul(x, *arrays, transpose=transpose, **how)
-        weights = mx.dequantize(*arrays, **how, dtype=dtype)
+            return multiply(x, *arrays, transpose=transpose, **how)
+        weights = unpack(*arrays, **how, dtype=dtype)
         return x @ (weights.T if transpose else weights)
 
     def experts(mode: str) -> mx.array:
         arrays, how = packed(mode, 4, 128, 256)
         x, chosen = made(3, 1, 1, 256), mx.array([[0, 3], [2, 2], [1, 0]])
         if dtype == rounded:
-            return mx.gather_qmm(x, *arrays, rhs_indices=chosen, transpose=True, **how)
-        return x @ mx.dequantize(*arrays, **how, dtype=dtype)[chosen].swapaxes(-1, -2)
+            return gather(x, *arrays, rhs_indices=chosen, transpose=True, **how)
+        return x @ unpack(*arrays, **how, dtype=dtype)[chosen].swapaxes(-1, -2)
 
     def scattered() -> mx.array:
         rows = made(4, 2, 50, 64)

@@ -22,7 +22,8 @@ from scheduler.shared.token_ids import compact
 
 _NOISE_BYTES = 16 << 20
 _ROWS, _CHUNK_TOKENS = 8, 256
-_IMPOSSIBLE_BYTES = 1 << 46
+_IMPOSSIBLE = (1 << 24, 1 << 24)
+"""Bytes: more than a process can address, so that no system gives them and pays later."""
 _FILLED_PARTS = 16
 _GREEDY = Sampling(temperature=0.0)
 
@@ -109,7 +110,7 @@ def _answers(subject: Subject, prompts: list[list[int]], kv_bytes: int) -> tuple
 def _refused() -> Finding:
     """The device's own words for it must be known: they end the engine, and nobody else is blamed."""
     try:
-        mx.eval(mx.zeros((_IMPOSSIBLE_BYTES,), mx.uint8))
+        mx.eval(mx.contiguous(mx.broadcast_to(mx.array(1, mx.uint8), _IMPOSSIBLE)))
     except Exception as error:
         return _known("an allocation that cannot be", error, {})
     return Finding("an allocation that cannot be", "wrong", detail="it was made")
