@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
-from loadtests.device import report
+from loadtests.device import pressure, report
 from loadtests.device.__main__ import PARTS, contained, machine
 from loadtests.device.finding import DeviceReport, Finding, Section, attempt
 from scheduler.engine.mlx.device import MlxDevice, device
@@ -112,11 +113,10 @@ def test_a_model_made_there_is_served_beside_mlx_lms_server(quick_run: tuple[Pat
 
 
 def test_short_memory_changes_no_answer(quick_run: tuple[Path, str]) -> None:
-    pressure = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Memory that is short")
-    full = pressure["a full KV budget"]["figures"]
+    short = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Memory that is short")
+    full = short["a full KV budget"]["figures"]
     assert full["as_with_room"] == full["rows"] == 6
     assert full["preemptions"] > 0
-    assert pressure["an allocation that cannot be"]["figures"]["fault"] == "out_of_memory"
     packed = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Packed keys and values")
     plain, q8 = (one["figures"]["kv_MB"] for one in packed.values())
     assert q8 < 0.6 * plain
@@ -196,3 +196,14 @@ def test_what_a_part_raises_between_its_findings_is_one() -> None:
         Finding("first", "right"),
         Finding("steps", "raised", detail="RuntimeError: no room in ..."),
     ]
+
+
+def test_a_refused_allocation_is_known_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the words of MLX's check on CUDA; a CPU's process would end."""
+
+    def refuses(*arrays: Any) -> None:
+        raise RuntimeError("cudaMallocAsync(&data, size, stream) failed: out of memory")
+
+    monkeypatch.setattr(mx, "eval", refuses)
+    found = pressure._refused()
+    assert (found.judgement, found.figures["fault"]) == ("right", "out_of_memory")
