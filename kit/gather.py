@@ -68,7 +68,7 @@ def gather(
     Raise CalledProcessError if the registry has no wheel of a package for the target.
     """
     own = canonicalize_name(parse_wheel_filename(first.name)[0])
-    wheels = {own: first}
+    wheels: dict[str, Path] = {own: first}
     extras: dict[str, set[str]] = {own: {extra}}
     specifiers = dict(pinned)
     todo: set[str] = {own}

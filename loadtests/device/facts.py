@@ -101,9 +101,9 @@ def _operations(rounded: mx.Dtype, dtype: mx.Dtype) -> Mapping[str, Callable[[],
         sink = made(4) if sinks else None
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=size**-0.5, mask=chosen, sinks=sink)
 
-    multiply: Any = mx.quantized_matmul
-    gather: Any = mx.gather_qmm
-    unpack: Any = mx.dequantize
+    multiply: Callable[..., mx.array] = mx.quantized_matmul
+    gather: Callable[..., mx.array] = mx.gather_qmm
+    unpack: Callable[..., mx.array] = mx.dequantize
 
     def packed(mode: str, *shape: int) -> tuple[Any, dict[str, Any]]:
         """Return packed numbers, the same for both types, and how they are packed."""
