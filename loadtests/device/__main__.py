@@ -55,7 +55,7 @@ def machine() -> dict[str, Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Of a run: `folder`, the model for steps and memory, and whether sizes are small."""
+    """`folder`: the model for steps and memory. `quick`: with small sizes."""
 
     folder: Path
     quick: bool
@@ -180,7 +180,7 @@ PARTS: Mapping[str, Part] = {
     ),
     "pressure": Part(
         "Memory that is short",
-        "Nothing grows with prompts of new lengths; preempted rows say what they would have said; a refusal"
+        "Nothing grows with prompts of new lengths; preempted rows have the tokens that they have with room; a refusal"
         " of the device is known as one.",
         _pressure,
     ),

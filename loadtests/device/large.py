@@ -46,7 +46,7 @@ class Sizes:
     clients: Mapping[str, Sequence[int]]
     shared_tokens: int
     seconds: float
-    """Of one run of clients, after as much warm-up."""
+    """The measured time of one run of clients; its warm-up takes as long."""
     step_rows: Sequence[int]
     prefixes: Sequence[int]
 
@@ -61,7 +61,7 @@ QUICK_PACKED = Sizes(TINY, {}, 64, 0.5, (2,), ())
 def findings(
     sizes: Sizes, bits: int | None, environment: Mapping[str, str], blas: BlasChoice
 ) -> Iterator[Finding]:
-    """Measure the model in bfloat16, or packed in so many bits."""
+    """Measure the model in bfloat16, or packed in this number of bits."""
     with _folder(sizes.shape, bits) as folder:
         yield attempt("weights", lambda: _made(sizes.shape, bits, folder))
         yield from _steps(sizes, folder, environment)
@@ -112,7 +112,7 @@ def _tensor(name: str, size: tuple[int, ...], value: float, bits: int | None) ->
     half_width = value * 3**0.5
     matrix = mx.random.uniform(-half_width, half_width, size).astype(mx.bfloat16)
     if name.startswith("lm_head"):
-        # What the tokenizer has no text for must not be said.
+        # The tokenizer has no text for the others, so their logits are near zero.
         known = mx.arange(size[0])[:, None] < rows.KNOWN_TOKENS
         matrix = mx.where(known, matrix, 0.02 * matrix).astype(mx.bfloat16)
     if bits is None:
