@@ -116,7 +116,6 @@ def test_short_memory_changes_no_answer(quick_run: tuple[Path, str]) -> None:
     short = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Memory that is short")
     full = short["a full KV budget"]["figures"]
     assert full["as_with_room"] == full["rows"] == 6
-    assert full["preemptions"] > 0
     packed = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Packed keys and values")
     plain, q8 = (one["figures"]["kv_MB"] for one in packed.values())
     assert q8 < 0.6 * plain
