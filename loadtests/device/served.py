@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import sys
 import time
@@ -20,10 +19,11 @@ from rich.console import Console
 from api.cli.process_table import Process, processes
 from api.cli.running_server import RunningServer
 from api.cli.started_server import ServerStart, started
+from loadtests.chaos.strikes import Strike, strike
+from loadtests.chaos.victim import python_path
 from loadtests.device.finding import Figure, Finding, attempt
 from scheduler.shared.link_pair import link_pair
 
-STREAMS = 4
 _TOKENS = 200
 _TIMEOUT_SECONDS = 120.0
 _LEAST_BUFFER_BYTES = 200 << 10
@@ -39,18 +39,21 @@ class _Answer:
     longest_gap_seconds: float = 0.0
 
 
-def findings() -> Iterator[Finding]:
-    """Start a server of the embedded model, all else as `penstock serve` chooses it."""
+def findings(streams: int) -> Iterator[Finding]:
+    """Start a server of the embedded model in float32, all else as `penstock serve` chooses it. Its engine
+    can be made to fail from inside (`chaos/saboteur`)."""
     yield attempt("link buffers", _buffers)
     before = time.perf_counter()
     # Without the options of the machine's owner, which may name a model.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    with started(
-        ServerStart(("--log-level", "warning"), None, environment), Console(file=sys.stderr)
-    ) as server:
+    environment["PYTHONPATH"] = python_path(sabotage=True)
+    arguments = ("--log-level", "warning", "--weights-dtype", "float32", "--max-slots", str(streams))
+    with started(ServerStart(arguments, None, environment), Console(file=sys.stderr)) as server:
         yield Finding("start", "measured", {"seconds": round(time.perf_counter() - before, 2)})
         yield attempt("what it says of itself", lambda: _described(server))
-        yield attempt(f"a death under {STREAMS} streams", lambda: _death(server))
+        for cause, how in (("a death", Strike.KILL), ("memory that ran out", Strike.MEMORY)):
+            name = f"{cause} under {streams} streams"
+            yield attempt(name, lambda: _death(name, server, streams, how))  # noqa: B023  # Called at once.
         yield _awake()  # Sleep is held off for a minute after the last answer.
 
 
@@ -84,28 +87,28 @@ def _described(server: RunningServer) -> Finding:
     return Finding("what it says of itself", "measured", figures)
 
 
-def _death(server: RunningServer) -> Finding:
+def _death(name: str, server: RunningServer, streams: int, how: Strike) -> Finding:
     """Each stream must end with the text that it has undisturbed; half of them are sampled."""
-    undisturbed = _streams(server, lambda: None)
-    killed = _streams(server, lambda: os.kill(_engine().pid, signal.SIGKILL))
+    undisturbed = _streams(server, streams, lambda: None)
+    killed = _streams(server, streams, lambda: strike(_engine().pid, how))
     pairs = zip(killed, undisturbed, strict=True)
     same = sum("".join(one.pieces) == "".join(other.pieces) for one, other in pairs)
     ended = sum(one.finish_reason is not None for one in killed)
     figures: dict[str, Figure] = {
-        "streams": STREAMS,
+        "streams": streams,
         "ended": ended,
         "as_undisturbed": same,
         "longest_gap_seconds": round(max(one.longest_gap_seconds for one in killed), 2),
         "undisturbed_gap_seconds": round(max(one.longest_gap_seconds for one in undisturbed), 2),
     }
-    detail = "" if same == ended == STREAMS else "an answer was lost, or is another one"
-    return Finding(f"a death under {STREAMS} streams", "wrong" if detail else "right", figures, detail)
+    detail = "" if same == ended == streams else "an answer was lost, or is another one"
+    return Finding(name, "wrong" if detail else "right", figures, detail)
 
 
-def _streams(server: RunningServer, in_the_middle: Callable[[], None]) -> Sequence[_Answer]:
-    begun = Barrier(STREAMS, action=in_the_middle)
-    with ThreadPoolExecutor(STREAMS) as threads:
-        return list(threads.map(lambda number: _answer(server, number, begun), range(STREAMS)))
+def _streams(server: RunningServer, count: int, in_the_middle: Callable[[], None]) -> Sequence[_Answer]:
+    begun = Barrier(count, action=in_the_middle)
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(lambda number: _answer(server, number, begun), range(count)))
 
 
 def _answer(server: RunningServer, number: int, begun: Barrier) -> _Answer:

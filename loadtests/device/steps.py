@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import mlx.core as mx
 
 from loadtests.device.finding import Figure, Finding, attempt
-from loadtests.device.rows import DECODE, decoding, fitting_tokens, leave, words
+from loadtests.device.rows import DECODE, decoding, fitting_tokens, leave, loaded, words
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device, forced
 from scheduler.engine.mlx.group_cost import ROWS, agreed_cost, cost_in_tokens, step_times
@@ -19,7 +20,7 @@ from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
 from scheduler.engine.sequence import Sequence as Row
-from scheduler.shared.messages import Sampling, Submit
+from scheduler.shared.messages import KvCacheDtype, Sampling, Submit
 from scheduler.shared.token_ids import compact
 
 _PROMPT_TOKENS = 64
@@ -33,9 +34,7 @@ def findings(
 ) -> Iterator[Finding]:
     """Measure `turns` of eight steps for each number of rows, then the rest. Runs and chunks are in
     tokens."""
-    for count in rows:
-        name = f"decode steps of {count} rows"
-        yield attempt(name, lambda: _decode(name, backend, count, turns))  # noqa: B023  # Called at once.
+    yield from decode_findings(backend, rows, turns)
     yield attempt("even and ragged rows", lambda: _padded(backend, max(rows)))
     yield attempt("cut-offs", lambda: _cut_offs(backend, max(rows)))
     for tokens in group_tokens:
@@ -44,6 +43,31 @@ def findings(
     for tokens in chunks:
         name = f"a chunk of {tokens} tokens"
         yield attempt(name, lambda: _chunk(name, backend, tokens))  # noqa: B023
+
+
+def decode_findings(backend: MlxBackend, rows: Sequence[int], turns: int) -> Iterator[Finding]:
+    for count in rows:
+        name = f"decode steps of {count} rows"
+        yield attempt(name, lambda: _decode(name, backend, count, turns))  # noqa: B023  # Called at once.
+
+
+def packed_findings(folder: Path, rows: int, tokens: int, turns: int) -> Iterator[Finding]:
+    """The same rows with keys and values as they are, and in 8 bits."""
+    kinds: tuple[KvCacheDtype, ...] = ("auto", "q8")
+    for kind in kinds:
+        name = f"{rows} rows of {tokens} tokens, {kind}"
+        yield attempt(name, lambda: _packed(name, loaded(folder, kind), rows, tokens, turns))  # noqa: B023
+
+
+def _packed(name: str, backend: MlxBackend, rows: int, tokens: int, turns: int) -> Finding:
+    tokens = min(tokens, fitting_tokens(backend, rows))
+    ids = decoding(backend, [words(backend, tokens, seed) for seed in range(rows)])
+    backend.step(DECODE)
+    step = min(_seconds(lambda: backend.step(DECODE)) for _ in range(turns * _STEPS_A_TURN))
+    figures: dict[str, Figure] = {"step_ms": 1000 * step, "kv_MB": backend.kv_bytes() / 1e6, "tokens": tokens}
+    leave(backend, ids)
+    device().clear_pool()
+    return Finding(name, "measured", figures)
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -75,6 +99,8 @@ def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
         waiting.append(median(_seconds(apart) for _ in range(_STEPS_A_TURN)))
     leave(backend, ids)
     step = min(overlapped)
+    # What a step takes beyond its host's part when nothing overlaps is the device's, and what reaches it.
+    device_seconds = max(0.0, min(waiting) - min(host))
     return Finding(
         name,
         "measured",
@@ -84,6 +110,9 @@ def _decode(name: str, backend: MlxBackend, count: int, turns: int) -> Finding:
             "overlap_ratio": median(mine / its for mine, its in zip(overlapped, waiting, strict=True)),
             "host_ms": 1000 * min(host),
             "host_share": min(host) / step,
+            "device_ms": 1000 * device_seconds,
+            "idle_ms": 1000 * max(0.0, step - device_seconds),
+            "busy_share": min(1.0, device_seconds / step),
             "tokens_per_second": count / step,
         },
     )

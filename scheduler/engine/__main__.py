@@ -25,6 +25,7 @@ from scheduler.engine.inbox import Inbox, inherited_link, keep_standard_output_c
 from scheduler.engine.joining import add_arguments, join
 from scheduler.engine.load_failure import in_one_line
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.mlx.environment import drop_compiled
 from scheduler.engine.model_source import located
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.ranks.follower import follow
@@ -77,6 +78,7 @@ def main() -> NoReturn:
         )
     except Exception as error:
         traceback.print_exc()
+        drop_compiled(os.environ, error)
         _exit_with(inbox, Fault(f"{type(error).__name__}: {error}"))
 
 

@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -118,47 +119,58 @@ def random_weights(shape: Shape) -> Weights:
         half_width = np.float32(deviation * 3**0.5)
         return (integers.astype(np.float32) * np.float32(2.0**-23) * half_width).reshape(rows, columns)
 
-    def ones(size: int, value: float = 1.0) -> npt.NDArray[np.float32]:
-        return np.full(size, value, dtype=np.float32)
+    weights: Weights = {}
+    for name, size, value in layout(shape):
+        match size:
+            case (rows, columns):
+                weights[name] = uniform(rows, columns, value)
+            case (count,):
+                weights[name] = np.full(count, value, dtype=np.float32)
+    weights["model.embed_tokens.weight"][FIRST_ADDED_TOKEN_ID:] *= np.float32(_ADDED_TOKEN_SCALE)
+    return weights
 
+
+def layout(shape: Shape, tied: bool = True) -> Iterator[tuple[str, tuple[int] | tuple[int, int], float]]:
+    """Yield name and size of each tensor, the values of a vector, and the standard deviation of a matrix.
+    `tied`: whether the embedding is the output layer, too."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     inward, of_hidden = shape.feed_forward**-0.5, shape.hidden**-0.5
     last_norm = _LOGIT_DEVIATION / (_EMBEDDING_SCALE * shape.hidden**0.5)
-    embedding = uniform(shape.vocabulary, shape.hidden, _EMBEDDING_SCALE)
-    embedding[FIRST_ADDED_TOKEN_ID:] *= np.float32(_ADDED_TOKEN_SCALE)
-    weights = {"model.embed_tokens.weight": embedding, "model.norm.weight": ones(shape.hidden, last_norm)}
+    yield "model.embed_tokens.weight", (shape.vocabulary, shape.hidden), _EMBEDDING_SCALE
+    yield "model.norm.weight", (shape.hidden,), last_norm
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
         attention = _ATTENTION_SCALE * (_EMBEDDING_SCALE if layer == 0 else 1.0)
-        weights |= {
-            f"{prefix}.input_layernorm.weight": ones(shape.hidden),
-            f"{prefix}.self_attn.q_proj.weight": uniform(queries, shape.hidden, of_hidden),
-            f"{prefix}.self_attn.k_proj.weight": uniform(keys, shape.hidden, of_hidden),
-            f"{prefix}.self_attn.v_proj.weight": uniform(keys, shape.hidden, of_hidden),
-            f"{prefix}.self_attn.o_proj.weight": uniform(shape.hidden, queries, attention * queries**-0.5),
-            f"{prefix}.self_attn.q_norm.weight": ones(shape.head_dim, _FOCUS),
-            f"{prefix}.self_attn.k_norm.weight": ones(shape.head_dim, _FOCUS),
-            f"{prefix}.post_attention_layernorm.weight": ones(shape.hidden),
-            f"{prefix}.mlp.gate_proj.weight": uniform(shape.feed_forward, shape.hidden, of_hidden),
-            f"{prefix}.mlp.up_proj.weight": uniform(shape.feed_forward, shape.hidden, of_hidden),
-            f"{prefix}.mlp.down_proj.weight": uniform(
-                shape.hidden, shape.feed_forward, _FEED_FORWARD_SCALE * inward
-            ),
-        }
-    return weights
+        yield f"{prefix}.input_layernorm.weight", (shape.hidden,), 1.0
+        yield f"{prefix}.self_attn.q_proj.weight", (queries, shape.hidden), of_hidden
+        yield f"{prefix}.self_attn.k_proj.weight", (keys, shape.hidden), of_hidden
+        yield f"{prefix}.self_attn.v_proj.weight", (keys, shape.hidden), of_hidden
+        yield f"{prefix}.self_attn.o_proj.weight", (shape.hidden, queries), attention * queries**-0.5
+        yield f"{prefix}.self_attn.q_norm.weight", (shape.head_dim,), _FOCUS
+        yield f"{prefix}.self_attn.k_norm.weight", (shape.head_dim,), _FOCUS
+        yield f"{prefix}.mlp.gate_proj.weight", (shape.feed_forward, shape.hidden), of_hidden
+        yield f"{prefix}.mlp.up_proj.weight", (shape.feed_forward, shape.hidden), of_hidden
+        yield (
+            f"{prefix}.mlp.down_proj.weight",
+            (shape.hidden, shape.feed_forward),
+            _FEED_FORWARD_SCALE * inward,
+        )
+        yield f"{prefix}.post_attention_layernorm.weight", (shape.hidden,), 1.0
+    if not tied:
+        yield "lm_head.weight", (shape.vocabulary, shape.hidden), _EMBEDDING_SCALE
 
 
 def _write_files(shape: Shape, folder: Path) -> dict[str, object]:
     for name in TOKENIZER_FILES:
         shutil.copyfile(TOKENIZER_FOLDER / name, folder / name)
-    write_json(folder / "config.json", _model_config(shape))
+    write_json(folder / "config.json", model_config(shape))
     generation = {"do_sample": False, "eos_token_id": EOS_TOKEN_ID, "pad_token_id": PAD_TOKEN_ID}
     write_json(folder / "generation_config.json", generation)
     (folder / "model.safetensors").write_bytes(save(random_weights(shape), metadata={"format": "pt"}))
     return {"shape": asdict(shape)}
 
 
-def _model_config(shape: Shape) -> dict[str, Any]:
+def model_config(shape: Shape, tied: bool = True) -> dict[str, Any]:
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -174,7 +186,7 @@ def _model_config(shape: Shape) -> dict[str, Any]:
         "rms_norm_eps": 1e-6,
         "hidden_act": "silu",
         "attention_bias": False,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
         "torch_dtype": "float32",
         "bos_token_id": None,
         "eos_token_id": EOS_TOKEN_ID,

@@ -24,7 +24,8 @@ class DeviceFault(StrEnum):
 # Messages of Metal's completion handler, of MLX's allocators and of its CUDA checks ("NAME failed: TEXT"),
 # with any text around them.
 _METAL = "kIOGPUCommandBufferCallbackError"
-_CUDA = r"\bcu(?:da)?[A-Z]\w*(?:\([^)]*\))? failed: "
+_CUDA = r"\bcu(?:da)?[A-Z]\w*(?:\([^\n]*?\))? failed: "
+_CUBLAS = r"\bcublas\w+(?:\([^\n]*?\))? failed with code: "
 _MARKS = (
     (DeviceFault.BUFFER_LIMIT, re.compile(r"malloc\w*\] Resource limit")),
     (
@@ -32,7 +33,7 @@ _MARKS = (
         re.compile(
             rf"{_METAL}OutOfMemory|malloc\w*\] (?:Attempting|Unable) to allocate"
             rf"|^MemoryError\b|std::bad_alloc|cudaErrorMemoryAllocation|CUDA\b.*out of memory"
-            rf"|{_CUDA}out of memory"
+            rf"|{_CUDA}out of memory|{_CUBLAS}3\b"
         ),
     ),
     # macOS ends or ignores this process's work for what another one did.
@@ -50,6 +51,10 @@ _MARKS = (
             rf"{_METAL}|\[METAL\] Command buffer|cudaError\w+"
             rf"|{_CUDA}(?:an illegal memory access|unspecified launch failure|uncorrectable ECC|"
             r"device-side assert|misaligned address)"
+            # Not initialised, execution failed, internal error; others are of the product that was asked for.
+            rf"|{_CUBLAS}(?:1|13|14)\b"
+            # What is left of a kernel that was being kept when its process ended (`mlx/environment.py`).
+            r"|Failed to load compiled "
         ),
     ),
 )

@@ -7,9 +7,17 @@ it.
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+import shutil
+from collections.abc import Mapping, MutableMapping
+from importlib.metadata import version
+from pathlib import Path
 
+from scheduler.shared.user_cache import user_cache_folder
+
+_HALF = "Failed to load compiled "
+"""How MLX's error begins for a file that is no kernel (`jit_module.cpp`, `load_module`)."""
 _TF32 = "MLX_ENABLE_TF32"
+_COMPILED = "MLX_PTX_CACHE_DIR"
 _CUDA_CACHES = {
     "MLX_ENABLE_CACHE_THRASHING_CHECK": "0",
     "MLX_CUDA_SDPA_CACHE_SIZE": "4096",
@@ -24,6 +32,20 @@ def set_defaults(environment: MutableMapping[str, str]) -> None:
     """Set CUDA's caches. Call it before MLX is imported."""
     for name, value in _CUDA_CACHES.items():
         environment.setdefault(name, value)
+    environment.setdefault(_COMPILED, str(compiled_folder(environment)))
+
+
+def compiled_folder(environment: Mapping[str, str]) -> Path:
+    """Return where MLX is to keep what it has compiled for CUDA. Its own place is in the system's temporary
+    folder: what anybody writes there under its names would run in the engine."""
+    return user_cache_folder(environment) / f"mlx-cuda-{version('mlx')}"
+
+
+def drop_compiled(environment: Mapping[str, str], error: BaseException) -> None:
+    """Remove the kept kernels if one of them cannot be loaded: MLX writes them in place, so a process that
+    is killed meanwhile leaves half of one, which each later engine would die of."""
+    if _HALF in str(error):
+        shutil.rmtree(environment.get(_COMPILED, compiled_folder(environment)), ignore_errors=True)
 
 
 def keep_float32(environment: MutableMapping[str, str]) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import mlx.core as mx
 import pytest
-from click.testing import CliRunner
 
-from loadtests.device import commands, report
-from loadtests.device.__main__ import machine
+from loadtests.device import pressure, report
+from loadtests.device.__main__ import PARTS, contained, machine
 from loadtests.device.finding import DeviceReport, Finding, Section, attempt
 from scheduler.engine.mlx.device import MlxDevice, device
 from tests.loadtests.device.shorter import ANSWER_TOKENS
@@ -24,24 +25,20 @@ pytestmark = pytest.mark.timeout(600)  # A minute beside other tests.
 
 @pytest.fixture(scope="module")
 def quick_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a quick run, and what its process printed."""
+    """The folder of a quick run, and what its processes printed."""
     out = tmp_path_factory.mktemp("device")
-    runs: list[subprocess.CompletedProcess[str]] = []
+    program = [sys.executable, "-c", _COMMAND, "--quick", "--minutes", "9", "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out, done.stdout
 
-    def run(command: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        shorter = [
-            "tests.loadtests.device.shorter" if part == "loadtests.device" else part for part in command
-        ]
-        assert shorter != command
-        env = {**env, "PYTHONPATH": str(ROOT)}
-        runs.append(subprocess.run(shorter, capture_output=True, text=True, env=env, cwd=ROOT))
-        return runs[0]
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(commands, "subprocess", SimpleNamespace(run=run))
-        CliRunner().invoke(commands.device, ["--quick", "--out", str(out)])
-    assert runs[0].returncode == 0, runs[0].stdout + runs[0].stderr
-    return out, runs[0].stdout
+_COMMAND = """
+from loadtests.device import commands
+commands.MODULE = "tests.loadtests.device.shorter"
+commands.device()
+"""
 
 
 def _findings(data: dict[str, Any], title: str) -> dict[str, dict[str, Any]]:
@@ -84,10 +81,44 @@ def test_steps_and_memory_have_figures(quick_run: tuple[Path, str]) -> None:
 
 def test_a_server_on_it_starts_and_outlives_its_engine(quick_run: tuple[Path, str]) -> None:
     server = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Server")
-    death = server["a death under 4 streams"]
-    assert death["judgement"] == "right"
-    assert death["figures"]["as_undisturbed"] == death["figures"]["streams"] == 4
+    for cause in ("a death", "memory that ran out"):
+        death = server[f"{cause} under 4 streams"]
+        assert death["judgement"] == "right"
+        assert death["figures"]["as_undisturbed"] == death["figures"]["streams"] == 4
     assert server["start"]["figures"]["seconds"] > 0
+
+
+def test_the_same_answers_as_on_the_cpu_and_every_operation(quick_run: tuple[Path, str]) -> None:
+    """Here the device is the CPU: what is shown is that all of it runs."""
+    data = json.loads((quick_run[0] / "device.json").read_text())
+    answers = _findings(data, "Answers")
+    assert len(answers) == 5
+    assert all(one["figures"]["as_on_the_cpu"] == one["figures"]["answers"] == 4 for one in answers.values())
+    facts = _findings(data, "Facts")
+    assert {one["judgement"] for one in facts.values()} == {"right", "measured"}
+    assert "attention, 1 queries, head 64, mask array, bfloat16" in facts
+
+
+def test_a_model_made_there_is_served_beside_mlx_lms_server(quick_run: tuple[Path, str]) -> None:
+    data = json.loads((quick_run[0] / "device.json").read_text())
+    found = _findings(data, "A model of 8B's shape, bfloat16")
+    for server in ("penstock", "mlx_lm.server"):
+        figures = found[f"{server}: 2 clients"]["figures"]
+        assert figures["output_tokens_per_second"] > 0
+        assert figures["failures"] == 0
+    assert found["steps of 2 rows behind 64 shared tokens"]["figures"]["of_bare_tokens_per_second"] > 0
+    packed = _findings(data, "A model of 8B's shape, 4 bits")
+    assert packed["weights"]["figures"]["bytes"] < 0.4 * found["weights"]["figures"]["bytes"]
+    assert 0 <= packed["decode steps of 2 rows"]["figures"]["busy_share"] <= 1
+
+
+def test_short_memory_changes_no_answer(quick_run: tuple[Path, str]) -> None:
+    short = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Memory that is short")
+    full = short["a full KV budget"]["figures"]
+    assert full["as_with_room"] == full["rows"] == 6
+    packed = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Packed keys and values")
+    plain, q8 = (one["figures"]["kv_MB"] for one in packed.values())
+    assert q8 < 0.6 * plain
 
 
 def test_the_report_can_be_sent_in(quick_run: tuple[Path, str]) -> None:
@@ -95,14 +126,7 @@ def test_the_report_can_be_sent_in(quick_run: tuple[Path, str]) -> None:
     out, printed = quick_run
     text = (out / "device.md").read_text()
     assert text.startswith(f"# Penstock on {device().name}\n")
-    for title in (
-        "Operations",
-        "Branches, tiny model",
-        "Branches, embedded model",
-        "Steps",
-        "Memory",
-        "Server",
-    ):
+    for title in (part.title for part in PARTS.values()):
         assert f"## {title}\n" in text
         assert f"{title}:\n" in printed
     for private in (str(ROOT), str(Path.home()) + "/", os.uname().nodename):
@@ -158,3 +182,27 @@ def test_facts_of_a_device_are_numbers_and_its_kind(monkeypatch: pytest.MonkeyPa
     shown = machine()
     assert (shown["device_name"], shown["architecture"], shown["memory_size"]) == ("M9", "g18", 8)
     assert not {"GPU-77", "alice"} & set(shown.values())
+
+
+def test_what_a_part_raises_between_its_findings_is_one() -> None:
+    def findings(extent: Any) -> Iterator[Finding]:
+        yield Finding("first", "right")
+        raise RuntimeError("no room in /home/alice/x")
+
+    extent: Any = None
+    found = list(contained("steps", findings, extent))
+    assert found == [
+        Finding("first", "right"),
+        Finding("steps", "raised", detail="RuntimeError: no room in ..."),
+    ]
+
+
+def test_a_refused_allocation_is_known_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the words of MLX's check on CUDA; a CPU's process would end."""
+
+    def refuses(*arrays: Any) -> None:
+        raise RuntimeError("cudaMallocAsync(&data, size, stream) failed: out of memory")
+
+    monkeypatch.setattr(mx, "eval", refuses)
+    found = pressure._refused()
+    assert (found.judgement, found.figures["fault"]) == ("right", "out_of_memory")

@@ -61,6 +61,19 @@ TRACEBACK = (
         ("cudaErrorIllegalAddress", DeathCause.GPU_ERROR),
         ("cudaMallocAsync(&data, size, stream) failed: out of memory", DeathCause.OUT_OF_MEMORY),
         ("cudaStreamSynchronize failed: an illegal memory access was encountered", DeathCause.GPU_ERROR),
+        # As MLX's checks write them: the whole call, with calls in it.
+        (
+            "cudaMemcpyAsync( gpu_ptr<void>(out), out_ptr, nbytes, cudaMemcpyDefault, encoder.stream())"
+            " failed: out of memory",
+            DeathCause.OUT_OF_MEMORY,
+        ),
+        ("cudaGraphLaunch(graph_exec, stream_) failed: unspecified launch failure", DeathCause.GPU_ERROR),
+        (
+            "cublasLtMatmul(handle_, matmul_desc_, a.data<void>(), b) failed with code: 13.",
+            DeathCause.GPU_ERROR,
+        ),
+        ("cublasLtCreate(&handle) failed with code: 3.", DeathCause.OUT_OF_MEMORY),
+        ("Failed to load compiled unary_ops kernel: .", DeathCause.GPU_ERROR),
         (METAL_RESOURCE, DeathCause.GPU_ERROR),
         (METAL_VICTIM, DeathCause.GPU_VICTIM),
         (METAL_IGNORED, DeathCause.GPU_VICTIM),

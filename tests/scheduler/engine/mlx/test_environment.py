@@ -11,9 +11,10 @@ import mlx.core as mx
 import pytest
 
 from scheduler.engine.mlx.device import CUDA, METAL, X86, forced
-from scheduler.engine.mlx.environment import set_defaults
+from scheduler.engine.mlx.environment import drop_compiled, set_defaults
 from scheduler.engine.mlx.loading import load
 from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
+from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import Ready
 from tests.scheduler.engine.mlx.families import random_model
 from tests.scheduler.engine.mlx.loads import load_of
@@ -27,13 +28,34 @@ def _loaded(folder: Path, dtype: str) -> Ready:
 
 def test_cuda_never_raises_for_shapes_that_it_has_not_cached() -> None:
     """And an operator's own sizes stand."""
-    environment = {"MLX_CUDA_GRAPH_CACHE_SIZE": "800"}
+    environment = {"MLX_CUDA_GRAPH_CACHE_SIZE": "800", "MLX_PTX_CACHE_DIR": "kernels"}
     set_defaults(environment)
     assert environment == {
         "MLX_ENABLE_CACHE_THRASHING_CHECK": "0",
         "MLX_CUDA_SDPA_CACHE_SIZE": "4096",
         "MLX_CUDA_GRAPH_CACHE_SIZE": "800",
+        "MLX_PTX_CACHE_DIR": "kernels",
     }
+
+
+def test_compiled_kernels_are_the_users_own_and_of_one_release(tmp_path: Path) -> None:
+    """MLX's own place can be written by everybody, and a place that is given to it has no release in it."""
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    set_defaults(environment)
+    assert environment["MLX_PTX_CACHE_DIR"] == str(tmp_path / "penstock" / f"mlx-cuda-{mx.__version__}")
+
+
+def test_half_a_kernel_is_not_met_by_the_next_engine(tmp_path: Path) -> None:
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    set_defaults(environment)
+    folder = Path(environment["MLX_PTX_CACHE_DIR"])
+    folder.mkdir(parents=True)
+    drop_compiled(environment, RuntimeError("cudaGraphLaunch failed: unspecified launch failure"))
+    assert folder.exists()
+    half = RuntimeError("Failed to load compiled unary_ops kernel: .")
+    drop_compiled(environment, half)
+    assert not folder.exists()
+    assert is_device_error(half), "so no check at load takes it for the model's fault"
 
 
 def test_they_are_set_before_mlx_is_imported() -> None:

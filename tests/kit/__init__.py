@@ -1,0 +1,1 @@
+"""Kits for installations without a network."""

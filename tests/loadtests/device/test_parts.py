@@ -1,0 +1,100 @@
+"""Parts of a measurement: in order, each within its time, and what is kept when a process ends or hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtests.device.__main__ import PARTS
+from loadtests.device.finding import Finding
+from loadtests.device.parts import SECONDS, Measurement, Record
+from loadtests.device.zoo import findings as zoo
+
+_CHILD = """
+import os, signal, sys, time
+from pathlib import Path
+from loadtests.device import parts
+from loadtests.device.finding import Finding
+record = Path(sys.argv[1])
+parts.describe(record, {"device": "M9"})
+for name in sys.argv[2:]:
+    parts.begin(record, name, name.upper(), "")
+    parts.note(record, Finding(f"{name} began", "right"))
+    if name == "hangs":
+        time.sleep(600)
+    if name == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name == "raises":
+        sys.exit(3)
+    parts.end(record, name)
+"""
+
+
+def _measurement(
+    folder: Path, names: dict[str, float], seconds: float = 60.0, child: str = _CHILD
+) -> Measurement:
+    record = folder / "device.jsonl"
+    return Measurement(
+        [sys.executable, "-c", child, str(record)], os.environ, folder, "tiny", True, seconds, names
+    )
+
+
+def test_each_part_has_a_time_and_a_place_in_the_order() -> None:
+    assert [*SECONDS] == [*PARTS]
+
+
+def test_a_part_that_hangs_or_ends_its_process_is_recorded_and_the_next_goes_on(tmp_path: Path) -> None:
+    names = {"one": 30.0, "hangs": 0.5, "dies": 30.0, "raises": 30.0, "last": 30.0}
+    made = _measurement(tmp_path, names).run()
+    judged = {
+        section.title: [(finding.judgement, finding.detail) for finding in section.findings]
+        for section in made.sections
+    }
+    assert judged["ONE"] == judged["LAST"] == [("right", "")]
+    assert judged["HANGS"][0] == judged["DIES"][0] == ("right", ""), "what it had found is kept"
+    assert judged["HANGS"][1][1].startswith("not done after ")
+    assert judged["DIES"][1] == ("raised", "the process ended with -9")
+    assert judged["RAISES"][1] == ("raised", "the process ended with 3")
+    assert made.machine == {"device": "M9"}
+    assert "# Penstock on M9" in (tmp_path / "device.md").read_text()
+
+
+def test_a_process_that_never_begins_a_part_costs_that_part_only(tmp_path: Path) -> None:
+    made = _measurement(tmp_path, {"one": 30.0, "two": 30.0}, child="raise SystemExit(1)").run()
+    assert [section.findings[0].detail for section in made.sections] == ["the process ended with 1"] * 2
+
+
+def test_when_the_time_is_over_the_rest_is_named(tmp_path: Path) -> None:
+    made = _measurement(tmp_path, {"hangs": 30.0, "one": 30.0}, seconds=3.0).run()
+    assert [section.title for section in made.sections] == ["HANGS", "One"]
+    assert made.sections[1].findings == (Finding("one", "measured", detail="not begun: the time was over"),)
+
+
+def test_a_second_run_goes_on_behind_the_first(tmp_path: Path) -> None:
+    """Also where the first was killed in the middle of a line."""
+    _measurement(tmp_path, {"one": 30.0}).run()
+    with (tmp_path / "device.jsonl").open("a") as file:
+        file.write('{"begin": "two", "title": "TWO", "expected"')
+    made = _measurement(tmp_path, {"one": 30.0, "last": 30.0}).run(go_on=True)
+    assert [section.title for section in made.sections] == ["ONE", "LAST"]
+
+
+def test_a_line_that_was_cut_is_no_finding(tmp_path: Path) -> None:
+    record = tmp_path / "device.jsonl"
+    record.write_text(json.dumps({"begin": "one", "title": "ONE", "expected": ""}) + '\n{"finding": {"na')
+    assert Record.read(record).current == "one"
+
+
+def test_the_zoo_is_run_by_the_checkouts_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verdict = {"scenes": {"joins": "right", "warm": "wrong tokens: token 3"}, "largest": 0.5, "fallbacks": []}
+    (tmp_path / "a_zoo.py").write_text(f"print({json.dumps(json.dumps(verdict))})\n")
+    monkeypatch.setattr("loadtests.device.zoo.PROGRAM", "a_zoo")
+    assert [one.detail for one in zoo(["qwen3"], 60)] == ["left out: there is no checkout in this folder"]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (found,) = zoo(["qwen3"], 60)
+    assert (found.judgement, found.detail) == ("wrong", "warm: wrong tokens: token 3")
