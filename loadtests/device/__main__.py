@@ -30,7 +30,7 @@ _TEXTS = ("device_name", "architecture")
 """MLX's facts that are text and name no machine, as a card's uuid does."""
 ZOO = ("qwen3", "gpt_oss", "mistral3+windows", "deepseek_v3", "qwen3_next", "rwkv7", "gemma3n", "llama4")
 """One of each kind of cache (`tests/scheduler/engine/mlx/zoo/kinds.py`) that takes less than minutes."""
-ZOO_QUICK = ("qwen3",)
+ZOO_QUICK: tuple[str, ...] = ("qwen3",)
 _ZOO_SECONDS = 60.0
 
 

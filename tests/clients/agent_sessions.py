@@ -42,7 +42,7 @@ _PATCH = f"*** Begin Patch\n*** Update File: {FILE}\n@@\n-{BEFORE}+{AFTER}*** En
 
 @dataclass(frozen=True, slots=True)
 class AgentSession:
-    """How an agent is told a turn, and the tools by which it reads and edits."""
+    """How an agent takes a turn, and the tools by which it reads and edits."""
 
     agent: str
     """As `penstock launch` calls it."""

@@ -35,7 +35,7 @@ from api.dialects.responses.stored_responses import Referred, StoredResponses, r
 from api.dialects.responses.tools import Offered
 from api.dialects.thinking_budget import name_unkept_budget
 from api.options.model_defaults import Defaults
-from api.served_models import ServedModel, ServedModels
+from api.served_models import Served, ServedModels
 from scheduler.request import GenerationRequest, Message
 
 _LOWERED_BY = ("top_logprobs", "max_output_tokens")
@@ -81,7 +81,7 @@ class _Asked:
 
 
 async def _asked(
-    body: CreateResponse, tenant: str, work: BodyWork, served: ServedModel, stored: StoredResponses
+    body: CreateResponse, tenant: str, work: BodyWork, served: Served, stored: StoredResponses
 ) -> tuple[_Asked, BodyWork]:
     before = stored.before(tenant, body.previous_response_id)
     if before is not None:

@@ -42,14 +42,11 @@ async def test_the_official_client_lists_items(autojump_clock: trio.testing.Mock
     asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "a"}, image]}]
     async with running(scheduler := make_scheduler(launcher)), gpt(scheduler) as client:
         first = await client.responses.create(model="tiny", input=asked)
-        second = await client.responses.create(
-            model="tiny",
-            input=[
-                {"role": "developer", "content": "b"},
-                {"type": "item_reference", "id": first.output[0].id},
-            ],
-            previous_response_id=first.id,
-        )
+        referring: Any = [
+            {"role": "developer", "content": "b"},
+            {"type": "item_reference", "id": first.output[0].id},
+        ]
+        second = await client.responses.create(model="tiny", input=referring, previous_response_id=first.id)
         page = await client.responses.input_items.list(second.id, order="asc", limit=3)
         found: list[Any] = [item async for item in page]
         newest: list[Any] = [item async for item in client.responses.input_items.list(second.id, limit=1)]
@@ -157,7 +154,7 @@ async def test_tools_of_items_are_offered(autojump_clock: trio.testing.MockClock
     launcher = Playback(call, "ok")
     scheduler = make_scheduler(launcher, answer_format=HERMES)
     async with running(scheduler), client_of(scheduler) as client:
-        body = {"input": [ADDED, {"role": "user", "content": "a"}], "tools": [TIME]}
+        body: Any = {"input": [ADDED, {"role": "user", "content": "a"}], "tools": [TIME]}
         answer = await client.post("/v1/responses", json=body)
         first = answer.json()
         chosen = {"type": "function", "name": "wait"}

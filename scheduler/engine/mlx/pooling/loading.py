@@ -11,10 +11,11 @@ import mlx.core as mx
 
 from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.folder_model import Weights, read_model
+from scheduler.engine.mlx.folder_model import read_model
 from scheduler.engine.mlx.loading import load_weights
 from scheduler.engine.mlx.pooling.backend import PoolingBackend
 from scheduler.engine.mlx.pooling.pooled_row import Dense, PoolingHead
+from scheduler.engine.mlx.upstream.saved_tensors import Weights
 from scheduler.engine.mlx.upstream.two_way import attend_both_ways, body_of
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import Load

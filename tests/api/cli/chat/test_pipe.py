@@ -69,11 +69,14 @@ def test_a_silent_pipe_beside_a_question_is_waited_for_not_without_a_word(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A build may be silent for minutes before it says what failed."""
-    for is_silent, notice in ((True, "waiting for standard input"), (False, "")):
-        asked = question("what?", io.StringIO("a text"), lambda stdin, wait, said=is_silent: not said)
-        assert asked == "what?\n\na text"
-        assert notice in capsys.readouterr().err
-    question("", io.StringIO("a text"), lambda stdin, wait: False)
+
+    def silent(stdin: TextIO, seconds: float) -> bool:
+        return False
+
+    assert question("what?", io.StringIO("a text"), silent) == "what?\n\na text"
+    assert "waiting for standard input" in capsys.readouterr().err
+    assert question("what?", io.StringIO("a text")) == "what?\n\na text"
+    assert question("", io.StringIO("a text"), silent) == "a text"
     assert capsys.readouterr().err == "", "without an argument standard input is the question"
 
 

@@ -193,7 +193,10 @@ def exchanges(oracle: Oracle) -> Iterator[Exchange]:
 
 def make_backend(family: str) -> Callable[[Load], Backend]:
     def make(load: Load) -> Backend:
-        changes = {"max_slots": load.max_slots, "prefill_chunk_tokens": load.prefill_chunk_tokens}
+        changes: dict[str, Any] = {
+            "max_slots": load.max_slots,
+            "prefill_chunk_tokens": load.prefill_chunk_tokens,
+        }
         return ReuseEngine(model_of(family), family, **changes).backend
 
     return make

@@ -1,4 +1,4 @@
-"""`python -m kit --python 3.12 --backend cuda13 --out FOLDER`: make a kit; `make kit` calls it.
+"""`python -m api.kit --python 3.12 --backend cuda13 --out FOLDER`: make a kit; `make kit` calls it.
 
 FOLDER/1/, 2/, ...   wheels, or parts of wheels, at most 60 MB in each
 FOLDER/install.py    joins, checks and installs them: Python and pip alone
@@ -18,10 +18,10 @@ from pathlib import Path
 
 from packaging.utils import parse_wheel_filename
 
-from kit.gather import CUDA_LIBRARIES, Target, gather, pins
-from kit.pieces import cut, write_sums
+from api.kit.gather import CUDA_LIBRARIES, Target, gather, pins
+from api.kit.pieces import cut, write_sums
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def make(target: Target, backend: str, cuda: bool, out: Path, piece_bytes: int) -> int:
@@ -45,7 +45,7 @@ def write(wheels: list[Path], facts: dict[str, str], out: Path, piece_bytes: int
     _, version, *_ = parse_wheel_filename(wheels[-1].name)
     pieces = cut(wheels, out, piece_bytes)
     (out / "kit.json").write_text(json.dumps({"penstock": str(version), **facts}, indent=1) + "\n")
-    shutil.copyfile(ROOT / "kit" / "install.py", out / "install.py")
+    shutil.copyfile(Path(__file__).with_name("install.py"), out / "install.py")
     write_sums(out)
     return pieces
 

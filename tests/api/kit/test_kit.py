@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.__main__ import make, own_wheel, write
-from kit.gather import Target, pins, required
-from kit.install import Wrong, checked_files, joined, library_folders, link_cuda, read_sums
-from kit.pieces import cut, write_sums
+from api.kit.__main__ import make, own_wheel, write
+from api.kit.gather import Target, pins, required
+from api.kit.install import Wrong, checked_files, joined, library_folders, link_cuda, read_sums
+from api.kit.pieces import cut, write_sums
 from tests.examples import examples
 from tests.repo.tree import ROOT
 
