@@ -6,6 +6,7 @@ import io
 import os
 import signal
 from pathlib import Path
+from typing import TextIO
 
 import click
 import httpx
