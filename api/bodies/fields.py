@@ -52,7 +52,8 @@ class WithoutEffect:
 
     why: str
     named_unless: tuple[Any, ...] | None = None
-    """Other values than these are wishes that are not met: named in `x-penstock-ignored`. None: none is."""
+    """Other values than these are wishes that are not met: named in `x-penstock-ignored`; without them
+    nothing is named."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         anything = core_schema.no_info_plain_validator_function(_unread)

@@ -28,7 +28,7 @@ PART = re.compile(r"(?P<wheel>.+\.whl)\.(?P<number>\d+)-of-(?P<count>\d+)")
 
 
 class Wrong(Exception):
-    """Said in one line."""
+    """Why it cannot be installed, in one line."""
 
 
 def read_sums(kit: Path) -> dict[str, str]:

@@ -89,9 +89,10 @@ lm_eval --model local-chat-completions --apply_chat_template --tasks TASK --mode
   model=tiny,base_url=http://127.0.0.1:8000/v1/chat/completions,num_concurrent=16
 ```
 `python -m tests.clients.evaluations --environment /tmp/lm-eval` holds lm-eval's scores to mlx-lm's own
-evaluation: 24 documents with four answers each, 16 requests at once, by token ids and by text, one and four a
-body, in float32. With lm-eval 0.4.13 scores and answers are the same for the embedded model, gpt_oss,
-deepseek_v3, qwen3_next and rwkv7; log-likelihoods differ by 2e-4 at most. It must be given the tokenizer.
+evaluation: documents with four answers each and answers that are generated, also behind the chat template, 16
+requests at once, by token ids and by text, one and four a body, in float32. With lm-eval 0.4.13 scores and
+answers are the same for the embedded model, qwen3, gpt_oss, deepseek_v3, qwen3_next and rwkv7;
+log-likelihoods differ by 2e-4 at most. It must be given the tokenizer.
 """
 
 

@@ -162,7 +162,7 @@ def _pace(server: SessionServer) -> Callable[[Begun], float]:
     def seconds(begun: Begun) -> float:
         backend = server.played.engine.backend
         assert isinstance(backend, PlaybackBackend)
-        told = [row.sequence.generated_tokens for row in backend.telling(story)]
+        told = [row.sequence.generated_tokens for row in backend.writing(story)]
         server.told = max([server.told, *told])
         return _STORY_STEP_SECONDS if told else 0.0
 

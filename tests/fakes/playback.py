@@ -58,7 +58,7 @@ class PlaybackBackend(ScriptedBackend):
         # A model that ignores the end of its turn goes on.
         return sequence.submit.stop_token_ids[0] if sequence.submit.stop_token_ids else ord(".")
 
-    def telling(self, text: bytes) -> list[_Row]:
+    def writing(self, text: bytes) -> list[_Row]:
         """Return the rows that are writing this text."""
         return [row for number, row in self._rows.items() if self._by_request.get(number) == text]
 

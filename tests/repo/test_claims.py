@@ -52,7 +52,7 @@ MIB = 1 << 20
 FAIRNESS, RECOVERY, SUPERVISION = FairnessConfig(), RecoveryConfig(), SupervisionConfig()
 
 CLAIMS = [
-    ("README.md", "a step computes {} prompt tokens at least", pace.LEAST_TOKENS),
+    ("docs/features.md", "a step computes {} prompt tokens at least", pace.LEAST_TOKENS),
     ("README.md", "0: {} times the usual gap", pace.AUTOMATIC_RATIO),
     ("README.md", "the last {} minutes", KEPT_SAMPLES // 60),
     ("api/OPERATION.md", "keeps {} minutes", KEPT_SAMPLES // 60),
@@ -168,7 +168,7 @@ def test_the_version_is_released_and_the_same_everywhere() -> None:
     released = re.findall(r"^## \[(\d[\d.]*)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert released[0] == version
     assert released == sorted(released, key=lambda one: [int(part) for part in one.split(".")], reverse=True)
-    assert f"| Penstock {version} |" in (ROOT / "README.md").read_text()
+    assert f"| Penstock {version} |" in (ROOT / "docs" / "comparison.md").read_text()
     assert f"penstock-{version}-py3" in (ROOT / "api" / "cli" / "README.md").read_text()
 
 
@@ -185,7 +185,7 @@ def test_other_servers_are_compared_at_the_release_that_is_measured(
 ) -> None:
     pinned = (ROOT / "loadtests" / "peers" / requirements).read_text()
     (release,) = re.findall(rf"^{package}==(\S+)", pinned, re.M)
-    for page in ("README.md", "loadtests/peers/README.md"):
+    for page in ("docs/comparison.md", "loadtests/peers/README.md"):
         assert f"| {peer} {release} |" in (ROOT / page).read_text()
 
 
@@ -199,7 +199,7 @@ def test_the_readmes_options_have_their_defaults(name: str) -> None:
 
 def test_the_comparison_is_a_full_table() -> None:
     """A cell that is forgotten shifts a row's claims to other servers."""
-    _, table = (ROOT / "README.md").read_text().split("| | Penstock ", 1)
+    _, table = (ROOT / "docs" / "comparison.md").read_text().split("| | Penstock ", 1)
     rows = table.split("\n\n")[0].splitlines()
     assert len(rows) > 10
     assert {row.count("|") for row in rows[1:]} == {8}

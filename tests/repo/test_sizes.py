@@ -8,7 +8,7 @@ import pytest
 
 from tests.repo.tree import ROOT
 
-PAGE_LINES = {"README.md": 200, "DESIGN.md": 150}
+PAGE_LINES = {"README.md": 150, "DESIGN.md": 150}
 MAX_GLOSSARY_TERMS = 40
 
 

@@ -23,7 +23,7 @@ MOST_CHARACTERS = 16 << 20
 """Bound on standard input: the longest body that a server takes by default."""
 
 _SILENT_SECONDS = 1.0
-"""How long standard input may be silent before that is said. Agents and services start commands with a pipe
+"""How long standard input may be silent before a notice of it. Agents and services start commands with a pipe
 that nobody writes to or closes; but `make | penstock chat "what failed?"` is silent for minutes, too."""
 
 

@@ -219,7 +219,7 @@ def test_results_that_the_template_writes_beside_tools_alone_are_refused_without
 
 
 def test_what_a_template_takes_is_said_in_short_lines(tmp_path: Path) -> None:
-    """Of thinking, too."""
+    """Also what it does with thinking."""
     template = (
         "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
         "{{ raise_exception('roles must alternate') }}{% endif %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
