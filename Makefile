@@ -142,7 +142,8 @@ $(VENV)/clients/made: tests/clients/requirements.txt | $(VENV)/bin/pip
 $(VENV)/node-clients/made: tests/clients/node/package-lock.json | $(VENV)/bin/pip
 	@echo "installing the clients' libraries of JavaScript that tests talk to"
 	@mkdir -p $(VENV)/node-clients && cp tests/clients/node/package*.json $(VENV)/node-clients
-	@npm --prefix $(VENV)/node-clients ci --silent --no-audit --no-fund --ignore-scripts && touch $@ || test -z "$$CI"
+	@NODE_EXTRA_CA_CERTS=$${NODE_EXTRA_CA_CERTS:-/etc/ssl/certs/ca-certificates.crt} \
+	  npm --prefix $(VENV)/node-clients ci --silent --no-audit --no-fund --ignore-scripts && touch $@ || test -z "$$CI"
 
 # Agents' command lines, which tests/clients/test_sessions.py then runs: 1.9 GB, three minutes.
 agents: $(VENV)/test
