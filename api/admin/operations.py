@@ -22,6 +22,10 @@ from scheduler.shared.messages import Inspection
 from scheduler.statistics import EngineStatistics, SchedulerReport, SchedulerStatistics
 
 
+_INLINE_ENTRIES = 32
+"""Reports up to this size are encoded where they are taken: a thread would cost more."""
+
+
 def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
     """Return the routes for load balancers and supervisors."""
     router = APIRouter(tags=["operations"])
@@ -88,7 +92,10 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
         other machines `cluster` lists them, and whether new ones can be started."""
         taken = {model.name: await _taken(model.scheduler) for model, _ in models}
         more = {name: report() for name, report in reports.items()}
-        content = await trio.to_thread.run_sync(_encoded, taken, more)
+        if sum(one.entries for one in taken.values()) <= _INLINE_ENTRIES:
+            content = _encoded(taken, more)
+        else:
+            content = await trio.to_thread.run_sync(_encoded, taken, more)
         return Response(content, media_type="application/json")
 
     @router.get("/v1/scheduler/requests/{request_id}", dependencies=[Depends(operator)])
@@ -112,6 +119,10 @@ class _Taken:
     report: SchedulerReport
     life: EngineStatistics
     inspections: Mapping[str, Inspection]
+
+    @property
+    def entries(self) -> int:
+        return len(self.report.queue.flows) + len(self.report.running) + len(self.report.waits)
 
 
 async def _taken(scheduler: Scheduler) -> _Taken:

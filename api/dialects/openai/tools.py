@@ -37,7 +37,7 @@ BY_TYPE = ("local_shell", "shell", "apply_patch")
 def left_out(value: Any) -> Any:
     """Name a tool that is not offered to the model: the server cannot run it, or does not know what it is."""
     kind = value.get("type") if isinstance(value, dict) else None
-    name_unread(value, kind, known=kind in HOSTED)
+    name_unread(value, kind, known=isinstance(kind, str) and kind in HOSTED)
     return value
 
 

@@ -33,7 +33,7 @@ from api.dialects.openai.messages import (
     read_json,
     spoken,
 )
-from api.dialects.responses.tools import AnyTool, own_parameters, qualified, readable_tools
+from api.dialects.responses.tools import MAX_TOOLS, AnyTool, own_parameters, qualified, readable_tools
 
 _Status = Annotated[Any, WithoutEffect("the server reads items of every status alike")]
 _OWN_ID = Annotated[Any, WithoutEffect("the server identifies items by their place in the list")]
@@ -226,7 +226,10 @@ def _arguments_of(kind: Any, value: dict[str, Any]) -> Any:
     return {name: given for name, given in value.items() if name not in _OF_NO_CALL and given is not None}
 
 
-_Added = Annotated[list[AnyTool], BeforeValidator(readable_tools, json_schema_input_type=list[AnyTool])]
+_Added = Annotated[
+    Annotated[list[AnyTool], Field(max_length=MAX_TOOLS, fail_fast=True)],
+    BeforeValidator(readable_tools, json_schema_input_type=list[AnyTool]),
+]
 
 
 class Result(Body):

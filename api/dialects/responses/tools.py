@@ -273,8 +273,11 @@ class Offered:
 
 
 def readable_tools(value: Any) -> list[AnyTool]:
-    """Return the tools of an item. What is none that can be read is left out, and named."""
+    """Return the tools of an item. What is none that can be read is left out, and named. Raise ValueError for
+    more than can be offered."""
     found: list[AnyTool] = []
+    if isinstance(value, list) and len(value) > MAX_TOOLS:
+        raise ValueError(f"at most {MAX_TOOLS} tools can be offered, not {len(value)}")
     for tool in value if isinstance(value, list) else ():
         try:
             found.append(_any_tool.validate_python(tool))

@@ -63,7 +63,7 @@ _BOUNDED = {
     "/v1/responses": "WebSocket is refused, whatever is asked",
     "/v1/responses/{response_id}": "three fields: deleted",
     "/v1/messages/count_tokens": "a number",
-    "/v1/scheduler": "flows in the queue, and requests in the engines, whose numbers the operator bounds",
+    "/v1/responses/input_tokens": "a number",
     "/v1/scheduler/requests/{request_id}": "the choices of one request, 64 at most",
     "/v1/cache": "numbers",
     "/v1/engines": "the operator's engines and their slots",

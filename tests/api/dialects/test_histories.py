@@ -202,6 +202,10 @@ def test_a_whole_conversation_is_answered(path: str) -> None:
         scheduler = make_scheduler(Playback("ok"), answer_format=HERMES)
         forms = items() if path == "/v1/responses" else messages()
         history = [form for form in some(list(forms)) if form.get("type") != "item_reference"]
+        # A grammar that is offered is no history: it must be one.
+        history = json.loads(
+            json.dumps(history).replace('"definition": "text"', '"definition": "start: /a/"')
+        )
         turns = [*history, ASKED]
         body = {"input": turns} if path == "/v1/responses" else chat(messages=turns)
         async with running(scheduler), client_of(scheduler) as client:
