@@ -21,7 +21,6 @@ from scheduler.service import Scheduler
 from scheduler.shared.messages import Inspection
 from scheduler.statistics import EngineStatistics, SchedulerReport, SchedulerStatistics
 
-
 _INLINE_ENTRIES = 32
 """Reports up to this size are encoded where they are taken: a thread would cost more."""
 
