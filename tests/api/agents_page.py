@@ -64,6 +64,8 @@ make agents
 python -m tests.clients.outcomes
 ```
 runs all that are installed and writes this table, which the tests compare with each run.
+LangChain's `ChatAnthropic` closes a stream that is left when Python's garbage collector comes to it: until then
+the model writes on.
 
 """
 

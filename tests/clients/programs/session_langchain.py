@@ -12,16 +12,14 @@ from langchain_openai import ChatOpenAI
 from session import (
     EDIT,
     ELSEWHERE,
-    ELSEWHERE_URL,
     ENOUGH,
-    HERE,
     ON,
     PLAIN,
     READ,
     STORY,
-    WAY,
     edit_file,
     read_file,
+    sessions,
     told,
 )
 
@@ -69,10 +67,11 @@ def use(here: Any, elsewhere: Any) -> None:
     told(version=version("langchain-core"), answers=answers, had=had)
 
 
-match WAY:
-    case "chat":
-        use(openai_model(HERE), anthropic_model(ELSEWHERE_URL))
-    case "responses":
-        use(openai_model(HERE, use_responses_api=True), openai_model(ELSEWHERE_URL))
-    case "messages":
-        use(anthropic_model(HERE), openai_model(ELSEWHERE_URL, use_responses_api=True))
+for here_url, elsewhere_url, way in sessions():
+    match way:
+        case "chat":
+            use(openai_model(here_url), anthropic_model(elsewhere_url))
+        case "responses":
+            use(openai_model(here_url, use_responses_api=True), openai_model(elsewhere_url))
+        case "messages":
+            use(anthropic_model(here_url), openai_model(elsewhere_url, use_responses_api=True))

@@ -19,16 +19,14 @@ from openai import AsyncOpenAI
 from session import (
     EDIT,
     ELSEWHERE,
-    ELSEWHERE_URL,
     ENOUGH,
-    HERE,
     ON,
     PLAIN,
     READ,
     STORY,
-    WAY,
     edit_file,
     read_file,
+    sessions,
     told,
 )
 
@@ -48,11 +46,10 @@ async def ask(agent: Agent[None], items: list[Any], question: str) -> str:
     return str(result.final_output)
 
 
-async def main() -> None:
-    set_tracing_disabled(True)
+async def use(here_url: str, elsewhere_url: str, way: str) -> None:
     models = [OpenAIResponsesModel, OpenAIChatCompletionsModel]
-    here, elsewhere = models if WAY == "responses" else models[::-1]
-    first = agent(here, HERE)
+    here, elsewhere = models if way == "responses" else models[::-1]
+    first = agent(here, here_url)
     greeted = await Runner.run(first, PLAIN)
     items: list[Any] = greeted.to_input_list()
     answers = [greeted.final_output, *[await ask(first, items, question) for question in (READ, EDIT)]]
@@ -66,8 +63,14 @@ async def main() -> None:
             break
     items.append({"role": "assistant", "content": had})
     answers.append(await ask(first, items, ON))
-    answers.append(await ask(agent(elsewhere, ELSEWHERE_URL), items, ELSEWHERE))
+    answers.append(await ask(agent(elsewhere, elsewhere_url), items, ELSEWHERE))
     told(version=version("openai-agents"), answers=answers, had=had)
+
+
+async def main() -> None:
+    set_tracing_disabled(True)  # traces would go to api.openai.com
+    for session in sessions():
+        await use(*session)
 
 
 asyncio.run(main())

@@ -17,16 +17,14 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from session import (
     EDIT,
     ELSEWHERE,
-    ELSEWHERE_URL,
     ENOUGH,
-    HERE,
     ON,
     PLAIN,
     READ,
     STORY,
-    WAY,
     edit_file,
     read_file,
+    sessions,
     told,
 )
 
@@ -58,13 +56,12 @@ async def ask(agent: Agent[None, str], history: list[ModelMessage], question: st
     return run.output
 
 
-async def main() -> None:
-    here, elsewhere = {
-        "chat": (chat, messages),
-        "responses": (responses, chat),
-        "messages": (messages, responses),
-    }[WAY]
-    agent: Agent[None, str] = Agent(here(HERE), tools=[read_file, edit_file])
+WAYS = {"chat": (chat, messages), "responses": (responses, chat), "messages": (messages, responses)}
+"""Protocol -> the models of both servers."""
+
+
+async def use(here: Any, elsewhere: Any) -> None:
+    agent: Agent[None, str] = Agent(here, tools=[read_file, edit_file])
     first = await agent.run(PLAIN)
     history = first.all_messages()
     answers = [first.output, *[await ask(agent, history, question) for question in (READ, EDIT)]]
@@ -75,9 +72,16 @@ async def main() -> None:
                 break
     history += [ModelRequest.user_text_prompt(STORY), ModelResponse(parts=[TextPart(had)])]
     answers.append(await ask(agent, history, ON))
-    other: Agent[None, str] = Agent(elsewhere(ELSEWHERE_URL), tools=[read_file, edit_file])
+    other: Agent[None, str] = Agent(elsewhere, tools=[read_file, edit_file])
     answers.append(await ask(other, history, ELSEWHERE))
     told(version=pydantic_ai.__version__, answers=answers, had=had)
 
 
+async def main() -> None:
+    for here_url, elsewhere_url, way in sessions():
+        here, elsewhere = WAYS[way]
+        await use(here(here_url), elsewhere(elsewhere_url))
+
+
+# In one loop: providers share an HTTP client.
 asyncio.run(main())
