@@ -43,7 +43,7 @@ another server, which must not be heard. What they sent is kept, cut short, in `
 """
 
 _BETWEEN = """\
-| | litellm, LangChain, Pydantic AI, openai-agents, instructor | `tests/clients/requirements.txt` | each CI run | all | |
+| | litellm, LangChain, Pydantic AI, openai-agents, instructor | `tests/clients/` | each CI run | all | |
 
 The flags below make each run by itself and without asking; give your own instead. A first request is mostly
 the agent's own prompt and its tools, about four bytes a token.
@@ -64,8 +64,8 @@ make agents
 python -m tests.clients.outcomes
 ```
 runs all that are installed and writes this table, which the tests compare with each run.
-LangChain's `ChatAnthropic` closes a stream that is left when Python's garbage collector comes to it: until then
-the model writes on.
+LangChain's `ChatAnthropic` closes a stream that is left when Python's garbage collector comes to it: until
+then the model writes on.
 
 """
 

@@ -116,6 +116,8 @@ def main() -> int:
     rows = {row.client: row for row in recorded()} if RECORDED.exists() else {}
     failed = False
     names = [*agent_sessions.SESSIONS, *library_sessions.SESSIONS]
+    if unknown := {*chosen} - {*names}:
+        parser.error(f"no such client: {', '.join(unknown)}")
     for group in [*((name,) for name in agent_sessions.SESSIONS), *library_sessions.together()]:
         wanted = [name for name in group if name in (chosen or names)]
         with tempfile.TemporaryDirectory() as folder:
