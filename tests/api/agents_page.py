@@ -43,7 +43,7 @@ another server, which must not be heard. What they sent is kept, cut short, in `
 """
 
 _BETWEEN = """\
-| | litellm, LangChain, Pydantic AI, instructor | `tests/clients/requirements.txt` | each CI run | all | |
+| | litellm, LangChain, Pydantic AI, openai-agents, instructor | `tests/clients/` | each CI run | all | |
 
 The flags below make each run by itself and without asking; give your own instead. A first request is mostly
 the agent's own prompt and its tools, about four bytes a token.
@@ -57,14 +57,15 @@ another dialect where a framework has several; Codex, to and from a model name t
 right at the end, the last prompt has every turn, no answer was an error, and what the model wrote is what the
 request's grammar allows. `ignored` is what the server named in `x-penstock-ignored`.
 
-CI has the libraries' sessions; frameworks chat, stream and call a tool in `test_frameworks.py`. The agents'
-are run by hand, with what `make agents` installs (1.9 GB);
+CI has the libraries' sessions. The agents' are run by hand, with what `make agents` installs (1.9 GB);
 aider calls no tools, and has one run of `python -m tests.clients.agents`.
 ```sh
 make agents
 python -m tests.clients.outcomes
 ```
 runs all that are installed and writes this table, which the tests compare with each run.
+LangChain's `ChatAnthropic` closes a stream that is left when Python's garbage collector comes to it: until
+then the model writes on.
 
 """
 

@@ -7,7 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from tests.clients.outcomes import Outcome, outcome
@@ -54,6 +57,12 @@ class LibrarySession:
         return None if PYTHON.exists() else "the clients' environment is not there; 'make test' builds it"
 
     @property
+    def process(self) -> tuple[str, str]:
+        """What sessions share that have one process, in turn: to import a Python framework takes five times
+        the CPU time of a session with it."""
+        return (self.program, self.way if self.program.endswith(".mjs") else "")
+
+    @property
     def command(self) -> tuple[str, str]:
         interpreter = "node" if self.program.endswith(".mjs") else str(PYTHON)
         return interpreter, str(PROGRAMS / self.program)
@@ -63,6 +72,14 @@ SESSIONS = {
     "openai-python, chat completions": LibrarySession("session_openai_chat.py"),
     "openai-python, responses": LibrarySession("session_openai_responses.py"),
     "anthropic-python": LibrarySession("session_anthropic.py"),
+    "LangChain, chat completions": LibrarySession("session_langchain.py", "chat"),
+    "LangChain, responses": LibrarySession("session_langchain.py", "responses"),
+    "LangChain, messages": LibrarySession("session_langchain.py", "messages"),
+    "Pydantic AI, chat completions": LibrarySession("session_pydantic_ai.py", "chat"),
+    "Pydantic AI, responses": LibrarySession("session_pydantic_ai.py", "responses"),
+    "Pydantic AI, messages": LibrarySession("session_pydantic_ai.py", "messages"),
+    "openai-agents, responses": LibrarySession("session_openai_agents.py", "responses"),
+    "openai-agents, chat completions": LibrarySession("session_openai_agents.py", "chat"),
     "openai-node, chat completions": LibrarySession("session_openai.mjs", "chat"),
     "openai-node, responses": LibrarySession("session_openai.mjs", "responses"),
     "AI SDK, `openai`": LibrarySession("session_ai_sdk.mjs", "openai"),
@@ -73,26 +90,46 @@ SESSIONS = {
 """Client -> its session."""
 
 
-def run_session(name: str, folder: Path) -> Outcome:
-    """Have the session and return what came of it. Raise AssertionError where it is not as it must be."""
-    session = SESSIONS[name]
-    note = folder / FILE
-    note.write_text(BEFORE)
+def together() -> list[tuple[str, ...]]:
+    """Return the sessions of each process."""
+    groups: dict[tuple[str, str], tuple[str, ...]] = {}
+    for name, session in SESSIONS.items():
+        groups[session.process] = (*groups.get(session.process, ()), name)
+    return [*groups.values()]
+
+
+def run_sessions(names: Sequence[str], folder: Path) -> Iterator[Outcome]:
+    """Have the sessions of one process and yield what came of each. Raise AssertionError where it is not as
+    it must be."""
+    sessions = [SESSIONS[name] for name in names]
+    notes = [folder / str(number) / FILE for number in range(len(names))]
+    for note in notes:
+        note.parent.mkdir()
+        note.write_text(BEFORE)
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     questions = json.dumps([PLAIN, READ, EDIT, STORY, ON, ELSEWHERE])
-    with serving_session(SCRIPT) as server, serving_session(SCRIPT) as elsewhere:
+    with ExitStack() as stack:
+        servers = [
+            (stack.enter_context(serving_session(SCRIPT)), stack.enter_context(serving_session(SCRIPT)))
+            for _ in names
+        ]
+        given = [
+            (server.url, elsewhere.url, str(note.parent), questions, session.way)
+            for (server, elsewhere), note, session in zip(servers, notes, sessions, strict=True)
+        ]
         ran = subprocess.run(
-            [*session.command, server.url, elsewhere.url, str(folder), questions, session.way],
+            [*sessions[0].command, *chain(*given)],
             capture_output=True,
             text=True,
             timeout=_SECONDS,
             env={**kept, "PYTHONPATH": str(PROGRAMS), "CLIENTS_NODE_MODULES": str(NODE_MODULES)},
         )
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    shown = json.loads(ran.stdout)
-    answers = [ANSWERS[question] for question in (PLAIN, READ, EDIT, ON, ELSEWHERE)]
-    assert shown["answers"] == answers, shown
-    assert note.read_text() == AFTER
-    assert BEGINNING in shown["had"]
-    assert BEGINNING in elsewhere.prompts_for(ELSEWHERE)[-1]
-    return outcome(name, shown["version"], (server, elsewhere), "in the stream; goes on behind what it had")
+    assert ran.returncode == 0, f"{ran.stdout}{ran.stderr[-4000:]}"
+    for name, pair, note, line in zip(names, servers, notes, ran.stdout.splitlines(), strict=True):
+        shown = json.loads(line)
+        answers = [ANSWERS[question] for question in (PLAIN, READ, EDIT, ON, ELSEWHERE)]
+        assert shown["answers"] == answers, (name, shown)
+        assert note.read_text() == AFTER, name
+        assert BEGINNING in shown["had"], name
+        assert BEGINNING in pair[1].prompts_for(ELSEWHERE)[-1], name
+        yield outcome(name, shown["version"], pair, "in the stream; goes on behind what it had")

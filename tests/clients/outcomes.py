@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -88,6 +89,22 @@ def outcome(
     )
 
 
+def _outcomes(names: list[str], folder: Path) -> Iterator[Outcome]:
+    """Yield those of the sessions of one agent or one process, if it is installed."""
+    # They import this module.
+    from tests.clients import agent_sessions, library_sessions
+
+    match names:
+        case []:
+            return
+        case [name] if (agent := agent_sessions.SESSIONS.get(name)) is not None:
+            if agent.executable is not None:
+                yield agent_sessions.run_session(name, folder)
+        case _:
+            if library_sessions.SESSIONS[names[0]].absent is None:
+                yield from library_sessions.run_sessions(names, folder)
+
+
 def main() -> int:
     # They import this module.
     from tests.api import agents_page
@@ -99,17 +116,16 @@ def main() -> int:
     rows = {row.client: row for row in recorded()} if RECORDED.exists() else {}
     failed = False
     names = [*agent_sessions.SESSIONS, *library_sessions.SESSIONS]
-    for name in chosen or names:
-        agent = agent_sessions.SESSIONS.get(name)
+    if unknown := {*chosen} - {*names}:
+        parser.error(f"no such client: {', '.join(unknown)}")
+    for group in [*((name,) for name in agent_sessions.SESSIONS), *library_sessions.together()]:
+        wanted = [name for name in group if name in (chosen or names)]
         with tempfile.TemporaryDirectory() as folder:
             try:
-                if agent is None:
-                    if library_sessions.SESSIONS[name].absent is None:
-                        rows[name] = library_sessions.run_session(name, Path(folder))
-                elif agent.executable is not None:
-                    rows[name] = agent_sessions.run_session(name, Path(folder))
+                for found in _outcomes(wanted, Path(folder)):
+                    rows[found.client] = found
             except AssertionError as error:
-                print(f"{name}: {error}", file=sys.stderr)
+                print(f"{', '.join(wanted)}: {error}", file=sys.stderr)
                 failed = True
     kept = [asdict(rows[name]) for name in names if name in rows]
     RECORDED.write_text(json.dumps(kept, indent=1) + "\n")

@@ -16,11 +16,12 @@ from tests.clients.outcomes import Outcome, recorded
 from tests.clients.sessions import ANSWERS, BEFORE, EDIT, FILE, PLAIN, READ, Call, Script, allowed
 
 
-@pytest.mark.parametrize("name", library_sessions.SESSIONS)
-def test_a_librarys_session(name: str, tmp_path: Path) -> None:
-    if (absent := library_sessions.SESSIONS[name].absent) is not None:
+@pytest.mark.parametrize("names", library_sessions.together(), ids="; ".join)
+def test_a_librarys_sessions(names: tuple[str, ...], tmp_path: Path) -> None:
+    if (absent := library_sessions.SESSIONS[names[0]].absent) is not None:
         pytest.skip(absent)
-    _compare(library_sessions.run_session(name, tmp_path))
+    for found in library_sessions.run_sessions(names, tmp_path):
+        _compare(found)
 
 
 @pytest.mark.long

@@ -344,6 +344,8 @@ class Prediction(Body):
 
 _OF_HISTORY = "it tells of the conversation, and chat templates have no field for it"
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool"))
+_REASONING_ID = "rs_"
+"""How the id of a reasoning item of Responses begins."""
 
 
 def _old_call(value: Any) -> ToolCall | None:
@@ -380,6 +382,23 @@ class ChatMessage(Body):
             return {**value, "role": "tool"}
         name_unread(value, role, "role")
         return {**value, "role": "user"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _thoughts_by_id(cls, value: Any) -> Any:
+        """Pydantic AI, in a session that comes from Responses, sends each thought in a field that has the
+        name of its item's id."""
+        if not isinstance(value, dict) or cls._names.issuperset(value):
+            return value
+        thoughts = {
+            name: text
+            for name, text in value.items()
+            if name.startswith(_REASONING_ID) and isinstance(text, str)
+        }
+        if not thoughts or value.get("reasoning_content") or value.get("reasoning"):
+            return value
+        rest = {name: given for name, given in value.items() if name not in thoughts}
+        return {**rest, "reasoning_content": "\n\n".join(thoughts.values())}
 
     @property
     def calls(self) -> list[ToolCall]:

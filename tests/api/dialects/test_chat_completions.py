@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import trio
 import trio.testing
 from trio.testing import trio_test
 
+from api.bodies.unknown_fields import UnknownFields
+from api.dialects.openai.decode import generation_request
+from api.dialects.openai.schema import ChatCompletionRequest
 from scheduler.events import TextDelta
 from scheduler.request import ChatPrompt
 from scheduler.shared.messages import ScriptedPlan
@@ -256,9 +262,6 @@ async def test_a_request_that_kills_engines_is_a_500_where_nothing_was_streamed(
 @trio_test
 async def test_messages_reach_the_template_as_it_expects_them(autojump_clock: trio.testing.MockClock) -> None:
     """Parts are joined, `developer` is `system`, absent fields stay absent."""
-    from api.dialects.openai.decode import generation_request
-    from api.dialects.openai.schema import ChatCompletionRequest
-
     body = ChatCompletionRequest.model_validate(
         {
             "messages": [
@@ -286,3 +289,24 @@ async def test_messages_reach_the_template_as_it_expects_them(autojump_clock: tr
         },
         {"role": "tool", "content": "2", "name": "f", "tool_call_id": "1"},
     )
+
+
+@pytest.mark.parametrize(
+    ("sent", "thoughts", "named"),
+    [
+        ({"rs_1": "hm"}, "hm", ()),
+        ({"rs_1": "hm", "rs_2": "so", "zebra": 1}, "hm\n\nso", ("*.zebra",)),
+        ({"reasoning": "hm", "rs_1": "so"}, "hm", ("messages[].rs_1",)),
+        ({"rs_1": ["hm"]}, None, ("messages[].rs_1",)),
+    ],
+)
+def test_a_thought_may_have_its_items_id_for_a_name(
+    sent: dict[str, Any], thoughts: str | None, named: tuple[str, ...]
+) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", **sent}]}
+    unknown = UnknownFields()
+    with unknown.noting():
+        prompt = generation_request(ChatCompletionRequest.model_validate(body)).prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.messages[1].get("reasoning_content") == thoughts
+    assert unknown.named(body) == named

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-HERE, ELSEWHERE_URL, FOLDER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-"""The servers' URLs without a path, and the folder of the file."""
 PLAIN, READ, EDIT, STORY, ON, ELSEWHERE = json.loads(sys.argv[4])
-WAY = sys.argv[5]
-"""The protocol, where a program has several: chat, responses, messages."""
 ENOUGH = "Once upon a time"
 """The client is interrupted when it has as much of the story."""
 
 
+def sessions() -> Iterator[tuple[str, str, str]]:
+    """Yield what each session is to use: both servers' URLs, without a path, and the protocol, where the
+    program has several. Its folder is the working one meanwhile."""
+    for first in range(1, len(sys.argv), 5):
+        here, elsewhere, folder, _, way = sys.argv[first : first + 5]
+        os.chdir(folder)
+        yield here, elsewhere, way
+
+
 def read_file(path: str) -> str:
     """Read a file."""
-    return (FOLDER / path).read_text()
+    return Path(path).read_text()
 
 
 def edit_file(path: str, old: str, new: str) -> str:
     """Replace a text in a file."""
-    file = FOLDER / path
+    file = Path(path)
     file.write_text(file.read_text().replace(old, new))
     return "edited"
 
@@ -46,5 +53,5 @@ SCHEMAS = {
 
 def told(**shown: Any) -> None:
     """Print what the client showed: the answers to PLAIN, READ, EDIT, ON and ELSEWHERE, in turn, and what it
-    had of the story, in the one line of the program."""
+    had of the story, in the session's one line."""
     print(json.dumps(shown))

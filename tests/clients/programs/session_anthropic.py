@@ -8,15 +8,14 @@ import anthropic
 from session import (
     EDIT,
     ELSEWHERE,
-    ELSEWHERE_URL,
     ENOUGH,
-    HERE,
     ON,
     PLAIN,
     READ,
     SCHEMAS,
     STORY,
     called,
+    sessions,
     told,
 )
 
@@ -44,7 +43,8 @@ def ask(client: anthropic.Anthropic, messages: list[Any], question: str) -> str:
         messages.append({"role": "user", "content": results})
 
 
-here, messages = client(HERE), list[Any]()
+((here_url, elsewhere_url, _),) = sessions()
+here, messages = client(here_url), list[Any]()
 whole = here.messages.create(
     model="tiny", max_tokens=1000, tools=TOOLS, messages=[{"role": "user", "content": PLAIN}]
 )
@@ -60,5 +60,5 @@ with here.messages.stream(messages=messages, **ASKED) as stream:
             break
 messages.append({"role": "assistant", "content": had})
 answers.append(ask(here, messages, ON))
-answers.append(ask(client(ELSEWHERE_URL), messages, ELSEWHERE))
+answers.append(ask(client(elsewhere_url), messages, ELSEWHERE))
 told(version=anthropic.__version__, answers=answers, had=had)

@@ -8,15 +8,14 @@ import openai
 from session import (
     EDIT,
     ELSEWHERE,
-    ELSEWHERE_URL,
     ENOUGH,
-    HERE,
     ON,
     PLAIN,
     READ,
     SCHEMAS,
     STORY,
     called,
+    sessions,
     told,
 )
 
@@ -42,7 +41,8 @@ def ask(client: openai.OpenAI, messages: list[Any], question: str) -> str:
             messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
 
 
-here, messages = client(HERE), list[Any]()
+((here_url, elsewhere_url, _),) = sessions()
+here, messages = client(here_url), list[Any]()
 plain = here.chat.completions.create(model="tiny", messages=[{"role": "user", "content": PLAIN}], tools=TOOLS)
 messages += [{"role": "user", "content": PLAIN}, plain.choices[0].message]
 answers = [plain.choices[0].message.content, *(ask(here, messages, question) for question in (READ, EDIT))]
@@ -56,5 +56,5 @@ for chunk in stream:
         break
 messages.append({"role": "assistant", "content": had})
 answers.append(ask(here, messages, ON))
-answers.append(ask(client(ELSEWHERE_URL), messages, ELSEWHERE))
+answers.append(ask(client(elsewhere_url), messages, ELSEWHERE))
 told(version=openai.__version__, answers=answers, had=had)

@@ -9,15 +9,14 @@ import openai
 from session import (
     EDIT,
     ELSEWHERE,
-    ELSEWHERE_URL,
     ENOUGH,
-    HERE,
     ON,
     PLAIN,
     READ,
     SCHEMAS,
     STORY,
     called,
+    sessions,
     told,
 )
 
@@ -56,7 +55,8 @@ def ask(client: openai.OpenAI, items: list[Any], question: str, **stored: Any) -
             stored = {"previous_response_id": response.id}
 
 
-here = client(HERE)
+((here_url, elsewhere_url, _),) = sessions()
+here = client(here_url)
 first = here.responses.create(model="tiny", input=PLAIN, tools=TOOLS)
 answers, newest = [first.output_text], first.id
 items: list[Any] = [{"role": "user", "content": PLAIN}, *(item.model_dump() for item in first.output)]
@@ -72,5 +72,5 @@ with here.responses.stream(model="tiny", input=STORY, tools=TOOLS, previous_resp
             break
 items += [{"role": "user", "content": STORY}, {"role": "assistant", "content": had}]
 answers.append(ask(here, items, ON)[0])
-answers.append(ask(client(ELSEWHERE_URL), items, ELSEWHERE)[0])
+answers.append(ask(client(elsewhere_url), items, ELSEWHERE)[0])
 told(version=openai.__version__, answers=answers, had=had)
