@@ -33,7 +33,8 @@ from api.dialects.openai.messages import (
     read_json,
     spoken,
 )
-from api.dialects.responses.tools import MAX_TOOLS, AnyTool, own_parameters, qualified, readable_tools
+from api.dialects.openai.tools import MAX_TOOLS
+from api.dialects.responses.tools import AnyTool, own_parameters, qualified, readable_tools
 
 _Status = Annotated[Any, WithoutEffect("the server reads items of every status alike")]
 _OWN_ID = Annotated[Any, WithoutEffect("the server identifies items by their place in the list")]
