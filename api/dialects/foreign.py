@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -48,6 +48,14 @@ def name_unread(value: dict[str, Any], kind: Any, field: str = "type", *, known:
         unknown.note(value, f"{field}:{kind}")
     elif not known:
         raise unsupported(f"the {field} {kind!r} is unknown")
+
+
+def with_known_role(value: Any, roles: Collection[str]) -> Any:
+    """Return a message whose role is one of these: another one is the user's, and is named."""
+    if isinstance(value, dict) and isinstance(role := value.get("role"), str) and role not in roles:
+        name_unread(value, role, "role")
+        return {**value, "role": "user"}
+    return value
 
 
 def line(value: dict[str, Any]) -> str:

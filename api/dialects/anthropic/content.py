@@ -19,7 +19,7 @@ from pydantic import (
 from api.bodies import media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, Refused, WithoutEffect
-from api.dialects.foreign import line, name_unread, readable
+from api.dialects.foreign import line, name_unread, readable, with_known_role
 from api.dialects.openai.messages import (
     MEDIA,
     NAMELESS,
@@ -278,11 +278,7 @@ class InputMessage(Body):
     @model_validator(mode="before")
     @classmethod
     def _of_any_role(cls, value: Any) -> Any:
-        """A role that is not known here is the user's."""
-        if isinstance(value, dict) and isinstance(role := value.get("role"), str) and role not in _ROLES:
-            name_unread(value, role, "role")
-            return {**value, "role": "user"}
-        return value
+        return with_known_role(value, _ROLES)
 
     @property
     def is_prefill(self) -> bool:

@@ -20,7 +20,7 @@ from pydantic import (
 from api.bodies import json_text, media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, Partly, WithoutEffect, unsupported
-from api.dialects.foreign import line, name_unread
+from api.dialects.foreign import line, name_unread, with_known_role
 
 
 def as_text_only(value: Any) -> Any:
@@ -376,12 +376,9 @@ class ChatMessage(Body):
     @classmethod
     def _of_any_role(cls, value: Any) -> Any:
         """Results once had a role of their own; a role that is not known here is the user's."""
-        if not isinstance(value, dict) or not isinstance(role := value.get("role"), str) or role in _ROLES:
-            return value
-        if role == "function":
+        if isinstance(value, dict) and value.get("role") == "function":
             return {**value, "role": "tool"}
-        name_unread(value, role, "role")
-        return {**value, "role": "user"}
+        return with_known_role(value, _ROLES)
 
     @model_validator(mode="before")
     @classmethod

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from api.bodies import media
 from api.bodies.body import Body
 from api.bodies.fields import JsonObject, Listed, WithoutEffect
-from api.dialects.foreign import line, name_unread
+from api.dialects.foreign import line, name_unread, with_known_role
 from api.dialects.openai.messages import (
     MEDIA,
     AudioPart,
@@ -151,11 +151,7 @@ class Message(Body):
     @model_validator(mode="before")
     @classmethod
     def _of_any_role(cls, value: Any) -> Any:
-        """A role that is not known here is the user's."""
-        if isinstance(value, dict) and isinstance(role := value.get("role"), str) and role not in _ROLES:
-            name_unread(value, role, "role")
-            return {**value, "role": "user"}
-        return value
+        return with_known_role(value, _ROLES)
 
 
 _OUTCOMES = ("output", "outputs", "results", "error")
