@@ -43,6 +43,9 @@ class Traits:
     """MLX's exponential is one libm call per number, 11 to 20 ns: nine tenths of attention over a long
     prefix. Then NumPy or a power of two made from bits computes softmax and gate, all attention is ours, and
     NumPy computes penalties, cut-offs and random numbers, too."""
+    submission_waits: bool = False
+    """`async_eval` returns only when most of what it was given is computed: MLX's CPU has about a hundred
+    operations in flight."""
     wide_weights: bool = False
     """16-bit and packed weights have no fast path, so `--weights-dtype auto` is float32."""
     multiplies_packed: bool = False

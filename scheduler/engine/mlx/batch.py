@@ -9,9 +9,12 @@ chosen (one pass over all rows' logits; upstream takes a log-softmax over the vo
 per row), and how a row ends. `tests/scheduler/engine/mlx/upstream/test_upstream.py` tests what we rely on.
 
 **Overlap.** A step's draw is submitted, and the next model call built on it, before its tokens are read: the
-device computes while the host routes them (0.89 of the time per step, also on a CPU). So with overlap a step
-returns the previous step's tokens, and a sampled token is *pending* until then. While prompts are prefilled
-there is no overlap: rows join between two steps, and no token waits for another row's prompt.
+device computes while the host routes them. Those next tokens are *pending* until the step after. Where
+submission waits for the device (`Traits.submission_waits`: a CPU) the next call is built and not submitted:
+its graph is made while the last operations of this one run, and no token waits for another step. While
+prompts are prefilled there is no overlap: rows join between two steps, and no token waits for another row's
+prompt. Nor is there any for rows that are known to end with this step, and where the model call is evaluated
+while it is built (`cpu/softmax.py`).
 
 **Drafts.** A step with drafts computes each row's last token and its drafts in one model call, padded on the
 right to the longest. Then it draws place by place: the rows whose draw at a place is their draft are drawn at
@@ -23,7 +26,7 @@ trimmed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -128,8 +131,8 @@ class _Drawn(NamedTuple):
 
 
 class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
-    """Rows for which each step computes a token. `has_pending`: their next inputs are sampled, or about to
-    be, and not returned yet; rows join only when none are pending."""
+    """Rows for which each step computes a token. `has_pending`: the model call behind the tokens returned last
+    is built, or already computed; rows join only when none is."""
 
     samplers: list[Row]
     prompt_cache: list[Any]
@@ -142,23 +145,26 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     _chosen: Chosen | None = None
     """The next inputs with their scores."""
     _rows_sampler: RowsSampler | None = None
+    _builds_ahead: bool = True
+    """Whether the last model call was built without waiting for the device."""
 
     @property
     def rows(self) -> list[Row]:
         return self.samplers
 
     def step(self, overlap: bool) -> list[Sampled]:
-        """Compute a token of each row. Return these tokens, or with overlap the previous step's, if any."""
-        self._draw()
-        pending = self._sampled() if self.has_pending else None
-        inputs = self._next_tokens
-        self._submit(inputs)
-        if not overlap:
-            assert pending is None, "rows were prefilled before pending tokens had been returned"
+        """Compute a token of each row. Return these tokens; with overlap after the next model call is
+        built on them."""
+        assert overlap or not self.has_pending, "rows were prefilled before pending tokens had been returned"
+        if not self.has_pending:
+            self._submit()
+        if not (overlap and self._builds_ahead) or all(row.ends_with_next for row in self.rows):
             return self.emit_pending()
+        self._draw()
+        pending = self._sampled()
+        self._submit()
         self.has_pending = True
-        # A grammar that failed meanwhile affects only the tokens after these.
-        return [] if pending is None else self._emit(pending, lambda row: row.failure is None)
+        return self._emit(pending)
 
     def verify(self, drafts: Mapping[Row, Sequence[int]]) -> list[Sampled]:
         """Compute the next token of each row, and one more behind each of its drafts as long as these are
@@ -226,19 +232,24 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         ]
 
     def emit_pending(self) -> list[Sampled]:
-        """Return the sampled tokens, and compute nothing. Failed rows return none."""
+        """Return the pending tokens, and build no model call. Failed rows return none."""
         self._draw()
         device().wait()  # Nothing else is in flight: with overlap this would wait for the next step.
         self.has_pending = False
-        return self._emit(self._sampled(), lambda row: row.failure_reason is None)
+        return self._emit(self._sampled())
 
-    def _submit(self, inputs: mx.array) -> None:
+    def _submit(self) -> None:
+        """Build the model call that follows the next inputs, and submit it where that does not wait."""
+        inputs, waits = self._next_tokens, device().waits
         _make_room(self.prompt_cache, 1)
         with self.adapters.over([row.adapter for row in self.rows]):
             logits = self.model(inputs[:, None], cache=self.prompt_cache)[:, -1, :]
         for row in self.rows:
             row.sequence.computed_tokens += 1
         self._undrawn = logits, inputs
+        self._builds_ahead = device().waits == waits
+        if device().traits.submission_waits:
+            return
         sampler = self._sampler()
         if sampler.draws_on_host and not sampler.constrained:
             # A draw on the host waits for the model: defer it until the tokens are needed.
@@ -264,18 +275,20 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
     def _sampled(self) -> _Pending:
         return _Pending(self._next_tokens, self._next_logprobs, self._chosen)
 
-    def _emit(self, pending: _Pending, may_emit: Callable[[RowSampling], bool]) -> list[Sampled]:
+    def _emit(self, pending: _Pending) -> list[Sampled]:
         """Return the pending tokens of the current rows. Rows that may not emit stay in the batch, and are
         dropped later."""
         tokens: list[int] = pending.tokens.tolist()  # type: ignore[assignment]
         if pending.chosen is not None:
             pending.chosen.verify()
+        # Where the tokens after these are drawn already, a grammar that failed meanwhile affects only them.
+        drawn_ahead = self.has_pending and self._undrawn is None
         places = zip(self.rows, tokens, pending.logprobs, strict=True)
         return self._leave(
             [
                 (row, _Drawn(place, token, logprobs, row.end_with(token)))
                 for place, (row, token, logprobs) in enumerate(places)
-                if may_emit(row.sampling)
+                if (row.sampling.failure if drawn_ahead else row.sampling.failure_reason) is None
             ]
         )
 

@@ -31,9 +31,9 @@ from scheduler.engine.device import SystemMemory, Traits
 from scheduler.engine.mlx.environment import tf32_allowed
 from scheduler.shared.messages import DeviceMemory, Float32, Load, Wired
 
-X86 = Traits("cpu", exp_is_slow=True, wide_weights=True, most_score_bytes=64 << 20)
+X86 = Traits("cpu", exp_is_slow=True, submission_waits=True, wide_weights=True, most_score_bytes=64 << 20)
 """The bound keeps pieces of scores near the sizes of caches, because several operations pass over them."""
-ARM = Traits("cpu", wide_weights=True)
+ARM = Traits("cpu", submission_waits=True, wide_weights=True)
 METAL = Traits("metal", multiplies_packed=True, evaluation_seconds=2.0, most_buffers=499_000)
 """Metal's watchdog has been seen to end work after 5 s (mlx#3830), and a prediction may be too low by half.
 The number of buffers is Metal's (`resource_limit` in MLX's device_info, where it reports it)."""
@@ -57,6 +57,8 @@ class MlxDevice:
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
+        self.waits = 0
+        """How many times a graph was evaluated while it was built."""
         self._score_bytes = _FIRST_SCORE_BYTES
         self._system = system_reader()
         self._held_bytes = self._pool_bytes = 0

@@ -6,7 +6,8 @@ long prefix. There
   786,432 scores, exp takes 0.3 ms instead of 16, maximum, difference and sum 0.6 instead of 1.4;
 - fewer stay in MLX's graph, which no step waits for, and 2**x is made from its bits and a polynomial (3.4 ms
   for the same scores);
-- of very few, as one or two rows have, libm's calls take less than the polynomial's operations.
+- for few, as one or two rows have, libm's calls take less than our operations: attention and gate are MLX's
+  own (`FEW`).
 Elsewhere (Metal, CUDA, Apple's CPUs) all of it is MLX's own. See `mlx/device.py`.
 """
 
@@ -36,7 +37,7 @@ products were subnormal, and with values in the padding 32 rows took ten times a
 _FARTHEST = -87.0
 """e**-87 is about the least normal float32. At -1e30 the result of a GPU's fast exponential is undefined, and
 NaN times a weight of 0 would be NaN."""
-_FEW = 1 << 13
+FEW = 1 << 13
 """Up to this number one libm call each takes less than the graph's twelve operations, which cost 60 µs
 whatever their size: 1,024 numbers 11 µs instead of 58. A decode step has two of these in each layer."""
 _MANY_SCORES = 1 << 15
@@ -47,7 +48,7 @@ _MANY_SCORES = 1 << 15
 def power_of_two(x: mx.array) -> mx.array:
     """Return 2**x for float32 x of at most 127."""
     x = mx.maximum(x, _LEAST)
-    if x.size <= _FEW:
+    if x.size <= FEW:
         return mx.exp(x * math.log(2))
     shifted = x + _ROUNDING
     fraction = x - (shifted - _ROUNDING)
@@ -79,6 +80,7 @@ def softmax_parts(scores: mx.array) -> tuple[mx.array, mx.array, mx.array]:
 
 
 def _on_host(scores: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    device().waits += 1
     mx.eval(scores)
     numbers = np.array(scores, copy=False)  # MLX's own memory, as its documentation promises, or an error.
     most = numbers.max(axis=-1, keepdims=True)

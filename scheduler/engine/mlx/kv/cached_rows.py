@@ -54,6 +54,11 @@ class Row:
     def last_prompt_token(self) -> int:
         return self.sequence.tokens[self.sequence.prompt_tokens - 1]
 
+    @property
+    def ends_with_next(self) -> bool:
+        """Return whether its answer ends with the next token, whatever that is."""
+        return self.sequence.generated_tokens + 1 >= self.sequence.submit.max_tokens
+
     def prompt_chunk(self, tokens: int) -> list[int]:
         """Return its next prompt tokens, and count them as computed."""
         start = self.sequence.computed_tokens

@@ -1,4 +1,4 @@
-"""Models' attention behind shared prefixes, and everywhere where MLX's exponential is slow.
+"""Models' attention behind shared prefixes, and that of many scores where MLX's exponential is slow.
 
 It replaces mlx-lm 0.32.2's `scaled_dot_product_attention` (`models/base.py`), which knows one row of keys and
 values for each query. Models import the function by name, so no cache of ours could attend by itself.
@@ -12,6 +12,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models import base
 
+from scheduler.engine.mlx.cpu.softmax import FEW
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
 from scheduler.engine.mlx.shared_attention import shared_attention
@@ -38,9 +39,14 @@ def _dispatch(
     packed = cache.packed(keys, values) if isinstance(cache, BatchRows) else None
     if packed is not None and (groups or device().traits.exp_is_slow or queries.shape[2] <= _FEW_QUERIES):
         return shared_attention(queries, *packed, groups, scale, _array(mask, queries, keys), sinks)
-    if groups or (device().traits.exp_is_slow and not hasattr(cache, "bits")):
+    if groups or (device().traits.exp_is_slow and _scores(queries, keys) > FEW and not hasattr(cache, "bits")):
         return shared_attention(queries, keys, values, groups, scale, _array(mask, queries, keys), sinks)
     return _ordinary(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+
+
+def _scores(queries: mx.array, keys: mx.array) -> int:
+    rows, heads, length, _ = queries.shape
+    return rows * heads * length * keys.shape[2]
 
 
 def _array(mask: Any, queries: mx.array, keys: mx.array) -> mx.array | None:

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from scheduler.engine.device import Traits
 from scheduler.engine.mlx.backend import MlxBackend
+from scheduler.engine.mlx.cpu import softmax
+from scheduler.engine.mlx.device import X86, forced
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from tests.contracts.journal import Rows, alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import engine_of, words
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, model: Any) -> list[int]:
+    """Return a list that gets the tokens of a row of each call of the model."""
+    calls: list[int] = []
+    call = type(model).__call__
+
+    def counted(self: Any, inputs: mx.array, *args: Any, **kwargs: Any) -> Any:
+        calls.append(inputs.shape[1])
+        return call(self, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(type(model), "__call__", counted)
+    return calls
 
 
 def test_the_budget_is_shared_and_kept(tiny: Tiny) -> None:
@@ -53,6 +70,45 @@ def test_any_budgets_give_the_same_tokens(tiny: Tiny) -> None:
         for token in rows.step(generator.choice([8, 20, 64, 300])).tokens:
             tokens[token.request_id].append(token.token)
     assert tokens == expected
+
+
+@pytest.mark.parametrize("traits", [X86, replace(X86, submission_waits=False)], ids=["waits", "runs-ahead"])
+def test_every_step_gives_a_token_and_no_model_call_is_for_nothing(
+    tiny: Tiny, traits: Traits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the prompt's end each step returns a token, also the first that overlaps and the one behind
+    drafts; and none is computed behind the last tokens of answers whose length is known."""
+    with forced(traits):
+        backend = tiny.backend()
+        calls = count_calls(monkeypatch, backend.model)
+        answers = {1: 6, 2: 6}
+        rows = Rows(backend)
+        for number, tokens in answers.items():
+            rows.admit(request(number, prompt_of(20, number), tokens))
+        steps = 0
+        while rows.running:
+            result = rows.step()
+            steps += 1
+            assert sorted(token.request_id for token in result.tokens) == [1, 2]
+    assert steps == 6
+    assert calls.count(1) == 6
+
+
+@pytest.mark.parametrize("traits", [X86, replace(X86, submission_waits=False)], ids=["waits", "runs-ahead"])
+def test_where_the_graph_waits_no_call_is_built_ahead(
+    tiny: Tiny, traits: Traits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores that NumPy computes are evaluated while the call is built: built ahead, it would delay the
+    tokens before it by a step."""
+    monkeypatch.setattr(softmax, "_MANY_SCORES", 1)
+    with forced(traits):
+        rows = Rows(tiny.backend())
+        rows.admit(request(1, prompt_of(20, 1), 4))
+        pending = []
+        while rows.running:
+            assert rows.step().tokens
+            pending.append(rows.last.has_pending)
+    assert not any(pending)
 
 
 @pytest.mark.parametrize("family", ["mamba", "nemotron_h", "rwkv7"])

@@ -41,6 +41,7 @@ OTHERS = {"metal": METAL, "cuda": CUDA, "arm": ARM}
 BRANCHES = {
     ("backend.py", "evaluation_seconds"): "upstream/test_layer_slices.py",
     ("backend.py", "most_buffers"): "test_devices.py",
+    ("batch.py", "submission_waits"): "test_batch.py",
     ("kv/batch_rows.py", "exp_is_slow"): "test_devices.py",
     ("cpu/softmax.py", "exp_is_slow"): "cpu/test_softmax.py",
     ("upstream/gate.py", "exp_is_slow"): "cpu/test_swiglu.py",
