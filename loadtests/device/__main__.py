@@ -168,8 +168,9 @@ PARTS: Mapping[str, Part] = {
     "large-4bit": Part("A model of 8B's shape, 4 bits", "As above.", _large(4)),
     "steps": Part(
         "Steps",
-        "`host_share` below 1 where steps wait for the device; `overlap_ratio` below 1; a group's cost in"
-        " tokens of keys and values, by which rows share prefixes.",
+        "`host_share` below 1 where steps wait for the device; `overlap_ratio` below 1; `deferred_ratio` at"
+        " least 1, or submission waits here as on a CPU; a group's cost in tokens of keys and values, by"
+        " which rows share prefixes.",
         _steps,
     ),
     "memory": Part(

@@ -42,7 +42,6 @@ from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
-from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.engine.mlx.upstream.batch_generator import OpenGenerator, as_generation, order_ring
 from scheduler.engine.prefix.nodes import Lease
@@ -131,8 +130,8 @@ class _Drawn(NamedTuple):
 
 
 class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
-    """Rows for which each step computes a token. `has_pending`: the model call behind the tokens returned last
-    is built, or already computed; rows join only when none is."""
+    """Rows for which each step computes a token. `has_pending`: the model call behind the tokens that were
+    returned last is built, or already computed; rows join only when none is."""
 
     samplers: list[Row]
     prompt_cache: list[Any]

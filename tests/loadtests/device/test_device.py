@@ -69,6 +69,7 @@ def test_steps_and_memory_have_figures(quick_run: tuple[Path, str]) -> None:
         assert figures["step_ms"] > 0
         assert figures["host_ms"] > 0
         assert figures["overlap_ratio"] > 0
+        assert figures["deferred_ratio"] > 0
     assert "cost_tokens" in steps["a group of 256 tokens"]["figures"]
     memory = _findings(data, "Memory")
     growth = memory["growth of a prompt"]["figures"]

@@ -39,7 +39,8 @@ def _dispatch(
     packed = cache.packed(keys, values) if isinstance(cache, BatchRows) else None
     if packed is not None and (groups or device().traits.exp_is_slow or queries.shape[2] <= _FEW_QUERIES):
         return shared_attention(queries, *packed, groups, scale, _array(mask, queries, keys), sinks)
-    if groups or (device().traits.exp_is_slow and _scores(queries, keys) > FEW and not hasattr(cache, "bits")):
+    ours = device().traits.exp_is_slow and _scores(queries, keys) > FEW and not hasattr(cache, "bits")
+    if groups or ours:
         return shared_attention(queries, keys, values, groups, scale, _array(mask, queries, keys), sinks)
     return _ordinary(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 

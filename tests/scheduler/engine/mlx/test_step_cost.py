@@ -33,7 +33,9 @@ def _operations(model: Any, cache: list[Any], rows: int) -> int:
 
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("traits", [X86, METAL, CUDA], ids=["x86", "metal", "cuda"])
-def test_a_decode_step_has_no_more_operations_than_a_bare_batch(tiny: Tiny, traits: Traits, rows: int) -> None:
+def test_a_decode_step_has_no_more_operations_than_a_bare_batch(
+    tiny: Tiny, traits: Traits, rows: int
+) -> None:
     """One short row, or four of one length: mlx-lm's BatchGenerator makes a mask, for padding that is not
     there."""
     prompts = [prompt_of(20, number) for number in range(rows)]
