@@ -21,9 +21,12 @@ _MOST_EDGES_A_LAYER = _CUT_STEPS * 6
 
 
 def _edges(engine: ReuseEngine) -> int:
-    """The most that hang on one array of the running batch's caches."""
-    most = 0
-    for layer in leaves(engine.batch._generation_batch.prompt_cache):
+    """The most that hang on one array of the running batch's caches, once the model call that is built ahead
+    is computed."""
+    most, rows = 0, engine.batch._generation_batch
+    if rows._undrawn is not None:
+        mx.eval(rows._undrawn[0])
+    for layer in leaves(rows.prompt_cache):
         for value in vars(layer).values():
             if isinstance(value, mx.array):
                 graph = io.StringIO()
