@@ -77,10 +77,6 @@ _COMMANDS = {
         "Run load for hours and kill an engine every minute: nothing may grow (Linux only).",
     ),
     "report": CommandEntry("loadtests.command_line:draw_report", "Draw the runs of several files together."),
-    "retention": CommandEntry(
-        "loadtests.retention.commands:retention_command",
-        "Compare rules of eviction by the tokens that agents' traces prefill again (no model).",
-    ),
     "row-costs": CommandEntry(
         "loadtests.command_line:row_costs",
         "Measure what rows with log-probabilities, a grammar or a held call cost a batch of 32.",
