@@ -33,10 +33,6 @@ class _Bench(LazyGroup):
 
 
 _COMMANDS = {
-    "affinity": CommandEntry(
-        "loadtests.pool.commands:affinity_command",
-        "Compare placements by the share of agents' prompts that engines find cached (simulated engines).",
-    ),
     "beside-embeddings": CommandEntry(
         "loadtests.beside:beside_embeddings",
         "Measure chats' ITL alone and beside an embedder: exit 1 if it grows too much.",
@@ -64,10 +60,6 @@ _COMMANDS = {
         "loadtests.fuzz.commands:fuzz",
         "Send bodies with boundary values in every number: no engine may die, no answer may fail.",
     ),
-    "links": CommandEntry(
-        "loadtests.pool.commands:links_command",
-        "Measure what an engine's link costs the server, and what its delay costs the clients.",
-    ),
     "long-sessions": CommandEntry(
         "loadtests.long_sessions:long_sessions",
         "Measure what long prompts cost: exit 1 if the server's event loop is held up, or an answer differs.",
@@ -80,10 +72,6 @@ _COMMANDS = {
     "row-costs": CommandEntry(
         "loadtests.command_line:row_costs",
         "Measure what rows with log-probabilities, a grammar or a held call cost a batch of 32.",
-    ),
-    "scale": CommandEntry(
-        "loadtests.pool.commands:scale_command",
-        "Measure tokens/s by the number of engines, and what a streamed token costs the server.",
     ),
     "scenarios": CommandEntry(
         "loadtests.command_line:list_scenarios", "List the scenarios and the servers that can be started."
