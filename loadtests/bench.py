@@ -33,10 +33,6 @@ class _Bench(LazyGroup):
 
 
 _COMMANDS = {
-    "beside-embeddings": CommandEntry(
-        "loadtests.beside:beside_embeddings",
-        "Measure chats' ITL alone and beside an embedder: exit 1 if it grows too much.",
-    ),
     "cache-soak": CommandEntry(
         "loadtests.cache_soak.run:cache_soak",
         "Let sessions come and go: exit 1 if a cache or a process grows once all caches are full.",
@@ -69,10 +65,6 @@ _COMMANDS = {
         "Run load for hours and kill an engine every minute: nothing may grow (Linux only).",
     ),
     "report": CommandEntry("loadtests.command_line:draw_report", "Draw the runs of several files together."),
-    "row-costs": CommandEntry(
-        "loadtests.command_line:row_costs",
-        "Measure what rows with log-probabilities, a grammar or a held call cost a batch of 32.",
-    ),
     "scenarios": CommandEntry(
         "loadtests.command_line:list_scenarios", "List the scenarios and the servers that can be started."
     ),
@@ -80,17 +72,9 @@ _COMMANDS = {
         "loadtests.speculation.commands:speculation",
         "Compare tokens/s with and without speculation, by rows and by what they write.",
     ),
-    "steps": CommandEntry(
-        "loadtests.command_line:steps",
-        "Measure a decode step by rows and shared prefix: the engine against a bare BatchGenerator.",
-    ),
     "sustain": CommandEntry(
         "loadtests.command_line:sustain",
         "Search for the number of agents that each target sustains within the scenario's SLO.",
-    ),
-    "sweep": CommandEntry(
-        "loadtests.command_line:sweep_option",
-        "Sweep one option of Penstock over several values: the trade-off between two figures as a curve.",
     ),
     "verdict": CommandEntry(
         "loadtests.command_line:judge", "Compare with a stored baseline; exit 1 on a regression."

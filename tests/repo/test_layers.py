@@ -29,7 +29,6 @@ MAY_IMPORT_MLX = (
     "scheduler/models/training/evaluation.py",
     "loadtests/bare_loop.py",
     "loadtests/device/",
-    "loadtests/step_process.py",
     "loadtests/chaos/device_faults.py",
     "loadtests/chaos/saboteur/sitecustomize.py",
 )
