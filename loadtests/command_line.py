@@ -203,15 +203,6 @@ def judge(runs_file: Path, baseline: Path, write: bool) -> None:
     sys.exit(_judge(runs, baseline))
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def ceiling(arguments: tuple[str, ...]) -> None:
-    """Compare Penstock with a bare BatchGenerator loop on the same prompts: the cost of serving."""
-    from loadtests import overhead
-
-    overhead.main(arguments)
-
-
 def _choices(texts: Sequence[str], presets: Sequence[str]) -> list[Target | Launch]:
     for name in presets:
         if name not in PRESETS:

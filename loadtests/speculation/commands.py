@@ -1,4 +1,4 @@
-"""`penstock bench speculation`: the model runs in a process of its own, started with the engine's BLAS."""
+"""With and without drafts: the model runs in a process of its own, started with the engine's BLAS."""
 
 from __future__ import annotations
 
