@@ -28,15 +28,15 @@ monitor:
 
 # Engines die 24 times under 200 requests, and every answer is compared; make chaos ARGS="--deaths 100 --requests 1000".
 chaos: $(VENV)/test
-	$(VENV)/bin/penstock bench chaos $(ARGS)
+	$(VENV)/bin/penstock bench dev chaos $(ARGS)
 
 # Five thousand requests with every number at an edge; make fuzz ARGS="--requests 500 --seed 7".
 fuzz: $(VENV)/test
-	$(VENV)/bin/penstock bench fuzz $(ARGS)
+	$(VENV)/bin/penstock bench dev fuzz $(ARGS)
 
 # An hour of work with a kill every minute, in which nothing may grow: make soak ARGS="--seconds 600".
 soak: $(VENV)/test
-	$(VENV)/bin/penstock bench long-soak $(ARGS)
+	$(VENV)/bin/penstock bench dev long-soak $(ARGS)
 
 # Ray over three nodes, all on this machine, whose parts are killed one after another while 16 streams go on.
 cluster: $(VENV)/cluster

@@ -120,9 +120,7 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
     if any(one.settings.engine == "mlx" and not one.settings.engines_join for one in several):
         check_back_end()
     if len(several) > 1 and any(options.settings.engines_join for options in several):
-        raise OptionError(
-            "--engines join or ray: there may be one model, which all machines have, not several"
-        )
+        raise OptionError("--engines join: there may be one model, which all machines have, not several")
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
@@ -149,7 +147,7 @@ def _remote_engines(settings: ServeSettings, fleet: Fleet, metrics: Metrics) -> 
     # Imported here: a server whose engines are all on this machine loads nothing of it.
     from api.remote_engines import RemoteEngines
 
-    return RemoteEngines(settings, fleet.first.scheduler.pool, metrics, engine_environment(os.environ))
+    return RemoteEngines(settings, fleet.first.scheduler.pool, engine_environment(os.environ))
 
 
 def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) -> _Made:

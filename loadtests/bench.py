@@ -11,6 +11,45 @@ import click
 
 from api.cli.command_line import CONTEXT, CommandEntry, LazyGroup
 
+_DEV_LINE = "Test Penstock itself: deaths, edges, growth, and what serving costs."
+_DEVELOPERS = {
+    "cache-soak": CommandEntry(
+        "loadtests.cache_soak.run:cache_soak",
+        "Let sessions come and go: exit 1 if a cache or a process grows once all caches are full.",
+    ),
+    "ceiling": CommandEntry(
+        "loadtests.ceiling:ceiling",
+        "Compare Penstock with a bare BatchGenerator loop on the same prompts: the cost of serving.",
+    ),
+    "chaos": CommandEntry(
+        "loadtests.chaos.commands:chaos",
+        "Kill engines at random moments; compare every answer with an undisturbed run's.",
+    ),
+    "fuzz": CommandEntry(
+        "loadtests.fuzz.commands:fuzz",
+        "Send bodies with boundary values in every number: no engine may die, no answer may fail.",
+    ),
+    "long-sessions": CommandEntry(
+        "loadtests.long_sessions:long_sessions",
+        "Measure what long prompts cost: exit 1 if the server's event loop is held up, or an answer differs.",
+    ),
+    "long-soak": CommandEntry(
+        "loadtests.chaos.commands:long_soak",
+        "Run load for hours and kill an engine every minute: nothing may grow (Linux only).",
+    ),
+    "speculation": CommandEntry(
+        "loadtests.speculation.commands:speculation",
+        "Compare tokens/s with and without speculation, by rows and by what they write.",
+    ),
+}
+
+dev = LazyGroup(
+    "dev",
+    entries=_DEVELOPERS,
+    context_settings=CONTEXT,
+    help=_DEV_LINE,
+)
+
 
 class _Bench(LazyGroup):
     """Load tests by their names. Any other word is a model, which the product tests itself."""
@@ -19,7 +58,9 @@ class _Bench(LazyGroup):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         words = [argument for argument in args if not argument.startswith("-")]
-        if words and words[0] not in self.entries:
+        if words and words[0] in _DEVELOPERS:  # As they were called before there was `dev`.
+            args = ["dev", *args]
+        elif words and words[0] not in self.entries:
             from api.cli.models.bench import self_test
 
             return self_test.make_context(info_name, args, parent, **extra)
@@ -33,25 +74,8 @@ class _Bench(LazyGroup):
 
 
 _COMMANDS = {
-    "affinity": CommandEntry(
-        "loadtests.pool.commands:affinity_command",
-        "Compare placements by the share of agents' prompts that engines find cached (simulated engines).",
-    ),
-    "beside-embeddings": CommandEntry(
-        "loadtests.beside:beside_embeddings",
-        "Measure chats' ITL alone and beside an embedder: exit 1 if it grows too much.",
-    ),
-    "cache-soak": CommandEntry(
-        "loadtests.cache_soak.run:cache_soak",
-        "Let sessions come and go: exit 1 if a cache or a process grows once all caches are full.",
-    ),
-    "ceiling": CommandEntry(
-        "loadtests.command_line:ceiling",
-        "Compare Penstock with a bare BatchGenerator loop on the same prompts: the cost of serving.",
-    ),
-    "chaos": CommandEntry(
-        "loadtests.chaos.commands:chaos",
-        "Kill engines at random moments; compare every answer with an undisturbed run's.",
+    "dev": CommandEntry(
+        "loadtests.bench:dev", "Test Penstock itself: deaths, edges, growth, and what serving costs."
     ),
     "compare": CommandEntry(
         "loadtests.command_line:compare", "Run scenarios against one or several targets, in turn: A B A B."
@@ -60,53 +84,13 @@ _COMMANDS = {
         "loadtests.device.commands:device",
         "Check every branch of the engine on this device; measure steps and memory.",
     ),
-    "fuzz": CommandEntry(
-        "loadtests.fuzz.commands:fuzz",
-        "Send bodies with boundary values in every number: no engine may die, no answer may fail.",
-    ),
-    "links": CommandEntry(
-        "loadtests.pool.commands:links_command",
-        "Measure what an engine's link costs the server, and what its delay costs the clients.",
-    ),
-    "long-sessions": CommandEntry(
-        "loadtests.long_sessions:long_sessions",
-        "Measure what long prompts cost: exit 1 if the server's event loop is held up, or an answer differs.",
-    ),
-    "long-soak": CommandEntry(
-        "loadtests.chaos.commands:long_soak",
-        "Run load for hours and kill an engine every minute: nothing may grow (Linux only).",
-    ),
     "report": CommandEntry("loadtests.command_line:draw_report", "Draw the runs of several files together."),
-    "retention": CommandEntry(
-        "loadtests.retention.commands:retention_command",
-        "Compare rules of eviction by the tokens that agents' traces prefill again (no model).",
-    ),
-    "row-costs": CommandEntry(
-        "loadtests.command_line:row_costs",
-        "Measure what rows with log-probabilities, a grammar or a held call cost a batch of 32.",
-    ),
-    "scale": CommandEntry(
-        "loadtests.pool.commands:scale_command",
-        "Measure tokens/s by the number of engines, and what a streamed token costs the server.",
-    ),
     "scenarios": CommandEntry(
         "loadtests.command_line:list_scenarios", "List the scenarios and the servers that can be started."
-    ),
-    "speculation": CommandEntry(
-        "loadtests.speculation.commands:speculation",
-        "Compare tokens/s with and without speculation, by rows and by what they write.",
-    ),
-    "steps": CommandEntry(
-        "loadtests.command_line:steps",
-        "Measure a decode step by rows and shared prefix: the engine against a bare BatchGenerator.",
     ),
     "sustain": CommandEntry(
         "loadtests.command_line:sustain",
         "Search for the number of agents that each target sustains within the scenario's SLO.",
-    ),
-    "sweep": CommandEntry(
-        "loadtests.command_line:sweep_option",
-        "Sweep one option of Penstock over several values: the trade-off between two figures as a curve.",
     ),
     "verdict": CommandEntry(
         "loadtests.command_line:judge", "Compare with a stored baseline; exit 1 on a regression."

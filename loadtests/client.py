@@ -5,7 +5,7 @@ Nothing is ever retried: what a target refuses or drops counts as its users woul
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import trio
 
+from api.cli.event_lines import EventLines
 from loadtests.record import Outcome
 from loadtests.workload import Ask
 
@@ -104,7 +105,7 @@ async def _exchange(
         if response.status_code != 200:
             _refused(observed, response, (await response.aread()).decode("utf-8", "replace"))
             return
-        events = EventSplitter()
+        events = EventLines()
         finished = False
         leave_after = float("inf") if wish.hang_up_after_deltas is None else wish.hang_up_after_deltas
         # httpx declares an iterator, but returns a generator that must be closed.
@@ -112,7 +113,7 @@ async def _exchange(
         async with aclosing(raw) as pieces:
             async for data in pieces:
                 now = trio.current_time()
-                for payload in events.feed(data):
+                for payload in events.data(data):
                     finished = _take(payload, observed, now) or finished
                     if observed.stamps:
                         patience.deadline = float("inf")
@@ -156,17 +157,3 @@ def _take(payload: bytes, observed: Observed, now: float) -> bool:
             observed.text.append(content)
         observed.finish_reason = choice.get("finish_reason") or observed.finish_reason
     return False
-
-
-class EventSplitter:
-    """Split bytes of a server-sent event stream, in any pieces, into the data of its events."""
-
-    def __init__(self) -> None:
-        self._pending = b""
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        *lines, self._pending = (self._pending + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                # One data line an event: what every chat server sends.
-                yield line[5:].strip()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from loadtests import html_report, launch, record, report, step_curves, sweep, targets, verdict
+from loadtests import html_report, launch, record, report, targets, verdict
 from loadtests import scenario as scenarios
 from loadtests.canvas import PlotsMissing
 from loadtests.compare import Comparison, interruptible
@@ -28,7 +26,7 @@ from loadtests.presets import PRESETS
 from loadtests.record import RunRecord
 from loadtests.scenario import Scenario, ScenarioError
 from loadtests.targets import Launch, Target, TargetError
-from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
+from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
@@ -178,91 +176,6 @@ def sustain(
     _write(runs, out, f"sustain-{scenarios.load(scenario).name}", with_report=False)
 
 
-@click.command("sweep")
-@click.option("--scenario", default="long-prompt", show_default=True, help="A scenario's name, or a file.")
-@click.option("--option", default="--itl-target-ms", show_default=True, help="An option of `penstock serve`.")
-@click.option(
-    "--values", default="default,20,40,80,160,320", show_default=True, help="`default` omits the option."
-)
-@click.option("--x", "x_figure", default="ttft_p50@book", show_default=True, metavar="FIGURE[@POPULATION]")
-@click.option("--y", "y_figure", default="stall_ratio[streams<book]", show_default=True, metavar="FIGURE")
-@click.option(
-    "--alone",
-    default="book",
-    show_default=True,
-    help="Express x as a multiple of this population's value alone.",
-)
-@click.option("--model", type=click.Path(path_type=Path), help="Model folder for the servers.")
-@click.option(
-    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override a value of the scenario."
-)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
-def sweep_option(
-    scenario: str,
-    option: str,
-    values: str,
-    x_figure: str,
-    y_figure: str,
-    alone: str,
-    model: Path | None,
-    overrides: tuple[str, ...],
-    out: Path,
-) -> None:
-    """Sweep one option of Penstock over several values: the trade-off between two figures as a curve."""
-    chosen = scenarios.load(scenario, overrides)
-    runs: list[RunRecord] = []
-    if alone:
-        launch_ = replace(sweep.launch_of(option, sweep.DEFAULT), name=sweep.ALONE)
-        runs += _compare(chosen.only(alone), [launch_], model, 1).runs
-    for value in values.split(","):
-        runs += _compare(chosen, [sweep.launch_of(option, value)], model, 1).runs
-    x, y = sweep.Axis(x_figure), sweep.Axis(y_figure)
-    found = sweep.points(runs, x, y)
-    for point in found:
-        click.echo(f"{option} {point.value}: {x_figure} {point.x}, {y_figure} {point.y}")
-    label = f"{x_figure}, times the value of {alone} alone" if alone else x_figure
-    out.mkdir(parents=True, exist_ok=True)
-    record.save(out / "sweep.json", runs)
-    html_report.write(out / "sweep.html", runs, _machine(), [sweep.plot(found, option, label, y_figure)])
-    click.echo(f"report:  {out / 'sweep.html'}")
-
-
-@click.command("steps")
-@click.option("--rows", default="8,32,64", show_default=True)
-@click.option("--prefixes", default="0,1024,4096,16384", show_default=True, help="Tokens shared by all rows.")
-@click.option(
-    "--most-gigabytes", default=4.0, show_default=True, help="Memory bound for BatchGenerator's copies."
-)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
-def steps(rows: str, prefixes: str, most_gigabytes: float, out: Path) -> None:
-    """Measure a decode step by rows and shared prefix: the engine against a bare BatchGenerator."""
-    cache = user_cache_folder(os.environ)
-    folder, blas = ensure_model(BENCH_13M, "bench-13m", cache), prepare("auto", cache)
-    environment = {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ)
-    sizes = [step_curves.Size(int(r), int(p)) for r in rows.split(",") for p in prefixes.split(",")]
-    pairs = []
-    for pair in step_curves.measure(
-        sizes, folder, environment, BENCH_13M.kv_bytes_per_token, int(most_gigabytes * 1e9)
-    ):
-        click.echo(step_curves.described(pair))
-        pairs.append(pair)
-    out.mkdir(parents=True, exist_ok=True)
-    html_report.write(out / "steps.html", [], _machine(), [step_curves.plot(pairs)])
-    click.echo(f"report:  {out / 'steps.html'}")
-
-
-@click.command("row-costs")
-@click.argument("feature", type=click.Choice(["logprobs", "grammar", "calls"]))
-@click.option("--steps", "step_count", default=200, show_default=True, help="Decode steps of each batch.")
-def row_costs(feature: str, step_count: int) -> None:
-    """Measure what rows with log-probabilities, a grammar or a held call cost a batch of 32, against one
-    without."""
-    cache = user_cache_folder(os.environ)
-    folder, blas = ensure_model(BENCH_13M, "bench-13m", cache), prepare("auto", cache)
-    command = [sys.executable, "-m", "loadtests.row_costs", feature, str(folder), str(step_count)]
-    sys.exit(subprocess.run(command, env=blas.environment(os.environ)).returncode)
-
-
 @click.command("report")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.option("--html", type=click.Path(path_type=Path), default=Path("bench/report.html"), show_default=True)
@@ -288,15 +201,6 @@ def judge(runs_file: Path, baseline: Path, write: bool) -> None:
         click.echo(f"baseline: {baseline}")
         return
     sys.exit(_judge(runs, baseline))
-
-
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def ceiling(arguments: tuple[str, ...]) -> None:
-    """Compare Penstock with a bare BatchGenerator loop on the same prompts: the cost of serving."""
-    from loadtests import overhead
-
-    overhead.main(arguments)
 
 
 def _choices(texts: Sequence[str], presets: Sequence[str]) -> list[Target | Launch]:

@@ -32,16 +32,14 @@ class _Section:
     formulas: tuple[tuple[str, str], ...]
 
 
-def write(
-    path: Path, runs: Sequence[RunRecord], machine: str | None = None, curves: Sequence[Plot] = ()
-) -> None:
+def write(path: Path, runs: Sequence[RunRecord], machine: str | None = None) -> None:
     """Write the file. `machine` describes the machine; it may be None for runs whose settings name it."""
-    path.write_text(render(runs, machine, curves), "utf-8")
+    path.write_text(render(runs, machine), "utf-8")
 
 
-def render(runs: Sequence[RunRecord], machine: str | None = None, curves: Sequence[Plot] = ()) -> str:
-    """Render the page; equal runs give equal text. `curves` come before all scenarios. Raise PlotsMissing if
-    the extra `bench` is not installed."""
+def render(runs: Sequence[RunRecord], machine: str | None = None) -> str:
+    """Render the page; equal runs give equal text. Raise PlotsMissing if the extra `bench` is not
+    installed."""
     try:
         from jinja2 import Environment, StrictUndefined
     except ImportError as error:
@@ -54,7 +52,7 @@ def render(runs: Sequence[RunRecord], machine: str | None = None, curves: Sequen
         _section(f"p{number}", name, of_scenario, machine)
         for number, (name, of_scenario) in enumerate(by_scenario(runs).items())
     ]
-    return environment.from_string(template).render(sections=sections, curves=curves) + "\n"
+    return environment.from_string(template).render(sections=sections) + "\n"
 
 
 def _section(key: str, name: str, runs: Sequence[RunRecord], machine: str | None) -> _Section:

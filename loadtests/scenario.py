@@ -239,11 +239,6 @@ class Scenario(_Part):
             raise ValueError("give populations or a replay, and not both")
         return self
 
-    def only(self, population: str) -> Scenario:
-        """Return the scenario with this population alone, from the start."""
-        chosen = self.population(population)
-        return self.model_copy(update={"populations": (chosen.model_copy(update={"start_seconds": 0.0}),)})
-
     def without(self, population: str) -> Scenario:
         """Return the scenario without this population."""
         gone = self.population(population)

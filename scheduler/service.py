@@ -18,7 +18,6 @@ import trio
 from scheduler.config import SchedulerConfig
 from scheduler.engines.adapters import source_of
 from scheduler.engines.boundary import EngineProvision, EngineTraits
-from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.errors import AdapterUnusable, DeadlineExceeded, Draining
@@ -73,7 +72,6 @@ class Scheduler:
         metrics: ModelMetrics | None = None,
         tracer: Tracer | None = None,
         continuous: Callable[[], float] = trio.current_time,
-        place: Place = least_seconds,
     ) -> None:
         """`continuous`: a clock that runs while the machine sleeps. Without `metrics`, make those of a model
         without a name."""
@@ -97,7 +95,7 @@ class Scheduler:
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         observer = observation.RequestSamples(self.metrics)
         traits = EngineTraits(config, provision, self.metrics, observer)
-        self.pool = Pool(traits, self._queue, self._admission, self, offload, place)
+        self.pool = Pool(traits, self._queue, self._admission, self, offload)
         self.operations = Operations(
             self._queue,
             self._admission,

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_MOST_LINE_BYTES = 64 << 20
+from api.cli.event_lines import EndlessLine, EventLines
+
 _SHORTEST_SECONDS = 0.05
 """Shortest time over which a rate means something."""
 
@@ -51,7 +52,7 @@ class Answer:
     """Number of the signal by which the user stopped the answer, or None."""
     is_over: bool = False
     """Whether the stream has ended or failed, so that nothing follows."""
-    _rest: bytearray = field(default_factory=bytearray)
+    _lines: EventLines = field(default_factory=EventLines)
 
     @property
     def is_whole(self) -> bool:
@@ -59,25 +60,23 @@ class Answer:
 
     def feed(self, data: bytes, now: float) -> None:
         """Take a piece of the body, which may be cut anywhere. Skip fields and lines that are unknown."""
-        self._rest += data
-        *lines, self._rest = self._rest.split(b"\n")
-        for line in lines:
-            self._take(line.decode("utf-8", "replace").strip("\r"), now)
-        if len(self._rest) > _MOST_LINE_BYTES:
+        try:
+            for name, value in self._lines.feed(data):
+                self._take(name, value.decode("utf-8", "replace"), now)
+        except EndlessLine:
             self._fail("a line without end")
 
-    def _take(self, line: str, now: float) -> None:
-        if line.startswith(":"):
-            self.waiting = line[1:].strip() or self.waiting
-        elif line.startswith("data:"):
-            data = line[5:].strip()
-            if data == "[DONE]":
+    def _take(self, name: bytes, text: str, now: float) -> None:
+        if name == b":":
+            self.waiting = text or self.waiting
+        elif name == b"data":
+            if text == "[DONE]":
                 self.is_over = True
                 return
             try:
-                chunk = json.loads(data)
+                chunk = json.loads(text)
             except ValueError:
-                self._fail(f"an event that is not JSON: {data[:80]}")
+                self._fail(f"an event that is not JSON: {text[:80]}")
                 return
             if isinstance(chunk, dict):
                 self._take_chunk(chunk, now)

@@ -33,6 +33,12 @@ from scheduler.shared.own_path import with_own_path
     help="Matrix library on a Linux CPU: auto (OpenBLAS), off, or the path of a library.",
 )
 @click.option(
+    "--ray",
+    "ray_address",
+    metavar="ADDRESS",
+    help="Do it on each unit of the resource mlx of this Ray cluster (host:port, or auto), not here.",
+)
+@click.option(
     "--prevent-sleep",
     type=click.Choice(["auto", "off"]),
     default="auto",
@@ -40,7 +46,13 @@ from scheduler.shared.own_path import with_own_path
     help="Keep a Mac from idle sleep while it is an engine, because its server cannot wake it.",
 )
 def engine(
-    address: str, token_file: Path | None, device: str, name: str, blas: str, prevent_sleep: str
+    address: str,
+    token_file: Path | None,
+    device: str,
+    name: str,
+    blas: str,
+    ray_address: str | None,
+    prevent_sleep: str,
 ) -> None:
     """Compute for a server on another machine that was started with --engines join.
 
@@ -57,6 +69,10 @@ def engine(
             raise OptionError(f"--token-file: {token_file}: {error}") from error
     if not environment.get(TOKEN_VARIABLE):
         raise OptionError(f"the server's token is needed: --token-file FILE or {TOKEN_VARIABLE}")
+    if ray_address is not None:
+        from scheduler.cluster.ray_engines import keep_engines
+
+        keep_engines(ray_address, address, environment[TOKEN_VARIABLE], blas)
     command = [sys.executable, "-m", "scheduler.engine", "--join", address, "--device", device]
     command += ["--name", name, "--blas", blas]
     if prevent_sleep == "auto" and sys.platform == "darwin":

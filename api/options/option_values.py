@@ -37,12 +37,11 @@ def scripted_plan(text: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
-_ELSEWHERE = re.compile(r"(join|ray)(:.+)?")
+_ELSEWHERE = re.compile(r"join(:.+)?")
 
 
 def engine_count(text: Any) -> Any:
-    """Return the number of engines or, if other machines have them, `join` or `ray`, alone or with a file of
-    ranks."""
+    """Return the number of engines or, if other machines have them, `join`, alone or with a file of ranks."""
     if isinstance(text, str) and _ELSEWHERE.fullmatch(text):
         return text
     try:
@@ -50,7 +49,7 @@ def engine_count(text: Any) -> Any:
     except (TypeError, ValueError):
         count = 0
     if not 1 <= count <= MOST_ENGINES:
-        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or join or ray, or one of them with :FILE")
+        raise ValueError(f"a number from 1 to {MOST_ENGINES}, or join, or join:FILE")
     return count
 
 

@@ -101,8 +101,8 @@ class ServeSettings(ModelSettings):
     engines: Annotated[int | str, BeforeValidator(engine_count)] = option(
         "Scheduling",
         "Engine processes behind the one queue: one for each GPU, or parts of the cores of a CPU. join: one"
-        " on each machine that runs `penstock engine --join`; ray: one for each unit of the resource mlx in a"
-        " Ray cluster; join:FILE, ray:FILE: one over all machines of an MLX host file, a rank on each.",
+        " on each machine that runs `penstock engine --join`; join:FILE: one over all machines of an MLX host"
+        " file, a rank on each.",
         1,
     )
     ranks: int = option(
@@ -204,7 +204,7 @@ class ServeSettings(ModelSettings):
 
     engine_port: int = option(
         "Cluster",
-        "Port to which engines on other machines connect (--engines join or ray); 0 takes a free one.",
+        "Port to which engines on other machines connect (--engines join); 0 takes a free one.",
         0,
         ge=0,
         le=65535,
@@ -212,17 +212,14 @@ class ServeSettings(ModelSettings):
     engine_address: str | None = option(
         "Cluster",
         "Addresses of this machine to listen on for engines, with commas, as other machines reach them. If"
-        " not given: listens on all; with Ray they connect to the one that Ray has.",
+        " not given: listens on all.",
         None,
     )
     join_token_file: Path | None = option(
         "Cluster",
         "File with the token that engines on other machines need; made if it is not there. If not given: one"
-        " in the user's data folder (join), or one for each run (ray).",
+        " in the user's data folder.",
         None,
-    )
-    ray_address: str = option(
-        "Cluster", "Ray's head, as host:port; auto: the cluster that this machine has joined.", "auto"
     )
 
     engine: Literal["mlx", "scripted"] = option(
@@ -337,11 +334,6 @@ class ServeSettings(ModelSettings):
     def engines_join(self) -> bool:
         """Return whether other machines have the engines."""
         return isinstance(self.engines, str)
-
-    @property
-    def ray(self) -> bool:
-        """Return whether Ray keeps the engines on their machines."""
-        return isinstance(self.engines, str) and self.engines.startswith("ray")
 
     @cached_property
     def rank_hosts(self) -> RankHosts | None:

@@ -166,20 +166,6 @@ ENGINE = Dashboard(
             [rate("penstock_session_moves_total", "moves")],
         ),
         Panel(
-            "Machines of the cluster",
-            "With --engines ray: those that Ray counts as living. Fewer while engines stay up: Ray has lost "
-            "what the links have not.",
-            "short",
-            [total("penstock_cluster_nodes", "machines")],
-        ),
-        Panel(
-            "Agent restarts, in 10 minutes",
-            "With --engines ray: each is a time without Ray, in which engines go on and none is started. "
-            "cluster_lost in the log says why.",
-            "short",
-            [Query("sum (increase(penstock_cluster_agent_restarts_total{@}[10m]))", "restarts")],
-        ),
-        Panel(
             "Step duration",
             "Rises with rows and contexts. Jumps: memory pressure, another program on the GPU. mixed far "
             "above decode: prefill holds up the answers; lower --itl-target-ms.",

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import trio
 
+from api.cli.event_lines import EventLines
 from loadtests.chaos.questions import Question
-from loadtests.client import EventSplitter
 
 LEAST_PAUSE_SECONDS = 0.25
 
@@ -106,9 +106,9 @@ async def ask(http: httpx.AsyncClient, url: str, question: Question, answer: Ans
 
 
 async def _follow(response: httpx.Response, answer: Answer) -> None:
-    events, last = EventSplitter(), trio.current_time()
+    events, last = EventLines(), trio.current_time()
     async for data in response.aiter_raw():
-        for payload in events.feed(data):
+        for payload in events.data(data):
             now = trio.current_time()
             answer.longest_pause_seconds = max(answer.longest_pause_seconds, now - last)
             if now - last >= LEAST_PAUSE_SECONDS and answer.deltas:

@@ -1,6 +1,4 @@
-"""`penstock bench chaos` and `penstock bench long-soak`: exit 1 if an answer was lost or changed, or memory
-grew.
-"""
+"""Deaths and long load: exit 1 if an answer was lost or changed, or memory grew."""
 
 from __future__ import annotations
 

@@ -16,9 +16,8 @@ import mlx.core as mx
 import trio
 
 from loadtests import scenario as scenarios
-from loadtests import step_curves
 from loadtests.compare import Comparison
-from loadtests.device import rows, steps
+from loadtests.device import rows, step_pairs, steps
 from loadtests.device.finding import Figure, Finding, attempt
 from loadtests.driver import default_client
 from loadtests.launch import Bench, LaunchError, Patience, with_server
@@ -129,10 +128,10 @@ def _steps(sizes: Sizes, folder: Path, environment: Mapping[str, str]) -> Iterat
     """The decode step of our engine and of a bare `BatchGenerator`, in turn."""
     if not sizes.prefixes:
         return
-    wanted = [step_curves.Size(count, prefix) for prefix in sizes.prefixes for count in sizes.step_rows]
+    wanted = [step_pairs.Size(count, prefix) for prefix in sizes.prefixes for count in sizes.step_rows]
     token_bytes = sizes.shape.kv_bytes_per_token // 2
     most_bytes = int(rows.free_bytes() * 0.5)
-    pairs = step_curves.measure(wanted, folder, environment, token_bytes, most_bytes, "stored")
+    pairs = step_pairs.measure(wanted, folder, environment, token_bytes, most_bytes)
     try:
         for pair in pairs:
             ours, size = pair.ours, pair.ours.size

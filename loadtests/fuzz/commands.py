@@ -1,4 +1,4 @@
-"""`penstock bench fuzz`: exit 1 if an engine died, an answer failed, or the event loop stalled."""
+"""`penstock bench dev fuzz`: exit 1 if an engine died, an answer failed, or the event loop stalled."""
 
 from __future__ import annotations
 

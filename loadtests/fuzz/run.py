@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import httpx
 import trio
 
+from api.cli.event_lines import EventLines
 from loadtests.chaos.levels import of_process
 from loadtests.chaos.victim import Victim, victim
-from loadtests.client import EventSplitter
 from loadtests.fuzz.bodies import Body, bodies
 from loadtests.fuzz.prober import Prober, Silence
 
@@ -179,7 +179,7 @@ def _error_code(response: httpx.Response) -> str | None:
         return _code(response.content) or str(response.status_code)
     if "text/event-stream" not in response.headers.get("content-type", ""):
         return None
-    codes = map(_code, EventSplitter().feed(response.content))
+    codes = map(_code, EventLines().data(response.content))
     return next((code for code in codes if code is not None), None)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from loadtests.client import EventSplitter
+from api.cli.event_lines import EventLines
 
 _TOKENS = 96
 _HOT: dict[str, Any] = {"temperature": 1.5}
@@ -58,8 +58,8 @@ class Asker:
             if response.status_code != 200:
                 text = response.read().decode("utf-8", "replace")
                 return Reply(refusal=f"{response.status_code} {text[:160]}")
-            events = EventSplitter()
-            payloads = [data for raw in response.iter_raw() for data in events.feed(raw)]
+            events = EventLines()
+            payloads = [data for raw in response.iter_raw() for data in events.data(raw)]
         chunks = [msgspec.json.decode(data) for data in payloads if data != b"[DONE]"]
         choices = [choice for chunk in chunks for choice in chunk.get("choices") or ()]
         reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]

@@ -1,4 +1,4 @@
-"""`penstock bench speculation`: the model runs in a process of its own, started with the engine's BLAS."""
+"""With and without drafts: the model runs in a process of its own, started with the engine's BLAS."""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ from pathlib import Path
 
 import click
 
-from loadtests.pool.commands import numbers
 from loadtests.speculation import simulation
 from loadtests.speculation.workloads import WORKLOADS
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
 
+def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    """Return positive whole numbers, separated by commas. Raise BadParameter."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise click.BadParameter(f"{text!r} is not a list of positive numbers, such as 1,2,4")
+    return found
+
+
 @click.command("speculation")
 @click.option("--model", type=click.Path(path_type=Path), help="Model folder; by default the bench model.")
 @click.option(
     "--rows",
-    callback=numbers,
+    callback=_numbers,
     default="1,4,8,16,32",
     show_default=True,
     help="Numbers of rows that decode at once.",

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 
 from scheduler.engines.engine import Engine
-from scheduler.engines.placement import Place
+from scheduler.engines.placement import least_seconds
 from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.record import StreamRecord
@@ -28,7 +28,6 @@ class Dispatcher:
         queue: IntakeQueue,
         engines: Mapping[str, Engine],
         awaiting: Awaiting,
-        place: Place,
         moved: Callable[[], None],
         most_deaths: int,
     ) -> None:
@@ -36,7 +35,6 @@ class Dispatcher:
         self._queue = queue
         self._engines = engines
         self._awaiting = awaiting
-        self._place = place
         self._moved = moved
         self._most_deaths = most_deaths
         self.held = False
@@ -151,5 +149,5 @@ class Dispatcher:
         if len(engines) == 1:
             return engines[0]
         candidates = [engine.candidate(record) for engine in engines]
-        place = self._place(candidates, self._queue.expected_tokens(record), last)
+        place = least_seconds(candidates, self._queue.expected_tokens(record), last)
         return next(engine for engine in engines if engine.name == place.engine)

@@ -7,7 +7,7 @@ weighted blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.engines.speeds import Speeds
@@ -30,14 +30,10 @@ class Candidate:
     furthest_tokens: int = 0
 
 
-Place = Callable[[Sequence[Candidate], float, str | None], Candidate]
-"""`place(candidates, output_tokens, last)` returns one of the candidates, of which there is at least one.
-`output_tokens`: expected of the answer; `last`: the engine that had the session's last request."""
-
-
 def least_seconds(candidates: Sequence[Candidate], output_tokens: float, last: str | None) -> Candidate:
     """Return the one with the least estimated time; among equal ones the session's last engine, or else the
-    one with the fewest requests."""
+    one with the fewest requests. There is at least one. `output_tokens`: expected of the answer; `last`: the
+    engine that had the session's last request."""
     return min(
         candidates,
         key=lambda one: (

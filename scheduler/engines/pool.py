@@ -15,7 +15,6 @@ from scheduler.engines.compatibility import Compatibility
 from scheduler.engines.dispatcher import Dispatcher
 from scheduler.engines.engine import STARTS_UNTIL_BLOCKED, Engine, Shared
 from scheduler.engines.life import Life
-from scheduler.engines.placement import Place, least_seconds
 from scheduler.engines.supervisor import EngineNeverReady
 from scheduler.engines.together import first_ready, life_of_all
 from scheduler.errors import (
@@ -67,7 +66,6 @@ class Pool:
         admission: Admission,
         observer: PoolObserver,
         offload: Offload,
-        place: Place = least_seconds,
     ) -> None:
         self.turns = Turns(offload, self.cancel, self._over)
         self.awaiting = Awaiting(observer.retired)
@@ -93,7 +91,6 @@ class Pool:
             queue,
             self._engines,
             self.awaiting,
-            place,
             self._session_moved,
             config.recovery.max_request_deaths,
         )

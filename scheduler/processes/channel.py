@@ -27,7 +27,7 @@ class EngineGone(Exception):
 
 
 class FrameChannel(Generic[_Incoming]):
-    """Messages to and from one process: an engine, or the agent that speaks with Ray."""
+    """Messages to and from one process."""
 
     def __init__(self, stream: trio.abc.Stream, reader: FrameReader[_Incoming]) -> None:
         self._stream = stream

@@ -253,13 +253,6 @@ class Metrics:
             part=label_values.TELEMETRY_PARTS,
         )
 
-        self.cluster_nodes = declare.gauge(
-            "penstock_cluster_nodes", "Machines of the cluster that live and have places for engines."
-        )
-        self.agent_restarts = declare.counter(
-            "penstock_cluster_agent_restarts", "Times that the agent, which speaks with Ray, ended."
-        )
-
     def _declare_http(self, declare: Instruments) -> None:
         self.http_requests = declare.open_counter(
             "penstock_http_requests",

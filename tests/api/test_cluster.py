@@ -1,4 +1,4 @@
-"""`--engines join` and `ray`: the options, and what operators see of machines that come and go."""
+"""`--engines join`: the options, and what operators see of machines that come and go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from api.cli.join import engine
 from api.options.options import load
 from api.options.scheduler_settings import scheduler_config
 from api.remote_engines import join_token
-from scheduler.errors import OptionError
+from scheduler.errors import OptionError, StartupError
 from scheduler.processes.process import EngineLauncher
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import chat, client_of
@@ -28,26 +28,25 @@ def none_here(number: int) -> EngineLauncher:
 
 
 EMPTY = ("/health", "/v1/engines", "/v1/scheduler", "/v1/models", "/metrics", "/")
-SHOWN = {"state": "lost", "reason": "Ray's head at mac-1:6379 does not answer"}
+SHOWN = {"state": "listening", "port": 9100}
 
 
-@pytest.mark.parametrize("given", ["0", "65", "rayon", "ray:", "join:", "2.5", ""])
+@pytest.mark.parametrize("given", ["0", "65", "joint", "ray", "join:", "2.5", ""])
 def test_engines_are_a_number_or_elsewhere(given: str) -> None:
-    with pytest.raises(OptionError, match=r"--engines .*a number from 1 to 64, or join or ray"):
+    with pytest.raises(OptionError, match=r"--engines .*a number from 1 to 64, or join"):
         load({"engines": given})
 
 
-@pytest.mark.parametrize("elsewhere", ["ray", "join"])
-def test_where_engines_are_elsewhere_none_is_started_here(elsewhere: str) -> None:
+def test_where_engines_are_elsewhere_none_is_started_here() -> None:
     """One on each device elsewhere has all of that, and none is needed for a start."""
-    config = scheduler_config(load({"engines": elsewhere}), Path("none"), ApiKeys(), Path("cache"))
+    config = scheduler_config(load({"engines": "join"}), Path("none"), ApiKeys(), Path("cache"))
     assert (config.engines, config.engines_join, config.engine.sharers) == (0, True, 1)
     assert not scheduler_config(load({"engines": "2"}), Path("none"), ApiKeys(), Path("cache")).engines_join
 
 
 def test_several_models_are_refused_by_name(tmp_path: Path) -> None:
-    settings = load({"engines": "ray", "engine": "scripted", "model": "a,b"})
-    with pytest.raises(OptionError, match="--engines join or ray: there may be one model"):
+    settings = load({"engines": "join", "engine": "scripted", "model": "a,b"})
+    with pytest.raises(OptionError, match="--engines join: there may be one model"):
         assemble(settings, ApiKeys())
 
 
@@ -91,16 +90,13 @@ def test_a_token_is_made_once_and_is_for_its_user_only(tmp_path: Path) -> None:
     """In the user's cache, so that machines need no new copy after a restart."""
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     first, path = join_token(load({"engines": "join"}), environment)
-    assert path is not None
     assert path.stat().st_mode & 0o777 == 0o600
     assert join_token(load({"engines": "join"}), environment) == (first, path)
     own = tmp_path / "own"
     own.write_text("a token of the operator's\n")
     own.chmod(0o600)
-    given = load({"engines": "ray", "join_token_file": str(own)})
+    given = load({"engines": "join", "join_token_file": str(own)})
     assert join_token(given, environment) == ("a token of the operator's", own)
-    # Ray carries one of this run to its nodes.
-    assert join_token(load({"engines": "ray"}), environment)[1] is None
 
 
 def test_a_short_token_is_refused_by_name(tmp_path: Path) -> None:
@@ -116,7 +112,6 @@ def test_a_token_that_others_can_read_is_refused_with_what_to_do(tmp_path: Path,
     """The operator's file, the one that an earlier server made, and an engine's copy."""
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
     _, made = join_token(load({"engines": "join"}), environment)
-    assert made is not None
     own = tmp_path / "own"
     own.write_text("a token of the operator's\n")
     for path, options in ((made, {}), (own, {"join_token_file": str(own)})):
@@ -126,3 +121,11 @@ def test_a_token_that_others_can_read_is_refused_with_what_to_do(tmp_path: Path,
     command = ["--join", "127.0.0.1:9", "--token-file", str(own)]
     with pytest.raises(OptionError, match=f"--token-file: others can read {own}: chmod 600"):
         engine.main(command, standalone_mode=False)
+
+
+def test_an_engine_on_each_node_of_ray_is_asked_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not made here: the command says first what Ray must do."""
+    monkeypatch.setenv("PENSTOCK_JOIN_TOKEN", "0" * 64)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(StartupError, match="Ray must check tokens"):
+        engine.main(["--join", "127.0.0.1:9", "--ray", "auto"], standalone_mode=False)

@@ -6,8 +6,10 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,8 +63,8 @@ class Machines:
 def machines(
     folder: Path, *, more: tuple[str, ...] = ("mac-2", "mac-3"), tokens: bool = True
 ) -> Iterator[Machines]:
-    """Ends what is left of the cluster afterwards. Its engines end with their front. `more`: nodes beside the
-    head's; `tokens`: whether Ray checks them."""
+    """Ends what is left of the cluster afterwards. Its engines end with their server. `more`: nodes beside
+    the head's; `tokens`: whether Ray checks them."""
     token = folder / "ray-token"
     token.write_text(secrets.token_hex(32))
     own = {
@@ -98,6 +100,64 @@ def machines(
         nodes.stdout.close()
 
 
+class Door:
+    """Where engines join a server, known before there is one."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as reserved:
+            reserved.bind(("127.0.0.1", 0))
+            self.port: int = reserved.getsockname()[1]
+        self.token = folder / "join-token"
+        self.token.touch(0o600)
+        self.token.write_text(secrets.token_hex(32))
+
+    def options(self, engines: str = "join") -> list[str]:
+        """Return the server's."""
+        options = ["--engines", engines, "--engine-port", str(self.port)]
+        return [*options, "--join-token-file", str(self.token)]
+
+
+class RayEngines:
+    """`penstock engine --ray`: keeps an engine on each node."""
+
+    def __init__(self, cluster: Machines, door: Door) -> None:
+        command = [sys.executable, "-m", "api", "engine", "--ray", cluster.address]
+        command += ["--join", f"127.0.0.1:{door.port}", "--token-file", str(door.token), "--blas", "off"]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **cluster.environment},
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            self.lines += map(str.rstrip, lines)
+
+    def said(self, line: str) -> bool:
+        return line in self.lines
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+
+
+@contextmanager
+def ray_engines(cluster: Machines, door: Door) -> Iterator[RayEngines]:
+    made = RayEngines(cluster, door)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
 def report(served: Served) -> dict[str, Any]:
     status, found = served.get("/v1/scheduler")
     assert status == 200
@@ -108,10 +168,6 @@ def engines_ready(served: Served, count: int) -> None:
     eventually(
         lambda: [one["condition"] for one in report(served)["engines"]] == ["ready"] * count, seconds=90
     )
-
-
-def state(served: Served) -> str:
-    return str(report(served)["cluster"]["state"])
 
 
 def engine_pids() -> dict[str, int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.cluster.machines import engine_pids, engines_ready, machines, report
+from tests.cluster.machines import Door, engine_pids, engines_ready, machines, ray_engines, report
 from tests.cluster.streams import check_whole
 from tests.end_to_end.raw_client import Answer
 from tests.end_to_end.serving import Served, eventually, start
@@ -30,11 +30,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("ray")
     file = folder / "hosts.json"
     file.write_text(json.dumps(_HOSTS))
-    with machines(folder) as cluster:
-        ray = ("--engines", f"ray:{file}", "--ray-address", cluster.address)
-        with start(*ray, environment=cluster.environment, trained=True) as server:
-            engines_ready(server, 1)
-            yield server
+    door = Door(folder)
+    with (
+        machines(folder) as cluster,
+        ray_engines(cluster, door),
+        start(*door.options(f"join:{file}"), environment=cluster.environment, trained=True) as server,
+    ):
+        engines_ready(server, 1)
+        yield server
 
 
 def rank_1() -> int:

@@ -1,50 +1,49 @@
-"""Ray has to check tokens: the agent leaves a head that answers without one."""
+"""Ray has to check tokens: a head that answers without one is left, with what to do about it."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import trio
 
-from scheduler.cluster.agent_messages import AgentRefused, FromAgent, Nodes, ServerAddress, server_inbound
-from scheduler.cluster.cluster import agent_process
-from scheduler.shared.framing import encode
-from tests.cluster.machines import Machines, machines
+from scheduler.engine.joining import TOKEN_VARIABLE
+from tests.cluster.machines import machines
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: 'make cluster'"),
     pytest.mark.timeout(300),
 ]
-_SECONDS = 90
 
 
-async def first_word(cluster: Machines) -> FromAgent:
-    said: list[FromAgent] = []
+def refusal(address: str, environment: dict[str, str]) -> str:
+    """Return what `penstock engine --ray` says when it ends with 1. The server's port is nobody's."""
+    command = [sys.executable, "-m", "api", "engine", "--ray", address, "--join", "127.0.0.1:9"]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**own, TOKEN_VARIABLE: "0" * 64, **environment},
+    )
+    assert done.returncode == 1, done
+    return done.stderr
 
-    async def talk(stream: trio.abc.Stream) -> bool:
-        reader = server_inbound()
-        # Its port is nobody's: the actor gives up.
-        await stream.send_all(encode(ServerAddress((), 9, "0" * 64, "off")))
-        while not said and (data := await stream.receive_some()):
-            said.extend(reader.feed(data))
-        return False
 
-    with trio.fail_after(_SECONDS):
-        await agent_process({**os.environ, **cluster.environment}, cluster.address).run(talk)
-    return said[0]
+def test_a_head_that_answers_without_a_token_is_left(tmp_path: Path) -> None:
+    with machines(tmp_path, more=(), tokens=False) as cluster:
+        said = refusal(cluster.address, cluster.environment)
+    assert "answers without a token" in said
+    assert "ray get-auth-token" in said
 
 
-@pytest.mark.parametrize("tokens", [True, False], ids=["with tokens", "without"])
-def test_only_a_head_that_checks_tokens_is_joined(tokens: bool, tmp_path: Path) -> None:
-    with machines(tmp_path, more=(), tokens=tokens) as cluster:
-        message = trio.run(first_word, cluster)
-    if tokens:
-        assert isinstance(message, Nodes)
-        assert [node.name for node in message.nodes] == ["mac-1"]
-    else:
-        assert isinstance(message, AgentRefused)
-        assert "answers without a token" in message.reason
-        assert "ray get-auth-token" in message.reason
+def test_a_head_that_is_not_there_is_named() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        assert address in refusal(address, {"RAY_AUTH_MODE": "token"})

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from api.served_models import ServedModels
-from loadtests.fuzz.largest import Largest, largest_bodies
 from tests.api.client import MODEL, app_of
+from tests.end_to_end.largest_bodies import Largest, largest_bodies
 from tests.end_to_end.loop_watch import Watched, watching
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import make_scheduler

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from loadtests.pool.local_machine import LOOPBACK, LocalMachine
-from loadtests.pool.relay import Relay
 from scheduler.cluster.joined import JoinedEngines
 from scheduler.processes.listener import Listener
 from scheduler.processes.process import EngineLauncher
@@ -26,6 +24,8 @@ from tests.cancellation.bench import Client
 from tests.examples import sampled
 from tests.failures.undisturbed import check_undisturbed
 from tests.fakes.faulty_backend import MOST_STEP_TOKENS, holding_in_engine_process
+from tests.fakes.local_machine import LOOPBACK, LocalMachine
+from tests.fakes.relay import Relay
 from tests.fakes.scheduling import ask, make_scheduler
 from tests.repo.tree import ROOT
 

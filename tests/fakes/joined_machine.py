@@ -9,12 +9,12 @@ from pathlib import Path
 
 import trio
 
-from loadtests.pool.local_machine import LOOPBACK, joining
 from scheduler.cluster.joined import JoinedLauncher
 from scheduler.processes.child_process import StderrTail, relay_stderr
 from scheduler.processes.listener import Dialed, Listener
 from scheduler.processes.process import Exit, Session
 from scheduler.shared.hello import new_token
+from tests.fakes.local_machine import LOOPBACK, joining
 
 
 class OverTcp:

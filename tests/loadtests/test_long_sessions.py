@@ -1,4 +1,4 @@
-"""`penstock bench long-sessions`: its conversations, a short run of it, and its verdict."""
+"""`penstock bench dev long-sessions`: its conversations, a short run of it, and its verdict."""
 
 from __future__ import annotations
 

@@ -194,3 +194,11 @@ def test_the_token_scale_reaches_defaults_and_traces(minimal: str) -> None:
     assert plain is not None
     assert scaled is not None
     assert scaled.token_scale == pytest.approx(2 * plain.token_scale)
+
+
+def test_a_scenario_without_a_population() -> None:
+    """An unknown name is an error that lists the known ones."""
+    whole = load("long-prompt")
+    assert [p.name for p in whole.without("book").populations] == ["streams"]
+    with pytest.raises(ScenarioError, match="streams, book"):
+        whole.without("flood")

@@ -15,7 +15,7 @@ ENGINE_MAY_SEE = ("scheduler.errors", "scheduler.shared", "scheduler.engine")
 """What the engine process may import from this project."""
 
 MAY_SEE_THE_ENGINE = {
-    "scheduler.engine.joining": ("api/cli/", "scheduler/cluster/engine_actor.py"),  # these start an engine
+    "scheduler.engine.joining": ("api/cli/", "scheduler/cluster/ray_engines.py"),  # these start an engine
     "scheduler.engine.mlx.cpu.fast_blas": ("api/assembly.py", "api/cli/"),  # before MLX is loaded
     "scheduler.engine.budget": ("api/cli/", "scheduler/fleet/memory_need.py"),  # how much fits
     "scheduler.engine": ("api/cli/machine.py", "api/cli/models/"),  # run as programs of their own
@@ -29,7 +29,6 @@ MAY_IMPORT_MLX = (
     "scheduler/models/training/evaluation.py",
     "loadtests/bare_loop.py",
     "loadtests/device/",
-    "loadtests/step_process.py",
     "loadtests/chaos/device_faults.py",
     "loadtests/chaos/saboteur/sitecustomize.py",
 )
@@ -75,10 +74,10 @@ def test_only_the_engine_touches_mlx() -> None:
     assert not _wrong(others, _of("mlx", "mlx_lm"))
 
 
-def test_only_the_agent_and_its_actor_touch_ray() -> None:
+def test_one_file_touches_ray() -> None:
     """It takes SIGTERM and 25 threads in whichever process imports it."""
-    they = ("scheduler/cluster/agent.py", "scheduler/cluster/engine_actor.py")
-    assert not _wrong([path for path in _everything() if name_of(path) not in they], _of("ray"))
+    others = [path for path in _everything() if name_of(path) != "scheduler/cluster/ray_engines.py"]
+    assert not _wrong(others, _of("ray"))
 
 
 def test_the_server_sees_little_of_the_engine() -> None:
@@ -167,21 +166,12 @@ def test_the_server_runs_without_mlx() -> None:
 def test_what_is_off_is_not_loaded() -> None:
     """A server without tracing neither loads nor needs the tracer; one whose engines are all here nothing of
     clusters."""
-    names = ("opentelemetry.sdk", "requests", "api.remote_engines", "scheduler.cluster.cluster", "ray")
+    names = ("opentelemetry.sdk", "requests", "api.remote_engines", "scheduler.cluster.joined", "ray")
     program = f"import sys, api.serving; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
-
-
-def test_a_server_with_a_cluster_runs_without_ray() -> None:
-    """Only its agent has it; an actor is made by a worker that has it anyway."""
-    program = "import sys, api.remote_engines, scheduler.cluster.engine_actor; print('ray' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "False"
 
 
 def test_the_command_line_imports_no_command() -> None:
@@ -211,7 +201,7 @@ def test_the_engine_process_runs_without_trio() -> None:
 
 def test_what_keeps_a_remote_engine_alive_is_small() -> None:
     """A Ray worker loads it, and has it for as long as there is the node."""
-    module = "scheduler.cluster.engine_actor"
+    module = "scheduler.cluster.ray_engines"
     names = ("trio", "mlx", "ray", "structlog", "numpy", "transformers")
     program = f"import sys, {module}; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run(

@@ -13,7 +13,7 @@ import pytest
 from api.cli.command_line import penstock
 from api.cli.serve_command import serve
 from api.options import options
-from loadtests.bench import bench
+from loadtests.bench import bench, dev
 from tests.end_to_end.live_picture import MAX_PICTURE_BYTES
 
 ROOT = Path(__file__).parents[2]
@@ -55,8 +55,9 @@ def test_commands_are_known_with_their_options(
             assert importlib.util.find_spec(module) is not None
         case [_, "serve", *words]:
             served(words)
-        case [_, "bench", name, *words]:
-            subcommand = bench.get_command(click.Context(bench), name)
+        case [_, "bench", "dev", name, *words] | [_, "bench", name, *words]:
+            group = dev if "dev" in command.split() else bench
+            subcommand = group.get_command(click.Context(group), name)
             assert subcommand is not None
             for file in (Path(word) for word in words if word.endswith(".json")):
                 file.parent.mkdir(exist_ok=True)

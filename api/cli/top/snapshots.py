@@ -6,8 +6,12 @@ be of different versions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 from msgspec import Struct
+
+from api.cli.event_lines import EndlessLine, EventLines
 
 _Name = str | None
 Buckets = list[tuple[str, float]]
@@ -118,39 +122,28 @@ class NotALiveStream(Exception):
     """The stream's events are not those of Penstock's `/live`."""
 
 
-_MOST_EVENT_BYTES = 64 << 20
-
-
 class LiveEvents:
-    """Reads snapshots and cache reports from pieces of the stream's body, which may be cut anywhere, and
-    skips other events. Raises NotALiveStream."""
+    """Reads snapshots and cache reports from pieces of the stream's body, and skips other events. Raises
+    NotALiveStream."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._lines = EventLines()
+        self._event: dict[bytes, bytes] = {}
 
     def feed(self, data: bytes) -> list[ServerSnapshot | CacheSnapshot]:
         return [found for name, body in self.feed_raw(data) if (found := _decoded(name, body)) is not None]
 
-    def feed_raw(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Return each event's name and JSON."""
-        self._rest += data
-        end = self._rest.rfind(b"\n\n")
-        if end < 0:
-            if len(self._rest) > _MOST_EVENT_BYTES:
-                raise NotALiveStream("an event without end")
-            return []
-        blocks = bytes(self._rest[:end]).split(b"\n\n")
-        del self._rest[: end + 2]
-        return [_event(block) for block in blocks]
-
-
-def _event(block: bytes) -> tuple[str, bytes]:
-    fields = dict.fromkeys((b"event", b"data"), b"")
-    for line in block.split(b"\n"):
-        name, _, value = line.partition(b":")
-        if name in fields:
-            fields[name] += value.strip()
-    return fields[b"event"].decode("utf-8", "replace"), fields[b"data"]
+    def feed_raw(self, data: bytes) -> Iterator[tuple[str, bytes]]:
+        """Yield each event's name and JSON."""
+        try:
+            for field, value in self._lines.feed(data):
+                if field:
+                    self._event[field] = self._event.get(field, b"") + value
+                else:
+                    event, self._event = self._event, {}
+                    yield event.get(b"event", b"").decode("utf-8", "replace"), event.get(b"data", b"")
+        except EndlessLine as error:
+            raise NotALiveStream("a line without end") from error
 
 
 _snapshot = msgspec.json.Decoder(ServerSnapshot, strict=False)

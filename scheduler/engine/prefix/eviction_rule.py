@@ -1,11 +1,6 @@
-"""What is evicted first: the seam of the policy, and the rule that the server uses.
-
-A rule is pure but for what it learns; loadtests/retention has others, to compare with.
-"""
+"""What is evicted first. The rule is pure but for what it learns; times are seconds of one clock."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from scheduler.engine.prefix.gap_history import EDGES, bucket_of
 from scheduler.engine.prefix.retention import Mark, SessionKey
@@ -15,29 +10,6 @@ _MOST_HITS = 8
 """Bound on the counted hits of a shared prefix: more say nothing more about its future."""
 _LEAST_SECONDS = 0.5
 _LEAST_WAIT_SECONDS = 0.001
-
-
-class EvictionRule(Protocol):
-    """Learns what happens to sessions and entries; times are seconds of one clock."""
-
-    def worth(self, mark: Mark, last_used: float, hits: int, now: float) -> tuple[float, float]:
-        """Return what keeping a leaf, or a snapshot within a path, is worth, and the time until which that
-        holds. What is worth least is evicted first."""
-        ...
-
-    def hit(self, mark: Mark, now: float) -> None:
-        """A request continues from this node; `mark` is as it was before."""
-        ...
-
-    def evicted(self, mark: Mark, now: float) -> None: ...
-
-    def ended(self, key: SessionKey, kind: str, now: float) -> None:
-        """A turn of a session ended, and it waits for `kind`."""
-        ...
-
-    def returned(self, key: SessionKey, now: float) -> None:
-        """A request of the session came."""
-        ...
 
 
 class ByReturn:
@@ -52,6 +24,8 @@ class ByReturn:
         self._times = ReturnTimes(sessions)
 
     def worth(self, mark: Mark, last_used: float, hits: int, now: float) -> tuple[float, float]:
+        """Return what keeping a leaf, or a snapshot within a path, is worth, and the time until which that
+        holds. What is worth least is evicted first."""
         age = now - last_used
         # Not at once: an age within a rounding of its bucket's end would be due for ever.
         until = max(last_used + EDGES[bucket_of(age) + 1], now + _LEAST_WAIT_SECONDS)
@@ -64,6 +38,7 @@ class ByReturn:
         return hits / seconds * hits / (hits + 1), until
 
     def hit(self, mark: Mark, now: float) -> None:
+        """A request continues from this node; `mark` is as it was before."""
         for key in mark.turns:  # Also if a client gives every request a session of its own.
             self._times.returned(key, now)
         if mark.owner is None and not mark.hits and not mark.protected:
@@ -76,7 +51,9 @@ class ByReturn:
             self._times.unowned_observed(mark.continued, now - mark.last_used, returned=False)
 
     def ended(self, key: SessionKey, kind: str, now: float) -> None:
+        """A turn of a session ended, and it waits for `kind`."""
         self._times.ended(key, kind, now)
 
     def returned(self, key: SessionKey, now: float) -> None:
+        """A request of the session came."""
         self._times.returned(key, now)

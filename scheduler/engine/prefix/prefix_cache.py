@@ -17,7 +17,7 @@ from typing import Generic, TypeAlias
 
 from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, top_prefixes
 from scheduler.engine.prefix.eviction_queue import EvictionQueue
-from scheduler.engine.prefix.eviction_rule import ByReturn, EvictionRule
+from scheduler.engine.prefix.eviction_rule import ByReturn
 from scheduler.engine.prefix.holds import NO_ROOM, HoldOutcome, Holds
 from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
@@ -44,7 +44,6 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         clock: Callable[[], float],
         retention: Retention | None = None,
         buffers: BufferBound | None = None,
-        rule: EvictionRule | None = None,
     ) -> None:
         """`token_bytes`: a Segment's bytes per token, to make room before it is cut; 0 if no layer can be
         cut. `needs_snapshot`: the model has layers that cannot be cut. Without `buffers`, their number is
@@ -60,7 +59,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._marks: dict[Node[SegmentT, SnapshotT], Mark] = {}
         self._queue: EvictionQueue[Node[SegmentT, SnapshotT]] = EvictionQueue(self._is_valid)
         self._turns = SessionTurns(self._tree, self._marks, self._retention, self._file)
-        self._rule = rule or ByReturn(self._retention.sessions)
+        self._rule = ByReturn(self._retention.sessions)
         self._holds = Holds(self._tree, self._marks, self._file)
         self._now = clock()
         self.query_tokens = self.hit_tokens = self.stored_tokens = self.evicted_bytes = 0

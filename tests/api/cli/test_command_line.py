@@ -64,12 +64,15 @@ def test_ctrl_c_at_a_question_interrupts_and_ctrl_d_does_not(
         ("bench --help", 0, "Usage: penstock bench"),
         ("bench small --help", 0, "Usage: penstock bench [OPTIONS] MODEL"),
         ("bench small --no-such-option", 2, "Usage: penstock bench [OPTIONS] MODEL"),
+        ("bench dev chaos --help", 0, "Usage: penstock bench dev chaos [OPTIONS]"),
+        ("bench chaos --help", 0, "Usage: penstock bench dev chaos [OPTIONS]"),
         ("bench compare --no-such-option", 2, "Usage: penstock bench compare"),
         ("bench compare --scenario no-such-scenario", 2, "no-such-scenario"),
     ],
 )
 def test_bench_is_two_commands_with_exit_codes_of_their_own(command: str, code: int, words: str) -> None:
-    """A self-test of a model, and load tests; a wrong option is refused by the one that was called."""
+    """A self-test of a model, and load tests; a wrong option is refused by the one that was called. What
+    tests Penstock itself is under `dev`, and found without it."""
     ended = CliRunner().invoke(penstock, command.split())
     assert (ended.exit_code, words in ended.output) == (code, True), ended.output
 

@@ -237,14 +237,14 @@ def test_ranks_over_machines_are_those_of_the_file(tmp_path: Path) -> None:
     """One token for what engines load and for what their machines are sent, and as many ranks as hosts."""
     file = tmp_path / "pair.json"
     file.write_text('[{"ssh": "mac-1", "ips": ["10.1.0.1"]}, {"ssh": "mac-2", "ips": ["10.1.0.2"]}]')
-    settings = load({"engines": f"ray:{file}"})
+    settings = load({"engines": f"join:{file}"})
     config = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
     assert (config.engines, config.engines_join) == (0, True)
     assert settings.rank_hosts is not None
     assert load_message(config.engine).ranks == settings.rank_hosts.group
-    with pytest.raises(StartupError, match=r"^--engines ray:.*pair\.json does not go with --ranks 3$"):
+    with pytest.raises(StartupError, match=r"^--engines join:.*pair\.json does not go with --ranks 3$"):
         scheduler_config(
-            load({"engines": f"ray:{file}", "ranks": "3"}), Path("none"), ApiKeys(), Path("cache")
+            load({"engines": f"join:{file}", "ranks": "3"}), Path("none"), ApiKeys(), Path("cache")
         )
 
 

@@ -1,4 +1,4 @@
-"""`penstock bench cache-soak`: a short run of it, and its verdict."""
+"""`penstock bench dev cache-soak`: a short run of it, and its verdict."""
 
 from __future__ import annotations
 

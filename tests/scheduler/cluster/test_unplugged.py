@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from loadtests.pool.local_machine import joining
 from scheduler.cluster.joined import JoinedLauncher
 from scheduler.processes.channel import Channel
 from scheduler.processes.listener import Dialed, Listener
@@ -26,6 +25,7 @@ from scheduler.shared.hello import new_token
 from scheduler.shared.keep_alive import SILENCE_SECONDS
 from scheduler.shared.messages import ScriptedPlan
 from tests.contracts.journal import request
+from tests.fakes.local_machine import joining
 from tests.scheduler.processes.real_engine import started, until_gone
 
 _NETWORK = f"10.213.{os.getpid() % 250}"

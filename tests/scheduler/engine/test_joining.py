@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from loadtests.pool.local_machine import LOOPBACK, LocalMachine, joining
 from scheduler.cluster.joined import JoinedLauncher
 from scheduler.engine.device_lock import lock_device
 from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
@@ -27,6 +26,7 @@ from scheduler.shared.framing import encode
 from scheduler.shared.hello import HelloReply, new_token
 from scheduler.shared.messages import PROTOCOL_VERSION, Fault, FromEngine, Load, ScriptedPlan
 from tests.contracts.journal import request
+from tests.fakes.local_machine import LOOPBACK, LocalMachine, joining
 from tests.scheduler.processes.real_engine import started, until_gone
 
 _SECONDS = 60

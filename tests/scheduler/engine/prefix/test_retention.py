@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scheduler.engine.prefix.cache_statistics import SharedPrefix
+from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, serve, words
-from tests.scheduler.engine.prefix.test_radix_tree import State, content_of
+from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, content_of
 
 
 def test_one_shot_tails_go_before_multi_referenced_prefixes() -> None:
@@ -212,6 +213,28 @@ def test_a_turn_that_extends_the_last_takes_its_place() -> None:
         keep(cache, words(branch, 40), "s")
     assert [[node.start for node in ends] for ends in cache._turns.ends.values()] == [[0, 0]]
     assert [node.tokens[0] for node in cache._turns.ends["", "s"]] == [1000, 2000]
+
+
+def test_a_session_that_is_over_goes_before_one_that_has_long_gaps() -> None:
+    """One came back every five seconds and has not for forty; the other one always takes a minute, and was
+    used longer ago. Recency would keep the wrong one."""
+
+    def turn(session: str, start: int) -> None:
+        lease = cache.match_and_lease(words(start, 100), "", 0, session)
+        keep(cache, words(start, 100), session)
+        cache.ended("", session, "tool")
+        cache.release(lease)
+
+    now = 0.0
+    cache = PrefixCache[Run, State](250 * TOKEN_BYTES, RUN_BYTES, False, lambda: now)
+    for second in range(0, 601, 5):
+        now = float(second)
+        if second % 60 == 0:
+            turn("slow", 0)
+        turn("fast", 1000)
+    now += 40.0
+    keep(cache, words(2000, 100), "new")
+    assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
 
 
 def test_sessions_are_forgotten_in_the_end() -> None:

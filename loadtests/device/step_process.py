@@ -1,10 +1,10 @@
 """Decode steps of one engine in a process of its own: ours, or a bare `BatchGenerator`.
 
-`python -m loadtests.step_process ours|bare MODEL_FOLDER float32|stored` reads a job a line, `{"rows": R,
+`python -m loadtests.device.step_process ours|bare MODEL_FOLDER` reads a job a line, `{"rows": R,
 "prefix": P, "private": T, "steps": N}`: R rows with the same first P tokens, followed by T of their own. The
 answer has the seconds of each step, and bytes of keys and values. The bare one also computes the prefix once,
 and copies it for each row, as mlx-lm's batches require. They need two processes, because ours replaces
-mlx-lm's attention. Weights are float32, or as they are stored.
+mlx-lm's attention. Weights are as they are stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
@@ -35,7 +35,6 @@ _MOST_ROWS = 64
 _CHUNK_TOKENS = 512
 _WARM_STEPS = 3
 Job = dict[str, int]
-Weights = Literal["float32", "stored"]
 
 
 def _prompts(job: Job) -> tuple[list[int], list[list[int]]]:
@@ -55,10 +54,8 @@ def _timed(step: Callable[[], object], steps: int) -> list[float]:
     return seconds
 
 
-def bare(folder: Path, weights: Weights) -> Callable[[Job], dict[str, Any]]:
+def bare(folder: Path) -> Callable[[Job], dict[str, Any]]:
     model, _ = load_model(folder, lazy=True)
-    if weights == "float32":
-        model.set_dtype(mx.float32)
     mx.eval(model.parameters())
 
     def measure(job: Job) -> dict[str, Any]:
@@ -83,7 +80,7 @@ def bare(folder: Path, weights: Weights) -> Callable[[Job], dict[str, Any]]:
     return measure
 
 
-def ours(folder: Path, weights: Weights) -> Callable[[Job], dict[str, Any]]:
+def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
     from scheduler.engine.mlx import loading as model_loading
 
     load = Load(
@@ -92,7 +89,7 @@ def ours(folder: Path, weights: Weights) -> Callable[[Job], dict[str, Any]]:
         _MOST_ROWS,
         _CHUNK_TOKENS,
         8,
-        weights,
+        "stored",
         ScriptedPlan(),
         kv_cache_bytes=8 << 30,
     )
@@ -134,8 +131,7 @@ def _decode_all(backend: Backend, submits: list[Submit]) -> None:
 
 def main() -> None:
     kind, folder = sys.argv[1], Path(sys.argv[2])
-    weights: Weights = "stored" if sys.argv[3] == "stored" else "float32"
-    measure = ours(folder, weights) if kind == "ours" else bare(folder, weights)
+    measure = ours(folder) if kind == "ours" else bare(folder)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         print(json.dumps(measure(json.loads(line))), flush=True)

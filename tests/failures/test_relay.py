@@ -1,37 +1,13 @@
-"""The bench of links runs real engines; its relay is the network of the tests, too."""
+"""The relay that stands in for a slow or broken network."""
 
 from __future__ import annotations
 
 import pytest
 import trio
 
-from loadtests.chaos import report
-from loadtests.pool.commands import of_links
-from loadtests.pool.links import SOCKET_PAIR, LinkCost, LinksPlan, run
-from loadtests.pool.relay import Relay
+from tests.fakes.relay import Relay
 
 LOOPBACK = "127.0.0.1"
-
-
-def test_every_link_is_measured_and_compared_with_the_socket_pair() -> None:
-    """An engine gives tokens by each of them, and the server needs time for them."""
-    notes: list[str] = []
-    plan = LinksPlan(delays_ms=(0, 1), step_seconds=0.002, slots=2, seconds=0.25, rounds=1)
-    found = run(plan, notes.append)
-    assert [one.link for one in found] == ["socket pair", "TCP", "TCP, 1 ms one way"]
-    assert all(one.tokens_per_second > 0 for one in found)
-    assert all(one.cpu_seconds_per_token > 0 for one in found)
-    assert len(notes) == 3
-    assert "every answer was whole" in report.text("Links", [], list(of_links(found)))
-
-
-def test_the_report_has_medians_and_shares() -> None:
-    [(title, lines)] = of_links([LinkCost(SOCKET_PAIR, 100.0, 40e-6), LinkCost(10, 90.0, 50e-6)])
-    assert "of a socket pair's" in title
-    assert lines == [
-        ("socket pair", "100.0, 1.000; 40 µs, 1.00"),
-        ("TCP, 10 ms one way", "90.0, 0.900; 50 µs, 1.25"),
-    ]
 
 
 @pytest.mark.parametrize("broken", ["nothing", "cut", "frozen"])

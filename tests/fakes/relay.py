@@ -1,6 +1,6 @@
 """A TCP relay that delays, freezes and cuts: a slow or broken network between two processes of this machine.
 
-`python -m loadtests.pool.relay PORT SECONDS` listens on a free port of loopback, prints it, and relays each
+`python -m tests.fakes.relay PORT SECONDS` listens on a free port of loopback, prints it, and relays each
 connection to PORT, each piece SECONDS later. What comes while it is frozen is neither delivered nor refused.
 The kernels at both ends then still see a peer that lives, so keep-alive notices nothing.
 """
@@ -8,7 +8,6 @@ The kernels at both ends then still see a peer that lives, so keep-alive notices
 from __future__ import annotations
 
 import math
-import sys
 
 import trio
 
@@ -79,22 +78,3 @@ class Relay:
         except* (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         end.cancel()
-
-
-async def _main(port: int, seconds: float) -> None:
-    relay = Relay(port, seconds)
-    async with trio.open_nursery() as nursery:
-        print(await nursery.start(relay.serve), flush=True)
-        nursery.start_soon(_until_closed, nursery.cancel_scope)
-
-
-async def _until_closed(scope: trio.CancelScope) -> None:
-    """End with the process that has started this one."""
-    async with trio.lowlevel.FdStream(0) as stdin:
-        async for _ in stdin:
-            pass
-    scope.cancel()
-
-
-if __name__ == "__main__":
-    trio.run(_main, int(sys.argv[1]), float(sys.argv[2]))

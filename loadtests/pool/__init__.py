@@ -1,1 +1,0 @@
-"""Benches of the pool: what several engines behind one server give, and what they cost it."""

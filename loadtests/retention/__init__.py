@@ -1,1 +1,0 @@
-"""What rules of eviction cost: agents' traces replayed against the prefix cache, without a model."""

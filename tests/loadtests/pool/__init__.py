@@ -1,1 +1,0 @@
-"""The benches of the pool."""
