@@ -20,8 +20,9 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from scheduler.errors import InvalidRequest
 from scheduler.grammar.endless import endless_reference
+from scheduler.grammar.endless_rules import LarkRules, Unfit
 from scheduler.grammar.plain_schema import parts, plain_schema
-from scheduler.grammar.vocabulary import quoted
+from scheduler.grammar.vocabulary import NO_TEXT, quoted
 from scheduler.grammar.white_space import json_options, white_space_fault
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
@@ -51,13 +52,29 @@ class Parts:
                 part = {"lark_grammar": f"start: /{regex_to_lark(regex, _ASCII)}/\n"}
             case OneOf(texts=texts, place=place):
                 part = {"lark_grammar": "start: " + " | ".join(map(quoted, texts)) + "\n"}
-            case Rules(text=text, place=place):
-                part = {"lark_grammar": _lark(text, place)}
+            case Rules():
+                return self._rules(structure)
             case _:
                 assert_never(structure)
         _check_size(part, place)
         if (complaint := self.complaint(part)) is not None:
             raise _invalid((), place, complaint)
+        return part
+
+    def _rules(self, asked: Rules) -> dict[str, Any]:
+        lark = _lark(asked.text, asked.place)
+        part = {"lark_grammar": lark}
+        _check_size(part, asked.place)
+        rules = LarkRules(lark)
+        if (unfit := rules.too_deep()) is None:
+            complaint = self.complaint(part)
+            if complaint in (None, NO_TEXT):
+                unfit = rules.unfit(lambda one: self.complaint({"lark_grammar": one}) == NO_TEXT)
+        if unfit is not None:
+            where = f"line {unfit.line}: {unfit.name}" if lark == asked.text else _in_gbnf(unfit, asked)
+            raise _invalid((), asked.place, f"{where} {unfit.why}")
+        if complaint is not None:
+            raise _invalid((), asked.place, complaint)
         return part
 
     def _json(self, asked: JsonText) -> dict[str, Any]:
@@ -115,6 +132,18 @@ def _lark(text: str, place: str) -> str:
         return str(any_to_lark(text))
     except Exception as error:  # The GBNF parser raises various exceptions.
         raise _invalid((), place, short_complaint(str(error)) or "it cannot be parsed") from error
+
+
+def _in_gbnf(unfit: Unfit, asked: Rules) -> str:
+    """Return the rule's name in GBNF: the library's form of it has others."""
+    if unfit.name == "start":
+        return "root"
+    names = re.findall(r"[\w-]+(?=[ \t]*::=)", asked.text)
+    return next((name for name in names if _letters(name) == _letters(unfit.name)), unfit.name)
+
+
+def _letters(name: str) -> str:
+    return re.sub("[-_]", "", name).lower()
 
 
 def _invalid(path: Sequence[str], place: str, why: str) -> InvalidRequest:
