@@ -22,6 +22,7 @@ from scheduler.errors import InvalidRequest
 from scheduler.grammar.endless import endless_reference
 from scheduler.grammar.endless_rules import LarkRules, Unfit
 from scheduler.grammar.plain_schema import parts, plain_schema
+from scheduler.grammar.unheld import unheld, without_counts
 from scheduler.grammar.vocabulary import NO_TEXT, quoted
 from scheduler.grammar.white_space import json_options, white_space_fault
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
@@ -36,6 +37,8 @@ class Parts:
     """Checks the parts of one model's grammars."""
 
     def __init__(self, verdict: Callable[[str], str | None]) -> None:
+        self.unheld: tuple[str, ...] = ()
+        """What schemas that are not exact lose, by their fields and JSON pointers, as `field#/pointer`."""
         self.verdict = verdict
         """Returns the error of a grammar, or None if it has none. It is `Verdicts.of` or `Verdicts.known`."""
 
@@ -92,10 +95,16 @@ class Parts:
         options = json_options(plain, white)
         part = {"json_schema": {**plain, "x-guidance": options}}
         _check_size(part, asked.place)
-        if (complaint := self.complaint(part)) is None:
+        complaint = self.complaint(part)
+        if not asked.exact:
+            removed = list[tuple[str, ...]]()
+            loose = part if complaint is None else self.loosened(plain, options, removed=removed)
+            if loose is not None:
+                complaint_of = None if complaint is None else self._complaint_under(options)
+                self._name_unheld(asked, loose["json_schema"], removed, complaint_of)
+                return loose
+        if complaint is None:
             return part
-        if not asked.exact and (loose := self.loosened(plain, options)) is not None:
-            return loose
         path, why = schema_fault(plain, complaint, self._complaint_under(options))
         raise _invalid(path, asked.place, why)
 
@@ -104,19 +113,37 @@ class Parts:
         schema: dict[str, Any],
         options: dict[str, Any],
         clock: Callable[[], float] = time.monotonic,
+        removed: list[tuple[str, ...]] | None = None,
     ) -> dict[str, Any] | None:
         """Return the part of `schema` without the keywords that cannot be held; None if it is no schema, if
-        nothing fits it, or if the search for them takes too long."""
+        nothing fits it, or if the search for them takes too long. The paths of these keywords are added to
+        `removed`."""
         options = {**options, "lenient": True}
         complaint_of = self._complaint_under(options)
         until = clock() + SEARCH_SECONDS
-        left: dict[str, Any] | None = schema
+        left: dict[str, Any] | None = without_counts(schema, removed)
         while left is not None and (complaint := complaint_of(left)) is not None:
             if _UNSATISFIABLE in complaint or clock() > until or not _is_schema(left):
                 return None
             path = _deepest(left, complaint, complaint_of, lambda: clock() < until)
-            left = _without_fault(left, path, complaint, complaint_of)
+            keyword = _fault(left, path, complaint, complaint_of)
+            left = None if keyword is None else _without(left, path, keyword)
+            if removed is not None and keyword is not None:
+                removed.append((*path, keyword))
         return None if left is None else {"json_schema": {**left, "x-guidance": options}}
+
+    def _name_unheld(
+        self,
+        asked: JsonText,
+        held: dict[str, Any],
+        removed: Sequence[tuple[str, ...]],
+        complaint_of: Callable[[Any], str | None] | None,
+    ) -> None:
+        until = time.monotonic() + SEARCH_SECONDS
+        held = {keyword: value for keyword, value in held.items() if keyword != "x-guidance"}
+        schema = asked.schema if isinstance(asked.schema, dict) else {}
+        pointers = unheld(schema, held, removed, complaint_of, lambda: time.monotonic() < until)
+        self.unheld += tuple(f"{asked.place}#{pointer}" for pointer in pointers)
 
     def _complaint_under(self, options: dict[str, Any]) -> Callable[[Any], str | None]:
         return lambda inner: self.complaint({"json_schema": {**inner, "x-guidance": options}})
@@ -222,18 +249,28 @@ def _is_schema(schema: dict[str, Any]) -> bool:
     return True
 
 
-def _without_fault(
+def _fault(
     root: dict[str, Any], path: tuple[str, ...], complaint: str, complaint_of: Callable[[Any], str | None]
-) -> dict[str, Any] | None:
-    """Return `root` without the keyword at `path` that the complaint is about, or None if it is not one."""
-    root = deepcopy(root)
+) -> str | None:
+    """Return the keyword at `path` that the complaint is about, or None if it is not one."""
     definitions = {name: root[name] for name in _DEFINITIONS if name in root}
-    part: Any = root
-    for step in path:
-        part = part[int(step)] if isinstance(part, list) else part[step]
+    part = _at(root, path)
     for keyword in sorted(part.keys() - definitions.keys(), key=lambda name: (name not in _LOOSENED, name)):
         rest = {name: value for name, value in part.items() if name != keyword}
         if complaint_of({**definitions, **rest}) != complaint:
-            del part[keyword]
-            return root
+            return keyword
     return None
+
+
+def _without(root: dict[str, Any], path: tuple[str, ...], keyword: str) -> dict[str, Any]:
+    root = deepcopy(root)
+    del _at(root, path)[keyword]
+    return root
+
+
+def _at(root: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    part: Any = root
+    for step in path:
+        part = part[int(step)] if isinstance(part, list) else part[step]
+    found: dict[str, Any] = part
+    return found

@@ -14,6 +14,9 @@ from scheduler.shared.grammar_limits import parser_limits
 
 NO_TEXT = "no text fits it"
 """The complaint of a grammar whose first mask allows nothing."""
+_DETAILS = re.compile(r"\n<|\n  while processing ")
+"""Begin a backtrace, and the chain of references that led to a faulty definition, which has the same complaint
+by itself."""
 
 
 class GrammarVocabulary:
@@ -64,7 +67,7 @@ class GrammarVocabulary:
             matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
             if not matcher.is_error():
                 matcher.compute_bitmask()
-            error = matcher.get_error().split("\n<", 1)[0]
+            error = _DETAILS.split(matcher.get_error(), maxsplit=1)[0]
             return NO_TEXT if "NoExtension" in error else error or None
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):
