@@ -200,6 +200,13 @@ class RequestFailed(EngineFailure):
     code = "request_failed"
 
 
+class GrammarLimit(InvalidRequest):
+    """The answer came to a place where its grammar meets a limit, or allows nothing. `param` is the request
+    field that asked for the grammar."""
+
+    code = "grammar_limit"
+
+
 class RequestRefused(Exception):
     """Raised inside the engine: it can never run this request. The message is for the client."""
 

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.answers import sse
 from api.answers.errors import ApiError, from_scheduler
+from api.bodies.unknown_fields import HEADER, ignore, pointed
 from scheduler.events import (
     AnswerPiece,
     Failed,
@@ -93,6 +94,8 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._scheduler.stream(*self._requests) as stream:
             encoder = self._encoder
+            if stream.unheld:
+                self.headers[HEADER] = ",".join(ignore(scope, *pointed(stream.unheld)))
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await _send_all(send, encoder.start(stream.prompt_tokens), encoder.progress(stream.progress))
             usages: dict[int, Usage] = {}

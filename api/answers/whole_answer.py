@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, assert_never
 
 import msgspec
 import trio
 
+from api.bodies.unknown_fields import ignore, pointed
 from scheduler.errors import InvalidRequest
 from scheduler.events import (
     AnswerPiece,
@@ -195,13 +196,17 @@ async def whole_answer(
     scheduler: Scheduler,
     *requests: GenerationRequest,
     lowered_by: Sequence[str] = ("top_logprobs", "n", "max_tokens"),
+    scope: MutableMapping[str, Any] | None = None,
 ) -> WholeAnswer:
     """Follow `requests` to their ends. Raise SchedulerError if a choice failed, and InvalidRequest for an
-    answer that can become too large, or has. `lowered_by`: the dialect's fields that make it smaller."""
+    answer that can become too large, or has. `lowered_by`: the dialect's fields that make it smaller.
+    `scope`: of the HTTP request, whose ignored fields have what a schema loses."""
     check_size(sum(held_bytes(request, scheduler.context_tokens) for request in requests), lowered_by)
     held = 0
     choices = tuple(WholeChoice() for request in requests for _ in range(request.choices))
     async with scheduler.stream(*requests) as stream:
+        if scope is not None and stream.unheld:
+            ignore(scope, *pointed(stream.unheld))
         while True:
             try:
                 index, event = await stream.receive_choice()

@@ -8,7 +8,7 @@ names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -21,7 +21,10 @@ MAX_NAME_CHARACTERS = 64
 MORE = "..."
 """Stands for further names, and for the rest of a long one."""
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.$@:/+*\[\]-]")
+MAX_POINTER_CHARACTERS = 160
+"""Of a field with a JSON pointer."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.$@:/+*\[\]#~-]")
 """What cannot stand in a header, and the comma between two names."""
 
 
@@ -107,10 +110,25 @@ def ignored(scope: Mapping[str, Any]) -> tuple[str, ...]:
     return names
 
 
-def ignore(scope: MutableMapping[str, Any], name: str) -> tuple[str, ...]:
-    """Add a known field that has no effect here. Return all names."""
-    names = scope[SCOPE_KEY] = tuple(sorted({*ignored(scope), name}))
-    return names
+def ignore(scope: MutableMapping[str, Any], *names: str) -> tuple[str, ...]:
+    """Add known fields that have no effect here. Return all names."""
+    every = scope[SCOPE_KEY] = tuple(sorted({*ignored(scope), *names}))
+    return every
+
+
+def pointed(names: Iterable[str]) -> list[str]:
+    """Return fields with a JSON pointer, `field#/pointer`, as they can stand in a header: the middle of a long
+    pointer is left out."""
+    found = []
+    for name in names:
+        safe = _UNSAFE.sub("?", name)
+        if len(safe) > MAX_POINTER_CHARACTERS:
+            field, _, pointer = safe.partition("#")
+            last = pointer.rpartition("/")[2][-MAX_NAME_CHARACTERS:]
+            kept = max(0, MAX_POINTER_CHARACTERS - len(last) - len(f"{MORE}/"))
+            safe = f"{f'{field}#{pointer}'[:kept]}{MORE}/{last}"
+        found.append(safe)
+    return found
 
 
 _current: ContextVar[UnknownFields | None] = ContextVar("unknown_fields", default=None)

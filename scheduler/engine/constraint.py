@@ -57,9 +57,12 @@ class Constraint:
         """Whether it may be asked what is forced: until the library fails at it, or is slow."""
         self.failure: str | None = None
         """Why the answer cannot continue, or None. With a failure its masks are invalid."""
+        self.at_limit = False
+        """Whether the grammar is why: it met a limit of the library's, or of time, or allows nothing. Otherwise
+        the answer has a token that its masks did not allow."""
         try:
             if output and not self._consume(list(output)):
-                self._fail("the answer so far is not in its grammar")
+                self._reject("the answer so far is not in its grammar")
         except BaseException as error:
             self.note(error)
 
@@ -74,7 +77,7 @@ class Constraint:
             return
         try:
             if not self.matcher.is_stopped() and not self._consume([token]):
-                self._fail(f"token {token} is not in the grammar")
+                self._reject(f"token {token} is not in the grammar")
         except BaseException as error:
             self.note(error)
 
@@ -119,7 +122,7 @@ class Constraint:
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise error
         # BaseException: a panic of the library, which is written in Rust, is no Exception.
-        self.failure = f"the grammar library failed: {type(error).__name__}: {error}"
+        self._end(f"the grammar library failed: {type(error).__name__}: {error}")
 
     def fill(self, masks: NDArray[np.int32], row: int) -> None:
         """Compute its mask into `masks[row]`, by itself and timed."""
@@ -134,18 +137,33 @@ class Constraint:
             limit_ms = round(1000 * SLOW_MASK_SECONDS)
             self.too_slow = f"the grammar is too slow: {MAX_SLOW_MASKS} tokens took over {limit_ms} ms each"
             if not self._judged_elsewhere:
-                self.failure = self.too_slow
+                self._end(self.too_slow)
 
     def check(self, row: NDArray[np.int32]) -> None:
         """Fail if `row`, the mask just computed, is invalid or allows no token."""
         if self.matcher.is_error():
-            self._fail("the grammar is too complex here")
+            self._end_by_library()
         elif not row.any():
-            self.failure = "the grammar allows no token here"
+            self._end(_NOTHING)
 
-    def _fail(self, what: str) -> None:
+    def _reject(self, what: str) -> None:
+        """Fail, because the library did not consume a token. Unless it met a limit there, it was `what`."""
+        if self.matcher.is_error() and _UNFIT not in self.matcher.get_error():
+            self._end_by_library()
+        else:
+            self.failure = what
+
+    def _end_by_library(self) -> None:
         detail = self.matcher.get_error().split("\n", 1)[0]
-        self.failure = f"{what} ({detail})" if detail else what
+        self._end(_NOTHING if _NO_TEXT in detail else f"the grammar is too complex here ({detail})")
+
+    def _end(self, why: str) -> None:
+        self.failure, self.at_limit = why, True
+
+
+_NOTHING = "the grammar allows nothing after this answer, not even its end"
+_NO_TEXT, _UNFIT = "NoExtension", "satisfy the grammar"
+"""In errors of the library: no text can follow; a token is not in the mask."""
 
 
 def allowed_tokens(

@@ -15,6 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 from scheduler.engine.constraint import Constraint
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
+from scheduler.shared.deep_stack import on_deep_stack
 from scheduler.shared.grammar_limits import parser_limits
 from scheduler.shared.messages import GrammarTokenizer, Submit
 
@@ -105,7 +106,8 @@ class Grammars:
 
     def _compile(self, grammar: str) -> LLMatcher:
         assert self._tokenizer is not None
-        return LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
+        tokenizer = self._tokenizer
+        return on_deep_stack(lambda: LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits()))
 
 
 def grammar_tokenizer(source: GrammarTokenizer, vocabulary: int, config: dict[str, Any]) -> LLTokenizer:

@@ -116,7 +116,7 @@ class StepPlan(WireStruct, frozen=True, tag="plan"):
     forget: tuple[int, ...] = ()
     """Waiting sequences that were cancelled or refused."""
     end: tuple[tuple[int, str], ...] = ()
-    """Rows that this step retires as failed, and why."""
+    """Rows that this step retires for their grammars, and why."""
     saving: bool | None = None
     """Memory-saving mode: never copy a cached prefix, even where a copy would be faster. None leaves it as
     before."""

@@ -283,7 +283,7 @@ class ScriptedBackend:
             return StepResult([], [], [])
         if self._plan.step_seconds:
             self._sleep(self._plan.step_seconds)
-        failed = [Retired(one, "failed", row.failure) for one, row in self._rows.items() if row.failure]
+        failed = [Retired(one, "grammar", row.failure) for one, row in self._rows.items() if row.failure]
         for end in failed:
             self._forget(end.request_id)
         chunks = [chunk for chunk in plan.chunks if chunk.request_id in self._rows]

@@ -50,7 +50,8 @@ class AnswerGrammars:
         self._answer_format = answer_format
         self._tokenizer_json = tokenizer_json
         self._hold_calls = hold_calls
-        self._texts = GrammarTexts()
+        self._texts, self._unheld = GrammarTexts(), GrammarTexts()
+        """By one key: grammars, and what they do not hold, in lines."""
         self._size = vocabulary
         self._eos_token_ids = eos_token_ids
         self._verdicts = Verdicts(self._complaint)
@@ -72,8 +73,8 @@ class AnswerGrammars:
         """Return the grammar of the answer, or an empty string without one. `in_reasoning`: the prompt has
         opened reasoning.
 
-        Raise InvalidRequest with the request field at fault; UnknownVerdict if a grammar must be compiled to
-        check it and `known_only` forbids that.
+        Raise InvalidRequest with the request field at fault; UnknownVerdict if it is not cached and `known_only`
+        forbids to write it: up to a second.
         """
         if (asked := _asked(request, self._hold_calls)) is None:
             return ""
@@ -89,9 +90,21 @@ class AnswerGrammars:
         prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
         key = _content_key(request, prompt, in_reasoning)
         if (text := self._texts.get(key)) is None:
-            text = self._written(request, prompt, place, in_reasoning, known_only)
+            if known_only:
+                raise UnknownVerdict
+            parts = Parts(self._verdicts.of)
+            text = self._written(request, prompt, place, in_reasoning, parts)
             self._texts.put(key, text)
+            self._unheld.put(key, "\n".join(parts.unheld))
         return text
+
+    def unheld(self, request: GenerationRequest, *, in_reasoning: bool) -> tuple[str, ...]:
+        """Return what the schema of a request with a grammar loses in it, as `field#/JSON/pointer`; nothing
+        for one that is exact."""
+        if not isinstance(request.structure, JsonText) or request.structure.exact:
+            return ()
+        prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
+        return tuple((self._unheld.get(_content_key(request, prompt, in_reasoning)) or "").splitlines())
 
     def _written(
         self,
@@ -99,10 +112,9 @@ class AnswerGrammars:
         prompt: ChatPrompt | None,
         place: str,
         in_reasoning: bool,
-        known_only: bool,
+        parts: Parts,
     ) -> str:
         assert self._vocabulary is not None
-        parts = Parts(self._verdicts.known if known_only else self._verdicts.of)
         form = PLAIN if prompt is None else self._answer_format
         draft = _Draft(form, self._vocabulary, parts, RuleBook(self._vocabulary))
         if not draft.write(request, prompt, place, in_reasoning):

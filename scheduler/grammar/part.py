@@ -20,8 +20,10 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from scheduler.errors import InvalidRequest
 from scheduler.grammar.endless import endless_reference
+from scheduler.grammar.endless_rules import LarkRules, Unfit
 from scheduler.grammar.plain_schema import parts, plain_schema
-from scheduler.grammar.vocabulary import quoted
+from scheduler.grammar.unheld import unheld, without_counts
+from scheduler.grammar.vocabulary import NO_TEXT, quoted
 from scheduler.grammar.white_space import json_options, white_space_fault
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
@@ -35,6 +37,8 @@ class Parts:
     """Checks the parts of one model's grammars."""
 
     def __init__(self, verdict: Callable[[str], str | None]) -> None:
+        self.unheld: tuple[str, ...] = ()
+        """What schemas that are not exact lose, by their fields and JSON pointers, as `field#/pointer`."""
         self.verdict = verdict
         """Returns the error of a grammar, or None if it has none. It is `Verdicts.of` or `Verdicts.known`."""
 
@@ -51,13 +55,29 @@ class Parts:
                 part = {"lark_grammar": f"start: /{regex_to_lark(regex, _ASCII)}/\n"}
             case OneOf(texts=texts, place=place):
                 part = {"lark_grammar": "start: " + " | ".join(map(quoted, texts)) + "\n"}
-            case Rules(text=text, place=place):
-                part = {"lark_grammar": _lark(text, place)}
+            case Rules():
+                return self._rules(structure)
             case _:
                 assert_never(structure)
         _check_size(part, place)
         if (complaint := self.complaint(part)) is not None:
             raise _invalid((), place, complaint)
+        return part
+
+    def _rules(self, asked: Rules) -> dict[str, Any]:
+        lark = _lark(asked.text, asked.place)
+        part = {"lark_grammar": lark}
+        _check_size(part, asked.place)
+        rules = LarkRules(lark)
+        if (unfit := rules.too_deep()) is None:
+            complaint = self.complaint(part)
+            if complaint in (None, NO_TEXT):
+                unfit = rules.unfit(lambda one: self.complaint({"lark_grammar": one}) == NO_TEXT)
+        if unfit is not None:
+            where = f"line {unfit.line}: {unfit.name}" if lark == asked.text else _in_gbnf(unfit, asked)
+            raise _invalid((), asked.place, f"{where} {unfit.why}")
+        if complaint is not None:
+            raise _invalid((), asked.place, complaint)
         return part
 
     def _json(self, asked: JsonText) -> dict[str, Any]:
@@ -75,10 +95,16 @@ class Parts:
         options = json_options(plain, white)
         part = {"json_schema": {**plain, "x-guidance": options}}
         _check_size(part, asked.place)
-        if (complaint := self.complaint(part)) is None:
+        complaint = self.complaint(part)
+        if not asked.exact:
+            removed = list[tuple[str, ...]]()
+            loose = part if complaint is None else self.loosened(plain, options, removed=removed)
+            if loose is not None:
+                complaint_of = None if complaint is None else self._complaint_under(options)
+                self._name_unheld(asked, loose["json_schema"], removed, complaint_of)
+                return loose
+        if complaint is None:
             return part
-        if not asked.exact and (loose := self.loosened(plain, options)) is not None:
-            return loose
         path, why = schema_fault(plain, complaint, self._complaint_under(options))
         raise _invalid(path, asked.place, why)
 
@@ -87,19 +113,37 @@ class Parts:
         schema: dict[str, Any],
         options: dict[str, Any],
         clock: Callable[[], float] = time.monotonic,
+        removed: list[tuple[str, ...]] | None = None,
     ) -> dict[str, Any] | None:
         """Return the part of `schema` without the keywords that cannot be held; None if it is no schema, if
-        nothing fits it, or if the search for them takes too long."""
+        nothing fits it, or if the search for them takes too long. The paths of these keywords are added to
+        `removed`."""
         options = {**options, "lenient": True}
         complaint_of = self._complaint_under(options)
         until = clock() + SEARCH_SECONDS
-        left: dict[str, Any] | None = schema
+        left: dict[str, Any] | None = without_counts(schema, removed)
         while left is not None and (complaint := complaint_of(left)) is not None:
             if _UNSATISFIABLE in complaint or clock() > until or not _is_schema(left):
                 return None
             path = _deepest(left, complaint, complaint_of, lambda: clock() < until)
-            left = _without_fault(left, path, complaint, complaint_of)
+            keyword = _fault(left, path, complaint, complaint_of)
+            left = None if keyword is None else _without(left, path, keyword)
+            if removed is not None and keyword is not None:
+                removed.append((*path, keyword))
         return None if left is None else {"json_schema": {**left, "x-guidance": options}}
+
+    def _name_unheld(
+        self,
+        asked: JsonText,
+        held: dict[str, Any],
+        removed: Sequence[tuple[str, ...]],
+        complaint_of: Callable[[Any], str | None] | None,
+    ) -> None:
+        until = time.monotonic() + SEARCH_SECONDS
+        held = {keyword: value for keyword, value in held.items() if keyword != "x-guidance"}
+        schema = asked.schema if isinstance(asked.schema, dict) else {}
+        pointers = unheld(schema, held, removed, complaint_of, lambda: time.monotonic() < until)
+        self.unheld += tuple(f"{asked.place}#{pointer}" for pointer in pointers)
 
     def _complaint_under(self, options: dict[str, Any]) -> Callable[[Any], str | None]:
         return lambda inner: self.complaint({"json_schema": {**inner, "x-guidance": options}})
@@ -115,6 +159,18 @@ def _lark(text: str, place: str) -> str:
         return str(any_to_lark(text))
     except Exception as error:  # The GBNF parser raises various exceptions.
         raise _invalid((), place, short_complaint(str(error)) or "it cannot be parsed") from error
+
+
+def _in_gbnf(unfit: Unfit, asked: Rules) -> str:
+    """Return the rule's name in GBNF: the library's form of it has others."""
+    if unfit.name == "start":
+        return "root"
+    names = re.findall(r"[\w-]+(?=[ \t]*::=)", asked.text)
+    return next((name for name in names if _letters(name) == _letters(unfit.name)), unfit.name)
+
+
+def _letters(name: str) -> str:
+    return re.sub("[-_]", "", name).lower()
 
 
 def _invalid(path: Sequence[str], place: str, why: str) -> InvalidRequest:
@@ -193,18 +249,28 @@ def _is_schema(schema: dict[str, Any]) -> bool:
     return True
 
 
-def _without_fault(
+def _fault(
     root: dict[str, Any], path: tuple[str, ...], complaint: str, complaint_of: Callable[[Any], str | None]
-) -> dict[str, Any] | None:
-    """Return `root` without the keyword at `path` that the complaint is about, or None if it is not one."""
-    root = deepcopy(root)
+) -> str | None:
+    """Return the keyword at `path` that the complaint is about, or None if it is not one."""
     definitions = {name: root[name] for name in _DEFINITIONS if name in root}
-    part: Any = root
-    for step in path:
-        part = part[int(step)] if isinstance(part, list) else part[step]
+    part = _at(root, path)
     for keyword in sorted(part.keys() - definitions.keys(), key=lambda name: (name not in _LOOSENED, name)):
         rest = {name: value for name, value in part.items() if name != keyword}
         if complaint_of({**definitions, **rest}) != complaint:
-            del part[keyword]
-            return root
+            return keyword
     return None
+
+
+def _without(root: dict[str, Any], path: tuple[str, ...], keyword: str) -> dict[str, Any]:
+    root = deepcopy(root)
+    del _at(root, path)[keyword]
+    return root
+
+
+def _at(root: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    part: Any = root
+    for step in path:
+        part = part[int(step)] if isinstance(part, list) else part[step]
+    found: dict[str, Any] = part
+    return found

@@ -115,7 +115,7 @@ class References:
             return path, found
         if self._named is None:
             self._named = {}
-            for path, one in _subschemas(self._root, (), 0):
+            for path, one in subschemas(self._root):
                 for name in _names(one):
                     self._named.setdefault(name, (path, one))
         found = self._named.get(reference)
@@ -128,13 +128,15 @@ def _names(schema: Schema) -> Iterator[str]:
             yield mark + name
 
 
-def _subschemas(schema: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Schema]]:
-    """Yield each schema in `schema`, itself first."""
+def subschemas(
+    schema: Any, path: tuple[str, ...] = (), depth: int = 0
+) -> Iterator[tuple[tuple[str, ...], Schema]]:
+    """Yield path and content of each schema in `schema`, itself first."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return
     yield path, schema
     for step, part in parts(schema):
-        yield from _subschemas(part, (*path, *step), depth + 1)
+        yield from subschemas(part, (*path, *step), depth + 1)
 
 
 def parts(schema: Schema) -> Iterator[tuple[tuple[str, ...], Schema]]:
@@ -156,7 +158,7 @@ class _Plain:
 
     def __init__(self, root: Schema) -> None:
         self._references = References(root)
-        every = list(_subschemas(root, (), 0))
+        every = list(subschemas(root))
         self._has_resources = any("$id" in one for path, one in every if path)
         self._dynamic = [
             one["$dynamicAnchor"] for _, one in every if isinstance(one.get("$dynamicAnchor"), str)

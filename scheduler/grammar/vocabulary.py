@@ -8,7 +8,15 @@ from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLTokenizer
 
+from scheduler.shared.deep_stack import on_deep_stack
 from scheduler.shared.grammar_limits import parser_limits
+
+
+NO_TEXT = "no text fits it"
+"""The complaint of a grammar whose first mask allows nothing."""
+_DETAILS = re.compile(r"\n<|\n  while processing ")
+"""Begin a backtrace, and the chain of references that led to a faulty definition, which has the same complaint
+by itself."""
 
 
 class GrammarVocabulary:
@@ -52,11 +60,15 @@ class GrammarVocabulary:
     def complaint(self, grammar: str) -> str | None:
         """Return the error of a grammar, or None if it compiles, up to the first mask and with the engine's
         limits. Releases the GIL."""
+        return on_deep_stack(lambda: self._complaint(grammar))
+
+    def _complaint(self, grammar: str) -> str | None:
         try:
             matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=parser_limits())
             if not matcher.is_error():
                 matcher.compute_bitmask()
-            return matcher.get_error() or None
+            error = _DETAILS.split(matcher.get_error(), maxsplit=1)[0]
+            return NO_TEXT if "NoExtension" in error else error or None
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise

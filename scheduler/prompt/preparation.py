@@ -69,6 +69,8 @@ class PreparedRequest:
     """Length of the system prompt; 0: there is none."""
     grammar: str = ""
     """The grammar of the answer; empty without one."""
+    unheld: tuple[str, ...] = ()
+    """What a schema asks that the grammar does not hold, as `field#/JSON/pointer`."""
     thinking: ThinkingBudget | None = None
     """None if reasoning cannot be found by token ids."""
     holds: tuple[tuple[int, float], ...] = ()
@@ -160,10 +162,10 @@ class Preparation:
         return self._with_grammar(new.prepared, known_only=False)
 
     def _with_grammar(self, prepared: PreparedRequest, *, known_only: bool) -> PreparedRequest:
-        grammar = self._grammars.grammar(
-            prepared.request, in_reasoning=prepared.opens_reasoning, known_only=known_only
-        )
-        return replace(prepared, grammar=grammar)
+        request, in_reasoning = prepared.request, prepared.opens_reasoning
+        grammar = self._grammars.grammar(request, in_reasoning=in_reasoning, known_only=known_only)
+        unheld = self._grammars.unheld(request, in_reasoning=in_reasoning) if grammar else ()
+        return replace(prepared, grammar=grammar, unheld=unheld)
 
     def _prepare_prompt(self, request: GenerationRequest) -> PreparedRequest:
         check_kind(request, self._folder.kind)

@@ -12,6 +12,7 @@ from typing import Protocol, assert_never
 import structlog
 
 from scheduler.errors import (
+    GrammarLimit,
     InvalidRequest,
     LinkError,
     RequestFailed,
@@ -224,6 +225,10 @@ class Multiplexer:
                 error = InvalidRequest(retired.detail)
             case "failed":
                 error = RequestFailed(retired.detail)
+            case "grammar":
+                structure = record.prepared.request.structure
+                place = "tools" if structure is None else structure.place
+                error = GrammarLimit(f"{place}: {retired.detail}", param=place)
             case "cancelled":
                 error = RequestFailed("the engine cancelled a request without a Cancel")
             case _:

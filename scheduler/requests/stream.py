@@ -39,6 +39,11 @@ class RequestStream:
         """Return the prompt tokens of all prompts. Each prompt counts once, because its choices share it."""
         return sum(len(record.prepared.prompt) for record in self._records if record.choice == 0)
 
+    @property
+    def unheld(self) -> tuple[str, ...]:
+        """Return what a schema asks that the answer is not held to, as `field#/JSON/pointer`."""
+        return self._records[0].prepared.unheld
+
     def usage_so_far(self, choice: int) -> Usage:
         """Return the usage of one choice, including tokens of which the reader has no event yet."""
         return self._records[choice].usage

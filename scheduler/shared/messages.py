@@ -24,7 +24,7 @@ from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 28
+PROTOCOL_VERSION = 29
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -408,7 +408,7 @@ KvCacheDtype: TypeAlias = Literal["auto", "q8", "k8v4", "q4"]
 """In what layers that can be cut keep their keys and values: as the model computes them, or packed."""
 WeightsDtype: TypeAlias = Literal["auto", "stored", "packed", "float32", "bfloat16", "float16"]
 """Type of the weights in memory. "packed": quantised weights stay as they are, all else is float32."""
-RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled"]
+RetireReason: TypeAlias = Literal["stop", "length", "cancelled", "refused", "failed", "pooled", "grammar"]
 
 
 class Retired(WireStruct, frozen=True):
@@ -416,6 +416,7 @@ class Retired(WireStruct, frozen=True):
 
     "stop": its last token is one of its stop tokens. "refused": it could never run (`detail` is for the
     client). "failed": it failed by itself (`detail` is the reason). "pooled": `vector` is its answer.
+    "grammar": its grammar met a limit, or allows nothing (`detail` is for the client).
     """
 
     request_id: int

@@ -194,7 +194,7 @@ def check_a_row_that_is_not_there_cannot_be_addressed(make: MakeBackend) -> None
 
 
 def check_a_plan_ends_a_row(make: MakeBackend) -> None:
-    """With its next step, as failed, for the plan's reason: it has no more tokens, and nobody else
+    """With its next step, for its grammar and the plan's reason: it has no more tokens, and nobody else
     notices."""
     expected = alone(make(), request(1, prompt_of(9, 1), 8))
     backend = make()
@@ -203,7 +203,7 @@ def check_a_plan_ends_a_row(make: MakeBackend) -> None:
     journal.step_until(lambda: len(ends.tokens) == 3)
     backend.execute(StepPlan(end=((2, "too slow"),)))
     journal.step()
-    assert ends.retired == Retired(2, "failed", "too slow")
+    assert ends.retired == Retired(2, "grammar", "too slow")
     assert len(ends.tokens) == 3
     journal.finish()
     assert stays.tokens == expected

@@ -59,6 +59,8 @@ class Faults:
     """Any request whose prompt contains this token is refused."""
     fail_sampler_token: int = -1
     """Any request whose prompt contains this token fails alone, at its third token."""
+    grammar_limit_token: int = -1
+    """Any request whose prompt contains this token meets a limit of its grammar there."""
     die_token: int = -1
     """The engine dies when it admits a request whose prompt contains this token."""
     most_chunk_tokens: int = 0
@@ -124,6 +126,8 @@ class FaultyBackend(ScriptedBackend):
             return ended
         if sequence.generated_tokens != _FAIL_AT_TOKEN:
             return None
+        if self._faults.grammar_limit_token in sequence.prompt():
+            return Retired(sequence.request_id, "grammar", "it met a limit on purpose")
         if self._faults.fail_sampler_token not in sequence.prompt():
             return None
         return Retired(sequence.request_id, "failed", "its sampler is broken on purpose")

@@ -36,7 +36,9 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
         request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
         show_thinking = _shows_thinking(body)
         if not body.stream:
-            answer = await whole_answer(served.scheduler, request, lowered_by=("max_tokens",))
+            answer = await whole_answer(
+                served.scheduler, request, lowered_by=("max_tokens",), scope=http.scope
+            )
             message = message_object(request.public_id, served.name, answer, show_thinking=show_thinking)
             return work.response(message)
         encoder = MessageEncoder(request.public_id, served.name, show_thinking=show_thinking)

@@ -37,7 +37,7 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
         request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
         created = int(time.time())
         if not body.stream:
-            answer = await whole_answer(served.scheduler, request)
+            answer = await whole_answer(served.scheduler, request, scope=http.scope)
             return work.response(
                 completion_object(
                     request.public_id,

@@ -186,7 +186,7 @@ class ResponseEncoder:
         nowhere else."""
         if error.code == ResponseCancelled.code:
             return [self._close("incomplete"), *self._last("response.incomplete", "cancelled", None)]
-        self.response = self._envelope.response("failed", self._items, error=error.sendable_message)
+        self.response = self._envelope.response("failed", self._items, error=error)
         if self._envelope.background:
             self._remember(json_text(self.response), self._blocks)
         return list(self._parts("response.failed", {"response": self.response}))

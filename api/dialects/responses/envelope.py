@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from api.answers.errors import ApiError
 from api.answers.input_text import input_text
 from api.answers.whole_answer import Block, ReasoningBlock, TextBlock, ToolCallBlock
 from api.bodies.json_pieces import JsonList
@@ -83,7 +84,7 @@ class Envelope:
         status: Status,
         output: Sequence[dict[str, Any]] = (),
         usage: Usage | None = None,
-        error: str | None = None,
+        error: ApiError | None = None,
     ) -> dict[str, Any]:
         over = status not in ("queued", "in_progress", "failed")
         return {
@@ -93,7 +94,7 @@ class Envelope:
             "completed_at": int(time.time()) if status == "completed" else None,
             "status": status,
             "background": self.background,
-            "error": None if error is None else {"code": "server_error", "message": error},
+            "error": None if error is None else _error_object(error),
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": self.model,
             "output": list(output),
@@ -183,6 +184,13 @@ def named(called: Called) -> dict[str, str]:
             "name": called.name,
         }
     )
+
+
+def _error_object(error: ApiError) -> dict[str, str]:
+    """Return the error with one of the API's own codes: Codex sends the request again for all others but
+    `invalid_prompt`."""
+    code = "server_error" if error.status >= 500 else "invalid_prompt"
+    return {"code": code, "message": error.sendable_message}
 
 
 def status_of(reason: FinishReason) -> Status:

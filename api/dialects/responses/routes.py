@@ -149,7 +149,7 @@ def _add_creation(
             check_size(held_bytes(request, served.scheduler.context_tokens), _LOWERED_BY)
             await running.begin(stream)
             return work.response(encoder.so_far(), repeats=repeats)
-        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY)
+        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY, scope=http.scope)
         (choice,) = answer.choices
         blocks, reason = whole_blocks(choice), choice.end.reason
         items: Sequence[dict[str, Any]] = (

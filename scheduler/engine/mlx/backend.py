@@ -50,6 +50,7 @@ from scheduler.shared.messages import (
     PrefillOut,
     Ready,
     Retired,
+    RetireReason,
     TokenOut,
 )
 from scheduler.shared.row_bytes import RowBytes
@@ -185,7 +186,7 @@ class MlxBackend:
         for request_id in plan.forget:
             self.forget(request_id)
         for request_id, reason in plan.end:
-            self._batch.rows[request_id].sampling.failure = reason
+            self._batch.rows[request_id].sampling.over_limit = reason
         if plan.saving is not None:
             self.save_memory(plan.saving)
         for request_id in plan.preempt:
@@ -441,7 +442,8 @@ class MlxBackend:
         for row in list(self._batch.rows.values()):
             if (failure := row.sampling.failure_reason) is not None:
                 self._drop(row)
-                retired.append(Retired(row.sequence.request_id, "failed", failure))
+                reason: RetireReason = "grammar" if row.sampling.failed_by_grammar else "failed"
+                retired.append(Retired(row.sequence.request_id, reason, failure))
         return retired
 
     def _read(self, row: Row) -> PrefillOut:

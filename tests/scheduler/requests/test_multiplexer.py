@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.errors import Draining, EngineLost, InvalidRequest, LinkError, RequestFailed
+from scheduler.errors import (
+    Draining,
+    EngineLost,
+    GrammarLimit,
+    InvalidRequest,
+    LinkError,
+    RequestFailed,
+)
 from scheduler.events import Failed, Finished, FinishReason, Prefilling, TextDelta, ToolCallStarted, Usage
 from scheduler.requests.lifecycle import State
 from scheduler.requests.time_line import TimeLine
@@ -230,6 +237,7 @@ def test_a_failure_in_one_requests_text_fails_that_request_alone(at: str) -> Non
     ("reason", "kind", "outcome"),
     [
         ("refused", InvalidRequest, "invalid"),
+        ("grammar", GrammarLimit, "invalid"),
         ("failed", RequestFailed, "error"),
         ("cancelled", RequestFailed, "error"),
     ],
@@ -244,7 +252,8 @@ def test_an_end_that_is_no_answer_is_an_error_of_the_right_kind(
     [failed] = events_of(record)
     assert isinstance(failed, Failed)
     assert type(failed.error) is kind
-    assert reason == "cancelled" or failed.error.message == "because of this"
+    said = "tools: because of this" if reason == "grammar" else "because of this"
+    assert reason == "cancelled" or failed.error.message == said
     assert record.outcome == outcome
 
 

@@ -110,7 +110,7 @@ to_engine: st.SearchStrategy[ToEngine] = st.one_of(
     st.builds(Pulse),
     st.builds(SetMemoryLimit, numbers, numbers, numbers),
 )
-reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed"])
+reasons = st.sampled_from(["stop", "length", "cancelled", "refused", "failed", "grammar"])
 engine_reports = st.builds(
     EngineReport,
     st.lists(st.builds(SlotReport, *[numbers] * 7), max_size=2),

@@ -176,7 +176,7 @@ def test_in_the_engine_the_neighbours_go_on(
     assert [answers[0].tokens, answers[2].tokens, answers[3].tokens] == expected
     retired = answers[1].retired
     assert retired is not None
-    assert (retired.reason, "too slow" in retired.detail) == ("failed", True)
+    assert (retired.reason, "too slow" in retired.detail) == ("grammar", True)
     assert engine.backend.kv_bytes() == 0
 
 
@@ -190,7 +190,7 @@ def test_an_ambiguous_grammar_ends_itself(model: GrammarModel) -> None:
     assert [answer.tokens for answer in answers[:2]] == expected
     retired = answers[2].retired
     assert retired is not None
-    assert (retired.reason, "too complex" in retired.detail) == ("failed", True)
+    assert (retired.reason, "(limit 5000;" in retired.detail) == ("grammar", True)
     assert len(answers[2].tokens) < 60
 
 

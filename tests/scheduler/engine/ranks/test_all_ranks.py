@@ -221,7 +221,7 @@ def test_a_row_that_is_slow_on_rank_0_ends_everywhere() -> None:
     """Times differ between processes, so what they mean is rank 0's word: in the same step for all."""
     ranks = _with_a_slow_row()
     result = ranks.together.execute(StepPlan(decode=(1, 2)))
-    assert result.retired == [Retired(2, "failed", "too slow")]
+    assert result.retired == [Retired(2, "grammar", "too slow")]
     assert [out.request_id for out in result.tokens] == [1]
     assert [one.end for one in ranks.followers.sent if isinstance(one, StepPlan) and one.end] == [
         ((2, "too slow"),)
