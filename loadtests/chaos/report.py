@@ -57,8 +57,8 @@ def of_chaos(found: Findings) -> Iterator[Section]:
             [
                 *((kind, str(times)) for kind, times in found.slow_steps.items()),
                 ("clients that left", str(found.left)),
-                ("longest wait of a stream, beside restarts", f"{found.wait_seconds:.1f} s"),
-                ("longest wait of the undisturbed runs", f"{found.usual_wait_seconds:.1f} s"),
+                ("longest wait of a stream, beside restarts", f"{max(found.waits, default=0.0):.1f} s"),
+                ("the same of nine in ten undisturbed streams", f"{found.usual_wait_seconds:.1f} s"),
             ],
         )
     yield f"Strikes, in {found.seconds:.0f} s", [(kind, str(times)) for kind, times in found.strikes.items()]

@@ -20,7 +20,7 @@ from loadtests.chaos.slow_strike import SlowMoment, strike_slowly
 from loadtests.chaos.strikes import Strike, kinds, strike
 from loadtests.chaos.victim import Victim, victim
 from loadtests.chaos.volleys import Volley
-from loadtests.chaos.waits import Span, longest_wait
+from loadtests.chaos.waits import Span, longest_waits, usual
 
 SERVER = (
     *("--stall-seconds", "3"),
@@ -42,6 +42,7 @@ _BUSY_SECONDS = 2.5
 """The longest wait from a death's share of the questions to the death."""
 _POLL_SECONDS = 0.02
 _LOOK_SECONDS = 0.1
+_LATE_SECONDS = 1.0
 _HELD_SECONDS = 10.0
 """The longest time from the last answer until nothing is held for any request."""
 _DEATH_SECONDS = 20.0
@@ -119,7 +120,7 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
         least = await server.metrics(http, combine=min)
         counts["share of the KV budget at the end"] = least["penstock_kv_cache_share"]
         even = volleys.even_streams(undisturbed, control)
-        usual = [answers[number].pauses for answers in (undisturbed, control) for number in even]
+        pauses = [answers[number].pauses for answers in (undisturbed, control) for number in even]
         streams = [answer for number, answer in crowd.answers.items() if number in even]
         innocent = [answer for number, answer in disturbed.items() if number in undisturbed]
         return replace(
@@ -131,13 +132,13 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
             hung=sum(Strike.STOP in shot.kinds for shot in shots)
             + sum(moment.step.hangs for moment in fire.slow),
             held=await _held(server, http),
-            wait_seconds=longest_wait(innocent, fire.away),
-            usual_wait_seconds=longest_wait([*undisturbed.values(), *control.values()]),
+            waits=longest_waits(innocent, fire.away),
+            usual_wait_seconds=usual(longest_waits([*undisturbed.values(), *control.values()])),
             server=counts,
             seconds=seconds,
             gaps=volleys.gaps(shots, streams) if plan.engines > 1 else [],
             early_gap_seconds=volleys.early_gap(shots, streams),
-            usual_gap_seconds=max(map(volleys.longest, usual), default=0.0),
+            usual_gap_seconds=max(map(volleys.longest, pauses), default=0.0),
         )
 
 
@@ -222,20 +223,20 @@ async def _under_fire(
 
 
 async def _watch(server: Victim, http: httpx.AsyncClient, not_ready: list[Span]) -> None:
-    """Note when the server is not ready, also by deaths that are no strike's."""
+    """Note when the server is not ready, also by deaths that are no strike's, or the machine stands still."""
     while True:
         began = trio.current_time()
-        while (await http.get(f"{server.url}/ready")).status_code != 200:
-            await trio.sleep(_LOOK_SECONDS)
-        if (now := trio.current_time()) - began >= _LOOK_SECONDS:
-            not_ready.append((began, now))
+        ready = (await http.get(f"{server.url}/ready")).status_code == 200
+        asleep = trio.current_time()
         await trio.sleep(_LOOK_SECONDS)
+        if not ready or trio.current_time() - asleep > _LATE_SECONDS:
+            not_ready.append((began, trio.current_time()))
 
 
 async def _held(server: Victim, http: httpx.AsyncClient) -> dict[str, float]:
     """Return what is still held for requests, of which none is left."""
     until = trio.current_time() + _HELD_SECONDS
-    while (held := await server.holdings(http)) and trio.current_time() < until:
+    while (held := await server.holdings(http)) and trio.current_time() < until:  # noqa: ASYNC110 (another process)
         await trio.sleep(_LOOK_SECONDS)
     return held
 

@@ -1,8 +1,8 @@
 """Steps that are slow, and steps that hang, while clients leave: which ones, in which order. Plain data.
 
-A slow step ends before the ceiling of any step, and takes longer than a short step may. Where it computes, its
-processor time shows that it does not hang. Where it waits, nothing shows that, so it must be a prefill step
-of a size whose limit is the ceiling. The engine itself makes its step slow (`saboteur/`).
+A slow step ends before the ceiling of any step, and takes longer than a short step may. Where it computes,
+its processor time shows that it does not hang. Where it waits, nothing shows that, so it must be a prefill
+step of a size whose limit is the ceiling. The engine itself makes its step slow (`saboteur/`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOW_SECONDS: Final = 10.0
 """A fifth of what a server allows by default, or less: a run has dozens of these steps."""
 LEAST_PREFILL_TOKENS: Final = 512
 """Of a prefill step that is made slow: larger than those of the other questions."""
-_LONG_WORDS: Final = 900
+_LONG_WORDS: Final = 300
 _ANSWER_TOKENS: Final = 128
 """Enough that no answer ends before its client leaves."""
 

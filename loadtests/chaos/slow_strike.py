@@ -64,7 +64,7 @@ async def strike_slowly(
             for guest in step.leavers:
                 visits[guest].leave()
 
-    while step.alone and await server.holdings(http):
+    while step.alone and await server.holdings(http):  # noqa: ASYNC110 (another process)
         await trio.sleep(_POLL_SECONDS)
     if step.work != "decode":
         # The long prompt was computed in the undisturbed runs.
@@ -89,7 +89,7 @@ async def strike_slowly(
         await trio.sleep(SLOW_SECONDS / 4)
         leave(Leaving.AMID)
         with trio.move_on_after(_DEATH_SECONDS):
-            while server.slowed() and server.engine_pid() == pid:
+            while server.slowed() and server.engine_pid() == pid:  # noqa: ASYNC110 (another process)
                 await trio.sleep(_POLL_SECONDS)
         if step.hangs and pid is not None and server.engine_pid() == pid:
             missed = True
@@ -97,6 +97,6 @@ async def strike_slowly(
                 os.kill(pid, signal.SIGKILL)
     leave(Leaving.AFTER)
     server.withdraw()
-    while not await server.ready(http):
+    while not await server.ready(http):  # noqa: ASYNC110 (another process)
         await trio.sleep(_POLL_SECONDS)
     return SlowMoment(step, (began, trio.current_time()), tuple(visits.values()), missed)

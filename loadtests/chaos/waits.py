@@ -10,10 +10,19 @@ Span = tuple[float, float]
 """From when until when, on trio's clock."""
 
 
-def longest_wait(answers: Iterable[Answer], away: Sequence[Span] = ()) -> float:
-    """Return the longest silence of a stream in seconds, before its first words or after; 0 if there is none.
-    What lies in `away`, when the engine could not answer, does not count."""
-    return max((_seconds(pause, away) for answer in answers for pause in _silences(answer)), default=0.0)
+USUAL_SHARE = 0.9
+
+
+def longest_waits(answers: Iterable[Answer], away: Sequence[Span] = ()) -> list[float]:
+    """Return the longest silence of each stream in seconds, before its first words or after, in ascending
+    order. What lies in `away`, when the engine could not answer, does not count."""
+    silences = [_silences(answer) for answer in answers]
+    return sorted(max(_seconds(pause, away) for pause in pauses) for pauses in silences if pauses)
+
+
+def usual(waits: Sequence[float]) -> float:
+    """Return how long at most USUAL_SHARE of the streams waited: the longest wait of all is the machine's."""
+    return waits[int(USUAL_SHARE * (len(waits) - 1))] if waits else 0.0
 
 
 def _silences(answer: Answer) -> list[Pause]:
