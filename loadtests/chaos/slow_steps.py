@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import product
+from itertools import islice
 from typing import Final
 
 from loadtests.chaos.questions import WORDS, Question
@@ -89,22 +89,24 @@ _WORKS: Final[tuple[tuple[Slowness, StepWork], ...]] = (
 
 
 def slow_steps(count: int, seed: int) -> list[SlowStep]:
-    """Return `count` steps, of all kinds before any comes again. Equal seeds give equal ones."""
-    return [step for step, _ in zip(_endless(random.Random(f"slow {seed}")), range(count), strict=False)]
+    """Return `count` steps: seven in a row are of every work and slowness, and three times seven have clients
+    that leave at every moment of each. Equal seeds give equal ones."""
+    return list(islice(_endless(random.Random(f"slow {seed}")), count))
 
 
 def _endless(chance: random.Random) -> Iterator[SlowStep]:
     while True:
-        every = [(*work, leaving) for work, leaving in product(_WORKS, Leaving)]
-        chance.shuffle(every)
-        for how, work, leaving in every:
-            # Of those who leave before it, none has a part in the step.
-            leavers = (
-                (Guest.ANSWERED,)
-                if leaving is Leaving.BEFORE
-                else chance.choice([(Guest.LONG,), (Guest.ANSWERED,), (Guest.LONG, Guest.ANSWERED)])
-            )
-            yield SlowStep(how, work, leaving, leavers)
+        moments = {kind: chance.sample(list(Leaving), len(Leaving)) for kind in _WORKS}
+        for turn in range(len(Leaving)):
+            for how, work in chance.sample(_WORKS, len(_WORKS)):
+                leaving = moments[how, work][turn]
+                # Of those who leave before it, none has a part in the step.
+                leavers = (
+                    (Guest.ANSWERED,)
+                    if leaving is Leaving.BEFORE
+                    else chance.choice([(Guest.LONG,), (Guest.ANSWERED,), (Guest.LONG, Guest.ANSWERED)])
+                )
+                yield SlowStep(how, work, leaving, leavers)
 
 
 def guests(first: int, steps: int, seed: int) -> list[dict[Guest, Question]]:
