@@ -45,7 +45,7 @@ _LOOK_SECONDS = 0.1
 _LATE_SECONDS = 1.0
 _HELD_SECONDS = 10.0
 """The longest time from the last answer until nothing is held for any request."""
-_DEATH_SECONDS = 20.0
+_DEATH_SECONDS = 40.0
 """The longest wait from a strike to the engine's death; then the engine is killed, and the run has failed."""
 
 

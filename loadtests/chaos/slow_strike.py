@@ -56,7 +56,8 @@ async def strike_slowly(
 
     async def begin(guest: Guest) -> None:
         comes(guest)
-        while not visits[guest].answer.deltas:  # noqa: ASYNC110 (another process)
+        answer = visits[guest].answer
+        while not (answer.deltas or answer.ended or answer.error):  # noqa: ASYNC110 (another process)
             await trio.sleep(_POLL_SECONDS)
 
     def leave(when: Leaving) -> None:
@@ -64,11 +65,11 @@ async def strike_slowly(
             for guest in step.leavers:
                 visits[guest].leave()
 
-    while step.alone and await server.holdings(http):  # noqa: ASYNC110 (another process)
+    while not await server.ready(http) or (step.alone and await server.holdings(http)):  # noqa: ASYNC110
         await trio.sleep(_POLL_SECONDS)
     if step.work != "decode":
         # The long prompt was computed in the undisturbed runs.
-        (await http.delete(f"{server.url}/v1/cache")).raise_for_status()
+        await http.delete(f"{server.url}/v1/cache")
     if not step.alone or step.leaving is Leaving.BEFORE:
         await begin(Guest.ANSWERED)
     if step.work == "decode":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -71,11 +72,12 @@ class Victim:
         return sum(engine["condition"] == "ready" for engine in report["engines"])
 
     async def holdings(self, http: httpx.AsyncClient) -> dict[str, float]:
-        """Return what is held for requests, by name; nothing once all have ended or left."""
+        """Return what is held for requests, by name; nothing once all have ended or left. While the engine is
+        away that is unknown."""
         metrics = await self.metrics(http)
         held = {name: metrics[key] for name, key in _HOLDINGS.items()}
-        cache = (await http.get(f"{self.url}/v1/cache")).raise_for_status().json()
-        held["leases"] = cache["leases"]
+        cache = await http.get(f"{self.url}/v1/cache")
+        held["leases"] = cache.json()["leases"] if cache.is_success else math.nan
         return {name: value for name, value in held.items() if value}
 
     async def ready(self, http: httpx.AsyncClient) -> bool:
