@@ -224,13 +224,17 @@ async def _under_fire(
 
 async def _watch(server: Victim, http: httpx.AsyncClient, not_ready: list[Span]) -> None:
     """Note when the server is not ready, also by deaths that are no strike's, or the machine stands still."""
+    began: float | None = None
     while True:
-        began = trio.current_time()
+        looked = trio.current_time()
         ready = (await http.get(f"{server.url}/ready")).status_code == 200
         asleep = trio.current_time()
         await trio.sleep(_LOOK_SECONDS)
         if not ready or trio.current_time() - asleep > _LATE_SECONDS:
-            not_ready.append((began, trio.current_time()))
+            began = looked if began is None else began
+        elif began is not None:
+            not_ready.append((began, looked))
+            began = None
 
 
 async def _held(server: Victim, http: httpx.AsyncClient) -> dict[str, float]:

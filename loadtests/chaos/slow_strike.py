@@ -90,7 +90,8 @@ async def strike_slowly(
         await trio.sleep(SLOW_SECONDS / 4)
         leave(Leaving.AMID)
         with trio.move_on_after(_DEATH_SECONDS):
-            while server.slowed() and server.engine_pid() == pid:  # noqa: ASYNC110 (another process)
+            # The server continues a stopped process when it ends it.
+            while (step.hangs or server.slowed()) and server.engine_pid() == pid:  # noqa: ASYNC110
                 await trio.sleep(_POLL_SECONDS)
         if step.hangs and pid is not None and server.engine_pid() == pid:
             missed = True

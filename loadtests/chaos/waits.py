@@ -15,7 +15,8 @@ USUAL_SHARE = 0.9
 
 def longest_waits(answers: Iterable[Answer], away: Sequence[Span] = ()) -> list[float]:
     """Return the longest silence of each stream in seconds, before its first words or after, in ascending
-    order. What lies in `away`, when the engine could not answer, does not count."""
+    order. What lies in `away`, when the engine could not answer, does not count; and a silence with several
+    of those counts as that number of waits, for each may have ended what had begun to be computed."""
     silences = [_silences(answer) for answer in answers]
     return sorted(max(_seconds(pause, away) for pause in pauses) for pauses in silences if pauses)
 
@@ -30,10 +31,11 @@ def _silences(answer: Answer) -> list[Pause]:
 
 
 def _seconds(pause: Pause, away: Iterable[Span]) -> float:
-    seconds, at = pause.seconds, pause.began
+    seconds, at, times = pause.seconds, pause.began, 0
     for began, ended in sorted(away):
         began, ended = max(began, at), min(ended, pause.ended)
         if ended > began:
+            times += began > at or not times
             seconds -= ended - began
             at = ended
-    return seconds
+    return seconds / max(1, times)
