@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +83,7 @@ def test_the_engine_obeys_at_the_step_that_is_meant(
     seen: list[list[str]] = []
     path = order("waits", "prefill", LEAST_PREFILL_TOKENS)
     monkeypatch.setattr(
-        saboteur.time, "sleep", lambda seconds: seen.append([one.name for one in path.parent.iterdir()])
+        time, "sleep", lambda seconds: seen.append([one.name for one in path.parent.iterdir()])
     )
     saboteur.obey(path, begun)
     saboteur.obey(path, begun)
@@ -92,8 +94,8 @@ def test_the_engine_obeys_at_the_step_that_is_meant(
 def test_what_a_step_orders_is_what_the_engine_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every kind."""
     stopped: list[int] = []
-    monkeypatch.setattr(saboteur.os, "kill", lambda pid, number: stopped.append(number))
-    monkeypatch.setattr(saboteur.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(os, "kill", lambda pid, number: stopped.append(number))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     for step in slow_steps(KINDS, seed=0):
         path = tmp_path / "order"
         path.write_text(step.order.replace(str(SLOW_SECONDS), "0"))
