@@ -92,7 +92,7 @@ def test_the_engine_obeys_at_the_step_that_is_meant(
 
 
 def test_what_a_step_orders_is_what_the_engine_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every kind."""
+    """For every kind of step."""
     stopped: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: stopped.append(number))
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
