@@ -49,6 +49,8 @@ class Answer:
     """Events with words in them."""
     pauses: list[Pause] = field(default_factory=list)
     """Silences of LEAST_PAUSE_SECONDS or more; none before its first words, when it may wait in the queue."""
+    first_words: Pause | None = None
+    """The silence before them, of a stream."""
 
     @property
     def outcome(self) -> tuple[object, ...]:
@@ -91,12 +93,12 @@ class Answer:
 async def ask(http: httpx.AsyncClient, url: str, question: Question, answer: Answer | None = None) -> Answer:
     """Send the question, and return the answer. Raise nothing, whatever the server does. `answer` is an empty
     one to record into, for a caller that watches it arrive."""
-    answer = answer or Answer()
+    answer, asked = answer or Answer(), trio.current_time()
     try:
         async with http.stream("POST", f"{url}/v1/chat/completions", json=question.body) as response:
             answer.status = response.status_code
             if question.streamed and response.status_code == 200:
-                await _follow(response, answer)
+                await _follow(response, answer, asked)
             else:
                 answer.take(json.loads(await response.aread()))
                 answer.ended = True
@@ -105,7 +107,7 @@ async def ask(http: httpx.AsyncClient, url: str, question: Question, answer: Ans
     return answer
 
 
-async def _follow(response: httpx.Response, answer: Answer) -> None:
+async def _follow(response: httpx.Response, answer: Answer, asked: float) -> None:
     events, last = EventLines(), trio.current_time()
     async for data in response.aiter_raw():
         for payload in events.data(data):
@@ -120,3 +122,5 @@ async def _follow(response: httpx.Response, answer: Answer) -> None:
                 answer.ended = True
             else:
                 answer.take(json.loads(payload))
+            if answer.deltas and answer.first_words is None:
+                answer.first_words = Pause(asked, now, 0)

@@ -12,7 +12,7 @@ from loadtests.chaos import report, run, soak
 
 _OUT = click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True)
 
-_REQUESTS, _REQUESTS_AN_ENGINE = 200, 120
+_REQUESTS, _REQUESTS_AN_ENGINE, _SLOW_STEPS = 200, 120, 7
 _SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.05")
 
 
@@ -41,16 +41,34 @@ _SCRIPTED = ("--engine", "scripted", "--scripted", "step_seconds=0.05")
     show_default=True,
     help="The embedded model; or tokens by arithmetic, which leave the machine to the server.",
 )
+@click.option(
+    "--slow-steps",
+    type=click.IntRange(0),
+    help=f"Steps beside the deaths that are slow or hang while clients leave. By default {_SLOW_STEPS}; 0 for"
+    " several engines.",
+)
 @click.option("--poison/--no-poison", default=True, help="Plant a request that crashes every engine.")
 @_OUT
 def chaos(
-    requests: int | None, deaths: int, seed: int, engines: int, engine: str, poison: bool, out: Path
+    requests: int | None,
+    deaths: int,
+    seed: int,
+    engines: int,
+    engine: str,
+    slow_steps: int | None,
+    poison: bool,
+    out: Path,
 ) -> None:
     """Kill engines at random moments; compare every answer with an undisturbed run's."""
     if requests is None:
         requests = _REQUESTS if engines == 1 else _REQUESTS_AN_ENGINE * engines
+    if slow_steps is None:
+        slow_steps = _SLOW_STEPS if engines == 1 else 0
+    elif slow_steps and engines > 1:
+        raise click.UsageError("--slow-steps is for one engine")
     arguments = _SCRIPTED if engine == "scripted" else ()
-    found = trio.run(run.run, run.Plan(requests, deaths, seed, poison, arguments, engines), _note)
+    plan = run.Plan(requests, deaths, seed, poison, arguments, engines, slow_steps)
+    found = trio.run(run.run, plan, _note)
     _tell(out / "chaos.html", "Chaos", list(found.complaints()), list(report.of_chaos(found)))
 
 

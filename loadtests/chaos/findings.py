@@ -15,6 +15,9 @@ SAMPLED_SHARE = 0.03
 thousands of sampled tokens is so near an edge that its neighbours in the batch decide it, with a death as
 without (DESIGN.md). `control`, a second undisturbed run, shows how many differ without deaths."""
 
+MOST_USUAL_WAITS = 2.0
+"""Bound on a wait beside restarts, in usual waits of the undisturbed runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
@@ -42,6 +45,19 @@ class Findings:
     strikes: dict[str, int] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
     """Strikes of which no engine died in time."""
+    slow_steps: dict[str, int] = field(default_factory=dict)
+    """Steps that were slow or hung while clients left, by kind."""
+    hung: int = 0
+    """Engines that did hang."""
+    left: int = 0
+    """Clients that left before their answer ended."""
+    held: dict[str, float] = field(default_factory=dict)
+    """What the server held for requests after the last one, by name."""
+    waits: list[float] = field(default_factory=list)
+    """The longest silence of each stream in seconds, in ascending order, without the time in which the engine
+    could not answer."""
+    usual_wait_seconds: float = 0.0
+    """The same in the two undisturbed runs, of nine streams in ten."""
     server: dict[str, float] = field(default_factory=dict)
     """The server's own metrics: deaths, resumed requests and so on."""
     longest_pause_seconds: float = 0.0
@@ -76,8 +92,22 @@ class Findings:
             yield f"a stream paused for {max(self.gaps):.1f} s while one engine of several was dead"
         if self.server.get("deaths", 0) < sum(self.strikes.values()):
             yield "not every strike killed an engine"
+        if self.slow_steps:
+            yield from self._complaints_of_slow_steps()
         if self.missed:
             yield f"strikes of which no engine died: {', '.join(self.missed)}"
+
+    def _complaints_of_slow_steps(self) -> Iterator[str]:
+        killed = self.server.get("deaths reported as hung", 0)
+        if killed != self.hung:
+            yield f"{killed:g} engines were killed as hung, and {self.hung} hung"
+        if (ended := self.server.get("requests whose client left", 0)) != self.left:
+            yield f"{self.left} clients left, and {ended:g} requests ended for that"
+        if self.held:
+            yield f"held without a request: {self.held}"
+        bound = MOST_USUAL_WAITS * self.usual_wait_seconds
+        if long := [f"{seconds:.1f}" for seconds in self.waits if seconds > bound]:
+            yield f"streams waited longer than {bound:.1f} s beside restarts: {', '.join(long)}"
 
 
 def compare(
@@ -85,9 +115,13 @@ def compare(
     undisturbed: Mapping[int, Answer],
     control: Mapping[int, Answer],
     disturbed: Mapping[int, Answer],
+    left: Mapping[int, Answer] | None = None,
 ) -> Findings:
-    """Compare question by question. Only `disturbed` has answers to the poison requests."""
-    plain = [question for question in questions if not question.poison]
+    """Compare question by question. Only `disturbed` has answers to the poison requests. `left`: greedy
+    answers up to where their clients left."""
+    left = left or {}
+    plain = [question for question in questions if not question.poison and question.number not in left]
+    begun = [number for number, answer in left.items() if undisturbed[number].text.startswith(answer.text)]
     got = {question.number: disturbed.get(question.number, Answer()) for question in plain}
     whole = {number: answer for number, answer in got.items() if answer.whole}
     parted = [
@@ -112,7 +146,9 @@ def compare(
             for question in plain
             if (got[question.number].output_tokens or 0) > question.body["max_tokens"]
         ],
-        greedy_parted=[question.number for question in parted if question.greedy],
+        greedy_parted=[question.number for question in parted if question.greedy]
+        + [number for number in left if number not in begun],
+        left=len(left),
         sampled_parted=[question.number for question in parted if not question.greedy],
         control_parted=[
             number for number, answer in control.items() if answer.outcome != undisturbed[number].outcome

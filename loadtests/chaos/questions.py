@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from loadtests.chaos.saboteur.sitecustomize import POISON_TOKENS
 
-_WORDS: Final = ("harbour", "lantern", "copper", "meadow", "signal", "orchard", "granite", "anchor")
+WORDS: Final = ("harbour", "lantern", "copper", "meadow", "signal", "orchard", "granite", "anchor")
 _TOOLS: Final = [
     {
         "type": "function",
@@ -63,8 +63,8 @@ def poison(number: int) -> Question:
 
 
 def _question(number: int, chance: random.Random, with_json: bool) -> Question:
-    shared = " ".join(_WORDS[chance.randrange(3) :] * 4)
-    own = f"{number} " + " ".join(chance.choices(_WORDS, k=chance.choice([2, 20, 120])))
+    shared = " ".join(WORDS[chance.randrange(3) :] * 4)
+    own = f"{number} " + " ".join(chance.choices(WORDS, k=chance.choice([2, 20, 120])))
     greedy = chance.random() < 0.5
     streamed = chance.random() < 0.7
     body: dict[str, Any] = {

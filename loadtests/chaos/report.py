@@ -51,6 +51,16 @@ def of_chaos(found: Findings) -> Iterator[Section]:
             ("planted poison", ", ".join(found.poison) or "none"),
         ],
     )
+    if found.slow_steps:
+        yield (
+            "Steps that were slow or hung while clients left",
+            [
+                *((kind, str(times)) for kind, times in found.slow_steps.items()),
+                ("clients that left", str(found.left)),
+                ("longest wait of a stream, beside restarts", f"{max(found.waits, default=0.0):.1f} s"),
+                ("the same of nine in ten undisturbed streams", f"{found.usual_wait_seconds:.1f} s"),
+            ],
+        )
     yield f"Strikes, in {found.seconds:.0f} s", [(kind, str(times)) for kind, times in found.strikes.items()]
     yield "The server's own metrics", [(name, f"{value:g}") for name, value in found.server.items()]
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import dataclass, field, replace
 
 import httpx
 import trio
 
 from loadtests.chaos import findings, volleys
-from loadtests.chaos.answers import Answer, ask
+from loadtests.chaos.answers import ask
+from loadtests.chaos.crowd import Crowd
 from loadtests.chaos.findings import Findings
 from loadtests.chaos.questions import JSON_FORMAT, Question, poison, questions
+from loadtests.chaos.slow_steps import CEILING_SECONDS, FLOOR_SECONDS, Guest, SlowStep, guests, slow_steps
+from loadtests.chaos.slow_strike import SlowMoment, strike_slowly
 from loadtests.chaos.strikes import Strike, kinds, strike
 from loadtests.chaos.victim import Victim, victim
 from loadtests.chaos.volleys import Volley
+from loadtests.chaos.waits import Span, longest_waits, usual
 
 SERVER = (
     *("--stall-seconds", "3"),
@@ -32,12 +35,17 @@ _CLIENTS_AN_ENGINE = 6
 _PATIENT = ("--stall-seconds", "6")
 """Options for several engines on few cores: where the machine pauses all of them, none must be declared
 hung."""
+_SLOW = ("--stall-seconds", str(CEILING_SECONDS))
 _AHEAD = 4
 """How many questions may be sent ahead of the deaths' progress."""
 _BUSY_SECONDS = 2.5
 """The longest wait from a death's share of the questions to the death."""
 _POLL_SECONDS = 0.02
-_DEATH_SECONDS = 20.0
+_LOOK_SECONDS = 0.1
+_LATE_SECONDS = 1.0
+_HELD_SECONDS = 10.0
+"""The longest time from the last answer until nothing is held for any request."""
+_DEATH_SECONDS = 40.0
 """The longest wait from a strike to the engine's death; then the engine is killed, and the run has failed."""
 
 
@@ -53,6 +61,12 @@ class Plan:
     """Further options of the server."""
     engines: int = 1
     """Number of engines. With several, `deaths` are the moments at which one to three of them die."""
+    slow_steps: int = 0
+    """Moments, beside `deaths`, at which a step of the one engine is slow or hangs, and clients leave."""
+
+    @property
+    def moments(self) -> int:
+        return self.deaths + self.slow_steps
 
     @property
     def clients(self) -> int:
@@ -66,26 +80,37 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
     timeout = httpx.Timeout(600.0)
     limits = httpx.Limits(max_connections=None)
     async with (
-        victim([*SERVER, *_pool(plan), *plan.arguments]) as server,
+        victim(
+            [*SERVER, *_pool(plan), *(_SLOW if plan.slow_steps else ()), *plan.arguments],
+            floor_seconds=FLOOR_SECONDS if plan.slow_steps else None,
+        ) as server,
         httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as http,
     ):
         while not await _all_ready(plan, server, http):  # noqa: ASYNC110 (another process)
             # Engines that load take the processors from those that answer.
             await trio.sleep(_POLL_SECONDS)
         asked = questions(plan.requests, plan.seed, await _knows_schemas(http, server.url))
+        visitors = guests(plan.requests, plan.slow_steps, plan.seed)
+        everyone = [*asked, *(question for pair in visitors for question in pair.values())]
         began = trio.current_time()
-        undisturbed = await _Crowd(http, server.url, asked, plan.clients).ask_all()
+        undisturbed = await Crowd(http, server.url, everyone, plan.clients).ask_all()
         note(f"undisturbed: {trio.current_time() - began:.1f} s")
-        control = await _Crowd(http, server.url, asked, plan.clients).ask_all()
+        control = await Crowd(http, server.url, everyone, plan.clients).ask_all()
         before = await server.metrics(http)
         if plan.poison:
-            asked.insert(len(asked) // 3, poison(len(asked)))
+            asked.insert(len(asked) // 3, poison(len(everyone)))
         began = trio.current_time()
-        crowd = _Crowd(http, server.url, asked, plan.clients)
-        shots = await _under_fire(plan, server, http, crowd, note)
+        crowd = Crowd(http, server.url, asked, plan.clients)
+        fire = await _under_fire(plan, server, http, crowd, visitors, note)
+        shots = fire.shots
         seconds = trio.current_time() - began
         after = await server.metrics(http)
-        found = findings.compare(asked, undisturbed, control, crowd.answers)
+        visits = [visit for moment in fire.slow for visit in moment.visits]
+        left = {visit.question.number: visit.answer for visit in visits if visit.left}
+        stayed = {visit.question.number: visit.answer for visit in visits if not visit.left}
+        disturbed = crowd.answers | stayed
+        asked += [visit.question for visit in visits]
+        found = findings.compare(asked, undisturbed, control, disturbed, left)
         counts = {name: after.get(key, 0.0) - before.get(key, 0.0) for name, key in _COUNTERS.items()}
         counts |= {
             f"deaths reported as {_cause(sample)}": value
@@ -95,17 +120,25 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
         least = await server.metrics(http, combine=min)
         counts["share of the KV budget at the end"] = least["penstock_kv_cache_share"]
         even = volleys.even_streams(undisturbed, control)
-        usual = [answers[number].pauses for answers in (undisturbed, control) for number in even]
-        disturbed = [answer for number, answer in crowd.answers.items() if number in even]
+        pauses = [answers[number].pauses for answers in (undisturbed, control) for number in even]
+        streams = [answer for number, answer in crowd.answers.items() if number in even]
+        innocent = [answer for number, answer in disturbed.items() if number in undisturbed]
         return replace(
             found,
             strikes=findings.count([kind.value for shot in shots for kind in shot.kinds]),
-            missed=[kind.value for shot in shots for kind in shot.missed],
+            missed=[kind.value for shot in shots for kind in shot.missed]
+            + [str(moment.step) for moment in fire.slow if moment.missed],
+            slow_steps=findings.count([f"{one.step.work}, {one.step.how}" for one in fire.slow]),
+            hung=sum(Strike.STOP in shot.kinds for shot in shots)
+            + sum(moment.step.hangs for moment in fire.slow),
+            held=await _held(server, http),
+            waits=longest_waits(innocent, fire.away),
+            usual_wait_seconds=usual(longest_waits([*undisturbed.values(), *control.values()])),
             server=counts,
             seconds=seconds,
-            gaps=volleys.gaps(shots, disturbed) if plan.engines > 1 else [],
-            early_gap_seconds=volleys.early_gap(shots, disturbed),
-            usual_gap_seconds=max(map(volleys.longest, usual), default=0.0),
+            gaps=volleys.gaps(shots, streams) if plan.engines > 1 else [],
+            early_gap_seconds=volleys.early_gap(shots, streams),
+            usual_gap_seconds=max(map(volleys.longest, pauses), default=0.0),
         )
 
 
@@ -114,6 +147,7 @@ _COUNTERS = {
     "requests that resumed on another engine": "penstock_resumed_requests_total",
     "requests failed as poison": "penstock_poisonous_requests_total",
     "late tokens dropped": "penstock_late_tokens_total",
+    "requests whose client left": 'penstock_requests_total{outcome="cancelled"}',
 }
 
 
@@ -131,53 +165,34 @@ async def _knows_schemas(http: httpx.AsyncClient, url: str) -> bool:
     return answer.status == 200
 
 
-class _Crowd:
-    """Clients that send the questions in order, each when it is due."""
+@dataclass(slots=True)
+class _Fire:
+    """What was done while the questions were asked."""
 
-    def __init__(self, http: httpx.AsyncClient, url: str, asked: Sequence[Question], clients: int) -> None:
-        self._http = http
-        self._url = url
-        self._asked = asked
-        self._clients = clients
-        self._next = count()
-        self.due = len(asked)
-        """How many questions may have been sent by now."""
-        self._in_flight: dict[int, Answer] = {}
-        self.answers: dict[int, Answer] = {}
+    shots: list[Volley] = field(default_factory=list)
+    slow: list[SlowMoment] = field(default_factory=list)
+    not_ready: list[Span] = field(default_factory=list)
 
     @property
-    def in_flight(self) -> int:
-        return len(self._in_flight)
-
-    @property
-    def under_way(self) -> bool:
-        """Return whether an answer has begun to arrive and has not ended."""
-        return any(answer.under_way for answer in self._in_flight.values())
-
-    async def ask_all(self) -> dict[int, Answer]:
-        async with trio.open_nursery() as nursery:
-            for _ in range(self._clients):
-                nursery.start_soon(self._client)
-        return self.answers
-
-    async def _client(self) -> None:
-        while (place := next(self._next)) < len(self._asked):
-            while place >= self.due:  # noqa: ASYNC110 (a strike is no event of ours)
-                await trio.sleep(_POLL_SECONDS)
-            question = self._asked[place]
-            self.answers[question.number] = self._in_flight[place] = Answer()
-            await ask(self._http, self._url, question, self._in_flight[place])
-            del self._in_flight[place]
+    def away(self) -> list[Span]:
+        """Return when the engine could not answer."""
+        struck = [(shot.struck_at, shot.back_at) for shot in self.shots]
+        return [*self.not_ready, *struck, *(moment.span for moment in self.slow)]
 
 
 async def _under_fire(
-    plan: Plan, server: Victim, http: httpx.AsyncClient, crowd: _Crowd, note: Callable[[str], None]
-) -> list[Volley]:
+    plan: Plan,
+    server: Victim,
+    http: httpx.AsyncClient,
+    crowd: Crowd,
+    visitors: Sequence[Mapping[Guest, Question]],
+    note: Callable[[str], None],
+) -> _Fire:
     """Ask all questions while engines die, with the deaths spread evenly over the questions."""
     chance = random.Random(plan.seed)
     to_come = _strikes(plan, chance)
-    done: list[Volley] = []
-    share = len(crowd._asked) / max(1, plan.deaths)
+    done = _Fire()
+    share = len(crowd.asked) / max(1, plan.moments)
 
     async def strikes() -> None:
         for number, kinds_ in enumerate(to_come):
@@ -185,26 +200,59 @@ async def _under_fire(
             # The rest of the share is for the strike, should these be answered by then.
             crowd.due = max(crowd.due, int(number * share + ahead))
             await trio.sleep(chance.uniform(0.0, _BUSY_SECONDS))
-            shot = await _strike(plan, server, http, crowd, kinds_, chance)
-            done.append(shot)
-            note(
-                f"{number + 1} of {plan.deaths}: {', '.join(kind.value for kind in kinds_)};"
-                f" all ready after {shot.back_at - shot.struck_at:.1f} s"
-            )
-        crowd.due = len(crowd._asked)
+            if isinstance(kinds_, SlowStep):
+                visitors_ = visitors[len(done.slow)]
+                moment = await strike_slowly(kinds_, visitors_, server, http, crowd, nursery)
+                done.slow.append(moment)
+                words, (began, back) = str(kinds_), moment.span
+            else:
+                shot = await _strike(plan, server, http, crowd, kinds_, chance)
+                done.shots.append(shot)
+                words, began, back = ", ".join(kinds_), shot.struck_at, shot.back_at
+            note(f"{number + 1} of {plan.moments}: {words}; all ready after {back - began:.1f} s")
+        crowd.due = len(crowd.asked)
 
     crowd.due = 0
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(strikes)
-        await crowd.ask_all()
+    async with trio.open_nursery() as watch:
+        watch.start_soon(_watch, server, http, done.not_ready)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(strikes)
+            await crowd.ask_all()
+        watch.cancel_scope.cancel()
     return done
 
 
-def _strikes(plan: Plan, chance: random.Random) -> list[tuple[Strike, ...]]:
+async def _watch(server: Victim, http: httpx.AsyncClient, not_ready: list[Span]) -> None:
+    """Note when the server is not ready, also by deaths that are no strike's, or the machine stands still."""
+    began: float | None = None
+    while True:
+        looked = trio.current_time()
+        ready = (await http.get(f"{server.url}/ready")).status_code == 200
+        asleep = trio.current_time()
+        await trio.sleep(_LOOK_SECONDS)
+        if not ready or trio.current_time() - asleep > _LATE_SECONDS:
+            began = looked if began is None else began
+        elif began is not None:
+            not_ready.append((began, looked))
+            began = None
+
+
+async def _held(server: Victim, http: httpx.AsyncClient) -> dict[str, float]:
+    """Return what is still held for requests, of which none is left."""
+    until = trio.current_time() + _HELD_SECONDS
+    while (held := await server.holdings(http)) and trio.current_time() < until:  # noqa: ASYNC110 (another process)
+        await trio.sleep(_LOOK_SECONDS)
+    return held
+
+
+def _strikes(plan: Plan, chance: random.Random) -> list[tuple[Strike, ...] | SlowStep]:
     possible = kinds()
     if plan.engines > 1:
-        return volleys.plan(plan.deaths, plan.engines, possible, plan.seed)
-    to_come: list[tuple[Strike, ...]] = [(possible[number % len(possible)],) for number in range(plan.deaths)]
+        return list(volleys.plan(plan.deaths, plan.engines, possible, plan.seed))
+    to_come: list[tuple[Strike, ...] | SlowStep] = [
+        *((possible[number % len(possible)],) for number in range(plan.deaths)),
+        *slow_steps(plan.slow_steps, plan.seed),
+    ]
     chance.shuffle(to_come)
     return to_come
 
@@ -213,7 +261,7 @@ async def _strike(
     plan: Plan,
     server: Victim,
     http: httpx.AsyncClient,
-    crowd: _Crowd,
+    crowd: Crowd,
     kinds_: tuple[Strike, ...],
     chance: random.Random,
 ) -> Volley:
@@ -225,7 +273,7 @@ async def _strike(
     clients = min(2 * plan.engines, plan.clients)
     while crowd.in_flight < clients or not crowd.under_way:
         if crowd.in_flight < clients:
-            if crowd.due >= len(crowd._asked):
+            if crowd.due >= len(crowd.asked):
                 break
             crowd.due += 1
         await trio.sleep(_POLL_SECONDS)
@@ -259,7 +307,7 @@ async def _all_ready(plan: Plan, server: Victim, http: httpx.AsyncClient) -> boo
     if plan.engines > 1:
         there = len(server.engine_pids()) == plan.engines
         return there and await server.ready_engines(http) == plan.engines
-    return server.engine_pid() is not None and (await http.get(f"{server.url}/ready")).status_code == 200
+    return await server.ready(http)
 
 
 async def _deaths(server: Victim, http: httpx.AsyncClient) -> float:

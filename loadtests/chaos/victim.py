@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -15,7 +16,8 @@ from pathlib import Path
 import httpx
 import trio
 
-from loadtests.chaos.saboteur.sitecustomize import LIVE_VARIABLE
+from loadtests.chaos.saboteur.sitecustomize import BEGUN, FLOOR_VARIABLE, LIVE_VARIABLE, ORDER_VARIABLE
+from loadtests.chaos.slow_steps import SlowStep
 from loadtests.launch import LaunchError, tail
 from loadtests.processes import children
 
@@ -34,6 +36,23 @@ class Victim:
     url: str
     log: Path
     live: Path
+    order: Path
+
+    def slow_down(self, step: SlowStep) -> None:
+        """Let the next step of this kind be slow, or hang."""
+        self.withdraw()
+        written = self.order.with_suffix(".new")
+        written.write_text(step.order)
+        written.rename(self.order)
+
+    def slowed(self) -> bool:
+        """Return whether the ordered step has begun, and has not ended unless its engine died."""
+        return self.order.with_suffix(BEGUN).exists()
+
+    def withdraw(self) -> None:
+        """Take back the order, and what is left of it."""
+        for path in (self.order, self.order.with_suffix(BEGUN)):
+            path.unlink(missing_ok=True)
 
     def mlx_bytes(self) -> float | None:
         """Return the bytes of the engine's live buffers within the last second, or None before the first
@@ -52,6 +71,19 @@ class Victim:
         report = (await http.get(f"{self.url}/v1/scheduler")).json()
         return sum(engine["condition"] == "ready" for engine in report["engines"])
 
+    async def holdings(self, http: httpx.AsyncClient) -> dict[str, float]:
+        """Return what is held for requests, by name; nothing once all have ended or left. While the engine is
+        away that is unknown."""
+        metrics = await self.metrics(http)
+        held = {name: metrics[key] for name, key in _HOLDINGS.items()}
+        cache = await http.get(f"{self.url}/v1/cache")
+        held["leases"] = cache.json()["leases"] if cache.is_success else math.nan
+        return {name: value for name, value in held.items() if value}
+
+    async def ready(self, http: httpx.AsyncClient) -> bool:
+        """Return whether its one engine can take requests."""
+        return self.engine_pid() is not None and (await http.get(f"{self.url}/ready")).status_code == 200
+
     def engine_pid(self) -> int | None:
         """Return the server's one child, or None."""
         found = children(self.process.pid)
@@ -64,6 +96,12 @@ class Victim:
         return over_engines((await http.get(f"{self.url}/metrics")).text, combine)
 
 
+_HOLDINGS = {
+    "requests in the queue": "penstock_queued_requests",
+    "requests in the engine": "penstock_engine_requests",
+    "slots": "penstock_running_slots",
+    "bytes of rows": "penstock_kv_bytes",
+}
 _WHOSE = re.compile(r'(?<=[{,])(?:model|engine)="[^"]*"(?:,|(?=\}))')
 
 
@@ -80,11 +118,17 @@ def over_engines(exposition: str, combine: Callable[[Iterable[float]], float] = 
 
 
 @asynccontextmanager
-async def victim(arguments: Sequence[str], *, sabotage: bool = True) -> AsyncIterator[Victim]:
+async def victim(
+    arguments: Sequence[str], *, sabotage: bool = True, floor_seconds: float | None = None
+) -> AsyncIterator[Victim]:
     """Start `penstock serve` with these arguments and yield when it is ready; stop it after the block. Raise
-    LaunchError if it does not start. `sabotage`: whether its engines can be made to fail from inside."""
+    LaunchError if it does not start. `sabotage`: whether its engines can be made to fail from inside;
+    `floor_seconds`: how long any step may take, in place of half a minute."""
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as folder:
-        log, live = Path(folder) / "log", Path(folder) / "live"
+        log, live, order = (Path(folder) / name for name in ("log", "live", "order"))
+        variables = {LIVE_VARIABLE: str(live), ORDER_VARIABLE: str(order)} if sabotage else {}
+        if floor_seconds is not None:
+            variables[FLOOR_VARIABLE] = str(floor_seconds)
         with log.open("wb") as output:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json", *arguments],
@@ -95,12 +139,12 @@ async def victim(arguments: Sequence[str], *, sabotage: bool = True) -> AsyncIte
                     **os.environ,
                     "PYTHONUNBUFFERED": "1",
                     "PYTHONPATH": python_path(sabotage),
-                    **({LIVE_VARIABLE: str(live)} if sabotage else {}),
+                    **variables,
                 },
                 start_new_session=True,
             )
         try:
-            yield Victim(process, await _address(process, log), log, live)
+            yield Victim(process, await _address(process, log), log, live, order)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _STOP_SECONDS):
                 process.terminate()

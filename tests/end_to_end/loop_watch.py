@@ -36,6 +36,8 @@ class Findings:
     turn: float = 0.0
     collections: dict[int, float] = field(default_factory=dict)
     """By generation."""
+    apart: int = 0
+    """The number of partial collections after which Python starts a full one by itself."""
 
     def note_step(self, seconds: float, name: str) -> None:
         if seconds > self.step:
@@ -57,6 +59,7 @@ class LoopWatch(trio.abc.Instrument):
     def look(self) -> Findings:
         """Return what was found since the last look. From any thread."""
         found, self.found = self.found, Findings()
+        found.apart = gc.get_threshold()[2]
         return found
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:

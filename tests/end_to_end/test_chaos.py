@@ -52,3 +52,17 @@ def test_several_engines_of_a_pool_die_at_once() -> None:
     assert list(replace(found, gaps=[]).complaints()) == [], notes
     assert sum(found.strikes.values()) == found.server["deaths"] == 1 + 2
     assert found.server["requests that resumed on another engine"] > 0
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.long
+def test_slow_steps_and_clients_that_leave_cost_no_answer() -> None:
+    """No engine is killed that computes or may be computing; one that hangs is. What it all costs in time is
+    this machine's."""
+    notes: list[str] = []
+    plan = Plan(requests=REQUESTS, deaths=0, seed=5, poison=False, slow_steps=7)
+    found = trio.run(run, plan, notes.append)
+    assert list(replace(found, waits=[]).complaints()) == [], notes
+    assert sum(found.slow_steps.values()) == 7
+    assert found.server["deaths"] == found.hung == 3
+    assert found.left >= 7

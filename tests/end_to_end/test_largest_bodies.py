@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from api.bodies.full_collections import OUT_OF_REACH
 from api.served_models import ServedModels
 from tests.api.client import MODEL, app_of
 from tests.end_to_end.largest_bodies import Largest, largest_bodies
@@ -70,6 +71,11 @@ def test_the_description_was_made_before_anybody_asks(watched: Watched) -> None:
     assert connection.getresponse().status == 200
     connection.close()
     assert watched.look().step <= _MOST_SECONDS
+
+
+def test_no_full_collection_starts_by_itself(watched: Watched) -> None:
+    """With a thousand requests that wait it takes 0.3 s."""
+    assert watched.look().apart == OUT_OF_REACH
 
 
 def check(watched: Watched, case: Largest) -> None:

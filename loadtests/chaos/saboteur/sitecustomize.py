@@ -3,21 +3,35 @@ from PYTHONPATH; the product knows nothing of it.
 
 SIGUSR1: the next step raises. SIGUSR2: the next step raises what MLX's allocators raise. SIGHUP: no memory is
 left, so MLX on a CPU dies of SIGSEGV without a message. SIGALRM: one of the next evaluations fails as on
-Metal, and leaves its arrays unwritten. A request for POISON_TOKENS kills the engine.
+Metal, and leaves its arrays unwritten. A request for POISON_TOKENS kills the engine. The file that
+ORDER_VARIABLE names makes one step slow, or lets it hang (`../slow_steps.py` writes it).
+
+In the server FLOOR_VARIABLE shortens how long any step may take.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scheduler.shared.messages import Begun
 
 POISON_TOKENS = 997
 LIVE_VARIABLE = "CHAOS_LIVE_FILE"
 """Names the file that gets the bytes of MLX's live buffers, once a second."""
+ORDER_VARIABLE = "CHAOS_ORDER_FILE"
+FLOOR_VARIABLE = "CHAOS_FLOOR_SECONDS"
+BEGUN = ".begun"
+"""The suffix of the order's file during its step."""
+_BLOCK = bytes(4 << 20)
 _SLACK_BYTES = 1 << 20
 """The memory left to an engine."""
 _WANTED_BYTES = 64 << 20
@@ -57,6 +71,8 @@ def install() -> None:
                     _fail_an_evaluation()
                 case _:
                     _leave_no_memory()
+        if todo.computes and ORDER_VARIABLE in os.environ:
+            obey(Path(os.environ[ORDER_VARIABLE]), self._begun)
         return whole_step(self, todo)
 
     def receive(self: EngineLoop, submit: Submit) -> None:
@@ -66,6 +82,27 @@ def install() -> None:
 
     EngineLoop._step = step  # type: ignore[method-assign]
     EngineLoop._receive = receive  # type: ignore[method-assign]
+
+
+def obey(order: Path, begun: Begun) -> None:
+    """Let this step take the time that the order says, if it is for a step of this work and size."""
+    try:
+        how, seconds, least_tokens, work = order.read_text().split(maxsplit=3)
+    except OSError:
+        return
+    if work != begun.work or begun.prefill_tokens < int(least_tokens):
+        return
+    until = time.monotonic() + float(seconds)
+    under_way = order.rename(order.with_suffix(BEGUN))
+    match how:
+        case "hangs":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "waits":
+            time.sleep(float(seconds))
+        case _:
+            while time.monotonic() < until:
+                hashlib.sha256(_BLOCK)  # It releases the GIL, as a kernel does.
+    under_way.unlink()
 
 
 def _write_live_bytes(path: str) -> None:
@@ -101,5 +138,13 @@ def _leave_no_memory() -> None:
         mx.eval(mx.zeros(_WANTED_BYTES, mx.uint8))
 
 
+def _shorten_limits(seconds: float) -> None:
+    from scheduler.engines import deadlines
+
+    deadlines.FLOOR_SECONDS = seconds
+
+
 if "scheduler.engine" in sys.orig_argv:
     install()
+elif FLOOR_VARIABLE in os.environ:
+    _shorten_limits(float(os.environ[FLOOR_VARIABLE]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import trio
 import trio.testing
 from trio.testing import trio_test
 
 from api.http.asgi import Receive, Scope, Send
+from api.http.endings import AT_ONCE_SECONDS, END_SECONDS
 from tests.api.http.wire import GET, Client, Sleeper, Ticker, part, post, read_body, respond, serving, start
 
 
@@ -207,3 +210,22 @@ async def test_other_connections_do_not_notice(autojump_clock: trio.testing.Mock
         await trio.sleep(3.5)
         await leaver.close()
         assert (await stayer.read_response()).body == b"data: x\n\n" * 10
+
+
+@trio_test
+async def test_clients_that_leave_together_end_over_some_turns(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A few a turn of the loop, in which all else runs."""
+    app = Sleeper()
+    async with serving(app) as site:
+        clients = [site.connect() for _ in range(100)]
+        for client in clients:
+            await client.send(GET)
+        await trio.testing.wait_all_tasks_blocked()
+        for client in clients:
+            await client.close()
+        await trio.sleep(1)
+        together = Counter(app.cancelled_at)
+        assert together.total() == 100
+        assert max(together.values()) <= AT_ONCE_SECONDS / END_SECONDS + 1
