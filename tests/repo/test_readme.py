@@ -23,7 +23,7 @@ def commands() -> list[tuple[str, str]]:
     """Return file and command of every line in a code block that begins with one of ours."""
     found = []
     for readme in [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("[a-z]*/**/*.md"))]:
-        for block in re.findall(r"^```\n(.*?)^```", readme.read_text(), re.S | re.M):
+        for block in re.findall(r"^```(?:sh)?\n(.*?)^```", readme.read_text(), re.S | re.M):
             for line in block.replace("\\\n", " ").splitlines():
                 command = line.split("  #")[0].strip().removeprefix("$ ")
                 if re.match(r"(make|penstock|\.venv/bin/penstock|(\.venv/bin/)?python -m) ", command):
@@ -58,16 +58,22 @@ def test_commands_are_known_with_their_options(
         case [_, "bench", name, *words]:
             subcommand = bench.get_command(click.Context(bench), name)
             assert subcommand is not None
-            for file in (Path(word) for word in words if word.endswith(".json")):
-                file.parent.mkdir(exist_ok=True)
-                file.touch()
+            make_files(words)
             subcommand.make_context(name, words)
         case ["penstock" | ".venv/bin/penstock", name, *words]:
             operators = penstock.get_command(click.Context(penstock), name)
             assert operators is not None
+            make_files(words)
             operators.make_context(name, words)
         case _:
             pytest.fail(f"{readme}: nobody knows {command!r}")
+
+
+def make_files(words: list[str]) -> None:
+    """Commands want the files that they read to be there."""
+    for file in (Path(word) for word in words if word.endswith((".json", ".jsonl"))):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
 
 
 def served(words: list[str]) -> None:
