@@ -35,9 +35,9 @@ there are two (`--model`, `--small-model`); `max_model_len` of `/v1/models` and 
 32,000, are its limits on context and answer. `--print` shows the command instead, with the server's key.
 
 An agent needs a model that was trained to use tools, such as `mlx-community/Qwen3-8B-4bit` or
-`mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit` ([what fits](../capacity.md)). Its first request is mostly its
-own prompt and its tools, about four bytes a token: at the first question it may show nothing for minutes, and
-then that prompt is in the [prefix cache](../prefix-cache.md).
+`mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit` ([what fits](../capacity.md)). Its first request is mostly
+its own prompt and its tools, about four bytes a token: at the first question it may show nothing for minutes,
+and then that prompt is in the [prefix cache](../prefix-cache.md).
 
 | | `penstock launch` | speaks | first request |
 |---|---|---|---|
@@ -53,20 +53,20 @@ Anything else that speaks OpenAI's or Anthropic's API gets the address, with `/v
 as its key. What the agents and some libraries were seen to do: [AGENTS.md](../../api/AGENTS.md).
 
 The pages show what `launch` gives each agent, for those who want to set it themselves. The served model is
-called `tiny` there (`--served-model-name tiny`; a name of your own works everywhere, and several may be given),
-and `dummy` is the key of a server that has none. The flags make each run by itself and without asking; give
-your own instead.
+called `tiny` there (`--served-model-name tiny`; a name of your own works everywhere, and several may be
+given), and `dummy` is the key of a server that has none. The flags make each run by itself and without
+asking; give your own instead.
 """
 
 _TRIED = """\
 # Agents and libraries that were tried
 How to connect each: [docs/agents/](../docs/agents/index.md).
 
-Each command there was run as written, with a tool that the agent really used. The model was played by a script,
-which writes the calls of each agent's own tools: the clients, the server and its parsers are real, and the
-embedded model is too small for an agent's task. `python -m tests.clients.agents` runs those that are installed,
-each with settings of its own for another server, which must not be heard. What they sent is kept, cut short, in
-`tests/api/agents/`, and `tests/api/test_agents.py` sends it again.
+Each command there was run as written, with a tool that the agent really used. The model was played by a
+script, which writes the calls of each agent's own tools: the clients, the server and its parsers are real,
+and the embedded model is too small for an agent's task. `python -m tests.clients.agents` runs those that are
+installed, each with settings of its own for another server, which must not be heard. What they sent is kept,
+cut short, in `tests/api/agents/`, and `tests/api/test_agents.py` sends it again.
 
 | `penstock launch` | client | version | date |
 |---|---|---|---|
@@ -127,7 +127,8 @@ log-likelihoods differ by 2e-4 at most. It must be given the tokenizer.
 def pages() -> dict[Path, str]:
     agents = AGENTS.values()
     listed = "".join(
-        f"| [{agent.title}]({_name(agent)}) | `{agent.name}` | {agent.speaks} | {agent.tried.first_kilobytes} kB |\n"
+        f"| [{agent.title}]({_name(agent)}) | `{agent.name}` | {agent.speaks} |"
+        f" {agent.tried.first_kilobytes} kB |\n"
         for agent in agents
     )
     tried = "".join(

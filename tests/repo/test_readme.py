@@ -11,8 +11,7 @@ import click
 import pytest
 
 from api.cli.command_line import penstock
-from api.cli.serve_command import serve
-from api.options import options
+from api.cli.serve_command import serve, serve_settings
 from loadtests.bench import bench
 from tests.end_to_end.live_picture import MAX_PICTURE_BYTES
 
@@ -50,11 +49,11 @@ def test_commands_are_known_with_their_options(
                 name, _, value = variable.partition("=")
                 assert re.search(rf"^{name} \?=", (ROOT / "Makefile").read_text(), re.M)
                 if name == "ARGS":
-                    served(shlex.split(value))
+                    serve_settings(shlex.split(value))
         case ["python" | ".venv/bin/python", "-m", module, *_]:
             assert importlib.util.find_spec(module) is not None
         case [_, "serve", *words]:
-            served(words)
+            serve_settings(words)
         case [_, "bench", name, *words]:
             subcommand = bench.get_command(click.Context(bench), name)
             assert subcommand is not None
@@ -64,7 +63,8 @@ def test_commands_are_known_with_their_options(
             operators = penstock.get_command(click.Context(penstock), name)
             assert operators is not None
             make_files(words)
-            operators.make_context(name, words)
+            with operators.make_context(name, words):
+                pass
         case _:
             pytest.fail(f"{readme}: nobody knows {command!r}")
 
@@ -74,17 +74,6 @@ def make_files(words: list[str]) -> None:
     for file in (Path(word) for word in words if word.endswith((".json", ".jsonl"))):
         file.parent.mkdir(exist_ok=True)
         file.touch()
-
-
-def served(words: list[str]) -> None:
-    context = serve.make_context("serve", words)
-    given = {name: _text(value) for name, value in context.params.items() if value}
-    options.load(given)
-
-
-def _text(value: str | tuple[str, ...]) -> str:
-    """Join the values of an option that may be given several times with commas."""
-    return value if isinstance(value, str) else ",".join(value)
 
 
 def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:
