@@ -38,6 +38,7 @@ ANSWERS: Mapping[str, str] = {
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
     ),
     "4 degrees, rain": "It rains in Oslo, at 4 degrees.",
+    "What is in the picture?": "I cannot see it: I read text only.",
     "What is 17 times 23?": (
         "<think>\n17 times 20 is 340, and 17 times 3 is 51.\n</think>\n\n17 times 23 is 391."
     ),

@@ -16,6 +16,7 @@ import pytest
 
 from tests.docs.blocks import REST, URL, Example, difference, examples, pages
 from tests.docs.documented_server import MODELS, documented_server
+from tests.repo.tree import name_of
 
 EXAMPLES = examples()
 SECONDS = 60
@@ -121,3 +122,23 @@ LINES = replace(JSON, answer_language="text", answer='first 1\n...\ndata: {"a": 
 def test_lines_are_compared_but_for_numbers(real: str, same: bool) -> None:
     assert REST in LINES.answer
     assert (difference(LINES, real) == "") is same
+
+
+WITHOUT = {
+    "docs/index.md",
+    "docs/offline.md",
+    "docs/machines.md",
+    "docs/features.md",
+    "docs/comparison.md",
+    "docs/figures.md",
+    "docs/agents/index.md",
+    *(f"docs/agents/{agent}.md" for agent in ("aider", "claude-code", "codex", "opencode", "qwen-code")),
+    "docs/gateways.md",
+}
+"""Pages that ask no server: they lead on, install or compare. What `penstock launch` and gateways do is tested
+by `tests/api/test_agents_page.py` and `tests/gateways/`."""
+
+
+def test_every_other_page_has_an_example() -> None:
+    with_examples = {example.page for example in EXAMPLES}
+    assert {name_of(page) for page in pages()} - with_examples == WITHOUT
