@@ -135,7 +135,7 @@ WITHOUT = {
     *(f"docs/agents/{agent}.md" for agent in ("aider", "claude-code", "codex", "opencode", "qwen-code")),
     "docs/gateways.md",
 }
-"""Pages that ask no server: they lead on, install or compare. What `penstock launch` and gateways do is tested
+"""Pages that ask no server: they lead on, install or compare. What `penstock launch` and gateways do is held
 by `tests/api/test_agents_page.py` and `tests/gateways/`."""
 
 
