@@ -86,11 +86,11 @@ def _of_values(shown: Any, real: Any, path: str) -> str:
                 real = real[: len(shown)]
             if len(shown) != len(real):
                 return f"{path} has {len(real)} entries: {json.dumps(real)}"
-            found = (
+            differences = (
                 _of_values(one, other, f"{path}[{n}]")
                 for n, (one, other) in enumerate(zip(shown, real, strict=True))
             )
-            return next(filter(None, found), "")
+            return next(filter(None, differences), "")
         case str(), str():
             if shown.endswith(REST) and real.startswith(shown.removesuffix(REST)):
                 return ""
