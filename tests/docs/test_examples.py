@@ -17,7 +17,8 @@ import pytest
 from tests.docs.blocks import REST, URL, Example, difference, examples, pages
 from tests.docs.documented_server import MODELS, documented_server
 from tests.grafana.programs import program
-from tests.repo.tree import name_of
+from tests.repo.test_maps import targets
+from tests.repo.tree import ROOT, name_of
 
 EXAMPLES = examples()
 SECONDS = 60
@@ -78,6 +79,13 @@ def test_a_pages_examples_are_answered_as_it_shows(page: str, reader: Reader) ->
         real = reader.answer(example)
         found = difference(example, real)
         assert not found, f"{example}: {found}\n{real}"
+
+
+def test_the_index_leads_to_every_page() -> None:
+    """Or to the agents' index, and that to the page."""
+    book = ROOT / "docs"
+    named = {*targets(book / "index.md"), *targets(book / "agents" / "index.md")}
+    assert {*pages()} - named == {book / "index.md"}
 
 
 JSON = Example(
