@@ -5,7 +5,7 @@ request now, and says when to come back: its queue is full, it shuts down, has n
 before the request's timeout, or the queue timeout has passed (for which SGLang, too, answers 503). 504 means
 that the time of an accepted request was up before its answer was complete. It does not say when to come back,
 since the client chose the time, or the answer was too long for it. vLLM has no deadlines. A tool call that
-cannot be parsed is no error: the model wrote it, and the answer has it (`README.md`).
+cannot be parsed is no error: the model wrote it, and the answer has it (`docs/tool-calling.md`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`api/AGENTS.md`, generated from what `penstock launch` knows of agents: `python -m
+"""The pages on agents, generated from what `penstock launch` knows of them: `python -m
 tests.api.agents_page`."""
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from api.cli.launch.command import AGENTS
 from api.cli.running_server import DEFAULT_URL, ListedModel
 from tests.clients.outcomes import table
 
-PAGE = Path(__file__).parents[2] / "api" / "AGENTS.md"
+ROOT = Path(__file__).parents[2]
+BOOK = ROOT / "docs" / "agents"
 _MODEL = ListedModel("tiny", 131_072)
 _TARGET = LaunchTarget(DEFAULT_URL, NO_KEY, _MODEL, _MODEL, (_MODEL,))
 
+_LINKS = {"](README.md#several-models)": "](../several-models.md)"}
+"""Links of the agents' notes, as they are from the book."""
+
 _START = """\
-# Agents and frameworks, pointed at Penstock
+# Connect an agent
 
 ```sh
 penstock launch claude -- -p "What does note.txt say?"
@@ -30,23 +34,46 @@ are its exit code and the terminal. It gets the first served model, and the seco
 there are two (`--model`, `--small-model`); `max_model_len` of `/v1/models` and a quarter of it, at most
 32,000, are its limits on context and answer. `--print` shows the command instead, with the server's key.
 
-Each of these was run as written here, with a tool that it really used, at a server whose model is called
-`tiny` (`--served-model-name tiny`; a name of your own works everywhere, and several may be given). The model
-was played by a script, which writes the calls of each agent's own tools: the clients, the server and its
-parsers are real, and the embedded model is too small for an agent's task. `dummy` is the key of a server that
-has none. `python -m tests.clients.agents` runs those that are installed, each with settings of its own for
-another server, which must not be heard. What they sent is kept, cut short, in `tests/api/agents/`, and
-`tests/api/test_agents.py` sends it again; [sessions](#sessions) of all clients run in `tests/clients/`.
+An agent needs a model that was trained to use tools, such as `mlx-community/Qwen3-8B-4bit` or
+`mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit` ([what fits](../capacity.md)). Its first request is mostly
+its own prompt and its tools, about four bytes a token: at the first question it may show nothing for minutes,
+and then that prompt is in the [prefix cache](../prefix-cache.md).
 
-| `penstock launch` | client | version | date | speaks | first request |
-|---|---|---|---|---|---|
+| | `penstock launch` | speaks | first request |
+|---|---|---|---|
 """
 
-_BETWEEN = """\
-| | litellm, LangChain, Pydantic AI, openai-agents, instructor | `tests/clients/` | each CI run | all | |
+_OTHERS = """\
+| [Cursor](cursor.md) | | OpenAI chat completions, from Cursor's servers | |
+| [Zed](zed.md) | | OpenAI chat completions | |
+| [Open WebUI](open-webui.md) | | OpenAI chat completions | |
+| [n8n](n8n.md) | | OpenAI responses, chat completions | |
 
-The flags below make each run by itself and without asking; give your own instead. A first request is mostly
-the agent's own prompt and its tools, about four bytes a token.
+Anything else that speaks OpenAI's or Anthropic's API gets the address, with `/v1` for OpenAI's, and any text
+as its key. What the agents and some libraries were seen to do: [AGENTS.md](../../api/AGENTS.md).
+
+The pages show what `launch` gives each agent, for those who want to set it themselves. The served model is
+called `tiny` there (`--served-model-name tiny`; a name of your own works everywhere, and several may be
+given), and `dummy` is the key of a server that has none. The flags make each run by itself and without
+asking; give your own instead.
+"""
+
+_TRIED = """\
+# Agents and libraries that were tried
+How to connect each: [docs/agents/](../docs/agents/index.md).
+
+Each command there was run as written, with a tool that the agent really used. The model was played by a
+script, which writes the calls of each agent's own tools: the clients, the server and its parsers are real,
+and the embedded model is too small for an agent's task. `python -m tests.clients.agents` runs those that are
+installed, each with settings of its own for another server, which must not be heard. What they sent is kept,
+cut short, in `tests/api/agents/`, and `tests/api/test_agents.py` sends it again.
+
+| `penstock launch` | client | version | date |
+|---|---|---|---|
+"""
+
+_LIBRARIES = """\
+| | litellm, LangChain, Pydantic AI, openai-agents, instructor | `tests/clients/` | each CI run |
 """
 
 _SESSIONS = """\
@@ -97,27 +124,39 @@ log-likelihoods differ by 2e-4 at most. It must be given the tokenizer.
 """
 
 
-def page() -> str:
-    rows = "".join(_row(agent) for agent in AGENTS.values())
-    parts = [f"{_START}{rows}{_BETWEEN}", *map(_section, AGENTS.values()), f"{_SESSIONS}{table()}\n", _END]
-    return "\n".join(parts)
-
-
-def _row(agent: Agent) -> str:
-    tried = agent.tried
-    cells = (
-        f"`{agent.name}`",
-        agent.title,
-        tried.version,
-        tried.date,
-        agent.speaks,
-        f"{tried.first_kilobytes} kB",
+def pages() -> dict[Path, str]:
+    agents = AGENTS.values()
+    listed = "".join(
+        f"| [{agent.title}]({_name(agent)}) | `{agent.name}` | {agent.speaks} |"
+        f" {agent.tried.first_kilobytes} kB |\n"
+        for agent in agents
     )
-    return f"| {' | '.join(cells)} |\n"
+    tried = "".join(
+        f"| `{agent.name}` | {agent.title} | {agent.tried.version} | {agent.tried.date} |\n"
+        for agent in agents
+    )
+    found = {BOOK / _name(agent): _section(agent) for agent in agents}
+    found[BOOK / "index.md"] = f"{_START}{listed}{_OTHERS}"
+    found[ROOT / "api" / "AGENTS.md"] = "\n".join(
+        [f"{_TRIED}{tried}{_LIBRARIES}", f"{_SESSIONS}{table()}\n", _END]
+    )
+    return found
+
+
+def write() -> None:
+    for path, text in pages().items():
+        path.write_text(text)
+
+
+def _name(agent: Agent) -> str:
+    return f"{agent.title.lower().replace(' ', '-')}.md"
 
 
 def _section(agent: Agent) -> str:
-    return "\n".join([f"## {agent.title}", *_commands(agent), agent.notes])
+    notes = agent.notes
+    for link, from_book in _LINKS.items():
+        notes = notes.replace(link, from_book)
+    return "\n".join([f"# {agent.title}", *_commands(agent), notes])
 
 
 def _commands(agent: Agent) -> Iterator[str]:
@@ -132,4 +171,4 @@ def _commands(agent: Agent) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    write()

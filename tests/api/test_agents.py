@@ -2,7 +2,7 @@
 none).
 
 A server captured them whose model asked the agents to read a file (`agents/`, with shortened texts and
-replaced ids). `api/AGENTS.md` describes how to configure each agent.
+replaced ids). `docs/agents/` describes how to configure each agent.
 """
 
 from __future__ import annotations

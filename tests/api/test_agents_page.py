@@ -1,15 +1,16 @@
-"""What `api/AGENTS.md` says of agents is what `penstock launch` does."""
+"""What the pages say of agents is what `penstock launch` does."""
 
 from __future__ import annotations
 
 from api.cli.launch.command import AGENTS
 from tests.api import test_agents
-from tests.api.agents_page import PAGE, page
+from tests.api.agents_page import pages
 
 
-def test_the_page_is_true() -> None:
+def test_the_pages_are_true() -> None:
     """`python -m tests.api.agents_page` writes it again."""
-    assert PAGE.read_text() == page()
+    for path, text in pages().items():
+        assert path.read_text() == text
 
 
 def test_what_each_agent_sends_is_kept() -> None:

@@ -129,7 +129,7 @@ def main() -> int:
                 failed = True
     kept = [asdict(rows[name]) for name in names if name in rows]
     RECORDED.write_text(json.dumps(kept, indent=1) + "\n")
-    agents_page.PAGE.write_text(agents_page.page())
+    agents_page.write()
     return int(failed)
 
 

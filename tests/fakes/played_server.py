@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +22,7 @@ from scheduler.answer.answer_format import AnswerFormat
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import MODEL, app_of
 from tests.fakes.playback import Chooser, Playback
-from tests.fakes.scheduling import FOLDER, make_scheduler, running
+from tests.fakes.scheduling import FOLDER, make_scheduler
 
 _CONTEXT_TOKENS = 1 << 20
 _START_SECONDS = 20
@@ -62,22 +62,39 @@ def playing(
     choose: Chooser, answer_format: AnswerFormat, *, model: ServedModel = MODEL, **options: Any
 ) -> Iterator[PlayedServer]:
     """Serve until the block is left. `options`: what else `app_of` takes."""
+
+    def models(engine: Playback) -> ServedModels:
+        folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
+        plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
+        return ServedModels.of(
+            make_scheduler(engine, plan, answer_format=answer_format, folder=folder), model
+        )
+
+    with playing_models(choose, models, **options) as played:
+        yield played
+
+
+@contextmanager
+def playing_models(
+    choose: Chooser, models: Callable[[Playback], ServedModels], **options: Any
+) -> Iterator[PlayedServer]:
+    """Serve these models until the block is left; one of them is the played engine's."""
     played = PlayedServer(Playback(choose=choose))
     started = threading.Event()
     stop: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
 
     async def main() -> None:
-        folder = replace(FOLDER, context_tokens=_CONTEXT_TOKENS)
-        plan = ScriptedPlan(prefill_tokens_per_step=_CONTEXT_TOKENS)
-        scheduler = make_scheduler(played.engine, plan, answer_format=answer_format, folder=folder)
-        app = app_of(ServedModels.of(scheduler, model), **options)
+        served = models(played.engine)
+        app = app_of(served, **options)
         server = Server(
             _Recorded(app, played.asked),
             on_error=lambda error, request: played.errors.append(f"{request}: {error!r}"),
         )
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         played.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-        async with running(scheduler) as nursery:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(served.fleet.run)
+            await served.fleet.wait_started()
             stop.append((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
             nursery.start_soon(server.run, listeners)
             started.set()

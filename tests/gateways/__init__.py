@@ -1,1 +1,1 @@
-"""Gateways in front of several servers, started as `api/OPERATION.md` says."""
+"""Gateways in front of several servers, started as `docs/gateways.md` says."""

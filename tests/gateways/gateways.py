@@ -1,4 +1,4 @@
-"""Starts a gateway with the lines of `api/OPERATION.md`, in front of servers on loopback.
+"""Starts a gateway with the lines of `docs/gateways.md`, in front of servers on loopback.
 
 smg is installed in an environment of its own (`requirements.txt`), which `make test` builds; elsewhere
 `GATEWAYS_PYTHON` may name its interpreter. nginx and HAProxy are the machine's, where it has them.
@@ -22,7 +22,7 @@ import pytest
 
 from tests.grafana.programs import program
 
-PAGE = Path(__file__).parents[2] / "api" / "OPERATION.md"
+PAGE = Path(__file__).parents[2] / "docs" / "gateways.md"
 START_SECONDS = 60
 TRIES = 3
 """A port that was free a moment ago may be taken."""

@@ -1,4 +1,4 @@
-"""What smg does to requests and answers, in each dialect: the table of `api/OPERATION.md`.
+"""What smg does to requests and answers, in each dialect: the table of `docs/gateways.md`.
 
 One front is asked directly and through smg. The engine gets the same, and so does the client.
 """

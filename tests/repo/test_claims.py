@@ -27,6 +27,7 @@ from scheduler import engine_bounds
 from scheduler.cluster.joined import AWAY_SECONDS
 from scheduler.config import FairnessConfig, RecoveryConfig, SupervisionConfig
 from scheduler.engine import pace
+from scheduler.engine.budget import limits
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS
 from scheduler.engine.memory import GROWTH_TOKENS, MOST_PREEMPTIONS
 from scheduler.engine.mlx.batching import Fallback
@@ -53,24 +54,29 @@ FAIRNESS, RECOVERY, SUPERVISION = FairnessConfig(), RecoveryConfig(), Supervisio
 
 CLAIMS = [
     ("docs/features.md", "a step computes {} prompt tokens at least", pace.LEAST_TOKENS),
+    ("docs/capacity.md", "{} of what Metal recommends", limits._OF_DEVICE),
+    ("docs/capacity.md", "buffers** are {} % of the limit", round(limits._POOL * 100)),
+    ("docs/capacity.md", "the peak** is {} % of what", round(limits._FIRST_PEAK * 100)),
+    ("docs/capacity.md", "- {} GB for the process", round(limits.PROCESS_BYTES / 1e9, 2)),
+    ("docs/tuning.md", "(default: {} times the usual gap)", pace.AUTOMATIC_RATIO),
     ("README.md", "0: {} times the usual gap", pace.AUTOMATIC_RATIO),
     ("README.md", "the last {} minutes", KEPT_SAMPLES // 60),
-    ("api/OPERATION.md", "keeps {} minutes", KEPT_SAMPLES // 60),
-    ("api/OPERATION.md", "has waited for {} seconds", FAIRNESS.patience_seconds),
-    ("api/OPERATION.md", "died {} times in", RECOVERY.max_engine_deaths),
-    ("api/OPERATION.md", "times in {} seconds", RECOVERY.death_window_seconds),
-    ("api/OPERATION.md", "until it has lived for {};", SUPERVISION.stable_seconds),
-    ("api/OPERATION.md", "a suspect at {} deaths in a row", RECOVERY.max_request_deaths),
-    ("api/OPERATION.md", "(at most {} an engine)", MOST_PINS),
-    ("api/OPERATION.md", "There may be {} adapters", MAX_ADAPTERS),
-    ("api/OPERATION.md", "among the last {} that ended", KEPT),
-    ("api/README.md", "more than {} MiB", MAX_HELD_BYTES // MIB),
-    ("api/README.md", "at most {} values", MAX_PROMPT_LOGPROBS),
-    ("api/README.md", "slices of {} KB", SLICE_BYTES >> 10),
-    ("api/README.md", "the first {} KiB of the data", LOOKED_AT_BYTES >> 10),
-    ("api/README.md", "a part above {} MiB", LARGEST_LOOKED_AT_BYTES // MIB),
-    ("api/README.md", "up to {} texts or lists of ids", str(MAX_INPUTS)),
-    ("api/README.md", "{} texts at a time", BLOCK * FEEDERS),
+    ("docs/operating.md", "keeps {} minutes", KEPT_SAMPLES // 60),
+    ("docs/fair-shares.md", "has waited for {} seconds", FAIRNESS.patience_seconds),
+    ("docs/troubleshooting.md", "died {} times in", RECOVERY.max_engine_deaths),
+    ("docs/troubleshooting.md", "times in {} seconds", RECOVERY.death_window_seconds),
+    ("docs/troubleshooting.md", "until it has lived for {};", SUPERVISION.stable_seconds),
+    ("docs/troubleshooting.md", "a suspect at {} deaths in a row", RECOVERY.max_request_deaths),
+    ("docs/prefix-cache.md", "(at most {} an engine)", MOST_PINS),
+    ("docs/adapters.md", "There may be {} adapters", MAX_ADAPTERS),
+    ("docs/scheduler-report.md", "among the last {} that ended", KEPT),
+    ("docs/logprobs.md", "more than {} MiB", MAX_HELD_BYTES // MIB),
+    ("docs/logprobs.md", "at most {} values", MAX_PROMPT_LOGPROBS),
+    ("docs/logprobs.md", "slices of {} KB", SLICE_BYTES >> 10),
+    ("docs/media.md", "the first {} KiB of the data", LOOKED_AT_BYTES >> 10),
+    ("docs/media.md", "a part above {} MiB", LARGEST_LOOKED_AT_BYTES // MIB),
+    ("docs/embeddings.md", "up to {} texts or lists of ids", str(MAX_INPUTS)),
+    ("docs/embeddings.md", "{} texts at a time", BLOCK * FEEDERS),
     ("api/FIELDS.md", "(up to {}, by their paths", MAX_NAMES),
     ("SECURITY.md", "the token is {} random bytes", TOKEN_BYTES),
     ("DESIGN.md", "({} KiB,", INLINE_BYTES >> 10),
@@ -120,16 +126,16 @@ WORDS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 12: "twelve", 16:
 STEP_REASONS = [reason for part in get_args(StepReason) for reason in get_args(part)]
 
 LISTS: list[tuple[str, str, str, Iterable[str]]] = [
-    ("api/OPERATION.md", "`condition` (", ")", EngineCondition),
+    ("docs/scheduler-report.md", "`condition` (", ")", EngineCondition),
     (
-        "api/OPERATION.md",
+        "docs/scheduler-report.md",
         "| `plan.reason` |",
         "|",
         STEP_REASONS,
     ),
-    ("api/OPERATION.md", "| `reason` | |", "`GET /v1/scheduler/requests/ID`", REASONS),
-    ("api/README.md", "has `state` (", ")", ModelState),
-    ("api/README.md", "Settings are ", "(on, off, auto)", SETTINGS),
+    ("docs/scheduler-report.md", "| `reason` | |", "`GET /v1/scheduler/requests/ID`", REASONS),
+    ("docs/several-models.md", "has `state` (", ")", ModelState),
+    ("docs/defaults.md", "Settings are ", "(on, off, auto)", SETTINGS),
     ("scheduler/engine/mlx/README.md", "falls back by a step:", ". The start-up", get_args(Fallback)),
 ]
 """Page, the words before and after a list of values in backticks, and the values that there are."""
@@ -218,7 +224,7 @@ def test_the_embedded_models_shares_are_its_evaluations() -> None:
         assert words.format(round(100 * metrics[metric]["right"])) in page
 
 
-@pytest.mark.parametrize("page", ["SECURITY.md", "api/OPERATION.md"])
+@pytest.mark.parametrize("page", ["SECURITY.md", "docs/operating.md"])
 def test_the_pages_list_the_paths_that_need_no_key(page: str) -> None:
     section = (ROOT / page).read_text().split("\n## Keys\n")[1].split("\n## ")[0]
     for path in (*OPEN_PATHS, "/docs", "/redoc"):

@@ -94,7 +94,7 @@ SECTIONS = {
     "How do I add an API?": "api/README.md#adding-a-dialect",
     "How do I add an error?": "CONTRIBUTING.md#add-an-error",
     "Has my change made it slower?": "CONTRIBUTING.md#measure",
-    "May I give a tenant a quota?": "api/OPERATION.md#what-limits-a-request",
+    "May I give a tenant a quota?": "docs/fair-shares.md#what-limits-a-request",
     "What is written to disk?": "SECURITY.md#on-disk",
     "Does the service come back after a reboot?": "api/cli/service/README.md#after-a-reboot",
 }

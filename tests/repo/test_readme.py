@@ -11,8 +11,7 @@ import click
 import pytest
 
 from api.cli.command_line import penstock
-from api.cli.serve_command import serve
-from api.options import options
+from api.cli.serve_command import serve, serve_settings
 from loadtests.bench import bench, dev
 from tests.end_to_end.live_picture import MAX_PICTURE_BYTES
 
@@ -23,7 +22,7 @@ def commands() -> list[tuple[str, str]]:
     """Return file and command of every line in a code block that begins with one of ours."""
     found = []
     for readme in [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("[a-z]*/**/*.md"))]:
-        for block in re.findall(r"^```\n(.*?)^```", readme.read_text(), re.S | re.M):
+        for block in re.findall(r"^```(?:sh)?\n(.*?)^```", readme.read_text(), re.S | re.M):
             for line in block.replace("\\\n", " ").splitlines():
                 command = line.split("  #")[0].strip().removeprefix("$ ")
                 if re.match(r"(make|penstock|\.venv/bin/penstock|(\.venv/bin/)?python -m) ", command):
@@ -50,36 +49,32 @@ def test_commands_are_known_with_their_options(
                 name, _, value = variable.partition("=")
                 assert re.search(rf"^{name} \?=", (ROOT / "Makefile").read_text(), re.M)
                 if name == "ARGS":
-                    served(shlex.split(value))
+                    serve_settings(shlex.split(value))
         case ["python" | ".venv/bin/python", "-m", module, *_]:
             assert importlib.util.find_spec(module) is not None
         case [_, "serve", *words]:
-            served(words)
+            serve_settings(words)
         case [_, "bench", "dev", name, *words] | [_, "bench", name, *words]:
             group = dev if "dev" in command.split() else bench
             subcommand = group.get_command(click.Context(group), name)
             assert subcommand is not None
-            for file in (Path(word) for word in words if word.endswith(".json")):
-                file.parent.mkdir(exist_ok=True)
-                file.touch()
+            make_files(words)
             subcommand.make_context(name, words)
         case ["penstock" | ".venv/bin/penstock", name, *words]:
             operators = penstock.get_command(click.Context(penstock), name)
             assert operators is not None
-            operators.make_context(name, words)
+            make_files(words)
+            with operators.make_context(name, words):
+                pass
         case _:
             pytest.fail(f"{readme}: nobody knows {command!r}")
 
 
-def served(words: list[str]) -> None:
-    context = serve.make_context("serve", words)
-    given = {name: _text(value) for name, value in context.params.items() if value}
-    options.load(given)
-
-
-def _text(value: str | tuple[str, ...]) -> str:
-    """Join the values of an option that may be given several times with commas."""
-    return value if isinstance(value, str) else ",".join(value)
+def make_files(words: list[str]) -> None:
+    """Commands want the files that they read to be there."""
+    for file in (Path(word) for word in words if word.endswith((".json", ".jsonl"))):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
 
 
 def test_suggested_models_fit_the_memory_they_are_suggested_for() -> None:

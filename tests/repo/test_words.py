@@ -68,7 +68,7 @@ _CANDIDATES = re.compile(r"Of\b(?<!\wOf)"), re.compile(r"None:\s(?<!-> None:\s)"
 SUFFIXES = (".py", ".md", ".yml", ".html", ".toml")
 EXEMPT = ("CHANGELOG.md", "tests/repo/test_words.py", "scheduler/models/training/", "tests/api/agents/")
 """History, this list, the embedded model's training texts, and what agents' command lines send."""
-FOLDERS = ("api", "grafana", "loadtests", "scheduler", "tests")
+FOLDERS = ("api", "docs", "grafana", "loadtests", "scheduler", "tests")
 
 
 @cache

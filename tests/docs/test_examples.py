@@ -1,0 +1,156 @@
+"""Each example of the user's book is sent to a server, and answered as the page shows."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tests.docs.blocks import REST, URL, Example, difference, examples, pages
+from tests.docs.documented_server import MODELS, documented_server
+from tests.grafana.programs import program
+from tests.repo.test_maps import targets
+from tests.repo.tree import ROOT, name_of
+
+EXAMPLES = examples()
+SECONDS = 60
+"""A bound on what hangs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Somebody who types what the pages say."""
+
+    url: str
+    folder: Path
+
+    def answer(self, example: Example) -> str:
+        text = example.request.replace(URL, self.url).replace(MODELS, f"{self.folder}{MODELS}")
+        if example.language == "python":
+            printed = io.StringIO()
+            names = {"__name__": "__main__", "print": partial(print, file=printed)}
+            with patch.dict(os.environ, {"no_proxy": "127.0.0.1"}):
+                exec(compile(text, str(example), "exec"), names)
+            return printed.getvalue()
+        done = subprocess.run(
+            ["sh", "-ec", text],
+            cwd=self.folder,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{example}: {done.stderr}"
+        return done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
+        return kept | {"PATH": path, "PENSTOCK_URL": self.url, "COLUMNS": "80"}
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    program("curl", package="curl")
+    folder = tmp_path_factory.mktemp("book")
+    with documented_server(folder / MODELS.strip("/")) as played:
+        yield Reader(played.url, folder)
+
+
+def test_there_are_examples() -> None:
+    assert len(pages()) > 20
+    assert len(EXAMPLES) > 30
+
+
+@pytest.mark.parametrize("page", sorted({example.page for example in EXAMPLES}))
+def test_a_pages_examples_are_answered_as_it_shows(page: str, reader: Reader) -> None:
+    """In their order: one may use what another has made."""
+    for example in (one for one in EXAMPLES if one.page == page):
+        assert example.answer_language, f"{example} shows no answer"
+        real = reader.answer(example)
+        found = difference(example, real)
+        assert not found, f"{example}: {found}\n{real}"
+
+
+def test_the_index_leads_to_every_page() -> None:
+    """Or to the agents' index, and that to the page."""
+    book = ROOT / "docs"
+    named = {*targets(book / "index.md"), *targets(book / "agents" / "index.md")}
+    assert {*pages()} - named == {book / "index.md"}
+
+
+JSON = Example(
+    "page", 1, "sh", "", "json", '{"a": [{"b": "text", "c": 1}], "d": null, "e": "id-...", "f": [1, "..."]}'
+)
+REAL = '{"a": [{"b": "text", "c": 7, "x": 1}], "d": null, "e": "id-123", "f": [3, 4, 5]}'
+
+
+def test_what_is_shown_must_be_there() -> None:
+    assert difference(JSON, REAL) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"text"', '"other"'),
+        ('"b"', '"bb"'),
+        ("7", "7.5"),
+        ("7", "true"),
+        ("7", '"7"'),
+        ("null", "0"),
+        ('"id-123"', '"other-1"'),
+        ("[3, 4, 5]", '["3"]'),
+        ('"x": 1}', '"x": 1}, {}'),
+    ],
+)
+def test_another_answer_is_found(old: str, new: str) -> None:
+    """Otherwise no example could fail."""
+    assert difference(JSON, REAL.replace(old, new, 1))
+
+
+LINES = replace(JSON, answer_language="text", answer='first 1\n...\ndata: {"a": "b"}\nlast\n')
+
+
+@pytest.mark.parametrize(
+    ("real", "same"),
+    [
+        ('first 2\nx\ny\ndata: {"a": "b", "c": 1}\nlast', True),
+        ('first 2\ndata: {"a": "b"}\nlast', True),
+        ('first 2\ndata: {"a": "c"}\nlast', False),
+        ('second 2\ndata: {"a": "b"}\nlast', False),
+        ('first 2\ndata: {"a": "b"}\nlast\nmore', False),
+        ('first 2\ndata: {"a": "b"}', False),
+    ],
+)
+def test_lines_are_compared_but_for_numbers(real: str, same: bool) -> None:
+    assert REST in LINES.answer
+    assert (difference(LINES, real) == "") is same
+
+
+WITHOUT = {
+    "docs/index.md",
+    "docs/offline.md",
+    "docs/machines.md",
+    "docs/features.md",
+    "docs/comparison.md",
+    "docs/figures.md",
+    "docs/agents/index.md",
+    *(f"docs/agents/{agent}.md" for agent in ("aider", "claude-code", "codex", "opencode", "qwen-code")),
+    "docs/gateways.md",
+}
+"""Pages that ask no server: they lead on, install or compare. What `penstock launch` and gateways do is held
+by `tests/api/test_agents_page.py` and `tests/gateways/`."""
+
+
+def test_every_other_page_has_an_example() -> None:
+    with_examples = {example.page for example in EXAMPLES}
+    assert {name_of(page) for page in pages()} - with_examples == WITHOUT
