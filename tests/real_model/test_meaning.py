@@ -22,10 +22,10 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
+from api.smollm2.model import NAME as SERVED_NAME
 from loadtests.launch import free_port
 from tests.end_to_end.serving import Served, eventually
 from tests.real_model.alone import child_environment
-from tests.real_model.folder import SERVED_NAME
 from tests.real_model.tasks import QUESTIONS, Form, form, is_right
 
 pytestmark = pytest.mark.timeout(1800)  # Two busy cores give this model a few tokens a second.

@@ -20,9 +20,10 @@ from api.cli.errors import OperatorError
 from api.cli.machine import child_environment
 from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
-from api.cli.models.download import existing, gigabytes
+from api.cli.models.download import existing
 from api.cli.models.listing import lines
 from api.cli.models.reading import find_one, read
+from api.download_progress import gigabytes
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.shared.folder.weight_files import StoredTensor, read_weights
 

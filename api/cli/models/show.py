@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from api.cli.models.download import gigabytes
 from api.cli.models.listing import weights_text
 from api.cli.models.memory_plan import MemoryPlan
 from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read_one
+from api.download_progress import gigabytes
 
 _WIDTH = 78
 _ANY_TOKENS = 1 << 30
@@ -113,6 +113,5 @@ def _memory(
 
 def _argument(planned: PlannedModel) -> str:
     model = planned.model
-    if model.source == "embedded":
-        return ""
-    return f" --model {model.name if model.source == 'hub' and '@' not in model.name else model.folder}"
+    # A hub's revision other than main, and a folder, are known by their place.
+    return f" --model {model.folder if model.source == 'folder' or '@' in model.name else model.name}"
