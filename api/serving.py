@@ -116,7 +116,11 @@ async def _serve(settings: ServeSettings, log: Path | None) -> None:
                 for run in accepting:
                     nursery.start_soon(run)
             await announce(
-                models, sockets.url, sockets.metrics and sockets.metrics_url, log, has_keys=bool(keys.keys)
+                models,
+                sockets.url,
+                sockets.metrics_url if sockets.metrics else None,
+                log,
+                has_keys=bool(keys.keys),
             )
             if sockets.inherited:
                 for run in accepting:
