@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 
 from api.served_models import ServedModels
+from scheduler.models.embedded_model import EMBEDDED_NAME
 
 _CONTENT = '["choices"][0]["message"]["content"]'
 _TRIED = {
     "chat": (
         "/v1/chat/completions",
-        '{"messages":[{"role":"user","content":"What is Penstock?"}],"max_tokens":200}',
+        '{"messages":[{"role":"user","content":"QUESTION"}],"max_tokens":200}',
         f"print(json.load(sys.stdin){_CONTENT})",
     ),
     "embedding": (
@@ -53,7 +54,8 @@ async def announce(
     _, first = next(iter(models))
     if first.kind == "chat":
         click.echo(f"chat       penstock chat{'' if url == _DEFAULT_URL else f' --url {url}'}")
-    click.echo(f"try        {tried(first.kind, url, has_keys=has_keys)}")
+    question = "What is Penstock?" if first.name == EMBEDDED_NAME else "What is the capital of France?"
+    click.echo(f"try        {tried(first.kind, url, question, has_keys=has_keys)}")
 
 
 def show_stage(text: str) -> None:
@@ -68,9 +70,11 @@ def end_stages() -> None:
         click.echo("\r\x1b[K", nl=False)
 
 
-def tried(kind: str, url: str, *, has_keys: bool) -> str:
-    """Return a command for a shell that asks the server something, and prints text."""
+def tried(kind: str, url: str, question: str, *, has_keys: bool) -> str:
+    """Return a command for a shell that asks the server something, and prints text. `question`: what a model
+    that chats is asked."""
     path, body, shown = _TRIED[kind]
+    body = body.replace("QUESTION", question)
     key = ' -H "authorization: Bearer $PENSTOCK_API_KEY"' if has_keys else ""
     asked = f"curl -s {url}{path} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
     return f"{asked} | python3 -c {shlex.quote(f'import json, sys; {shown}')}"

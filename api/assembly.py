@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.intake.system_sleep import continuous_seconds
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.process import ProcessLauncher
 from scheduler.prompt import model_folder, model_types
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from scheduler.telemetry.spans import RequestSpans
 
 _log = structlog.get_logger("serving")
-_EMBEDDED_NAME = "penstock-embedded"
 _FOR_TESTS = ": the embedded model is for tests; --model names one that answers, such as smollm2"
 _TOOL_CALLS = {
     "native": "native: as the model's chat template writes them",
@@ -126,11 +126,12 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
         raise OptionError(
             "--engines join or ray: there may be one model, which all machines have, not several"
         )
+    # Before a model is fetched, which takes minutes.
+    blas = _prepare_blas(several, settings)
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
     metrics = _metrics(settings)
-    blas = _prepare_blas(several, settings)
     memory = _memory(several, found, names) if len(several) > 1 else None
     shared = _Shared(keys, blas, metrics, WorkerThreads(), memory, len(several))
     made = [_made(shared, number, *one) for number, one in enumerate(zip(several, found, strict=True))]
@@ -336,19 +337,25 @@ def _place(options: ModelOptions) -> tuple[Path, str, str]:
     here. Raise StartupError."""
     match options.model:
         case None if options.settings.engine == "scripted":
-            return EMBEDDED_FOLDER, _EMBEDDED_NAME, ""
+            return EMBEDDED_FOLDER, EMBEDDED_NAME, ""
         case None:
             try:
                 return smollm2.ensure(_say_fetching), smollm2.NAME, ""
             except StartupError as error:
                 _log.warning("default_model", model=smollm2.NAME, reason=str(error))
-                return EMBEDDED_FOLDER, _EMBEDDED_NAME, _FOR_TESTS
+                return EMBEDDED_FOLDER, EMBEDDED_NAME, _FOR_TESTS
         case name if name == EMBEDDED:
-            return EMBEDDED_FOLDER, _EMBEDDED_NAME, _FOR_TESTS
+            return EMBEDDED_FOLDER, EMBEDDED_NAME, _FOR_TESTS
         case name if name == smollm2.NAME:
             return smollm2.ensure(_say_fetching), smollm2.NAME, ""
         case name:
-            return model_folder.find(name), name, ""
+            path = model_folder.find(name)
+            if not (path / "config.json").exists():
+                raise StartupError(
+                    f"--model: {name} holds no config.json, so it is no model's folder:"
+                    f" `penstock models --models-folder {shlex.quote(name)}` lists the models in it"
+                )
+            return path, name, ""
 
 
 def _say_fetching(text: str) -> None:

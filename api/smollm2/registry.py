@@ -33,7 +33,6 @@ _TRIES: Final = 4
 """Tries in a row without a byte; pauses double."""
 _PAUSE_SECONDS: Final = 1.0
 _PIP_SECONDS: Final = 60
-_READ_BYTES: Final = 1 << 20
 
 
 class WheelNotFetched(StartupError):
@@ -164,7 +163,8 @@ def _append(
             progress.advance(wheel, -have)
             have = 0
         with file.open("ab" if goes_on else "wb") as stream:
-            for chunk in answer.iter_raw(_READ_BYTES):
+            # As they come: bytes that wait for a full buffer are lost if the connection is cut.
+            for chunk in answer.iter_raw():
                 chunk = chunk[: wheel.nbytes - have]
                 stream.write(chunk)
                 have += len(chunk)

@@ -81,13 +81,16 @@ def over_engines(exposition: str, combine: Callable[[Iterable[float]], float] = 
 
 @asynccontextmanager
 async def victim(arguments: Sequence[str], *, sabotage: bool = True) -> AsyncIterator[Victim]:
-    """Start `penstock serve` with these arguments and yield when it is ready; stop it after the block. Raise
-    LaunchError if it does not start. `sabotage`: whether its engines can be made to fail from inside."""
+    """Start `penstock serve` with these arguments, with the embedded model if they name none, and yield when
+    it is ready; stop it after the block. Raise LaunchError if it does not start. `sabotage`: whether its
+    engines can be made to fail from inside."""
+    model = () if "--model" in arguments else ("--model", "embedded")
+    options = ("--port", "0", "--log-format", "json", *model, *arguments)
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as folder:
         log, live = Path(folder) / "log", Path(folder) / "live"
         with log.open("wb") as output:
             process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json", *arguments],
+                [sys.executable, "-m", "api", "serve", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from api.smollm2.model import NAME as SERVED_NAME
 from tests.end_to_end.serving import Served, serving
 from tests.real_model.folder import real_model
 
@@ -19,6 +18,6 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Served]:
-    """By its name, as the default is."""
-    with serving("--model", SERVED_NAME, trained=True) as found:
+    """As it is served where no model is named."""
+    with serving(default=True) as found:
         yield found
