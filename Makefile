@@ -12,7 +12,9 @@ AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0 opencode-ai@1.
 # Where the environment forbids bytecode, each of some hundred servers that tests start would compile our sources again.
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# On a terminal pip shows what comes, with sizes and bars.
+QUIET := $(shell test -t 2 || echo --quiet)
+PIP := $(VENV)/bin/python -m pip install $(QUIET) --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 REFERENCES ?= $(VENV)/references
 
@@ -112,7 +114,7 @@ types-darwin: $(VENV)/test
 	$(VENV)/bin/mypy --platform darwin --cache-dir .mypy_cache/darwin api scheduler loadtests
 
 $(VENV)/serve-$(BACKEND): $(INPUTS) | $(VENV)/bin/pip
-	@echo "installing Penstock ($(BACKEND))"
+	@echo "installing Penstock ($(BACKEND)) into $(VENV), once: 62 packages, 230 MB for cpu, some minutes"
 	@$(PIP) -e '.[$(BACKEND)]'
 	@touch $@
 

@@ -105,7 +105,7 @@ def _make(wheel: Path, folder: Path, environment: Mapping[str, str]) -> None:
                 check=True,
             )
         except subprocess.CalledProcessError as error:
-            words = error.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
+            words = error.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no reason given"]
             raise StartupError(f"{NAME} cannot be made of {name}: {words[0]}") from error
         except subprocess.TimeoutExpired as error:
             raise StartupError(f"{NAME} was not made within {_MAKING_SECONDS} s") from error

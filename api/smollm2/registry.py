@@ -76,7 +76,7 @@ def fetch(
     index = index_url(environment)
     host = urlsplit(index).hostname or index
     if environment.get("PIP_NO_INDEX") or not index.startswith(("http://", "https://")):
-        raise WheelNotFetched(f"pip is told to ask no registry on the network: {wheel.path} is not fetched")
+        raise WheelNotFetched(f"pip's settings allow no registry on the network: {wheel.path} is not fetched")
     have = _size(file)
     if have > wheel.nbytes:
         file.unlink()

@@ -38,8 +38,8 @@ def write_model(file: Path, folder: Path) -> None:
     """Write weights, configuration, tokenizer and chat template into `folder`. Raises ValueError for a file
     of another kind."""
     read: Any = mx.load(str(file), format="gguf", return_metadata=True)
-    arrays, said = read
-    facts = {name: value.item() if _is_number(value) else value for name, value in said.items()}
+    arrays, metadata = read
+    facts = {name: value.item() if _is_number(value) else value for name, value in metadata.items()}
     kind = (facts["general.architecture"], facts["tokenizer.ggml.model"], facts["tokenizer.ggml.pre"])
     if kind != ("llama", "gpt2", "smollm"):
         raise ValueError(f"{file.name} is {kind}, not a llama model with SmolLM's tokenizer")

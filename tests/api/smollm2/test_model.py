@@ -45,15 +45,13 @@ def test_without_the_registry_the_embedded_model_serves_and_says_that_it_is_for_
 
 
 def test_who_names_it_gets_no_other_model(offline: None) -> None:
-    with pytest.raises(StartupError, match="to ask no registry"):
+    with pytest.raises(StartupError, match="allow no registry"):
         found(model="smollm2")
 
 
 def test_a_folder_of_models_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
-    with pytest.raises(
-        StartupError, match=r"no model's folder: `penstock models --models-folder /\S+` lists"
-    ):
+    with pytest.raises(StartupError, match=r"no model's folder: `penstock models --models-folder /"):
         found(model=str(tmp_path))
 
 

@@ -124,13 +124,13 @@ def test_what_does_not_come_is_said_in_one_line(
 )
 def test_a_network_that_pip_may_not_ask_is_not_asked(environment: dict[str, str], tmp_path: Path) -> None:
     transport = Registry()
-    with pytest.raises(WheelNotFetched, match="to ask no registry on the network"):
+    with pytest.raises(WheelNotFetched, match="allow no registry on the network"):
         fetched(tmp_path / "wheel", transport, {**ENVIRONMENT, **environment})
     assert not transport.asked
 
 
 def test_the_index_is_pips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its variable, else of uv's, else of its files, else the public one."""
+    """The variable comes first, then uv's, then pip's files; without any it is the public one."""
     said: list[str] = []
 
     def config(ask: list[str], **options: object) -> object:

@@ -77,8 +77,8 @@ def test_a_pull_says_what_it_did_and_one_that_is_stopped_goes_on(hub: FakeHub, t
     assert "penstock serve --model owner/small" in stdout
     assert [path.name for path in tmp_path.iterdir()] == [".cache"]
     cache = tmp_path / ".cache/huggingface/hub"
-    names = [model.name for model in find(cache=cache, made=tmp_path, dialects=False) if model.is_model]
-    assert names == ["embedded", "owner/small"]
+    listed = find(cache=cache, made=tmp_path, dialects=False)
+    assert [model.name for model in listed if model.is_model and model.source == "hub"] == ["owner/small"]
 
 
 def test_what_cannot_be_pulled_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
