@@ -297,6 +297,8 @@ async def _drain(fleet: Fleet, server: Server, drain_seconds: float) -> None:
     503, and `/ready` reports it, which a load balancer handles better than a refused connection."""
     fleet.start_drain()
     _log_end("draining", fleet, seconds=drain_seconds)
+    if left := sum(_requests(fleet)):
+        click.echo(f"draining   {left} requests, {drain_seconds:g} s at most; Ctrl-C again stops at once")
     with trio.move_on_after(drain_seconds):
         await fleet.wait_idle()
     await _end(fleet, server)

@@ -179,7 +179,7 @@ def test_a_context_that_the_agents_own_prompt_fills_is_said_before() -> None:
 
 
 @pytest.mark.parametrize("name", ["smollm2", "penstock-embedded"])
-def test_who_starts_an_agent_with_a_model_for_tests_is_told_three_that_work(name: str) -> None:
+def test_a_model_for_tests_is_answered_with_three_that_agents_can_use(name: str) -> None:
     said = warning(AGENTS["claude"], ListedModel(name, 1 << 20)) or ""
     assert said.startswith(f"{name} does no agent's work")
     assert said.count("mlx-community/") == 3
