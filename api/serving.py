@@ -22,7 +22,7 @@ from api.access.auth import account_of
 from api.access.identity import Identity
 from api.admin.exposition import make_metrics_app
 from api.admin.http_metrics import ServerMetrics
-from api.announcement import announce
+from api.announcement import announce, end_stages
 from api.app import AppOptions, make_app
 from api.assembly import Assembled, assemble
 from api.bodies import freed_memory
@@ -74,6 +74,8 @@ def serve(settings: ServeSettings, log: LogFile | None = None) -> None:
         if (startup := _first(group, StartupError)) is not None:
             raise startup from group
         raise
+    finally:
+        end_stages()
 
 
 def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -> StartupError | None:
@@ -143,6 +145,7 @@ async def _serve(settings: ServeSettings, log: Path | None) -> None:
     for tracer in assembled.tracers:
         with trio.move_on_after(_LAST_WORDS_SECONDS):
             await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
+    end_stages()
     click.echo("stopped")
 
 

