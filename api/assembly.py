@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,15 +20,16 @@ import msgspec
 import structlog
 
 from api.access.api_keys import ApiKeys
-from api.announcement import TASKS
+from api.announcement import show_stage
 from api.bodies.worker_threads import WorkerThreads
 from api.options.back_end import check_back_end
 from api.options.model_defaults import DefaultSettings, from_file, resolve
-from api.options.model_list import ModelOptions, models_of
+from api.options.model_list import EMBEDDED, ModelOptions, models_of
 from api.options.options import ENVIRONMENT_PREFIX
 from api.options.scheduler_settings import scheduler_config
 from api.options.settings import ServeSettings
 from api.served_models import ServedModel, ServedModels
+from api.smollm2 import model as smollm2
 from api.version import own_version, release_of
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.dialects.catalog import dialect_of
@@ -36,14 +38,14 @@ from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
 from scheduler.engines.machine_share import cores_of_process, gpus_of, share_of, sharers_of
-from scheduler.errors import OptionError
+from scheduler.errors import OptionError, StartupError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.memory_need import need_bytes
 from scheduler.fleet.model import Model, ModelTraits
 from scheduler.fleet.shared_memory import SharedMemory
 from scheduler.intake.system_sleep import continuous_seconds
-from scheduler.models.embedded_model import EMBEDDED_FOLDER
+from scheduler.models.embedded_model import EMBEDDED_FOLDER, EMBEDDED_NAME
 from scheduler.models.random_qwen3 import user_cache_folder
 from scheduler.processes.process import ProcessLauncher
 from scheduler.prompt import model_folder, model_types
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from scheduler.telemetry.spans import RequestSpans
 
 _log = structlog.get_logger("serving")
+_FOR_TESTS = ": the embedded model is for tests; --model names one that answers, such as smollm2"
 _TOOL_CALLS = {
     "native": "native: as the model's chat template writes them",
     "generic": "generic: described in the system prompt, called as JSON, not by the model's chat template",
@@ -121,11 +124,12 @@ def assemble(settings: ServeSettings, keys: ApiKeys) -> Assembled:
         check_back_end()
     if len(several) > 1 and any(options.settings.engines_join for options in several):
         raise OptionError("--engines join: there may be one model, which all machines have, not several")
+    # Before a model is fetched, which takes minutes.
+    blas = _prepare_blas(several, settings)
     found = [_find_model(options) for options in several]
     names = [_names(options, one) for options, one in zip(several, found, strict=True)]
     _refuse_equal(list(chain(*names)))
     metrics = _metrics(settings)
-    blas = _prepare_blas(several, settings)
     memory = _memory(several, found, names) if len(several) > 1 else None
     shared = _Shared(keys, blas, metrics, WorkerThreads(), memory, len(several))
     made = [_made(shared, number, *one) for number, one in enumerate(zip(several, found, strict=True))]
@@ -154,9 +158,7 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     """Make one model. The first one, `number` 0, is loaded at once."""
     settings, name = options.settings, _names(options, found)[0]
     alone = shared.models == 1
-    click.echo(f"model      {'' if alone else f'{name}: '}{found.note}")
-    if number == 0:
-        click.echo(f"blas       {shared.blas.name}")
+    click.echo(f"model      {found.note}")
     tokenizer = HubTokenizer(
         found.folder.path,
         model_type=found.folder.model_type,
@@ -167,7 +169,8 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
         _log.warning("chat_template", model=options.model, note="; ".join(tokenizer.template_verdicts))
     preparation = Preparation(tokenizer, found.folder, settings.thinking(), settings.hold_calls)
     config = _config(options, found, shared, number, tokenizer)
-    _describe(config, tokenizer.answer_format, found.folder.embedder)
+    facts = _described(config, tokenizer.answer_format, found.folder.embedder)
+    _log.info("model", model=name, blas=shared.blas.name, **facts)
     tracer = _tracer(settings, name)
     loading = _Loading("" if alone else name, config.engines)
     memory = shared.memory
@@ -234,19 +237,17 @@ def _config(
     return replace(config, engine=msgspec.structs.replace(config.engine, **own))
 
 
-def _describe(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> None:
-    if embedder is None:
-        click.echo(f"tools      {_TOOL_CALLS[form.tool_calls]}{_unheld(form)}")
-    else:
-        click.echo(f"task       {TASKS[embedder.kind]}")
-    if config.engines > 1:
-        click.echo(f"engines    {config.engines}, behind one queue (--engines)")
-    if (group := config.engine.ranks) is not None:
-        click.echo(f"ranks      {group.ranks} processes compute the model together, by {group.backend}")
-    if config.engine.adapters:
-        click.echo(f"adapters   {', '.join(source.name for source in config.engine.adapters)} (--adapter)")
-    sharers = "by everybody" if config.cache_sharing == "all" else "within a tenant"
-    click.echo(f"prefixes   shared {sharers} (--cache-sharing)")
+def _described(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder | None) -> dict[str, Any]:
+    """Return what the log says of a model at the start."""
+    group = config.engine.ranks
+    return {
+        **({"tools": f"{_TOOL_CALLS[form.tool_calls]}{_unheld(form)}"} if embedder is None else {}),
+        "task": "chat" if embedder is None else embedder.kind,
+        "engines": config.engines,
+        "ranks": 1 if group is None else group.ranks,
+        "adapters": [source.name for source in config.engine.adapters],
+        "prefixes": "shared by everybody" if config.cache_sharing == "all" else "shared within a tenant",
+    }
 
 
 def _unheld(form: AnswerFormat) -> str:
@@ -302,18 +303,17 @@ class _Loading:
         self._engines = engines
 
     def show(self, engine: str, stage: str) -> None:
-        name = "engine" if self._engines == 1 else f"engine {engine}"
-        click.echo(f"{name:<10} {f'{self._model}: ' if self._model else ''}{stage}")
+        where = "" if self._engines == 1 else f"engine {engine}: "
+        show_stage(f"{f'{self._model}: ' if self._model else ''}{where}{stage}")
+        _log.info("engine_loading", model=self._model or None, engine=engine, stage=stage)
         self.tell(stage)
 
 
 def _find_model(options: ModelOptions) -> _Found:
-    if options.model is None:
-        note = "embedded: tiny, trained to try the server with; --model serves a real one"
-        return _Found(model_folder.inspect(EMBEDDED_FOLDER), "penstock-embedded", note)
     settings = options.settings
+    path, name, remark = _place(options)
     folder = model_folder.inspect(
-        model_folder.find(options.model),
+        path,
         settings.task,
         matryoshka=settings.matryoshka == "on",
         max_model_len=settings.max_model_len,
@@ -322,8 +322,42 @@ def _find_model(options: ModelOptions) -> _Found:
         # Checked here, not in the engine, to name it before loading the tokenizer takes seconds.
         model_types.check(folder.model_type)
     for note in folder.notes:
-        _log.warning("model_folder", model=options.model, note=note)
-    return _Found(folder, options.model, options.model)
+        _log.warning("model_folder", model=name, note=note)
+    if name == smollm2.NAME:
+        folder = replace(folder, generation_config={**smollm2.SAMPLING, **folder.generation_config})
+    tensors = {} if folder.reading is None else folder.reading.weights.tensors
+    stored = sum(tensor.nbytes for tensor in tensors.values())
+    return _Found(folder, name, f"{options.model or name}, {stored / 1e6:,.0f} MB of weights{remark}")
+
+
+def _place(options: ModelOptions) -> tuple[Path, str, str]:
+    """Return the model's folder, its name in requests, and a remark for the operator. Fetch it if it is not
+    here. Raise StartupError."""
+    match options.model:
+        case None if options.settings.engine == "scripted":
+            return EMBEDDED_FOLDER, EMBEDDED_NAME, ""
+        case None:
+            try:
+                return smollm2.ensure(_say_fetching), smollm2.NAME, ""
+            except StartupError as error:
+                _log.warning("default_model", model=smollm2.NAME, reason=str(error))
+                return EMBEDDED_FOLDER, EMBEDDED_NAME, _FOR_TESTS
+        case name if name == EMBEDDED:
+            return EMBEDDED_FOLDER, EMBEDDED_NAME, _FOR_TESTS
+        case name if name == smollm2.NAME:
+            return smollm2.ensure(_say_fetching), smollm2.NAME, ""
+        case name:
+            path = model_folder.find(name)
+            if not (path / "config.json").exists():
+                raise StartupError(
+                    f"--model: {name} holds no config.json, so it is no model's folder:"
+                    f" `penstock models --models-folder {shlex.quote(name)}` lists the models in it"
+                )
+            return path, name, ""
+
+
+def _say_fetching(text: str) -> None:
+    click.echo(f"download   {text}")
 
 
 def cache_folder(settings: ServeSettings) -> Path:

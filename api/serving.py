@@ -9,7 +9,8 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import click
 import structlog
@@ -21,7 +22,7 @@ from api.access.auth import account_of
 from api.access.identity import Identity
 from api.admin.exposition import make_metrics_app
 from api.admin.http_metrics import ServerMetrics
-from api.announcement import announce
+from api.announcement import announce, end_stages
 from api.app import AppOptions, make_app
 from api.assembly import Assembled, assemble
 from api.bodies import freed_memory
@@ -54,16 +55,27 @@ _METRICS_LIMITS = Limits(connections=16, refusals=4)
 """Bounds within the server's reserve of descriptors."""
 
 
-def serve(settings: ServeSettings) -> None:
+class LogFile(Protocol):
+    """Where the log goes if standard error is a terminal."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def write_line(self, text: str) -> None: ...
+
+
+def serve(settings: ServeSettings, log: LogFile | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C, then drain. Raise StartupError if it cannot start."""
-    logging.configure(settings.log_format, settings.log_level)
+    logging.configure(settings.log_format, settings.log_level, None if log is None else log.write_line)
     try:
-        trio.run(_serve, settings)
+        trio.run(_serve, settings, None if log is None else log.path)
     except BaseExceptionGroup as group:
         # Whichever nursery wrapped it, show the operator the one error.
         if (startup := _first(group, StartupError)) is not None:
             raise startup from group
         raise
+    finally:
+        end_stages()
 
 
 def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -> StartupError | None:
@@ -77,7 +89,7 @@ def _first(group: BaseExceptionGroup[BaseException], kind: type[StartupError]) -
     return None
 
 
-async def _serve(settings: ServeSettings) -> None:
+async def _serve(settings: ServeSettings, log: Path | None) -> None:
     freed_memory.return_large_blocks()
     notice = ServiceNotice.of(os.environ)
     click.echo(f"penstock {own_version()}")
@@ -105,7 +117,13 @@ async def _serve(settings: ServeSettings) -> None:
             if not sockets.inherited:
                 for run in accepting:
                     nursery.start_soon(run)
-            await announce(models, sockets.url, sockets.metrics_url, has_keys=bool(keys.keys))
+            await announce(
+                models,
+                sockets.url,
+                sockets.metrics_url if sockets.metrics else None,
+                log,
+                has_keys=bool(keys.keys),
+            )
             if sockets.inherited:
                 for run in accepting:
                     nursery.start_soon(run)
@@ -127,6 +145,7 @@ async def _serve(settings: ServeSettings) -> None:
     for tracer in assembled.tracers:
         with trio.move_on_after(_LAST_WORDS_SECONDS):
             await trio.to_thread.run_sync(tracer.close, abandon_on_cancel=True)
+    end_stages()
     click.echo("stopped")
 
 
@@ -281,6 +300,8 @@ async def _drain(fleet: Fleet, server: Server, drain_seconds: float) -> None:
     503, and `/ready` reports it, which a load balancer handles better than a refused connection."""
     fleet.start_drain()
     _log_end("draining", fleet, seconds=drain_seconds)
+    if left := sum(_requests(fleet)):
+        click.echo(f"draining   {left} requests, {drain_seconds:g} s at most; Ctrl-C again stops at once")
     with trio.move_on_after(drain_seconds):
         await fleet.wait_idle()
     await _end(fleet, server)

@@ -65,7 +65,7 @@ class SessionsPlan:
 
     @property
     def server_arguments(self) -> tuple[str, ...]:
-        engine: tuple[str, ...] = () if self.model == "embedded" else ("--model", self.model or "")
+        engine: tuple[str, ...] = ("--model", self.model or "")
         if self.model is None:
             # There is room for all sessions: without it most of each prompt is computed again, and every
             # chunk is a step.

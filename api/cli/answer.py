@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,8 @@ class Answer:
     sent_at: float
     waiting: str = "sent"
     """The server's last comment on a request that has no token yet: `queued 3`, `prefill 512/2000`."""
+    most_pieces: int | None = None
+    """A bound on pieces of text, thinking and calls, which the client holds itself, or None."""
     text: list[str] = field(default_factory=list)
     """Pieces, as they came."""
     thinking: list[str] = field(default_factory=list)
@@ -67,6 +70,8 @@ class Answer:
             self._fail("a line without end")
 
     def _take(self, name: bytes, text: str, now: float) -> None:
+        if self.is_over:
+            return
         if name == b":":
             self.waiting = text or self.waiting
         elif name == b"data":
@@ -90,6 +95,9 @@ class Answer:
                 self._take_delta(delta, now)
             if isinstance(reason := choice.get("finish_reason"), str):
                 self.ended = reason
+        if self.ended is None and self.most_pieces is not None and len(self.stamps) >= self.most_pieces:
+            # The connection is closed then, upon which the server cancels the request.
+            self.ended, self.is_over = "length", True
         if isinstance(usage := chunk.get("usage"), dict):
             cached = _count(usage.get("prompt_tokens_details"), "cached_tokens")
             counts = _count(usage, "prompt_tokens") or 0, _count(usage, "completion_tokens") or 0
@@ -141,7 +149,7 @@ class Answer:
             case None:
                 return "the server ended the answer without saying why"
             case "length":
-                return "cut: the answer has as many tokens as allowed (/set max_tokens)"
+                return "cut: the answer has as many tokens as allowed (/set max_tokens N allows more)"
             case "stop" | "tool_calls":
                 return None
             case other:
@@ -155,6 +163,21 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 def _count(holder: Any, name: str) -> int | None:
     value = holder.get(name) if isinstance(holder, dict) else None
     return value if isinstance(value, int) and value >= 0 else None
+
+
+_COMMENT = re.compile(r"queued (?P<ahead>\d+)(, waits for: (?P<why>.+))?|prefill (?P<done>\d+)/(?P<all>\d+)")
+
+
+def in_words(comment: str) -> str:
+    """Return what a request waits for, of the server's comment on it."""
+    if (found := _COMMENT.fullmatch(comment)) is None:
+        return "waiting for the server" if comment == "sent" else comment
+    if found["done"] is not None:
+        return f"reading the prompt: {int(found['done']):,} of {int(found['all']):,} tokens"
+    ahead = int(found["ahead"])
+    place = f"{ahead:,} request{'s' * (ahead != 1)} ahead" if ahead else "next in line"
+    why = found["why"]
+    return f"in the queue, {place}{f'; waits for: {why}' if why else ''}"
 
 
 def seconds(value: float) -> str:

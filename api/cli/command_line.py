@@ -104,6 +104,9 @@ class _Penstock(LazyGroup):
 _COMMANDS = {
     "batch": CommandEntry("api.cli.batch.command:batch", "Answer a file of requests into another file."),
     "chat": CommandEntry("api.cli.chat.command:chat", "Chat with a model, on the terminal or in a pipe."),
+    "completion": CommandEntry(
+        "api.cli.completion:completion", "Print what makes a shell complete commands and options."
+    ),
     "convert": CommandEntry("api.cli.models.convert:convert", "Quantise a model, with mlx-lm's converter."),
     "doctor": CommandEntry(
         "api.cli.doctor.command:doctor",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -14,13 +16,16 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from api.cli.rotating_log import RotatingLog
 from api.options import options
 from api.options.other_servers import explained
 from api.options.settings import ServeSettings
 from scheduler.errors import OptionError
+from scheduler.shared.user_cache import user_cache_folder
 
 _PATHS = frozenset(("model", "blas"))
 """Options that take a path among other things."""
+_LOG_BYTES, _LOG_FILES = 10_000_000, 3
 _POSITIONAL = "positional_model"
 """Parameter of the model that is given without `--model`."""
 
@@ -124,7 +129,7 @@ def serve_settings(arguments: Sequence[str]) -> ServeSettings:
 def _serve(ctx: click.Context, /, **given: Any) -> None:
     """Serve a model to OpenAI's and Anthropic's clients.
 
-    MODEL is that of --model: a folder, a Hugging Face hub id, or embedded.
+    MODEL is that of --model: a folder, a Hugging Face hub id, smollm2 (the default), or embedded.
     """
     checked = _settings(ctx)
     # The collector would traverse the imported objects again and again: a sixth of a start's CPU time.
@@ -134,7 +139,17 @@ def _serve(ctx: click.Context, /, **given: Any) -> None:
 
     gc.freeze()
     gc.enable()
-    serving.serve(checked)
+    serving.serve(checked, _log_file(checked))
+
+
+def _log_file(settings: ServeSettings) -> RotatingLog | None:
+    """Return the file for the log where somebody reads standard error on a terminal, if it can be written."""
+    if settings.log_format == "json" or not sys.stderr.isatty():
+        return None
+    folder = (settings.cache or user_cache_folder(os.environ)) / "logs"
+    with suppress(OSError):
+        return RotatingLog(folder / f"serve-{settings.port}.log", _LOG_BYTES, _LOG_FILES)
+    return None
 
 
 serve = _GroupedHelp(

@@ -25,6 +25,10 @@ from scheduler.shared.user_cache import user_cache_folder
 
 _LISTENING = re.compile(r"^listening  (http://\S+)", re.M)
 """What `penstock serve` prints when an engine is ready (`api/announcement.py`)."""
+_DOING = re.compile(
+    r"^download   (.+)$|^(\S+ \S+ of \S+ \S+, .+/s)$|engine_loading .*\bstage='?([^'\n]+)", re.M
+)
+"""What it prints and logs before that."""
 _POLL_SECONDS = 0.1
 _DRAIN_SECONDS = 1.0
 """A short drain is enough: the command that sent requests has ended."""
@@ -147,8 +151,15 @@ def _wait_ready(child: subprocess.Popen[bytes], log: Path, console: Console) -> 
                 return found[1]
             if status is not None:
                 seconds = time.monotonic() - begun
-                status.update(f"starting a server: {seconds:.0f} s (Ctrl-C ends it; its log: {log})")
+                doing = f", {what}" if (what := _doing(log)) else ""
+                status.update(f"starting a server: {seconds:.0f} s{doing} (Ctrl-C ends it; its log: {log})")
             time.sleep(_POLL_SECONDS)
+
+
+def _doing(log: Path) -> str:
+    """Return what the server does, by its last line that says so: what it fetches, or how far a load is."""
+    found = _DOING.findall(log.read_text("utf-8", "replace"))
+    return next(filter(None, found[-1])) if found else ""
 
 
 def _is_ready(url: str) -> bool:

@@ -50,8 +50,8 @@ class ModelOptions:
 
     @property
     def model(self) -> str | None:
-        """Return the folder or hub id, or None for the embedded model."""
-        return None if self.settings.model == EMBEDDED else self.settings.model
+        """Return the folder, the hub id or one of our own names; None if the operator named none."""
+        return self.settings.model
 
 
 def models_of(settings: ServeSettings) -> tuple[ModelOptions, ...]:

@@ -47,7 +47,8 @@ class ModelSettings(BaseModel):
     model: str | None = option(
         "Model",
         "Folder or Hugging Face hub id of the model; several times (in the variable: with commas) for several"
-        " models. The embedded model if not given.",
+        " models. smollm2: SmolLM2-135M-Instruct, fetched once; embedded: the model for tests. smollm2 if not"
+        " given.",
         None,
         "model_path",
         repeated=True,

@@ -121,9 +121,12 @@ def over_engines(exposition: str, combine: Callable[[Iterable[float]], float] = 
 async def victim(
     arguments: Sequence[str], *, sabotage: bool = True, floor_seconds: float | None = None
 ) -> AsyncIterator[Victim]:
-    """Start `penstock serve` with these arguments and yield when it is ready; stop it after the block. Raise
-    LaunchError if it does not start. `sabotage`: whether its engines can be made to fail from inside;
-    `floor_seconds`: how long any step may take, in place of half a minute."""
+    """Start `penstock serve` with these arguments, with the embedded model if they name none, and yield when
+    it is ready; stop it after the block. Raise LaunchError if it does not start. `sabotage`: whether its
+    engines can be made to fail from inside; `floor_seconds`: how long any step may take, in place of half a
+    minute."""
+    model = () if "--model" in arguments else ("--model", "embedded")
+    options = ("--port", "0", "--log-format", "json", *model, *arguments)
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as folder:
         log, live, order = (Path(folder) / name for name in ("log", "live", "order"))
         variables = {LIVE_VARIABLE: str(live), ORDER_VARIABLE: str(order)} if sabotage else {}
@@ -131,7 +134,7 @@ async def victim(
             variables[FLOOR_VARIABLE] = str(floor_seconds)
         with log.open("wb") as output:
             process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "api", "serve", "--port", "0", "--log-format", "json", *arguments],
+                [sys.executable, "-m", "api", "serve", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

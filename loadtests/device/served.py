@@ -47,7 +47,8 @@ def findings(streams: int) -> Iterator[Finding]:
     # Without the options of the machine's owner, which may name a model.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     environment["PYTHONPATH"] = python_path(sabotage=True)
-    arguments = ("--log-level", "warning", "--weights-dtype", "float32", "--max-slots", str(streams))
+    options = ("--log-level", "warning", "--weights-dtype", "float32", "--max-slots", str(streams))
+    arguments = ("--model", "embedded", *options)
     with started(ServerStart(arguments, None, environment), Console(file=sys.stderr)) as server:
         yield Finding("start", "measured", {"seconds": round(time.perf_counter() - before, 2)})
         yield attempt("what it says of itself", lambda: _described(server))

@@ -20,7 +20,9 @@ from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.shared.user_cache import user_cache_folder
 
 EMBEDDED = "penstock-embedded"
-"""The name of the model that is served if the operator names none. It comes with this package."""
+"""The name of the model for tests. It comes with this package."""
+_PULLED = "smollm2"
+"""What `penstock pull smollm2` keeps in the user's cache (`api/smollm2/model.py`)."""
 _EMBEDDED_FOLDER = Path(__file__).parents[1] / "models" / "embedded"
 
 
@@ -37,10 +39,11 @@ def located(command: Load) -> Load:
             if found[folder] == command.fingerprint:
                 return structs.replace(command, model_folder=str(folder), cache_folder=str(cache_folder))
     host, name = socket.gethostname(), command.model or command.model_folder
+    get = "hf download" if _is_hub_id(name) else "penstock pull" if name == _PULLED else ""
     if not found:
         raise LoadRefused(
             f"host {host} does not have the model {name}: copy its folder to {command.model_folder} there"
-            f"{f', or run: hf download {name}' if _is_hub_id(name) else ''}"
+            f"{f', or run: {get} {name}' if get else ''}"
         )
     others = ", ".join(f"{folder} ({digest[:12]})" for folder, digest in found.items())
     raise LoadRefused(
@@ -53,6 +56,8 @@ def _candidates(command: Load, environment: Mapping[str, str]) -> Iterator[Path]
     yield Path(command.model_folder)
     if command.model == EMBEDDED:
         yield _EMBEDDED_FOLDER
+    elif command.model == _PULLED:
+        yield from sorted(user_cache_folder(environment).glob("smollm2-135m-instruct-*"))
     elif _is_hub_id(command.model):
         snapshots = _hub_cache(environment) / f"models--{command.model.replace('/', '--')}" / "snapshots"
         yield from sorted(snapshots.glob("*"))

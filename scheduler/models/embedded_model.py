@@ -1,10 +1,12 @@
-"""The folder of the model that `penstock serve` uses without `--model`. `training/` has how it was made."""
+"""The model for tests, `--model embedded`. `training/` has how it was made."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
+EMBEDDED_NAME: Final = "penstock-embedded"
+"""Its name in requests."""
 EMBEDDED_FOLDER: Final = Path(__file__).parent / "embedded"
 """Part of the package, and served from there: nothing is downloaded, generated or copied at the first
 start."""

@@ -72,7 +72,10 @@ def find(model: str) -> Path:
     if is_folder:
         return path
     if exists or model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise StartupError(f"--model: {model!r} is neither a folder nor a hub id like 'owner/name'")
+        raise StartupError(
+            f"--model: {model!r} is neither a folder nor a hub id like 'owner/name';"
+            " `penstock models` lists the models on this machine"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

@@ -91,16 +91,23 @@ def serving(
     *arguments: str,
     environment: dict[str, str] | None = None,
     trained: bool = False,
+    default: bool = False,
     descriptors: int | None = None,
     group: ControlGroup | None = None,
 ) -> Iterator[Served]:
     """Serve until the block is left; then the process is gone, and its exit was clean.
 
-    `trained`: the embedded model, the default; otherwise random weights. `descriptors`: the soft and the hard
-    limit of open files. `group`: the control group in which it starts.
+    `trained`: the embedded model, unless the arguments name one; otherwise random weights. `default`: none is
+    named. `descriptors`: the soft and the hard limit of open files. `group`: the control group in which it
+    starts.
     """
     with start(
-        *arguments, environment=environment, trained=trained, descriptors=descriptors, group=group
+        *arguments,
+        environment=environment,
+        trained=trained,
+        default=default,
+        descriptors=descriptors,
+        group=group,
     ) as served:
         yield served
         stop(served)
@@ -111,11 +118,14 @@ def start(
     *arguments: str,
     environment: dict[str, str] | None = None,
     trained: bool = False,
+    default: bool = False,
     descriptors: int | None = None,
     group: ControlGroup | None = None,
 ) -> Iterator[Served]:
     """As `serving`, but the test ends it itself (it is killed if still there)."""
-    model = () if trained else random_model()
+    is_named = default or "--model" in arguments or "--models" in arguments
+    trained_model = () if is_named else ("--model", "embedded")
+    model = trained_model if trained or default else random_model()
     command = ("serve", "--port", "0", "--log-format", "json", *model, *arguments)
     before = [] if descriptors is None else [f"ulimit -n {descriptors}"]
     before += [] if group is None else [f"echo $$ > {group.processes}"]

@@ -100,7 +100,8 @@ def both() -> Iterator[Served]:
 
 def test_each_request_has_the_answer_of_its_book(both: Served) -> None:
     """Cold, then with every prompt in the prefix cache."""
-    assert "adapters   red, blue (--adapter)" in both.lines
+    (said,) = [json.loads(line) for line in both.log if '"event": "model"' in line]
+    assert said["adapters"] == ["red", "blue"]
     for seed in range(2):
         check(trio.run(ask_all, both.port, questions(seed)))
     logged = [json.loads(line) for line in both.log if '"event": "request"' in line]

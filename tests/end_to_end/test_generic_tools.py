@@ -35,7 +35,7 @@ def without_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def test_it_says_which_dialect_it_is(without_tools: Served) -> None:
     """At the start and in the list of models."""
-    assert any(line.startswith("tools      generic") for line in without_tools.lines)
+    assert any('"tools": "generic: ' in line for line in without_tools.log)
     status, listed = without_tools.get("/v1/models")
     assert (status, listed["data"][0]["tool_calls"]) == (200, "generic")
 

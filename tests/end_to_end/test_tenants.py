@@ -44,7 +44,7 @@ def test_a_tenant_cannot_read_anothers_prompt_by_its_cached_tokens(
 ) -> None:
     """A right guess of it, whole or in part, is never a prefix hit, while its owner hits all of it."""
     with serving(*SCRIPTED, *options) as served:
-        assert any("within a tenant" in line for line in served.lines), served.lines
+        assert any("within a tenant" in line for line in served.log), served.log
         assert cached_tokens(served, SECRET, alice) == 0
         assert cached_tokens(served, SECRET, bob) == 0
         assert cached_tokens(served, SECRET, alice) > LONG_HIT_TOKENS
@@ -52,7 +52,7 @@ def test_a_tenant_cannot_read_anothers_prompt_by_its_cached_tokens(
 
 def test_sharing_with_all_is_the_operators_choice() -> None:
     with serving(*SCRIPTED, "--api-key", "alice:a,bob:b", "--cache-sharing", "all") as served:
-        assert any("by everybody" in line for line in served.lines), served.lines
+        assert any("by everybody" in line for line in served.log), served.log
         assert cached_tokens(served, SECRET, bearer("a")) == 0
         assert cached_tokens(served, SECRET, bearer("b")) > LONG_HIT_TOKENS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.serving import Served, serving
-from tests.real_model.folder import SERVED_NAME, real_model
+from tests.real_model.folder import real_model
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,6 @@ def folder() -> Path:
 
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Iterator[Served]:
-    """As `make real-model` says it is served."""
-    with serving("--model", str(folder), "--served-model-name", SERVED_NAME, trained=True) as found:
+    """As it is served where no model is named."""
+    with serving(default=True) as found:
         yield found

@@ -1,4 +1,4 @@
-"""What `make real-model` writes: mlx-lm's loader takes it, and its tokenizer is the model's own."""
+"""What `penstock pull smollm2` makes: mlx-lm's loader takes it, and its tokenizer is the model's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from mlx_lm.utils import load_model
 from transformers import AutoTokenizer
 
-from tests.real_model.gguf import in_halves, write_model
+from scheduler.engine.mlx.gguf_folder import in_halves, write_model
 
 WORDS = "The year 1984: naïve café, 東京 🙂\n\tdef f(x): return x"
 

@@ -22,11 +22,11 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
+from api.smollm2.model import NAME as SERVED_NAME
 from loadtests.launch import free_port
 from tests.end_to_end.serving import Served, eventually
 from tests.real_model.alone import child_environment
-from tests.real_model.folder import SERVED_NAME
-from tests.real_model.tasks import QUESTIONS, Form, form, is_right
+from tests.real_model.tasks import CAPITALS, QUESTIONS, Form, form, is_right
 
 pytestmark = pytest.mark.timeout(1800)  # Two busy cores give this model a few tokens a second.
 AT_ONCE = 16
@@ -70,6 +70,16 @@ def by_message(url: str, question: str) -> str:
 
 
 APIS: tuple[Callable[[str, str], str], ...] = (by_chat, by_completion, by_response, by_message)
+
+
+def test_where_no_model_is_named_the_printed_command_prints_an_answer(served: Served) -> None:
+    """README's quick start; with temperature 0 for this test."""
+    (line,) = [line for line in served.lines if line.startswith("try ")]
+    command = line.removeprefix("try").strip().replace('"max_tokens":', '"temperature":0,"max_tokens":')
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=300, check=True)
+    assert CAPITALS["France"] in done.stdout
+    assert served.get("/v1/models")[1]["data"][0]["id"] == SERVED_NAME
+    assert any(line.startswith("model      smollm2, 98 MB of weights") for line in served.lines)
 
 
 def all_of(ask: Callable[[Any], Any], asked: Sequence[Any]) -> list[Any]:

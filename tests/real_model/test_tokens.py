@@ -19,6 +19,7 @@ import pytest
 import trio
 from msgspec import structs
 
+from api.smollm2.model import NAME as SERVED_NAME
 from scheduler.config import EngineConfig
 from scheduler.engine.mlx.cpu.fast_blas import prepare
 from scheduler.events import Finished
@@ -36,7 +37,6 @@ from tests.end_to_end.serving import Served, serving
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
 from tests.real_model.alone import WINDOW, ScoredAnswer, answers, scores
-from tests.real_model.folder import SERVED_NAME
 from tests.real_model.prompts import page, prompts, spread
 from tests.real_model.test_meaning import post
 from tests.repo.tree import ROOT

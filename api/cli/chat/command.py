@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from api.cli.chat.conversation import Conversation, read_tools
+from api.cli.chat.conversation import MOST_TOKENS, Conversation, read_tools
 from api.cli.chat.pipe import answer_once, question
 from api.cli.chat.session import Session, line_reader
 from api.cli.running_server import address, server_options
@@ -47,7 +47,12 @@ def _tools(ctx: click.Context, parameter: click.Parameter, value: Path | None) -
     "--model", metavar="NAME", help="Model to ask; if a server is started for the chat, the model to serve."
 )
 @click.option("--system", metavar="TEXT", default="", callback=_text, help="System message.")
-@click.option("--max-tokens", type=click.IntRange(min=1), metavar="N", help="Most tokens of an answer.")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Most tokens of an answer.  [default: {MOST_TOKENS}]",
+)
 @click.option("--temperature", type=click.FloatRange(0, 2), metavar="T", help="0 to 2.")
 @click.option(
     "--tools",
@@ -99,6 +104,7 @@ def chat(
             interrupted = session.run(line_reader(session.words, os.environ))
         else:
             sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
-            answer_once(server.address, conversation.ask(asked), sys.stdout)
+            body = conversation.ask(asked)
+            answer_once(server.address, body, sys.stdout, most_pieces=conversation.most_pieces)
     if interrupted:
         raise KeyboardInterrupt

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from api.cli.answer import Answer
+from api.cli.errors import OperatorError
 
+MOST_TOKENS = 4096
+"""Bound on an answer for which the user has set none. The client holds it itself: as `max_tokens` in the body
+it would have to fit the context beside a prompt whose length only the server knows."""
+_OF_THE_CHAT = frozenset(("model", "messages", "stream", "stream_options", "tools", "n"))
+"""Fields that the conversation sets itself, or has no use for."""
+_BOUNDS = frozenset(
+    ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict")
+)
 NOT_RUN = "This tool was not run: the user's client runs no tools."
 """The result of each tool call, because many chat templates refuse a call without one."""
 
@@ -21,7 +32,7 @@ class Conversation:
     """The messages in the form of OpenAI's API, without the system's, and without thinking: chat templates
     drop that of earlier turns."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Fields of the body that the user has set, unchecked: the server checks names and bounds."""
+    """Fields of the body that the user has set; the server checks their values."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """Tools offered to the model, in the form of OpenAI's API."""
 
@@ -37,6 +48,30 @@ class Conversation:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+
+    @property
+    def most_pieces(self) -> int | None:
+        """Return the bound that this client holds, or None if the user's own is in the body."""
+        return None if _BOUNDS & self.settings.keys() else MOST_TOKENS
+
+    def set(self, name: str, value: str) -> None:
+        """Set a field of the body; the value `default` removes it. Raise OperatorError for one that no API
+        has. The server checks the value."""
+        # Imported here: it takes a second, which most conversations do not need.
+        from api.dialects.openai.schema import ChatCompletionRequest
+
+        known = ChatCompletionRequest.model_fields.keys() - _OF_THE_CHAT
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f": did you mean {near[0]}?" if near else "; /help shows what there is"
+            raise OperatorError(f"no request has a setting {name!r}{hint}")
+        if value == "default":
+            self.settings.pop(name, None)
+        else:
+            # Text that is no JSON is meant as text.
+            self.settings[name] = value
+            with suppress(ValueError, RecursionError):
+                self.settings[name] = json.loads(value)
 
     def keep(self, answer: Answer) -> None:
         """Add what was received of the answer, or remove its question if that is nothing."""

@@ -73,12 +73,13 @@ def answer_once(
     body: dict[str, Any],
     output: TextIO,
     transport: httpx.AsyncBaseTransport | None = None,
+    most_pieces: int | None = None,
 ) -> None:
     """Write the answer while it comes. Raise OperatorError if it fails, SystemExit on a signal or if the
     reader of `output` has left."""
     # The model's text must not control a terminal; a file gets what the model wrote.
     shown = printable if output.isatty() else str
-    answer = Answer(0.0)
+    answer = Answer(0.0, most_pieces=most_pieces)
     written = 0
 
     def write() -> None:
@@ -110,4 +111,5 @@ def answer_once(
     if answer.failure is not None:
         raise OperatorError(answer.failure)
     if answer.ended == "length":
-        click.echo("penstock: the answer is cut: it has as many tokens as allowed", err=True)
+        more = "" if most_pieces is None else "; --max-tokens N allows more"
+        click.echo(f"penstock: the answer is cut: it has as many tokens as allowed{more}", err=True)

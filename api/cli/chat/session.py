@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -118,26 +117,21 @@ class Session:
                 raise OperatorError(f"no command {name}: /help lists them (a space in front sends the line)")
 
     def _set(self, name: str, value: str) -> str:
+        if name and value:
+            self.conversation.set(name, value)
         chosen = self.conversation.settings
-        if value == "default":
-            chosen.pop(name, None)
-        elif value:
-            # Text that is no JSON is meant as text.
-            chosen[name] = value
-            with suppress(ValueError, RecursionError):
-                chosen[name] = json.loads(value)
         return ", ".join(f"{one} {chosen[one]}" for one in chosen) or "nothing is set"
 
     def _ask(self, question: str) -> None:
-        answer = trio.run(self._show_answer, self.conversation.ask(question))
+        answer = trio.run(self._show_answer, self.conversation.ask(question), self.conversation.most_pieces)
         self.conversation.keep(answer)
         if answer.stopped_by == signal.SIGINT:
             self._interrupts += 1
         elif answer.stopped_by is not None:
             sys.exit(exit_code(answer.stopped_by))
 
-    async def _show_answer(self, body: dict[str, object]) -> Answer:
-        answer = Answer(trio.current_time())
+    async def _show_answer(self, body: dict[str, object], most_pieces: int | None) -> Answer:
+        answer = Answer(trio.current_time(), most_pieces=most_pieces)
         terminal = unechoed(sys.stdin.fileno()) if self._console.is_terminal else nullcontext()
         with terminal, AnswerView(self._console, answer) as view:
             async with trio.open_nursery() as nursery:

@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.text import Text
 
-from api.cli.answer import Answer, seconds
+from api.cli.answer import Answer, in_words, seconds
 from api.cli.terminal import one_line, printable
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -107,7 +107,7 @@ class AnswerView:
             return Text(printable(self._rest[-_MOST_LIVE_CHARACTERS:])) if is_long else _markdown(self._rest)
         if self._thoughts:
             return _thinking(self._thoughts[-_MOST_LIVE_CHARACTERS:])
-        status = "" if answer.stamps else f"{answer.waiting} {seconds(now - answer.sent_at)}"
+        status = "" if answer.stamps else f"{in_words(answer.waiting)}, {seconds(now - answer.sent_at)}"
         for call in answer.calls.values():
             status = f"calls {call.name}: {len(call.arguments)} characters"
         return Text(one_line(status, self._console.width), style="dim italic")

@@ -17,6 +17,8 @@ from api.cli.launch import aider, claude, codex, foreground, opencode, qwen, she
 from api.cli.launch.agent import Agent, Setup, target_of
 from api.cli.running_server import ListedModel, NoServer, RunningServer, address, find, server_options
 from api.cli.started_server import found_or_started
+from api.smollm2 import model as smollm2
+from scheduler.models.embedded_model import EMBEDDED_NAME
 
 AGENTS: dict[str, Agent] = {
     agent.name: agent for agent in (claude.AGENT, codex.AGENT, opencode.AGENT, qwen.AGENT, aider.AGENT)
@@ -57,8 +59,18 @@ def _executable(agent: Agent, environment: Mapping[str, str]) -> str:
     return found
 
 
+_TOO_SMALL = (smollm2.NAME, EMBEDDED_NAME)
+_LARGE_ENOUGH = (
+    "mlx-community/Qwen3-4B-Instruct-2507-4bit (8 GB of memory), mlx-community/Qwen3-8B-4bit (16 GB) or"
+    " mlx-community/Qwen3-30B-A3B-Instruct-2507-4bit (32 GB)"
+)
+
+
 def warning(agent: Agent, model: ListedModel) -> str | None:
-    """Return a warning if the agent's own prompt leaves little or nothing of the context, else None."""
+    """Return a warning if the model is none for agents, or the agent's own prompt leaves little or nothing of
+    the context, else None."""
+    if model.name in _TOO_SMALL:
+        return f"{model.name} does no agent's work: serve a model of that size, such as {_LARGE_ENOUGH}"
     context, own = model.context_tokens, agent.tried.first_tokens
     if context is None or context >= own * 3 // 2:
         return None

@@ -123,7 +123,7 @@ def _rate(streams: Streams) -> str:
 def self_test(model: str, serve_options: tuple[str, ...], folders: tuple[Path, ...], as_json: bool) -> None:
     """Self-test of a model: starts a server with it, measures for about 20 seconds, and stops it.
 
-    MODEL is `embedded`, a name that `penstock models` lists, or a folder. For load tests of any server see
+    MODEL is a name that `penstock models` lists, or a folder. For load tests of any server see
     `penstock bench --help`.
     """
     try:
@@ -131,7 +131,7 @@ def self_test(model: str, serve_options: tuple[str, ...], folders: tuple[Path, .
     except OperatorError as error:
         raise OperatorError(f"{error};\nnor is it a command of `penstock bench`: see its --help") from error
     refuse(found)
-    arguments = () if found.source == "embedded" else ("--model", str(found.folder))
+    arguments = ("--model", found.name if found.source in ("own", "embedded") else str(found.folder))
     # Self-tests of different days must be comparable: only options given here count, not the environment's.
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     start = ServerStart((*arguments, *serve_options), None, plain)

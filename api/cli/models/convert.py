@@ -20,9 +20,10 @@ from api.cli.errors import OperatorError
 from api.cli.machine import child_environment
 from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
-from api.cli.models.download import existing, gigabytes
+from api.cli.models.download import existing
 from api.cli.models.listing import lines
-from api.cli.models.reading import find_one, read
+from api.cli.models.reading import find_one, folders_option, read
+from api.download_progress import gigabytes
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.shared.folder.weight_files import StoredTensor, read_weights
 
@@ -108,6 +109,7 @@ def target_of(
 
 @click.command()
 @click.argument("source")
+@folders_option
 @click.option("--q-bits", type=click.Choice(_BITS), help="Bits of a packed weight.")
 @click.option("--q-group-size", type=click.Choice(_GROUPS), help="Weights with one scale.  [default: 64]")
 @click.option(
@@ -129,6 +131,7 @@ def target_of(
 )
 def convert(
     source: str,
+    folders: tuple[Path, ...],
     q_bits: str | None,
     q_group_size: str | None,
     q_mode: str,
@@ -142,7 +145,7 @@ def convert(
     SOURCE is a name that `penstock models` lists, or a folder. The result is listed by `penstock models`.
     """
     target = target_of(q_bits, q_group_size, q_mode, recipe, dtype, dequantize)
-    model = find_one(source)
+    model = find_one(source, folders)
     refuse_source(model, target)
     name = f"{model.name.split('@')[0].rpartition('/')[2]}-{target.suffix}"
     folder = disk_models.made_models_folder() / name if out is None else out.expanduser()

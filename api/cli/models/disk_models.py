@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from api.options.model_list import EMBEDDED
+from api.smollm2 import model as smollm2
 from scheduler.errors import StartupError
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
@@ -22,7 +23,7 @@ from scheduler.shared.folder import weight_files
 from scheduler.shared.pooling import ModelKind
 from scheduler.shared.user_cache import user_data_folder
 
-Source: TypeAlias = Literal["hub", "folder", "embedded"]
+Source: TypeAlias = Literal["hub", "folder", "own", "embedded"]
 _REPO_PREFIX = "models--"
 _MAIN = "main"
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -50,7 +51,8 @@ class DiskModel:
     """One model, or what looks like the place of one."""
 
     name: str
-    """The hub's id, `ID@REVISION` of another revision than main, a folder's name, or `embedded`."""
+    """The hub's id, `ID@REVISION` of another revision than main, a folder's name, `smollm2` (source `own`),
+    or `embedded`."""
     folder: Path
     """What `serve --model` takes."""
     source: Source
@@ -114,17 +116,20 @@ def find(
     made: Path | None = None,
     dialects: bool = True,
 ) -> list[DiskModel]:
-    """Return every model of the hub's cache, of Penstock's own folder and of `folders`, and the embedded one,
-    in order of their names. `cache` and `made` replace this user's folders. If `dialects` is false, dialects
-    and `chat_template` stay empty, and no tokenizer is loaded. Raise nothing, whatever a folder may hold."""
+    """Return the embedded model, smollm2 if it was pulled, and every model of the hub's cache, of Penstock's
+    own folder and of `folders`, in order of their names. `cache` and `made` replace this user's folders. If
+    `dialects` is false, dialects and `chat_template` stay empty, and no tokenizer is loaded. Raise nothing,
+    whatever a folder may hold."""
     places = [
         *_hub_places(hub_cache() if cache is None else cache),
         *_folder_places([made_models_folder() if made is None else made], given=False),
         *_folder_places(folders, given=True),
     ]
     places.sort(key=lambda place: place.name.lower())
-    embedded = DiskModel(EMBEDDED, EMBEDDED_FOLDER, "embedded")
-    models = [described(place) for place in _distinct([embedded, *places])]
+    own = [DiskModel(EMBEDDED, EMBEDDED_FOLDER, "embedded")]
+    if smollm2.is_here():
+        own.append(DiskModel(smollm2.NAME, smollm2.folder(), "own"))
+    models = [described(place) for place in _distinct([*own, *places])]
     return with_dialects(models) if dialects else models
 
 

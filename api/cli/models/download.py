@@ -24,6 +24,7 @@ import trio
 from api.cli.errors import OperatorError
 from api.cli.models import hub
 from api.cli.models.hub import HubFile, HubListing
+from api.download_progress import DownloadProgress, gigabytes
 
 _TIMEOUT = httpx.Timeout(20.0, connect=15.0)
 """The first number bounds the silence of a download."""
@@ -33,19 +34,6 @@ _READ_BYTES = 1 << 20
 _AT_A_TIME = 4
 _SPARE_BYTES = 256 << 20
 """Bytes that must stay free on the disk beside the files."""
-
-
-class DownloadProgress:
-    """Receives the progress of a download. This base class shows nothing."""
-
-    def begin(self, file: HubFile, have_bytes: int) -> None: ...
-
-    def advance(self, file: HubFile, nbytes: int) -> None:
-        """Take `nbytes` more, a negative number if bytes that were there are thrown away."""
-
-    def done(self, file: HubFile) -> None: ...
-
-    def note(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +286,3 @@ def existing(path: Path) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
-
-
-def gigabytes(count: int) -> str:
-    """Return a size for people, in 80 columns: `4.6 GB`, `12 MB`."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            scaled = count / size
-            return f"{scaled:.{1 if scaled < 10 else 0}f} {unit}"
-    return f"{count} B"

@@ -16,6 +16,7 @@ from api.cli.machine import Answers, Machine
 from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.memory_plan import MemoryPlan, memory_plan
+from api.smollm2 import model as smollm2
 
 folders_option = click.option(
     "--models-folder",
@@ -101,7 +102,7 @@ def read_one(text: str, folders: Sequence[Path]) -> tuple[PlannedModel, ModelsRe
 def find_one(text: str, folders: Sequence[Path] = ()) -> DiskModel:
     """Return the model of a name or a folder, without its dialects. Raise OperatorError if there is none."""
     if (model := disk_models.named(text, folders)) is None:
-        raise OperatorError(
-            f"no model {text!r} is on this machine: `penstock models` lists them, `penstock pull` gets more"
-        )
+        known = text == smollm2.NAME or text.count("/") == 1
+        more = f"`penstock pull {text}` gets it" if known else "`penstock pull` gets more"
+        raise OperatorError(f"no model {text!r} is on this machine: `penstock models` lists them, {more}")
     return model

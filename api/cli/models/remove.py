@@ -15,8 +15,8 @@ import click
 from api.cli.errors import OperatorError
 from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
-from api.cli.models.download import gigabytes
 from api.cli.models.reading import find_one
+from api.download_progress import gigabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Removal:
 @click.argument("model")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def rm(model: str, yes: bool) -> None:
-    """Delete a model: one in the Hugging Face hub's cache, or one that `penstock convert` made.
+    """Delete a model: one in the Hugging Face hub's cache, smollm2, or one that `penstock convert` made.
 
     MODEL is a name that `penstock models` lists; ID is all revisions of it, ID@REVISION one of them.
     """
@@ -55,6 +55,8 @@ def plan_removal(model: DiskModel, cache: Path, made: Path) -> Removal:
     folder = Path(os.path.abspath(model.folder))
     if model.source == "embedded":
         raise OperatorError("the embedded model is a part of the program, and stays")
+    if model.source == "own":
+        return Removal((folder,), _freed([folder]))
     if model.source == "folder":
         if folder.parent != Path(os.path.abspath(made)) or folder.is_symlink():
             raise OperatorError(f"{folder} is not in the hub's cache: delete it yourself")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from api.cli.models.download import gigabytes
 from api.cli.models.listing import weights_text
 from api.cli.models.memory_plan import MemoryPlan
 from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read_one
+from api.download_progress import gigabytes
 
 _WIDTH = 78
 _ANY_TOKENS = 1 << 30
@@ -75,7 +75,9 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
         yield "", f"it {verdict}"
     yield "tools", model.tool_dialect
     yield "reasoning", model.reasoning_dialect
-    yield from _memory(planned.plan, reading, model.context_tokens, tokens)
+    # No sequence has more tokens than the context.
+    asked_tokens = min(tokens, model.context_tokens or tokens)
+    yield from _memory(planned.plan, reading, model.context_tokens, asked_tokens)
     if quantization is not None and reading.machine is not None and reading.machine.wide_weights:
         yield "packed", f"{gigabytes(model.packed_weights_bytes)} of weights with --weights-dtype packed"
         yield "", "many times slower with several rows and long prompts: no BLAS reads quantised weights"
@@ -113,6 +115,5 @@ def _memory(
 
 def _argument(planned: PlannedModel) -> str:
     model = planned.model
-    if model.source == "embedded":
-        return ""
-    return f" --model {model.name if model.source == 'hub' and '@' not in model.name else model.folder}"
+    # A hub's revision other than main, and a folder, are known by their place.
+    return f" --model {model.folder if model.source == 'folder' or '@' in model.name else model.name}"

@@ -15,9 +15,9 @@ import click
 
 from api.cli import join
 from api.cli.errors import OperatorError
+from api.cli.rotating_log import open_log, print_into
 from api.cli.service import environment_file, installation
 from api.cli.service.managers import Manager, manager_of
-from api.cli.service.rotating_log import open_log, print_into
 from api.cli.service.serve_arguments import (
     addresses_of,
     check_engine,

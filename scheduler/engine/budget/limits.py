@@ -148,7 +148,7 @@ def memory_limit(
             f" {_gigabytes(_LEAST_KV_BYTES)} must be left for the KV cache, but the limit is"
             f" {_gigabytes(limit)} of {_gigabytes(whole or machine_bytes)}"
             + _part(sharers, most_bytes)
-            + " take a smaller or quantised model, or raise --memory-limit"
+            + " take a smaller or quantised model (`penstock models` says which fit), or raise --memory-limit"
         )
     pool_bytes = _pool_bytes(limit, weights_bytes)
     return MemoryLimit(limit, weights_bytes, pool_bytes, kv_bytes, share, sharers, most_bytes)

@@ -22,7 +22,7 @@ USAGE = {
 }
 
 
-CUT = "cut: the answer has as many tokens as allowed (/set max_tokens)"
+CUT = "cut: the answer has as many tokens as allowed (/set max_tokens N allows more)"
 
 
 def chunk(delta: Any = None, reason: str | None = None, **fields: Any) -> str:

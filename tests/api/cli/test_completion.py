@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.shell_completion import CompletionItem, ShellComplete
+from click.testing import CliRunner
 
 from api.cli.command_line import penstock
 
@@ -45,15 +46,28 @@ def test_commands_have_their_lines() -> None:
     ]
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shells_script_asks_penstock(shell: str) -> None:
+    done = CliRunner().invoke(penstock, ["completion", shell], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert f"_PENSTOCK_COMPLETE={shell}_complete" in done.output
+
+
+def test_another_shell_is_refused_with_those_that_there_are() -> None:
+    done = CliRunner().invoke(penstock, ["completion", "tcsh"])
+    assert done.exit_code == 2
+    assert "'bash', 'zsh', 'fish'" in done.output
+
+
 @pytest.mark.parametrize("option", ["--model", "--models", "--kv-disk", "--cache", "--api-keys-file"])
 def test_files_are_offered_where_an_option_takes_one(option: str) -> None:
     assert [item.type for item in offered(f"serve {option} ")] == ["file"]
 
 
 def test_bash_completes() -> None:
-    """With the script that click prints, which runs `penstock` at each key press."""
+    """With the script that is printed, which runs `penstock` at each key press."""
     program = """
-    eval "$(_PENSTOCK_COMPLETE=bash_source penstock)"
+    eval "$(penstock completion bash)"
     COMP_WORDS=(penstock se); COMP_CWORD=1; _penstock_completion penstock; printf '%s\\n' "${COMPREPLY[@]}"
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

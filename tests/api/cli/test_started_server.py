@@ -14,7 +14,7 @@ from rich.console import Console
 
 from api.cli.errors import OperatorError
 from api.cli.running_server import Address
-from api.cli.started_server import ServerStart, found_or_started, started, tail
+from api.cli.started_server import ServerStart, _doing, found_or_started, started, tail
 
 PARENT = """
 import os, sys, time
@@ -100,6 +100,21 @@ def is_there(url: str) -> bool:
         return bool(httpx.get(f"{url}/health", timeout=10.0, trust_env=False).status_code)
     except httpx.TransportError:
         return False
+
+
+@pytest.mark.parametrize(
+    ("lines", "doing"),
+    [
+        ("penstock 0.2.0\n", ""),
+        ("download   SmolLM2 comes once: 93 MB\n", "SmolLM2 comes once: 93 MB"),
+        ("download   SmolLM2: 93 MB\n40 MB of 93 MB, 4.0 MB/s\n", "40 MB of 93 MB, 4.0 MB/s"),
+        ("x [info     ] engine_loading   engine=0 model=None stage='reading weights'\n", "reading weights"),
+    ],
+)
+def test_a_start_says_what_it_waits_for(lines: str, doing: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"earlier\n{lines}x [info     ] model_state\n")
+    assert _doing(log) == doing
 
 
 def test_the_end_of_a_log_is_bounded(tmp_path: Path) -> None:

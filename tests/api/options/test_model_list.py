@@ -17,16 +17,17 @@ def listed(tmp_path: Path, text: str, **flags: str) -> tuple[ModelOptions, ...]:
     return models_of(load({"models": str(path), **flags}))
 
 
-def test_without_a_model_it_is_the_embedded_one_for_ever() -> None:
+def test_without_a_model_it_is_the_default_one_for_ever() -> None:
     (only,) = models_of(load({}))
     assert (only.model, only.pinned, only.idle_seconds) == (None, False, None)
 
 
 def test_the_embedded_model_has_a_name_of_its_own(tmp_path: Path) -> None:
     """Among others, too, and in a file; a folder of that name is given as `./embedded`."""
-    assert [one.model for one in models_of(load({"model": "embedded,owner/two"}))] == [None, "owner/two"]
+    named = models_of(load({"model": "embedded,owner/two"}))
+    assert [one.model for one in named] == ["embedded", "owner/two"]
     file = listed(tmp_path, '[[model]]\nmodel = "embedded"\n[[model]]\nmodel = "./embedded"')
-    assert [one.model for one in file] == [None, "./embedded"]
+    assert [one.model for one in file] == ["embedded", "./embedded"]
 
 
 def test_several_flags_are_several_models_and_the_first_stays() -> None:

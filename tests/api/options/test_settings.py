@@ -124,7 +124,7 @@ VLLM = {
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
     """Collects the settings of each `penstock serve` instead of serving."""
     found: list[ServeSettings] = []
-    monkeypatch.setattr(serving, "serve", found.append)
+    monkeypatch.setattr(serving, "serve", lambda settings, log: found.append(settings))
     return found
 
 

@@ -18,7 +18,7 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
 from api.cli.chat import session as session_module
-from api.cli.chat.conversation import Conversation
+from api.cli.chat.conversation import MOST_TOKENS, Conversation
 from api.cli.chat.session import Session, history, line_reader
 from api.cli.running_server import Address, ListedModel, NoServer, RunningServer
 from tests.api.cli.chat.fake_server import SERVER, Answers, EndlessStream, Given, said, sse
@@ -166,6 +166,29 @@ def test_commands_change_what_is_sent() -> None:
     assert (first["seed"], first["reasoning_effort"], "top_p" in first) == (7, "high", False)
     assert [message["content"] for message in second["messages"]] == ["Be brief.", "/slash"]
     assert "seed 7, reasoning_effort high\n" in text
+
+
+def test_a_setting_that_no_request_has_is_refused() -> None:
+    """It would change nothing, and look as if it did."""
+    answers = Answers(said("a"))
+    _, text = shown(answers, "/set temperatur 3", "/set model tiny", "/set", "hi", EOFError)
+    assert text.startswith("no request has a setting 'temperatur': did you mean temperature?\n")
+    assert "no request has a setting 'model'" in text
+    assert "nothing is set\n" in text
+    assert "temperatur" not in answers.bodies[0]
+    assert answers.bodies[0]["model"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept"), [((), MOST_TOKENS), (("/set max_tokens 9000",), MOST_TOKENS + 50)]
+)
+def test_an_answer_has_a_bound_unless_the_user_sets_one(lines: tuple[str, ...], kept: int) -> None:
+    """The client's own: beside a long prompt the server would refuse one in the body."""
+    answers = Answers(said(*["n"] * (MOST_TOKENS + 50)))
+    session, text = shown(answers, *lines, "hi", EOFError)
+    assert session.conversation.messages[-1]["content"] == "n" * kept
+    assert ("cut: the answer has as many tokens as allowed" in text) == (kept == MOST_TOKENS)
+    assert ("max_tokens" in answers.bodies[0]) == bool(lines)
 
 
 def test_a_command_that_there_is_not_is_refused() -> None:

@@ -63,8 +63,12 @@ def text(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("lines", "shows"),
     [
-        ([": queued 3\n"], "queued 3 1.0 s"),
-        ([": prefill 5/9\n"], "prefill 5/9 1.0 s"),
+        ([""], "waiting for the server, 1.0 s"),
+        ([": queued 0\n"], "in the queue, next in line, 1.0 s"),
+        ([": queued 1\n"], "in the queue, 1 request ahead, 1.0 s"),
+        ([": queued 3, waits for: a slot\n"], "in the queue, 3 requests ahead; waits for: a slot, 1.0 s"),
+        ([": prefill 5/9000\n"], "reading the prompt: 5 of 9,000 tokens, 1.0 s"),
+        ([": OPENROUTER PROCESSING\n"], "OPENROUTER PROCESSING, 1.0 s"),
         ([thought("a"), thought("b")], "ab"),
         ([called("look", '{"a": 1')], "calls look: 7 characters"),
         ([said("**half"), said(" a")], "**half a"),

@@ -178,6 +178,13 @@ def test_a_context_that_the_agents_own_prompt_fills_is_said_before() -> None:
     assert "the context of titles has 16,384" in (warning(agent, TITLES) or "")
 
 
+@pytest.mark.parametrize("name", ["smollm2", "penstock-embedded"])
+def test_a_model_for_tests_is_answered_with_three_that_agents_can_use(name: str) -> None:
+    said = warning(AGENTS["claude"], ListedModel(name, 1 << 20)) or ""
+    assert said.startswith(f"{name} does no agent's work")
+    assert said.count("mlx-community/") == 3
+
+
 @pytest.mark.parametrize(
     ("url", "own", "excepted"),
     [

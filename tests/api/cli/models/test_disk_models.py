@@ -12,23 +12,35 @@ import pytest
 from api.cli.models.disk_models import DiskModel, Quantization, find, named, quantization
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from tests.fakes.model_files import COMMIT, model_files, weights, write_files, write_repository
+from tests.real_model.folder import real_model
 
 OTHER = "f" * 40
 
 
 def found(tmp_path: Path, *folders: Path, dialects: bool = False) -> dict[str, DiskModel]:
-    """By name, from caches below `tmp_path`, without the embedded model."""
+    """By name, from caches below `tmp_path`, without the embedded model and smollm2."""
     models = find(folders, cache=tmp_path / "hub", made=tmp_path / "made", dialects=dialects)
     assert models[0].name == "embedded"
-    return {model.name: model for model in models[1:]}
+    return {model.name: model for model in models[1:] if model.source != "own"}
 
 
 def test_the_embedded_model_is_always_there(tmp_path: Path) -> None:
     """With what `serve` says of it: its dialects, its task, its context."""
-    (model,) = find(cache=tmp_path / "none", made=tmp_path / "none")
+    model, *others = find(cache=tmp_path / "none", made=tmp_path / "none")
+    assert all(other.source == "own" for other in others)
     assert (model.name, model.folder, model.reason) == ("embedded", EMBEDDED_FOLDER, "")
     assert (model.task, model.context_tokens, model.dtype) == ("chat", 131072, "bfloat16")
     assert (model.chat_template, model.tool_dialect, model.reasoning_dialect) == (True, "json_tools", "think")
+
+
+def test_smollm2_is_listed_once_it_was_pulled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the name that `serve` takes; its folder is the cache's."""
+    folder = real_model()
+    model = named("smollm2", cache=tmp_path / "none", made=tmp_path / "none")
+    assert model is not None
+    assert (model.name, model.folder, model.source, model.reason) == ("smollm2", folder, "own", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert named("smollm2", cache=tmp_path / "none", made=tmp_path / "none") is None
 
 
 def test_a_snapshot_of_the_hub_has_its_id_and_its_commit(tmp_path: Path) -> None:

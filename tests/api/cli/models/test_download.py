@@ -11,8 +11,9 @@ import trio
 
 from api.cli.errors import OperatorError
 from api.cli.models.disk_models import find
-from api.cli.models.download import Download, DownloadProgress, Result
+from api.cli.models.download import Download, Result
 from api.cli.models.hub import HubFile, list_files
+from api.download_progress import DownloadProgress
 from tests.fakes.fake_hub import FakeHub, running
 from tests.fakes.model_files import COMMIT, model_files, weights, write_files
 

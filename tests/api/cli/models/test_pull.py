@@ -14,7 +14,7 @@ import pytest
 
 from api.cli.models.disk_models import find
 from api.cli.models.hub import HubFile
-from api.cli.models.pull import _Lines
+from api.download_progress import ProgressLines
 from tests.fakes.fake_hub import FakeHub, running
 from tests.fakes.model_files import model_files, weights
 
@@ -77,8 +77,8 @@ def test_a_pull_says_what_it_did_and_one_that_is_stopped_goes_on(hub: FakeHub, t
     assert "penstock serve --model owner/small" in stdout
     assert [path.name for path in tmp_path.iterdir()] == [".cache"]
     cache = tmp_path / ".cache/huggingface/hub"
-    names = [model.name for model in find(cache=cache, made=tmp_path, dialects=False) if model.is_model]
-    assert names == ["embedded", "owner/small"]
+    listed = find(cache=cache, made=tmp_path, dialects=False)
+    assert [model.name for model in listed if model.is_model and model.source == "hub"] == ["owner/small"]
 
 
 def test_what_cannot_be_pulled_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_cannot_be_pulled_is_one_line(hub: FakeHub, tmp_path: Path) -> None
 def test_lines_have_a_rate_where_nobody_watches_a_bar() -> None:
     """One every ten seconds, of what came since the last; what was there already is no rate."""
     said, now = list[str](), [0.0]
-    lines = _Lines(10_000_000_000, said.append, lambda: now[0])
+    lines = ProgressLines(10_000_000_000, said.append, lambda: now[0])
     file = HubFile(WEIGHTS, 10_000_000_000, "a" * 64)
     lines.begin(file, 2_000_000_000)
     for second in range(1, 21):

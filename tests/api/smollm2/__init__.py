@@ -1,0 +1,1 @@
+"""The model that is served where none is named."""
