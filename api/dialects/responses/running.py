@@ -1,16 +1,17 @@
-"""Responses that are being made, which other requests may cancel: streams, and those in the background."""
+"""Responses that are being made, which other requests may cancel: streams, and those in the background. A
+conversation has one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias
 
 import structlog
 import trio
 from starlette.types import Message, Receive, Scope, Send
 
-from api.answers.errors import INTERNAL
+from api.answers.errors import INTERNAL, ApiError, ApiFailure
 from api.answers.event_stream import EventStream
 from api.dialects.responses.encode import ResponseCancelled, ResponseEncoder
 from scheduler.errors import Unavailable
@@ -20,12 +21,17 @@ from scheduler.service import RequestStream, Scheduler
 
 _log = structlog.get_logger("responses")
 
+Hold: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Holds the conversation of a response while that is made."""
+
 
 class RunningResponses:
     """The running streams, by tenant. `run` owns those in the background."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], StoppableStream] = {}
+        self._held: set[tuple[str, str]] = set()
+        """The conversations that have a response, by tenant."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -49,6 +55,19 @@ class RunningResponses:
         finally:
             del self._running[tenant, response_id]
 
+    @contextmanager
+    def holding(self, tenant: str, conversation_id: str, is_as_read: Callable[[], bool]) -> Iterator[None]:
+        """Hold a conversation, so that no other response misses this one's items. `is_as_read`: whether it
+        has nothing else than this response goes on from. Raise ApiFailure if it has, or is held."""
+        key = (tenant, conversation_id)
+        if key in self._held or not is_as_read():
+            raise ApiFailure(_LOCKED)
+        self._held.add(key)
+        try:
+            yield
+        finally:
+            self._held.discard(key)
+
     def get(self, tenant: str, response_id: str) -> StoppableStream | None:
         return self._running.get((tenant, response_id))
 
@@ -61,10 +80,12 @@ class StoppableStream(EventStream):
         encoder: ResponseEncoder,
         keep_alive_seconds: float,
         running: RunningResponses,
+        hold: Hold = nullcontext,
     ) -> None:
         super().__init__(scheduler, request, encoder, keep_alive_seconds)
         self._responses = encoder
         self._running = running
+        self._hold = hold
         self._key = (request.tenant, request.public_id)
         self._stopped = False
         self._waiting = trio.CancelScope()
@@ -72,7 +93,7 @@ class StoppableStream(EventStream):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._running.entered(*self._key, self):
+            with self._hold(), self._running.entered(*self._key, self):
                 await super().__call__(scope, receive, send)
         finally:
             self._over.set()
@@ -119,3 +140,13 @@ class StoppableStream(EventStream):
 async def _nothing() -> Message:
     await trio.sleep_forever()
     raise AssertionError
+
+
+_LOCKED = ApiError(
+    400,
+    "invalid_request_error",
+    "conversation_locked",
+    "Another response is being made in this conversation, or has just changed it: try again when it is over.",
+    "conversation",
+)
+"""OpenAI's status and code, after which its clients try again."""
