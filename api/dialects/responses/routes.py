@@ -27,6 +27,7 @@ from api.dialects.responses.conversations import add_conversations
 from api.dialects.responses.decode import generation_request
 from api.dialects.responses.encode import ResponseEncoder
 from api.dialects.responses.envelope import Echo, Envelope, Status, status_of, usage_object
+from api.dialects.responses.event_log import EventLog, LoggedStream
 from api.dialects.responses.input_items import MAX_PAGE, Page, input_turn, listed
 from api.dialects.responses.items import AddedTools, Result
 from api.dialects.responses.response_ids import ResponseIds
@@ -165,7 +166,7 @@ def _add_creation(
         body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf, http: Request
     ) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true. With
-        `background` it is made without its client, who asks for it by its id."""
+        `background` it goes on without its client, who asks for it by its id."""
         served = models.check(body.model)
         in_background = body.background is True
         asked, work = await _asked(body, caller.tenant, work, served, stored)
@@ -178,13 +179,19 @@ def _add_creation(
         if body.stream or in_background:
             encode = compaction.CompactionEncoder if asked.compacts else ResponseEncoder
             encoder = encode(envelope, remember)
-            stream = StoppableStream(served.scheduler, request, encoder, keep_alive_seconds, running, hold)
+            log = EventLog() if in_background and body.stream else None
+            stream = StoppableStream(
+                served.scheduler, request, encoder, keep_alive_seconds, running, hold, log
+            )
             if not in_background:
                 return stream
             if not stored.store.keeps:
                 raise ApiFailure(_refused("this server stores no responses", "background"))
             check_size(held_bytes(request, served.scheduler.context_tokens), _LOWERED_BY)
-            await running.begin(stream)
+            keep = partial(_keep_events, stored.store, caller.tenant, request.public_id, log)
+            await running.begin(stream, keep)
+            if log is not None:
+                return LoggedStream(log)
             return work.response(encoder.so_far(), repeats=repeats)
         with hold():
             answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY)
@@ -210,6 +217,11 @@ def _add_creation(
         if request.headers.get("upgrade", "").lower() == "websocket":
             raise ApiFailure(ONLY_HTTP)
         raise HTTPException(405, headers={"allow": "POST"})
+
+
+def _keep_events(store: ResponseStore, tenant: str, response_id: str, log: EventLog | None) -> None:
+    if log is not None and not log.is_lost:
+        store.keep_events(tenant, response_id, log)
 
 
 def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) -> None:
@@ -251,16 +263,26 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
 
 
 def _add_stored(router: APIRouter, stored: StoredResponses, running: RunningResponses) -> None:
-    @router.get("/v1/responses/{response_id}", response_model=None)
+    @router.get("/v1/responses/{response_id}", response_model=None, responses=STREAMED)
     async def retrieve(
-        response_id: str, caller: CallerOf, work: BodyWorkOf, stream: bool = False
+        response_id: str,
+        caller: CallerOf,
+        work: BodyWorkOf,
+        stream: bool = False,
+        starting_after: Annotated[int, Query(ge=-1)] = -1,
     ) -> Response:
-        """A stored response, or the output so far of one that is made in the background."""
+        """A stored response, or the output so far of one that is made in the background. With `stream` the
+        events, behind the one with the number `starting_after`, of one that was created with `background`
+        and `stream`."""
         now = running.get(caller.tenant, response_id)
         if now is None:
             found = stored.found(caller.tenant, response_id)
         if stream:
-            raise ApiFailure(_refused("a response is streamed only to the request that creates it", "stream"))
+            log = found.events if now is None else now.log
+            if log is None or log.is_lost:
+                why = "only what `background` and `stream` created is streamed, while its events are kept"
+                raise ApiFailure(_refused(why, "stream"))
+            return LoggedStream(log, starting_after)
         if now is not None:
             return work.response(now.so_far(), repeats=True)
         return Response(found.body_json, media_type="application/json")

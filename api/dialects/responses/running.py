@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from api.answers.errors import INTERNAL, ApiError, ApiFailure
 from api.answers.event_stream import EventStream
 from api.dialects.responses.encode import ResponseCancelled, ResponseEncoder
+from api.dialects.responses.event_log import EventLog
 from scheduler.errors import Unavailable
 from scheduler.events import Failed, StreamEvent
 from scheduler.request import GenerationRequest
@@ -41,11 +42,12 @@ class RunningResponses:
             task_status.started()
             await trio.sleep_forever()
 
-    async def begin(self, stream: StoppableStream) -> None:
-        """Make a response in the background. Return when it is accepted; raise what refuses it."""
+    async def begin(self, stream: StoppableStream, keep: Callable[[], None]) -> None:
+        """Make a response in the background. Return when it is accepted; raise what refuses it. `keep` is
+        called when it is over."""
         if self._nursery is None:
             raise Unavailable("the server does not make responses in the background yet")
-        await self._nursery.start(stream.run_alone)
+        await self._nursery.start(stream.run_alone, keep)
 
     @contextmanager
     def entered(self, tenant: str, response_id: str, stream: StoppableStream) -> Iterator[None]:
@@ -81,11 +83,14 @@ class StoppableStream(EventStream):
         keep_alive_seconds: float,
         running: RunningResponses,
         hold: Hold = nullcontext,
+        log: EventLog | None = None,
     ) -> None:
+        """`log`: gets the events of a response that is made without a client."""
         super().__init__(scheduler, request, encoder, keep_alive_seconds)
         self._responses = encoder
         self._running = running
         self._hold = hold
+        self.log = log
         self._key = (request.tenant, request.public_id)
         self._stopped = False
         self._waiting = trio.CancelScope()
@@ -98,8 +103,8 @@ class StoppableStream(EventStream):
         finally:
             self._over.set()
 
-    async def run_alone(self, task_status: trio.TaskStatus[None]) -> None:
-        """Make the response without a client, who finds it in the store."""
+    async def run_alone(self, keep: Callable[[], None], task_status: trio.TaskStatus[None]) -> None:
+        """Make the response without a client, who finds it in the store. `keep` is called when it is over."""
         accepted = False
 
         async def send(message: Message) -> None:
@@ -107,6 +112,8 @@ class StoppableStream(EventStream):
             if message["type"] == "http.response.start":
                 accepted = True
                 task_status.started()
+            elif self.log is not None:
+                self.log.add(message["body"])
 
         try:
             await self({"type": "http"}, _nothing, send)
@@ -114,7 +121,14 @@ class StoppableStream(EventStream):
             if not accepted:
                 raise
             _log.exception("background_response_failed", response=self._key[1])
-            self._responses.error(INTERNAL)
+            last = self._responses.error(INTERNAL)
+            if self.log is not None:
+                self.log.add(last if isinstance(last, bytes) else b"".join(last))
+        finally:
+            if self.log is not None:
+                self.log.close()
+        # Nobody has run since it was in the table of running ones.
+        keep()
 
     def so_far(self) -> dict[str, Any]:
         return self._responses.so_far()

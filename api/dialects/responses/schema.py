@@ -164,8 +164,6 @@ class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, D
             raise ValueError("conversation: it keeps all of its items; compact without it")
         if self.background and not self.remembers:
             raise ValueError("background: needs `store`, from which its answer is read")
-        if self.background and self.stream:
-            raise ValueError("background: a stream ends with its client; ask without `stream`, and poll")
         names = Counter(offer.tool.name for offer in offers(self.tools))
         if twice := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"tools: two tools have the name {twice[0]!r}")

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from api.dialects.responses.event_log import EventLog
 from scheduler.errors import InvalidRequest
 from scheduler.request import Message
 
@@ -50,6 +51,8 @@ class Stored:
     """Bytes that count towards the store's bound: all of them, although a conversation's responses share
     most, so that the bound holds in any order of eviction."""
     background: bool = False
+    events: EventLog | None = None
+    """The events of a response that was streamed in the background."""
 
     @property
     def bytes(self) -> int:
@@ -112,6 +115,7 @@ class ResponseStore:
         before: Stored | None,
         *since: Turn,
         background: bool = False,
+        events: EventLog | None = None,
     ) -> bool:
         """Store a response or a conversation, given as its JSON text, in the place of what has its id.
         `before` is what it continues, `since` what came after that. Return False, and change nothing, if it
@@ -120,7 +124,8 @@ class ResponseStore:
         # An answer's turn has the response's own text.
         texts = {id(text): text for turn in turns for text in turn.texts if text} | {id(body_json): body_json}
         charged = _ENTRY_BYTES + sum(len(text) + _TEXT_BYTES for text in texts.values())
-        stored = Stored(body_json, turns, charged, background)
+        charged += 0 if events is None else events.bytes
+        stored = Stored(body_json, turns, charged, background, events)
         fits = self.keeps and charged <= self._max_bytes
         if fits:
             self.delete(tenant, stored_id)
@@ -128,6 +133,11 @@ class ResponseStore:
             self.bytes += charged
             self._evict()
         return fits
+
+    def keep_events(self, tenant: str, response_id: str, events: EventLog) -> None:
+        """Keep a stored response's events with it, if they fit."""
+        if (found := self.get(tenant, response_id)) is not None:
+            self.put(tenant, response_id, found.body_json, found, background=True, events=events)
 
     def get(self, tenant: str, stored_id: str) -> Stored | None:
         key = (tenant, stored_id)

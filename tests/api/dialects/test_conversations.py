@@ -132,7 +132,6 @@ def test_a_conversation_is_a_list(data: st.DataObject) -> None:
     """Whatever is added, answered, deleted and changed in whatever order: it has what the list has."""
     steps = data.draw(st.lists(st.sampled_from(["add", "answer", "delete", "change"]), max_size=8))
 
-    @trio_test
     async def check() -> None:
         launcher = Playback(*[f"said {number}" for number in range(len(steps))], "end")
         async with running(scheduler := make_scheduler(launcher)), client_of(scheduler) as client:
@@ -161,7 +160,7 @@ def test_a_conversation_is_a_list(data: st.DataObject) -> None:
         last = prompts(launcher)[-1]
         assert [last.count(text) for text in known] == [1] * len(known)
 
-    check()
+    trio.run(check, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 @pytest.mark.parametrize("stream", [False, True])
