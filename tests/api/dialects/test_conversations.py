@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from trio.testing import trio_test
 
 from api.access.identity import Identity
+from api.answers.errors import ApiFailure
+from api.dialects.responses.running import RunningResponses
 from api.dialects.responses.store import ResponseStore
 from tests.api.client import client_of, refused
 from tests.api.dialects.test_background import slow, status
@@ -127,7 +129,7 @@ async def test_items_are_added_and_deleted(autojump_clock: trio.testing.MockCloc
 
 
 @given(st.data())
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_a_conversation_is_a_list(data: st.DataObject) -> None:
     """Whatever is added, answered, deleted and changed in whatever order: it has what the list has."""
     steps = data.draw(st.lists(st.sampled_from(["add", "answer", "delete", "change"]), max_size=8))
@@ -210,6 +212,38 @@ async def test_in_the_background(autojump_clock: trio.testing.MockClock) -> None
         await trio.sleep(20)
         assert await status(client, late) == "failed"
         assert await texts(client, talk) == kept
+
+
+@trio_test
+async def test_what_comes_at_once_is_kept(autojump_clock: trio.testing.MockClock) -> None:
+    """Bodies that are read in threads, so that all of them find the conversation as it was."""
+    async with running(scheduler := make_scheduler(Playback())), client_of(scheduler) as client:
+        talk = await made(client, *(f"{number} at first" for number in range(40)))
+        path = f"/v1/conversations/{talk}/items"
+        first = (await client.get(f"{path}?order=asc")).json()["data"]
+        async with trio.open_nursery() as nursery:
+            for tenth in range(1, 4):
+                body = {"items": [user(f"{tenth} of ten, {number}") for number in range(30)]}
+                nursery.start_soon(lambda body: client.post(path, json=body), body)
+                nursery.start_soon(client.delete, f"{path}/{first[tenth]['id']}")
+        listed = [*await texts(client, talk), *await page_behind(client, talk)]
+    assert len(listed) == len(set(listed)) == 40 - 3 + 90
+
+
+async def page_behind(client: httpx.AsyncClient, talk: str) -> list[str]:
+    """Return the texts behind the first 100."""
+    path = f"/v1/conversations/{talk}/items?order=asc&limit=100"
+    last = (await client.get(path)).json()["last_id"]
+    listed = await client.get(f"{path}&after={last}")
+    return [item["content"][0]["text"] for item in listed.json()["data"]]
+
+
+def test_a_conversation_that_changed_while_its_response_was_prepared_is_locked() -> None:
+    responses = RunningResponses()
+    with pytest.raises(ApiFailure, match="Another response"), responses.holding("t", "conv_a", lambda: False):
+        raise AssertionError
+    with responses.holding("t", "conv_a", lambda: True), responses.holding("u", "conv_a", lambda: True):
+        pass
 
 
 @trio_test
