@@ -12,6 +12,7 @@ PATHS: Mapping[str, str] = MappingProxyType(
         "/v1/chat/completions": "POST",
         "/v1/completions": "POST",
         "/v1/responses": "POST",
+        "/v1/conversations": "POST",
         "/v1/messages": "POST",
         "/v1/messages/count_tokens": "POST",
         "/v1/embeddings": "POST",

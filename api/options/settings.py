@@ -75,10 +75,13 @@ class ServeSettings(ModelSettings):
         None,
     )
     max_stored_responses: int = option(
-        "HTTP", "Responses stored for /v1/responses, least recently used evicted first. 0: none.", 1024, ge=0
+        "HTTP", "Responses and conversations stored, least recently used evicted first. 0: none.", 1024, ge=0
     )
     max_stored_bytes: Bytes = option(
-        "HTTP", "Total size of the stored responses, each counted with its conversation.", 256 << 20, ge=0
+        "HTTP",
+        "Total size of the stored responses and conversations, each response counted with its conversation.",
+        256 << 20,
+        ge=0,
     )
     front_name: str | None = option(
         "HTTP",

@@ -57,7 +57,7 @@ AGENT = Agent(
     executable="codex",
     install="npm install -g @openai/codex",
     speaks="OpenAI responses",
-    tried=Tried("0.169.0", "2026-11-23", 40),
+    tried=Tried("0.171.0", "2026-11-27", 41),
     setup=setup,
     example=(
         "exec",

@@ -31,8 +31,8 @@ from scheduler.events import (
 
 _json = msgspec.json.Encoder()
 
-Remember = Callable[[bytes, list[Block]], None]
-"""Called with the JSON text of the finished response, before its last event is sent."""
+Remember = Callable[[Status, bytes, list[Block]], None]
+"""Called with the status and the JSON text of the finished response, before its last event is sent."""
 
 
 class ResponseCancelled(SchedulerError):
@@ -188,14 +188,14 @@ class ResponseEncoder:
             return [self._close("incomplete"), *self._last("response.incomplete", "cancelled", None)]
         self.response = self._envelope.response("failed", self._items, error=error)
         if self._envelope.background:
-            self._remember(json_text(self.response), self._blocks)
+            self._remember("failed", json_text(self.response), self._blocks)
         return list(self._parts("response.failed", {"response": self.response}))
 
     def _last(self, event: str, status: Status, usage: Usage | None) -> Iterator[bytes | memoryview]:
         mark = {} if self._end is None else marked(self._end)
         self.response = {**self._envelope.response(status, self._items, usage), **mark}
         text = json_text(self.response)
-        self._remember(text, self._blocks)
+        self._remember(status, text, self._blocks)
         return self._parts(event, {"response": msgspec.Raw(text)})
 
     def _event(self, name: str, fields: dict[str, Any]) -> bytes:

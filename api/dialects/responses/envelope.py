@@ -66,6 +66,8 @@ class Echo:
             "top_p": sampling.top_p,
             "user": body.user,
         }
+        if body.conversation is not None:
+            fields["conversation"] = {"id": body.conversation.id}
         return cls({name: msgspec.Raw(_json.encode(value)) for name, value in fields.items()}, called)
 
 

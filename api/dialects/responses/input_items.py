@@ -46,18 +46,18 @@ def _is_media(name: str, member: Any) -> bool:
 
 def input_turn(messages_json: bytes, items: Sequence[Any], owner: str) -> Turn:
     adding = [item for item in items if _kind(item) in _ADDING]
-    return Turn(messages_json, _list_json(items), owner, encoded(adding) if adding else b"")
+    return Turn(messages_json, list_json(items), owner, encoded(adding) if adding else b"")
 
 
-def _list_json(items: Iterable[Any]) -> bytes:
+def list_json(items: Iterable[Any]) -> bytes:
     """Encode item by item, so that no step holds the interpreter for long."""
     return b"[" + b",".join([encoded(item) for item in items]) + b"]"
 
 
-def listed(turns: Iterable[Turn]) -> Iterator[dict[str, Any]]:
+def listed(turns: Iterable[Turn], seen: set[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the items of a conversation, each with an id of its own: pages begin behind one. 100 MB take a
-    second."""
-    seen: set[str] = set()
+    second. `seen`: ids of items before these, to which theirs are added."""
+    seen = set() if seen is None else seen
     for turn in turns:
         found = msgspec.json.decode(turn.items_json)
         items = found["output"] if isinstance(found, dict) else found
@@ -108,7 +108,7 @@ class Page:
             "has_more": len(found) > len(page),
         }
         head = encoded({"object": "list", **ends})[:-1]
-        return head + b',"data":' + _list_json(page) + b"}"
+        return head + b',"data":' + list_json(page) + b"}"
 
 
 def _place(items: Sequence[dict[str, Any]], item_id: str, param: str) -> int:

@@ -1,9 +1,10 @@
-"""`/v1/responses`: create, count, compact, retrieve, list, delete and cancel."""
+"""`/v1/responses`: create, count, compact, retrieve, list, delete and cancel; and `/v1/conversations`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -22,20 +23,23 @@ from api.dialects.openai.encode import marked
 from api.dialects.openai.thinking import budget_field_of
 from api.dialects.responses import compaction
 from api.dialects.responses.conversation import input_messages, output_messages
+from api.dialects.responses.conversations import add_conversations
 from api.dialects.responses.decode import generation_request
 from api.dialects.responses.encode import ResponseEncoder
-from api.dialects.responses.envelope import Echo, Envelope, status_of, usage_object
+from api.dialects.responses.envelope import Echo, Envelope, Status, status_of, usage_object
+from api.dialects.responses.event_log import EventLog, LoggedStream
 from api.dialects.responses.input_items import MAX_PAGE, Page, input_turn, listed
 from api.dialects.responses.items import AddedTools, Result
 from api.dialects.responses.response_ids import ResponseIds
-from api.dialects.responses.running import RunningResponses, StoppableStream
+from api.dialects.responses.running import Hold, RunningResponses, StoppableStream
 from api.dialects.responses.schema import CompactRequest, CreateResponse
-from api.dialects.responses.store import ResponseStore, StoredResponse, Turn, messages_json
+from api.dialects.responses.store import ResponseStore, Stored, Turn, messages_json
 from api.dialects.responses.stored_responses import Referred, StoredResponses, read_items
 from api.dialects.responses.tools import Offered
 from api.dialects.thinking_budget import name_unkept_budget
 from api.options.model_defaults import Defaults
 from api.served_models import Served, ServedModels
+from scheduler.errors import InvalidRequest
 from scheduler.request import GenerationRequest, Message
 
 _LOWERED_BY = ("top_logprobs", "max_output_tokens")
@@ -53,6 +57,7 @@ def responses_routes(
     _add_creation(router, models, keep_alive_seconds, stored, running)
     _add_uses(router, models, stored)
     _add_stored(router, stored, running)
+    add_conversations(router, stored)
     return router
 
 
@@ -62,38 +67,68 @@ class _Asked:
 
     request: GenerationRequest
     echo: Echo
-    before: StoredResponse | None
+    before: Stored | None
     """What the response continues in the store."""
     since: Turn
     """What the client sent since then; of a compaction what stays beside it."""
     compacts: bool
+    conversation_id: str | None
+    is_stored: bool
+    """Whether the response itself is."""
 
     def remember(
-        self, store: ResponseStore, tenant: str, background: bool, body_json: bytes, blocks: list[Block]
+        self,
+        store: ResponseStore,
+        tenant: str,
+        background: bool,
+        status: Status,
+        body_json: bytes,
+        blocks: list[Block],
     ) -> None:
+        """Store the response if it is wanted, and add its items to its conversation unless it failed. A
+        conversation that is deleted meanwhile stays so; one that becomes too large is no more there, rather
+        than without a turn."""
+        if not self.is_kept:
+            return
         owner = self.request.public_id
         messages: list[Message] = list(output_messages(blocks))
         if self.compacts:
             item = compaction.item_of(owner, blocks)
             messages = list(input_messages(read_items([item]), Referred({}).find))
         answer = Turn(messages_json(messages), body_json, owner)
-        store.put(tenant, owner, body_json, self.before, self.since, answer, background=background)
+        name = self.conversation_id
+        conversation = None if name is None else store.get(tenant, name)
+        if self.is_stored:
+            store.put(tenant, owner, body_json, self.before, self.since, answer, background=background)
+        if name is None or conversation is None or status == "failed":
+            return
+        if not store.put(tenant, name, conversation.body_json, conversation, self.since, answer):
+            store.delete(tenant, name)
+
+    @property
+    def is_kept(self) -> bool:
+        return self.is_stored or self.conversation_id is not None
+
+    def hold(self, running: RunningResponses, store: ResponseStore, tenant: str) -> Hold:
+        if (name := self.conversation_id) is None:
+            return nullcontext
+        return partial(running.holding, tenant, name, lambda: store.get(tenant, name) is self.before)
 
 
 async def _asked(
     body: CreateResponse, tenant: str, work: BodyWork, served: Served, stored: StoredResponses
 ) -> tuple[_Asked, BodyWork]:
-    before = stored.before(tenant, body.previous_response_id)
+    before = stored.before(tenant, body.previous_response_id, body.conversation_id)
     if before is not None:
         work = work.also_of(before.bytes)
-    referred = stored.referred(tenant, body.input)
+    referred = stored.referred(tenant, body.input, before)
     decode = partial(_decoded, before=before, referred=referred, ids=stored.ids, defaults=served.defaults)
     return await work.decode(body, decode), work
 
 
 def _decoded(
     body: CreateResponse,
-    before: StoredResponse | None,
+    before: Stored | None,
     referred: Referred,
     ids: ResponseIds,
     defaults: Defaults,
@@ -102,19 +137,21 @@ def _decoded(
     compacts = body.compacts
     last = [compaction.ASKED] if compacts else []
     messages = [*(before.messages() if before else ()), *since, *last]
+    if not messages:
+        raise InvalidRequest("input: the conversation is empty: send input", param="input")
     earlier = read_items(before.added() if before else ())
     adding = (item.tools for item in (*earlier, *body.input) if isinstance(item, AddedTools | Result))
     offered = Offered.of(body.tools, adding)
     request = generation_request(body, messages, offered, ids, defaults=defaults)
     echo = Echo.of(body, request.sampling, offered.called)
     items = referred.resolved(body.kept)
-    turn = input_turn(messages_json(since) if body.remembers else b"[]", items, request.public_id)
+    turn = input_turn(messages_json(since) if body.keeps_items else b"[]", items, request.public_id)
     if not compacts:
-        return _Asked(request, echo, before, turn, compacts)
+        return _Asked(request, echo, before, turn, compacts, body.conversation_id, body.remembers)
     kept = list(compaction.compacted(listed((*(before.turns if before else ()), turn))))
     beside = list(input_messages(read_items(kept), referred.find))
     rest = input_turn(messages_json(beside), kept, request.public_id)
-    return _Asked(compaction.of_summary(request), echo, None, rest, compacts)
+    return _Asked(compaction.of_summary(request), echo, None, rest, compacts, None, body.remembers)
 
 
 def _add_creation(
@@ -129,7 +166,7 @@ def _add_creation(
         body: Validated[CreateResponse], caller: CallerOf, work: BodyWorkOf, http: Request
     ) -> Response:
         """The next answer of a conversation, streamed as server-sent events where `stream` is true. With
-        `background` it is made without its client, who asks for it by its id."""
+        `background` it goes on without its client, who asks for it by its id."""
         served = models.check(body.model)
         in_background = body.background is True
         asked, work = await _asked(body, caller.tenant, work, served, stored)
@@ -137,33 +174,41 @@ def _add_creation(
         request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
         envelope = Envelope(request.public_id, int(time.time()), served.name, asked.echo, in_background)
         remember = partial(asked.remember, stored.store, caller.tenant, in_background)
+        hold = asked.hold(running, stored.store, caller.tenant)
         repeats = asked.echo.bytes > SLICE_BYTES
         if body.stream or in_background:
             encode = compaction.CompactionEncoder if asked.compacts else ResponseEncoder
-            encoder = encode(envelope, remember if body.remembers else _forget)
-            stream = StoppableStream(served.scheduler, request, encoder, keep_alive_seconds, running)
+            encoder = encode(envelope, remember)
+            log = EventLog() if in_background and body.stream else None
+            stream = StoppableStream(
+                served.scheduler, request, encoder, keep_alive_seconds, running, hold, log
+            )
             if not in_background:
                 return stream
             if not stored.store.keeps:
                 raise ApiFailure(_refused("this server stores no responses", "background"))
             check_size(held_bytes(request, served.scheduler.context_tokens), _LOWERED_BY)
-            await running.begin(stream)
+            keep = partial(_keep_events, stored.store, caller.tenant, request.public_id, log)
+            await running.begin(stream, keep)
+            if log is not None:
+                return LoggedStream(log)
             return work.response(encoder.so_far(), repeats=repeats)
-        answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY, scope=http.scope)
-        (choice,) = answer.choices
-        blocks, reason = whole_blocks(choice), choice.end.reason
-        items: Sequence[dict[str, Any]] = (
-            [compaction.item_of(request.public_id, blocks)]
-            if asked.compacts
-            else envelope.items(blocks, reason)
-        )
-        response = {**envelope.response(status_of(reason), items, answer.usage), **marked(choice.end)}
-        answered = work.response(response, repeats=repeats)
-        if not body.remembers:
-            return answered
-        body_json = await answered.whole()
-        remember(body_json, blocks)
-        return Response(body_json, media_type="application/json")
+        with hold():
+            answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY, scope=http.scope)
+            (choice,) = answer.choices
+            blocks, status = whole_blocks(choice), status_of(choice.end.reason)
+            items: Sequence[dict[str, Any]] = (
+                [compaction.item_of(request.public_id, blocks)]
+                if asked.compacts
+                else envelope.items(blocks, choice.end.reason)
+            )
+            response = {**envelope.response(status, items, answer.usage), **marked(choice.end)}
+            answered = work.response(response, repeats=repeats)
+            if not asked.is_kept:
+                return answered
+            body_json = await answered.whole()
+            remember(status, body_json, blocks)
+            return Response(body_json, media_type="application/json")
 
     @router.get("/v1/responses", include_in_schema=False)
     async def no_socket(request: Request) -> None:
@@ -174,8 +219,9 @@ def _add_creation(
         raise HTTPException(405, headers={"allow": "POST"})
 
 
-def _forget(body_json: bytes, blocks: list[Block]) -> None:
-    """Store nothing."""
+def _keep_events(store: ResponseStore, tenant: str, response_id: str, log: EventLog | None) -> None:
+    if log is not None and not log.is_lost:
+        store.keep_events(tenant, response_id, log)
 
 
 def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) -> None:
@@ -217,16 +263,26 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
 
 
 def _add_stored(router: APIRouter, stored: StoredResponses, running: RunningResponses) -> None:
-    @router.get("/v1/responses/{response_id}", response_model=None)
+    @router.get("/v1/responses/{response_id}", response_model=None, responses=STREAMED)
     async def retrieve(
-        response_id: str, caller: CallerOf, work: BodyWorkOf, stream: bool = False
+        response_id: str,
+        caller: CallerOf,
+        work: BodyWorkOf,
+        stream: bool = False,
+        starting_after: Annotated[int, Query(ge=-1)] = -1,
     ) -> Response:
-        """A stored response, or the output so far of one that is made in the background."""
+        """A stored response, or the output so far of one that is made in the background. With `stream` the
+        events, behind the one with the number `starting_after`, of one that was created with `background`
+        and `stream`."""
         now = running.get(caller.tenant, response_id)
         if now is None:
             found = stored.found(caller.tenant, response_id)
         if stream:
-            raise ApiFailure(_refused("a response is streamed only to the request that creates it", "stream"))
+            log = found.events if now is None else now.log
+            if log is None or log.is_lost:
+                why = "only what `background` and `stream` created is streamed, while its events are kept"
+                raise ApiFailure(_refused(why, "stream"))
+            return LoggedStream(log, starting_after)
         if now is not None:
             return work.response(now.so_far(), repeats=True)
         return Response(found.body_json, media_type="application/json")

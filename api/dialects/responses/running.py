@@ -1,18 +1,20 @@
-"""Responses that are being made, which other requests may cancel: streams, and those in the background."""
+"""Responses that are being made, which other requests may cancel: streams, and those in the background. A
+conversation has one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias
 
 import structlog
 import trio
 from starlette.types import Message, Receive, Scope, Send
 
-from api.answers.errors import INTERNAL
+from api.answers.errors import INTERNAL, ApiError, ApiFailure
 from api.answers.event_stream import EventStream
 from api.dialects.responses.encode import ResponseCancelled, ResponseEncoder
+from api.dialects.responses.event_log import EventLog
 from scheduler.errors import Unavailable
 from scheduler.events import Failed, StreamEvent
 from scheduler.request import GenerationRequest
@@ -20,12 +22,17 @@ from scheduler.service import RequestStream, Scheduler
 
 _log = structlog.get_logger("responses")
 
+Hold: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Holds the conversation of a response while that is made."""
+
 
 class RunningResponses:
     """The running streams, by tenant. `run` owns those in the background."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], StoppableStream] = {}
+        self._held: set[tuple[str, str]] = set()
+        """The conversations that have a response, by tenant."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -35,11 +42,12 @@ class RunningResponses:
             task_status.started()
             await trio.sleep_forever()
 
-    async def begin(self, stream: StoppableStream) -> None:
-        """Make a response in the background. Return when it is accepted; raise what refuses it."""
+    async def begin(self, stream: StoppableStream, keep: Callable[[], None]) -> None:
+        """Make a response in the background. Return when it is accepted; raise what refuses it. `keep` is
+        called when it is over."""
         if self._nursery is None:
             raise Unavailable("the server does not make responses in the background yet")
-        await self._nursery.start(stream.run_alone)
+        await self._nursery.start(stream.run_alone, keep)
 
     @contextmanager
     def entered(self, tenant: str, response_id: str, stream: StoppableStream) -> Iterator[None]:
@@ -48,6 +56,19 @@ class RunningResponses:
             yield
         finally:
             del self._running[tenant, response_id]
+
+    @contextmanager
+    def holding(self, tenant: str, conversation_id: str, is_as_read: Callable[[], bool]) -> Iterator[None]:
+        """Hold a conversation, so that no other response misses this one's items. `is_as_read`: whether it
+        has nothing else than this response goes on from. Raise ApiFailure if it has, or is held."""
+        key = (tenant, conversation_id)
+        if key in self._held or not is_as_read():
+            raise ApiFailure(_LOCKED)
+        self._held.add(key)
+        try:
+            yield
+        finally:
+            self._held.discard(key)
 
     def get(self, tenant: str, response_id: str) -> StoppableStream | None:
         return self._running.get((tenant, response_id))
@@ -61,10 +82,15 @@ class StoppableStream(EventStream):
         encoder: ResponseEncoder,
         keep_alive_seconds: float,
         running: RunningResponses,
+        hold: Hold = nullcontext,
+        log: EventLog | None = None,
     ) -> None:
+        """`log`: gets the events of a response that is made without a client."""
         super().__init__(scheduler, request, encoder, keep_alive_seconds)
         self._responses = encoder
         self._running = running
+        self._hold = hold
+        self.log = log
         self._key = (request.tenant, request.public_id)
         self._stopped = False
         self._waiting = trio.CancelScope()
@@ -72,13 +98,13 @@ class StoppableStream(EventStream):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._running.entered(*self._key, self):
+            with self._hold(), self._running.entered(*self._key, self):
                 await super().__call__(scope, receive, send)
         finally:
             self._over.set()
 
-    async def run_alone(self, task_status: trio.TaskStatus[None]) -> None:
-        """Make the response without a client, who finds it in the store."""
+    async def run_alone(self, keep: Callable[[], None], task_status: trio.TaskStatus[None]) -> None:
+        """Make the response without a client, who finds it in the store. `keep` is called when it is over."""
         accepted = False
 
         async def send(message: Message) -> None:
@@ -86,6 +112,8 @@ class StoppableStream(EventStream):
             if message["type"] == "http.response.start":
                 accepted = True
                 task_status.started()
+            elif self.log is not None:
+                self.log.add(message["body"])
 
         try:
             await self({"type": "http"}, _nothing, send)
@@ -93,7 +121,14 @@ class StoppableStream(EventStream):
             if not accepted:
                 raise
             _log.exception("background_response_failed", response=self._key[1])
-            self._responses.error(INTERNAL)
+            last = self._responses.error(INTERNAL)
+            if self.log is not None:
+                self.log.add(last if isinstance(last, bytes) else b"".join(last))
+        finally:
+            if self.log is not None:
+                self.log.close()
+        # Nobody has run since it was in the table of running ones.
+        keep()
 
     def so_far(self) -> dict[str, Any]:
         return self._responses.so_far()
@@ -119,3 +154,13 @@ class StoppableStream(EventStream):
 async def _nothing() -> Message:
     await trio.sleep_forever()
     raise AssertionError
+
+
+_LOCKED = ApiError(
+    400,
+    "invalid_request_error",
+    "conversation_locked",
+    "Another response is being made in this conversation, or has just changed it: try again when it is over.",
+    "conversation",
+)
+"""OpenAI's status and code, after which its clients try again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -35,16 +35,76 @@ class StreamOptions(Body):
     ] = None
 
 
-class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFields):
+class ConversationReference(Body):
+    id: str
+
+
+def _as_reference(value: Any) -> Any:
+    return {"id": value} if isinstance(value, str) else value
+
+
+Items = Annotated[
+    Listed[TaggedItem],
+    BeforeValidator(as_items, json_schema_input_type=str | list[TaggedItem]),
+]
+Metadata = Annotated[dict[str, str], AtMost(16)]
+
+
+class KeptItems(Body):
+    """A body with items for the store."""
+
+    items_field: ClassVar[str]
+
+    _kept: list[Any] = PrivateAttr(default_factory=list)
+    """The items as the client wrote them."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_kept_items(cls, value: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        body = read(value)
+        if isinstance(value, dict) and body.keeps_items:
+            body._kept = kept(value.get(cls.items_field))
+        return body
+
+    @property
+    def kept(self) -> list[Any]:
+        return self._kept
+
+    @property
+    def keeps_items(self) -> bool:
+        return True
+
+
+class AddItems(KeptItems):
+    """`POST /v1/conversations/{id}/items`."""
+
+    items_field = "items"
+    bulk = ("items", "_kept")
+
+    items: Items
+
+
+class CreateConversation(AddItems):
+    """`POST /v1/conversations`."""
+
+    items: Items = Field(default_factory=list)
+    metadata: Metadata | None = None
+
+
+class UpdateConversation(Body):
+    """`POST /v1/conversations/{id}`."""
+
+    metadata: Metadata | None = None
+
+
+class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, DecodingFields):
     """`POST /v1/responses`."""
 
+    items_field = "input"
     bulk = ("input", "_kept")
 
     model: str | None = None
-    input: Annotated[
-        Listed[TaggedItem],
-        BeforeValidator(as_items, json_schema_input_type=str | list[TaggedItem]),
-    ] = Field(default_factory=list)
+    input: Items = Field(default_factory=list)
     instructions: str | None = None
     previous_response_id: str | None = None
     store: StrictBool | None = None
@@ -56,7 +116,7 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
     ] = None
     tool_choice: Annotated[Choice | None, CHOICE] = None
     parallel_tool_calls: StrictBool | None = None
-    metadata: Annotated[dict[str, str], AtMost(16)] | None = None
+    metadata: Metadata | None = None
 
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     prompt_logprobs: Annotated[int | None, Refused("use /v1/completions or /v1/chat/completions")] = None
@@ -83,7 +143,10 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
     access_programs: Annotated[Any, WithoutEffect(_BOOKKEEPING)] = None
     image: Annotated[Any, WithoutEffect("the model reads text only")] = None
     background: StrictBool | None = None
-    conversation: Annotated[Any, Refused("use previous_response_id")] = None
+    conversation: Annotated[
+        ConversationReference | None,
+        BeforeValidator(_as_reference, json_schema_input_type=str | ConversationReference),
+    ] = None
     context_management: Annotated[Any, Refused("the server never removes parts of a conversation")] = None
     max_tool_calls: Annotated[int | None, Refused("the server runs no tools of its own")] = None
     prompt: Annotated[Any, Refused("the server stores no prompts")] = None
@@ -93,29 +156,14 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
         Refused("the server refuses a prompt that is too long, and never cuts it", neutral=("disabled",)),
     ] = None
 
-    _kept: list[Any] = PrivateAttr(default_factory=list)
-    """The items of the input as the client wrote them, for the store."""
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _with_kept_items(cls, value: Any, read: ModelWrapValidatorHandler[CreateResponse]) -> CreateResponse:
-        body = read(value)
-        if isinstance(value, dict) and (body.remembers or body.compacts):
-            body._kept = kept(value.get("input"))
-        return body
-
-    @property
-    def kept(self) -> list[Any]:
-        return self._kept
-
     @model_validator(mode="after")
     def _can_be_answered(self) -> CreateResponse:
-        if not self.input and self.previous_response_id is None:
+        if not self.input and self.previous_response_id is None and self.conversation is None:
             raise ValueError("input: send input, previous_response_id or both")
+        if self.conversation is not None and self._asks_for_compaction:
+            raise ValueError("conversation: it keeps all of its items; compact without it")
         if self.background and not self.remembers:
             raise ValueError("background: needs `store`, from which its answer is read")
-        if self.background and self.stream:
-            raise ValueError("background: a stream ends with its client; ask without `stream`, and poll")
         names = Counter(offer.tool.name for offer in offers(self.tools))
         if twice := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"tools: two tools have the name {twice[0]!r}")
@@ -132,8 +180,20 @@ class CreateResponse(BoundFields, ThinkingFields, StructuredFields, DecodingFiel
         return self.store is not False
 
     @property
+    def conversation_id(self) -> str | None:
+        return None if self.conversation is None else self.conversation.id
+
+    @property
+    def keeps_items(self) -> bool:
+        return self.remembers or self.compacts or self.conversation is not None
+
+    @property
     def compacts(self) -> bool:
         """Return whether a summary is wanted in place of an answer, as Codex asks for it."""
+        return self._asks_for_compaction
+
+    @property
+    def _asks_for_compaction(self) -> bool:
         return any(isinstance(item, CompactionTrigger) for item in self.input)
 
 

@@ -1,4 +1,4 @@
-"""The stored responses: in memory, bounded, evicted in order of last use."""
+"""The stored responses and conversations: in memory, bounded, evicted in order of last use."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from api.dialects.responses.event_log import EventLog
 from scheduler.errors import InvalidRequest
 from scheduler.request import Message
 
@@ -27,7 +28,7 @@ class Turn:
     items_json: bytes = b"[]"
     """Its items as clients know them: a list, or the response whose output they are."""
     owner: str = ""
-    """The id of the response that it is of."""
+    """The id of the response that it is of; of items that a client added one whose end is in theirs."""
     added_json: bytes = b""
     """Those of its items that add tools, or nothing."""
 
@@ -37,19 +38,21 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredResponse:
-    """A response, kept as JSON text: as objects, short messages take ten times their text, and the store's
-    bound would not bound memory."""
+class Stored:
+    """A response with the conversation up to it, or a conversation by itself. It is kept as JSON text: as
+    objects, short messages take ten times their text, and the store's bound would not bound memory."""
 
     body_json: bytes
-    """The response as its client got it."""
+    """The response, or the conversation's object, as its client got it."""
     turns: tuple[Turn, ...]
-    """The conversation up to and including this answer, without instructions, shared with the responses
-    before and after."""
+    """The conversation, of a response up to and including its answer, without instructions. What is stored
+    before and after shares them."""
     charged_bytes: int
     """Bytes that count towards the store's bound: all of them, although a conversation's responses share
     most, so that the bound holds in any order of eviction."""
     background: bool = False
+    events: EventLog | None = None
+    """The events of a response that was streamed in the background."""
 
     @property
     def bytes(self) -> int:
@@ -89,7 +92,7 @@ class ResponseStore:
     def __init__(self, max_responses: int, max_bytes: int) -> None:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
-        self._stored: OrderedDict[tuple[str, str], StoredResponse] = OrderedDict()
+        self._stored: OrderedDict[tuple[str, str], Stored] = OrderedDict()
         self.bytes = 0
 
     @classmethod
@@ -98,7 +101,7 @@ class ResponseStore:
 
     @property
     def keeps(self) -> bool:
-        """Return whether it keeps any response."""
+        """Return whether it keeps anything."""
         return self._max_responses > 0
 
     def __len__(self) -> int:
@@ -107,34 +110,44 @@ class ResponseStore:
     def put(
         self,
         tenant: str,
-        response_id: str,
+        stored_id: str,
         body_json: bytes,
-        before: StoredResponse | None,
+        before: Stored | None,
         *since: Turn,
         background: bool = False,
-    ) -> None:
-        """Store a response, given as its JSON text. `before` is the response that it continues, `since` what
-        came after that. A response larger than the whole store is not kept."""
+        events: EventLog | None = None,
+    ) -> bool:
+        """Store a response or a conversation, given as its JSON text, in the place of what has its id.
+        `before` is what it continues, `since` what came after that. Return False, and change nothing, if it
+        is larger than the whole store."""
         turns = (*(() if before is None else before.turns), *since)
         # An answer's turn has the response's own text.
         texts = {id(text): text for turn in turns for text in turn.texts if text} | {id(body_json): body_json}
         charged = _ENTRY_BYTES + sum(len(text) + _TEXT_BYTES for text in texts.values())
-        stored = StoredResponse(body_json, turns, charged, background)
-        if self._max_responses and stored.charged_bytes <= self._max_bytes:
-            self.delete(tenant, response_id)
-            self._stored[tenant, response_id] = stored
-            self.bytes += stored.charged_bytes
+        charged += 0 if events is None else events.bytes
+        stored = Stored(body_json, turns, charged, background, events)
+        fits = self.keeps and charged <= self._max_bytes
+        if fits:
+            self.delete(tenant, stored_id)
+            self._stored[tenant, stored_id] = stored
+            self.bytes += charged
             self._evict()
+        return fits
 
-    def get(self, tenant: str, response_id: str) -> StoredResponse | None:
-        key = (tenant, response_id)
+    def keep_events(self, tenant: str, response_id: str, events: EventLog) -> None:
+        """Keep a stored response's events with it, if they fit."""
+        if (found := self.get(tenant, response_id)) is not None:
+            self.put(tenant, response_id, found.body_json, found, background=True, events=events)
+
+    def get(self, tenant: str, stored_id: str) -> Stored | None:
+        key = (tenant, stored_id)
         if (found := self._stored.get(key)) is not None:
             self._stored.move_to_end(key)
         return found
 
-    def delete(self, tenant: str, response_id: str) -> bool:
-        """Return whether it was there. Conversations that continued it keep its messages."""
-        found = self._stored.pop((tenant, response_id), None)
+    def delete(self, tenant: str, stored_id: str) -> bool:
+        """Return whether it was there. What continued it keeps its messages."""
+        found = self._stored.pop((tenant, stored_id), None)
         if found is not None:
             self.bytes -= found.charged_bytes
         return found is not None

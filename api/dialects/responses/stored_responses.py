@@ -1,4 +1,4 @@
-"""The stored responses, found by the ids that clients send, and the items that an input refers to."""
+"""What is stored, found by the ids that clients send, and the items that an input refers to."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from api.answers.errors import ApiError, ApiFailure
 from api.bodies.unknown_fields import UnknownFields
 from api.dialects.responses.input_items import listed
 from api.dialects.responses.items import InputItem, ItemReference, TaggedItem
-from api.dialects.responses.response_ids import ResponseIds
-from api.dialects.responses.store import ResponseStore, StoredResponse
+from api.dialects.responses.response_ids import Kind, ResponseIds
+from api.dialects.responses.store import ResponseStore, Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,45 +22,62 @@ class StoredResponses:
     store: ResponseStore
     ids: ResponseIds
 
-    def before(self, tenant: str, response_id: str | None) -> StoredResponse | None:
-        """Return the response that a new one continues. Raise ApiFailure if it is not there."""
+    def _get(self, tenant: str, kind: Kind, stored_id: str) -> Stored | None:
+        return self.store.get(tenant, stored_id) if stored_id.startswith(f"{kind}_") else None
+
+    def before(self, tenant: str, response_id: str | None, conversation_id: str | None) -> Stored | None:
+        """Return what a new response continues. Raise ApiFailure if it is not there."""
+        if conversation_id is not None:
+            if response_id is not None:
+                raise ApiFailure(_BOTH)
+            return self.conversation(tenant, conversation_id)
         if response_id is None:
             return None
-        if (found := self.store.get(tenant, response_id)) is not None:
+        if (found := self._get(tenant, "resp", response_id)) is not None:
             return found
         message = f"Previous response with id {response_id!r} not found{self.ids.elsewhere(response_id)}."
         code, param = "previous_response_not_found", "previous_response_id"
         raise ApiFailure(ApiError(400, "invalid_request_error", code, message, param))
 
-    def referred(self, tenant: str, items: Sequence[InputItem]) -> Referred:
-        """Return what resolves references in `items`. Raise ApiFailure if a response is not there."""
-        found: dict[str, StoredResponse] = {}
+    def referred(self, tenant: str, items: Sequence[InputItem], before: Stored | None) -> Referred:
+        """Return what resolves references in `items`: a response's items have its id in theirs, all others
+        are in `before`. Raise ApiFailure if an item can be in neither."""
+        found: dict[str, Stored] = {}
         for item in items:
             if isinstance(item, ItemReference):
-                stored = self.store.get(tenant, self.ids.of_item(item.id))
+                stored = self.store.get(tenant, self.ids.of_item(item.id)) or before
                 if stored is None:
                     raise ApiFailure(_no_item(item.id))
                 found[item.id] = stored
         return Referred(found)
 
-    def found(self, tenant: str, response_id: str) -> StoredResponse:
+    def found(self, tenant: str, response_id: str) -> Stored:
         """Raise ApiFailure if it is not there."""
-        if (found := self.store.get(tenant, response_id)) is None:
+        if (found := self._get(tenant, "resp", response_id)) is None:
             message = f"Response with id {response_id!r} not found{self.ids.elsewhere(response_id)}."
             raise ApiFailure(ApiError(404, "invalid_request_error", "response_not_found", message))
+        return found
+
+    def conversation(self, tenant: str, conversation_id: str) -> Stored:
+        """Raise ApiFailure if it is not there."""
+        if (found := self._get(tenant, "conv", conversation_id)) is None:
+            message = (
+                f"Conversation with id {conversation_id!r} not found{self.ids.elsewhere(conversation_id)}."
+            )
+            raise ApiFailure(ApiError(404, "invalid_request_error", "conversation_not_found", message))
         return found
 
 
 @dataclass(frozen=True)
 class Referred:
-    """The stored responses that have the items to which an input refers, by the items' ids."""
+    """What is stored that has the items to which an input refers, by the items' ids."""
 
-    responses: Mapping[str, StoredResponse]
+    stored: Mapping[str, Stored]
 
     @cached_property
     def _items(self) -> dict[str, dict[str, Any]]:
-        turns = {id(turn): turn for found in self.responses.values() for turn in found.turns}
-        return {item["id"]: item for item in listed(turns.values()) if item["id"] in self.responses}
+        turns = {id(turn): turn for found in self.stored.values() for turn in found.turns}
+        return {item["id"]: item for item in listed(turns.values()) if item["id"] in self.stored}
 
     def find(self, item_id: str) -> InputItem:
         """Raise ApiFailure if it is not there."""
@@ -73,7 +90,7 @@ class Referred:
 
     def resolved(self, items: Sequence[Any]) -> list[Any]:
         """Return `items` of the client's with those that it refers to in their places."""
-        by_id = self._items if self.responses else {}
+        by_id = self._items if self.stored else {}
         return [by_id.get(item.get("id"), item) if _refers(item) else item for item in items]
 
 
@@ -93,3 +110,12 @@ _items: TypeAdapter[list[InputItem]] = TypeAdapter(list[TaggedItem])
 def _no_item(item_id: str) -> ApiError:
     message = f"Item with id {item_id!r} not found: send the item itself."
     return ApiError(404, "invalid_request_error", "item_not_found", message, "input")
+
+
+_BOTH = ApiError(
+    400,
+    "invalid_request_error",
+    "mutually_exclusive_parameters",
+    "Mutually exclusive parameters: send only one of 'previous_response_id' and 'conversation'.",
+    "conversation",
+)
