@@ -137,8 +137,10 @@ class EngineActor:
         """Start an engine, and return its last line of output when it has ended: when its pipe is closed. Its
         process id would not show that: an orphan cannot be waited for, and ids are reused."""
         starter = [sys.executable, "-c", _DETACH, *self._command]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-        last, process = "", subprocess.Popen(starter, env=self._environment, text=True, **pipes)
+        pipe, last = subprocess.PIPE, ""
+        process = subprocess.Popen(
+            starter, env=self._environment, stdin=subprocess.DEVNULL, stdout=pipe, text=True
+        )
         for last in process.stdout or ():
             print(last, end="", flush=True)
         process.wait()
