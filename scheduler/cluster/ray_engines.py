@@ -1,8 +1,7 @@
 """Engines on the nodes of a Ray cluster: `penstock engine --ray ADDRESS --join HOST:PORT`.
 
-On each unit of Ray's resource `mlx` this keeps a detached actor, and the actor keeps the command alive that
-joins the server. Nothing hangs on either: an engine that runs needs neither Ray, its actor nor this process,
-and the next actor's command waits for the lock on the device.
+On each unit of Ray's resource `mlx` this keeps a detached actor, which keeps the command alive that joins the
+server. An engine that runs needs none of them: the next actor's command waits for the lock on the device.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import hashlib
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -19,21 +19,17 @@ from typing import Any, NoReturn
 
 from scheduler.engine.joining import GAVE_UP, REFUSED, TOKEN_VARIABLE
 from scheduler.errors import StartupError
+from scheduler.shared.local_network import connect_failure
 from scheduler.shared.own_path import with_own_path
 
 RESOURCE = "mlx"
 _PAUSE_SECONDS = 1.0
-_ANSWER_SECONDS = 45.0
-"""Bound on calls to Ray, which cannot be interrupted: then this process ends, with their stacks."""
+_ANSWER_SECONDS = 45.0  # Calls to Ray cannot be interrupted: then this process ends, with their stacks.
+# In a session of its own: what ends the actor does not reach the command.
 _DETACH = "import os, subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True); os._exit(0)"
-"""Starts a command in a session of its own and ends: what ends the actor does not reach the command."""
-_PROBE = """
-import sys
-from ray._raylet import GcsClient
-GcsClient(address=sys.argv[1]).get_all_node_info(timeout=3)
-sys.exit(77)
-"""
-"""Asks the head without a token, and exits with 77 if it answers."""
+# Asks the head, and exits with 77 if it answers.
+_PROBE = "import sys; from ray._raylet import GcsClient;"
+_PROBE += "GcsClient(address=sys.argv[1]).get_all_node_info(timeout=3); sys.exit(77)"
 _NO_TOKENS = (
     "Ray must check tokens, or anybody who reaches its port runs code on every machine: on one machine run"
     " `ray get-auth-token --generate`, copy ~/.ray/auth_token to all, and set RAY_AUTH_MODE=token for `ray"
@@ -46,12 +42,13 @@ def keep_engines(ray_address: str, server: str, token: str, blas: str) -> NoRetu
     cannot be joined or is gone; started again, this finds the actors that there are."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         raise StartupError(_NO_TOKENS)
-    # By default Ray sends usage statistics to its makers, and on a Mac refuses to join a cluster.
+    # Without these it sends statistics to its makers, and refuses Macs.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}
     try:
         import ray.util
     except ImportError as error:
         raise StartupError(f"--ray needs pip install 'penstock[cluster]' ({error})") from error
+    check_reachable(ray_address)
     there: set[str] = set()
     faulthandler.dump_traceback_later(_ANSWER_SECONDS, exit=True)
     try:
@@ -74,6 +71,17 @@ def keep_engines(ray_address: str, server: str, token: str, blas: str) -> NoRetu
     except Exception as error:
         cause = next(reversed(str(error).strip().splitlines()), type(error).__name__)
         raise StartupError(f"Ray at {ray_address} does not answer: {cause}") from error
+
+
+def check_reachable(address: str) -> None:
+    """Raise StartupError where nothing listens: Ray tries for long, and knows no permission of macOS."""
+    host, _, port = address.replace("[", "").replace("]", "").rpartition(":")
+    if port.isdecimal():
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except OSError as error:
+            reason = connect_failure(error, host)
+            raise StartupError(f"Ray's head at {address} does not answer: {reason}") from error
 
 
 def _start_missing(ray: Any, node: Any, started: set[str], server: str, token: str, blas: str) -> None:
@@ -107,7 +115,7 @@ class EngineActor:
     """An actor on one unit of a node. Ray makes it, and makes it again when its process has died."""
 
     def __init__(self, server: str, token: str, blas: str, machine: str, unit: int | None) -> None:
-        """`unit`: this actor's number if the node has several, or None if it has one."""
+        """`unit`: this actor's number, or None if the node has one alone."""
         environment = engine_environment(os.environ)
         device = environment.pop("PENSTOCK_DEVICE", str(unit or 0))  # A node may name its device.
         if unit is not None:
@@ -129,8 +137,10 @@ class EngineActor:
         """Start an engine, and return its last line of output when it has ended: when its pipe is closed. Its
         process id would not show that: an orphan cannot be waited for, and ids are reused."""
         starter = [sys.executable, "-c", _DETACH, *self._command]
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-        last, process = "", subprocess.Popen(starter, env=self._environment, text=True, **pipes)
+        pipe, last = subprocess.PIPE, ""
+        process = subprocess.Popen(
+            starter, env=self._environment, stdin=subprocess.DEVNULL, stdout=pipe, text=True
+        )
         for last in process.stdout or ():
             print(last, end="", flush=True)
         process.wait()
@@ -140,6 +150,5 @@ class EngineActor:
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the worker's environment without the variables that Ray has set: they give one thread and no
     card to an actor that reserves no CPU and no GPU."""
-    card = "CUDA_VISIBLE_DEVICES"
-    gone = ("RAY_", "OMP_NUM_THREADS", *(() if environment.get(card) else (card,)))
+    gone = ("RAY_", "OMP_NUM", *(() if environment.get("CUDA_VISIBLE_DEVICES") else ("CUDA_VISIBLE",)))
     return {name: value for name, value in environment.items() if not name.startswith(gone)}

@@ -120,9 +120,9 @@ class Door:
 class RayEngines:
     """`penstock engine --ray`: keeps an engine on each node."""
 
-    def __init__(self, cluster: Machines, door: Door) -> None:
+    def __init__(self, cluster: Machines, door: Door, blas: str) -> None:
         command = [sys.executable, "-m", "api", "engine", "--ray", cluster.address]
-        command += ["--join", f"127.0.0.1:{door.port}", "--token-file", str(door.token), "--blas", "off"]
+        command += ["--join", f"127.0.0.1:{door.port}", "--token-file", str(door.token), "--blas", blas]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -150,9 +150,11 @@ class RayEngines:
 
 
 @contextmanager
-def ray_engines(cluster: Machines, door: Door) -> Iterator[RayEngines]:
-    made = RayEngines(cluster, door)
+def ray_engines(cluster: Machines, door: Door, blas: str = "off") -> Iterator[RayEngines]:
+    made = RayEngines(cluster, door, blas)
     try:
+        # A server that starts later waits for less.
+        eventually(lambda: bool(made.lines), 90)
         yield made
     finally:
         made.end()

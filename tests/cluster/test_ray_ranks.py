@@ -33,7 +33,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     door = Door(folder)
     with (
         machines(folder) as cluster,
-        ray_engines(cluster, door),
+        ray_engines(cluster, door, "auto"),
         start(*door.options(f"join:{file}"), environment=cluster.environment, trained=True) as server,
     ):
         engines_ready(server, 1)
