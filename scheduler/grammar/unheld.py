@@ -51,9 +51,7 @@ def unheld(
     when it is not; None if `held` has none. Where there is no time left, what the library might have passed over counts as unheld."""
     paths = [*removed]
     paths += (
-        (*path, "format")
-        for path, one in subschemas(asked)
-        if one.get("format") in _FORMATS - HELD_FORMATS
+        (*path, "format") for path, one in subschemas(asked) if one.get("format") in _FORMATS - HELD_FORMATS
     )
     paths += ((*path, keyword) for path, one in subschemas(held) for keyword in one if keyword in _UNKNOWN)
     if complaint_of is not None:

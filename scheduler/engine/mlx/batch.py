@@ -158,7 +158,11 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
             return self.emit_pending()
         self.has_pending = True
         # A grammar that failed meanwhile affects only the tokens after these.
-        return [] if pending is None else self._emit(pending, lambda row: (row.failure or row.over_limit) is None)
+        return (
+            []
+            if pending is None
+            else self._emit(pending, lambda row: (row.failure or row.over_limit) is None)
+        )
 
     def verify(self, drafts: Mapping[Row, Sequence[int]]) -> list[Sampled]:
         """Compute the next token of each row, and one more behind each of its drafts as long as these are

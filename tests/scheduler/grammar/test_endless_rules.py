@@ -94,7 +94,9 @@ _alternatives = st.lists(
     st.lists(
         _leaves
         | st.tuples(
-            st.just("group"), _ops, st.lists(st.lists(_leaves, min_size=1, max_size=2), min_size=1, max_size=2)
+            st.just("group"),
+            _ops,
+            st.lists(st.lists(_leaves, min_size=1, max_size=2), min_size=1, max_size=2),
         ),
         min_size=1,
         max_size=3,
