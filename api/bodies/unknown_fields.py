@@ -117,8 +117,8 @@ def ignore(scope: MutableMapping[str, Any], *names: str) -> tuple[str, ...]:
 
 
 def pointed(names: Iterable[str]) -> list[str]:
-    """Return fields with a JSON pointer, `field#/pointer`, as they can stand in a header: the middle of a long
-    pointer is left out."""
+    """Return fields with a JSON pointer, `field#/pointer`, as they can stand in a header: the middle of a
+    long pointer is left out."""
     found = []
     for name in names:
         safe = _UNSAFE.sub("?", name)

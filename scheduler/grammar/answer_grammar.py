@@ -84,8 +84,8 @@ class AnswerGrammars:
         """Return the grammar of the answer, or an empty string without one. `in_reasoning`: the prompt has
         opened reasoning.
 
-        Raise InvalidRequest with the request field at fault; UnknownVerdict if it is not cached and `known_only`
-        forbids to write it: up to a second.
+        Raise InvalidRequest with the request field at fault; UnknownVerdict if it is not cached and
+        `known_only` forbids to write it: up to a second.
         """
         if (asked := _asked(request, self._hold_calls)) is None:
             return ""
