@@ -345,7 +345,7 @@ class LarkRules:
                 continue
             for uses in self._symbols[name].alternatives:
                 needed = {used for used, required in uses if required and self._is_known(used)}
-                alternative = [name, len(needed)]
+                alternative: list[Any] = [name, len(needed)]
                 for used in needed:
                     waiting[used].append(alternative)
                 todo += [] if needed else [name]

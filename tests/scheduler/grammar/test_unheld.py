@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from jsonschema_specifications import REGISTRY
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
 from llguidance import LLMatcher
 
 from scheduler.grammar.caches import Verdicts
