@@ -22,7 +22,7 @@ MORE = "..."
 """Stands for further names, and for the rest of a long one."""
 
 MAX_POINTER_CHARACTERS = 160
-"""Of a field with a JSON pointer."""
+"""Bound on a name that is a field with a JSON pointer."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.$@:/+*\[\]#~-]")
 """What cannot stand in a header, and the comma between two names."""
