@@ -22,7 +22,7 @@ MORE = "..."
 """Stands for further names, and for the rest of a long one."""
 
 MAX_POINTER_CHARACTERS = 160
-"""Of a field with a JSON pointer."""
+"""Bound on a name that is a field with a JSON pointer."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.$@:/+*\[\]#~-]")
 """What cannot stand in a header, and the comma between two names."""
@@ -117,8 +117,8 @@ def ignore(scope: MutableMapping[str, Any], *names: str) -> tuple[str, ...]:
 
 
 def pointed(names: Iterable[str]) -> list[str]:
-    """Return fields with a JSON pointer, `field#/pointer`, as they can stand in a header: the middle of a long
-    pointer is left out."""
+    """Return fields with a JSON pointer, `field#/pointer`, as they can stand in a header: the middle of a
+    long pointer is left out."""
     found = []
     for name in names:
         safe = _UNSAFE.sub("?", name)

@@ -58,8 +58,8 @@ class Constraint:
         self.failure: str | None = None
         """Why the answer cannot continue, or None. With a failure its masks are invalid."""
         self.at_limit = False
-        """Whether the grammar is why: it met a limit of the library's, or of time, or allows nothing. Otherwise
-        the answer has a token that its masks did not allow."""
+        """Whether the grammar is why: it met a limit of the library's, or of time, or allows nothing.
+        Otherwise the answer has a token that its masks did not allow."""
         try:
             if output and not self._consume(list(output)):
                 self._reject("the answer so far is not in its grammar")

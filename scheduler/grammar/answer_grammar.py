@@ -36,6 +36,18 @@ HoldCalls: TypeAlias = Literal["auto", "strict", "off"]
 "auto": all, "strict": those with a strict tool, "off": none."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A grammar, or why there is none."""
+
+    text: str
+    unheld: tuple[str, ...] = ()
+    refusal: InvalidRequest | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, (self.text, *self.unheld, "" if self.refusal is None else self.refusal.message)))
+
+
 class AnswerGrammars:
     """Builds and checks the grammars of requests for one model. Thread-safe."""
 
@@ -50,8 +62,7 @@ class AnswerGrammars:
         self._answer_format = answer_format
         self._tokenizer_json = tokenizer_json
         self._hold_calls = hold_calls
-        self._texts, self._unheld = GrammarTexts(), GrammarTexts()
-        """By one key: grammars, and what they do not hold, in lines."""
+        self._texts = GrammarTexts[_Written]()
         self._size = vocabulary
         self._eos_token_ids = eos_token_ids
         self._verdicts = Verdicts(self._complaint)
@@ -73,8 +84,8 @@ class AnswerGrammars:
         """Return the grammar of the answer, or an empty string without one. `in_reasoning`: the prompt has
         opened reasoning.
 
-        Raise InvalidRequest with the request field at fault; UnknownVerdict if it is not cached and `known_only`
-        forbids to write it: up to a second.
+        Raise InvalidRequest with the request field at fault; UnknownVerdict if it is not cached and
+        `known_only` forbids to write it: up to a second.
         """
         if (asked := _asked(request, self._hold_calls)) is None:
             return ""
@@ -89,14 +100,20 @@ class AnswerGrammars:
             return ""
         prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
         key = _content_key(request, prompt, in_reasoning)
-        if (text := self._texts.get(key)) is None:
+        if (written := self._texts.get(key)) is None:
             if known_only:
                 raise UnknownVerdict
-            parts = Parts(self._verdicts.of)
-            text = self._written(request, prompt, place, in_reasoning, parts)
-            self._texts.put(key, text)
-            self._unheld.put(key, "\n".join(parts.unheld))
-        return text
+            parts, text, refusal = Parts(self._verdicts.of), "", None
+            try:
+                text = self._written(request, prompt, place, in_reasoning, parts)
+            except InvalidRequest as error:
+                refusal = error
+            written = _Written(text, parts.unheld, refusal)
+            self._texts.put(key, written)
+        if (refused := written.refusal) is not None:
+            # Another one: an exception keeps the frames in which it was raised.
+            raise type(refused)(refused.message, param=refused.param)
+        return written.text
 
     def unheld(self, request: GenerationRequest, *, in_reasoning: bool) -> tuple[str, ...]:
         """Return what the schema of a request with a grammar loses in it, as `field#/JSON/pointer`; nothing
@@ -104,7 +121,8 @@ class AnswerGrammars:
         if not isinstance(request.structure, JsonText) or request.structure.exact:
             return ()
         prompt = request.prompt if isinstance(request.prompt, ChatPrompt) else None
-        return tuple((self._unheld.get(_content_key(request, prompt, in_reasoning)) or "").splitlines())
+        written = self._texts.get(_content_key(request, prompt, in_reasoning))
+        return () if written is None else written.unheld
 
     def _written(
         self,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from hashlib import sha256
 from json import dumps
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 MAX_VERDICTS, MAX_TEXTS = 512, 256
 MAX_BYTES = 16 << 20
@@ -68,23 +68,26 @@ def _size(grammar: str, complaint: str | None) -> int:
     return len(grammar) + len(complaint or "")
 
 
-class GrammarTexts:
+_T = TypeVar("_T", bound=Sized)
+
+
+class GrammarTexts(Generic[_T]):
     """Grammars by the key of what they were made from, the least recently used evicted first. Thread-safe."""
 
     def __init__(self, max_entries: int = MAX_TEXTS, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._texts: OrderedDict[bytes, _T] = OrderedDict()
         self._lock = Lock()
         self.held_bytes = 0
 
-    def get(self, key: bytes) -> str | None:
+    def get(self, key: bytes) -> _T | None:
         with self._lock:
             if key in self._texts:
                 self._texts.move_to_end(key)
             return self._texts.get(key)
 
-    def put(self, key: bytes, text: str) -> None:
+    def put(self, key: bytes, text: _T) -> None:
         with self._lock:
             self.held_bytes += len(text) - len(self._texts.pop(key, ""))
             self._texts[key] = text

@@ -1,9 +1,10 @@
 """The rules of a client's grammar: one that no finite text fits, and how deep they lead.
 
-`x: "c" x` goes on for ever, and a terminal may be an intersection of which nothing is left. The grammar library
-finds neither before an answer reaches it, and the answer then never ends, or fails. It compiles a rule inside of
-the first that names it, so a chain of 20,000 rules is deeper than its stack. Here the rules are read as the
-library's Lark parser reads them, as far as that decides both. What cannot be read is left to the library.
+`x: "c" x` goes on for ever, and a terminal may be an intersection of which nothing is left. The grammar
+library finds neither before an answer reaches it, and the answer then never ends, or fails. It compiles a
+rule inside of the first that names it, so a chain of 20,000 rules is deeper than its stack. Here the rules
+are read as the library's Lark parser reads them, as far as that decides both. What cannot be read is left to
+the library.
 """
 
 from __future__ import annotations
@@ -283,8 +284,8 @@ class LarkRules:
         return None
 
     def unfit(self, is_empty: Callable[[str], bool]) -> Unfit | None:
-        """Return what can be reached and has no end, or None. `is_empty`: whether no text fits a grammar, as far
-        as the library sees it at once."""
+        """Return what can be reached and has no end, or None. `is_empty`: whether no text fits a grammar, as
+        far as the library sees it at once."""
         if not self._is_read:
             return None
         reached = self._reached()
@@ -344,7 +345,7 @@ class LarkRules:
                 continue
             for uses in self._symbols[name].alternatives:
                 needed = {used for used, required in uses if required and self._is_known(used)}
-                alternative = [name, len(needed)]
+                alternative: list[Any] = [name, len(needed)]
                 for used in needed:
                     waiting[used].append(alternative)
                 todo += [] if needed else [name]

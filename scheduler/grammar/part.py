@@ -84,6 +84,7 @@ class Parts:
         schema = {} if asked.schema is True else asked.schema
         if not isinstance(schema, dict):
             raise _invalid((), asked.place, "the JSON schema must be an object")
+        _check_size({"json_schema": schema}, asked.place)
         white = asked.white_space
         if white is not None and (fault := white_space_fault(white, self.complaint)) is not None:
             raise _invalid((), white.place, fault)

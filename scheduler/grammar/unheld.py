@@ -1,7 +1,7 @@
 """What a schema asks that its grammar does not hold, where the client did not ask for `strict`.
 
-Each keyword is named by a JSON pointer into the client's own schema: what was left out because the library refuses
-it, and what the library reads past when it is lenient.
+Each keyword is named by a JSON pointer into the client's own schema: what was left out because the library
+refuses it, and what the library reads past when it is lenient.
 """
 
 from __future__ import annotations
@@ -46,14 +46,13 @@ def unheld(
     complaint_of: Callable[[Any], str | None] | None,
     has_time: Callable[[], bool],
 ) -> tuple[str, ...]:
-    """Return JSON pointers into `asked`, in order, at most MOST_NAMED and MORE. `held`: its plain form without
-    the keywords at `removed`, which the library takes when it is lenient. `complaint_of`: the error of a schema
-    when it is not; None if `held` has none. Where there is no time left, what the library might have passed over counts as unheld."""
+    """Return JSON pointers into `asked`, in order, at most MOST_NAMED and MORE. `held`: its plain form
+    without the keywords at `removed`, which the library takes when it is lenient. `complaint_of`: the error
+    of a schema when it is not; None if `held` has none. Where there is no time left, what the library might
+    have passed over counts as unheld."""
     paths = [*removed]
     paths += (
-        (*path, "format")
-        for path, one in subschemas(asked)
-        if one.get("format") in _FORMATS - HELD_FORMATS
+        (*path, "format") for path, one in subschemas(asked) if one.get("format") in _FORMATS - HELD_FORMATS
     )
     paths += ((*path, keyword) for path, one in subschemas(held) for keyword in one if keyword in _UNKNOWN)
     if complaint_of is not None:

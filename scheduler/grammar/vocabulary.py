@@ -11,12 +11,11 @@ from llguidance import LLMatcher, LLTokenizer
 from scheduler.shared.deep_stack import on_deep_stack
 from scheduler.shared.grammar_limits import parser_limits
 
-
 NO_TEXT = "no text fits it"
 """The complaint of a grammar whose first mask allows nothing."""
 _DETAILS = re.compile(r"\n<|\n  while processing ")
-"""Begin a backtrace, and the chain of references that led to a faulty definition, which has the same complaint
-by itself."""
+"""Begin a backtrace, and the chain of references that led to a faulty definition, which has the same
+complaint by itself."""
 
 
 class GrammarVocabulary:

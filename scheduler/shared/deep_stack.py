@@ -1,7 +1,7 @@
 """Run work of the grammar library on a stack that it cannot exhaust.
 
-It is recursive, and a stack overflow in it ends the process, with everybody's answers: a schema of 70 KB, a chain
-of 1,000 references, needs more than a thread's usual 8 MiB. The size of a grammar bounds the depth
+It is recursive, and a stack overflow in it ends the process, with everybody's answers: a schema of 70 KB, a
+chain of 1,000 references, needs more than a thread's usual 8 MiB. The size of a grammar bounds the depth
 (`MAX_GRAMMAR_BYTES`), and of client's rules the server checks it (`grammar/endless_rules.py`).
 """
 
@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 STACK_BYTES = 64 << 20
-"""Address space: memory only where the stack grows to. The deepest schemas and terminals of 256 KiB need between 8
-and 64 MiB."""
+"""Address space: memory only where the stack grows to. The deepest schemas and terminals of 256 KiB need
+between 8 and 64 MiB."""
 
 _T = TypeVar("_T")
 _lock = threading.Lock()

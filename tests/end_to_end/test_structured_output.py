@@ -239,3 +239,34 @@ def test_a_bad_schema_is_refused_by_its_place(client: openai.OpenAI, claude: ant
             tools=[{"name": "f", "input_schema": BAD, "strict": True}],
             tool_choice={"type": "any"},
         )
+
+
+def test_what_a_loose_schema_loses_is_in_a_header(client: openai.OpenAI) -> None:
+    """By field and JSON pointer, of a whole answer and of a stream; a strict one is refused instead."""
+    unique = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "city": unique}}
+    form: dict[str, Any] = {"name": "place", "schema": schema}
+    for stream in (False, True):
+        with client.chat.completions.with_streaming_response.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": SAY}],
+            max_tokens=9,
+            stream=stream,
+            extra_body={**QUIET, "response_format": {"type": "json_schema", "json_schema": form}},
+        ) as response:
+            named = response.headers["x-penstock-ignored"]
+        assert named == "response_format.json_schema.schema#/properties/city/uniqueItems"
+    with pytest.raises(openai.BadRequestError, match="uniqueItems"):
+        chat(client, response_format={"type": "json_schema", "json_schema": {**form, "strict": True}})
+
+
+def test_a_limit_in_the_middle_of_an_answer_is_a_400_that_names_it(client: openai.OpenAI) -> None:
+    """A million letters that the grammar forces; in a stream it is an error event. The next answer comes."""
+    doubled = "".join(f"{chr(97 + n)}: {chr(98 + n)} {chr(98 + n)}\n" for n in range(20))
+    extra = {"guided_grammar": f'start: "go" a\n{doubled}u: "x"'}
+    with pytest.raises(openai.BadRequestError, match=r"guided_grammar: .*too complex.*limit 5000") as refused:
+        chat(client, extra_body=extra)
+    assert (refused.value.code, refused.value.param) == ("grammar_limit", "guided_grammar")
+    with pytest.raises(openai.APIError, match="limit 5000"):
+        list(chat(client, extra_body=extra, stream=True))
+    assert chat(client, extra_body={"guided_choice": ["left"]}).choices[0].message.content == "left"

@@ -1,5 +1,5 @@
-"""An answer that meets a limit of its grammar ends with an error of the client's, whatever the dialect: 400, or
-the dialect's error event where the stream has begun."""
+"""An answer that meets a limit of its grammar ends with an error of the client's, whatever the dialect: 400,
+or the dialect's error event where the stream has begun."""
 
 from __future__ import annotations
 

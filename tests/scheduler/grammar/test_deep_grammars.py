@@ -1,4 +1,5 @@
-"""The deepest grammars that the bound on their size allows end no process: neither the server's nor the engine's."""
+"""The deepest grammars that the bound on their size allows end no process: neither the server's nor the
+engine's."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a client's grammar can say that no finite text fits is found before an answer, and named. An answer that is
-let in meets nothing but the library's limits."""
+"""What a client's grammar can say that no finite text fits is found before an answer, and named. An answer
+that is let in meets nothing but the library's limits."""
 
 from __future__ import annotations
 
@@ -53,8 +53,7 @@ def refusal(grammar: str) -> str | None:
     try:
         parts().checked(Rules(grammar, "p"))
     except InvalidRequest as refused:
-        assert refused.param == "p"
-        return str(refused).removeprefix("p: ")
+        return str(refused).removeprefix(f"{refused.param}: ")
     return None
 
 
@@ -94,7 +93,9 @@ _alternatives = st.lists(
     st.lists(
         _leaves
         | st.tuples(
-            st.just("group"), _ops, st.lists(st.lists(_leaves, min_size=1, max_size=2), min_size=1, max_size=2)
+            st.just("group"),
+            _ops,
+            st.lists(st.lists(_leaves, min_size=1, max_size=2), min_size=1, max_size=2),
         ),
         min_size=1,
         max_size=3,
@@ -102,7 +103,7 @@ _alternatives = st.lists(
     min_size=1,
     max_size=3,
 )
-RULES = st.fixed_dictionaries({name: _alternatives for name in _NAMES})
+RULES = st.fixed_dictionaries(dict.fromkeys(_NAMES, _alternatives))
 
 
 def written(rules: dict[str, Rule]) -> str:
