@@ -75,9 +75,7 @@ def facts(planned: PlannedModel, reading: ModelsReading, tokens: int) -> Iterato
         yield "", f"it {verdict}"
     yield "tools", model.tool_dialect
     yield "reasoning", model.reasoning_dialect
-    # No sequence has more tokens than the context.
-    asked_tokens = min(tokens, model.context_tokens or tokens)
-    yield from _memory(planned.plan, reading, model.context_tokens, asked_tokens)
+    yield from _memory(planned.plan, reading, model.context_tokens, tokens)
     if quantization is not None and reading.machine is not None and reading.machine.wide_weights:
         yield "packed", f"{gigabytes(model.packed_weights_bytes)} of weights with --weights-dtype packed"
         yield "", "many times slower with several rows and long prompts: no BLAS reads quantised weights"

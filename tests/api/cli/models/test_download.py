@@ -12,8 +12,8 @@ import trio
 from api.cli.errors import OperatorError
 from api.cli.models.disk_models import find
 from api.cli.models.download import Download, Result
-from api.cli.models.hub import HubFile, list_files
-from api.download_progress import DownloadProgress
+from api.cli.models.hub import list_files
+from api.download_progress import ComingFile, DownloadProgress
 from tests.fakes.fake_hub import FakeHub, running
 from tests.fakes.model_files import COMMIT, model_files, weights, write_files
 
@@ -28,13 +28,13 @@ class Notes(DownloadProgress):
         self.notes: list[str] = []
         self.advanced: dict[str, int] = {}
 
-    def begin(self, file: HubFile, have_bytes: int) -> None:
+    def begin(self, file: ComingFile, have_bytes: int) -> None:
         self.advanced[file.path] = have_bytes
 
-    def advance(self, file: HubFile, nbytes: int) -> None:
+    def advance(self, file: ComingFile, nbytes: int) -> None:
         self.advanced[file.path] += nbytes
 
-    def done(self, file: HubFile) -> None:
+    def done(self, file: ComingFile) -> None:
         assert self.advanced[file.path] == file.nbytes
 
     def note(self, text: str) -> None:
