@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from starlette.types import Message, Scope
 from trio.testing import trio_test
 
+from api.dialects.responses.encode import ResponseEncoder
 from api.dialects.responses.event_log import EventLog, LoggedStream
 from api.dialects.responses.store import ResponseStore
 from tests.api.client import client_of
@@ -162,6 +164,22 @@ async def test_its_readers_hear_its_end(autojump_clock: trio.testing.MockClock) 
             assert numbers(events) == list(range(len(events)))
             assert events[-1]["response"]["status"] == status
             assert (await client.get(f"/v1/responses/{made}")).json() == events[-1]["response"]
+
+
+@trio_test
+async def test_a_fault_of_the_server_is_its_end(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("planted")
+
+    async with running(scheduler := slow()), client_of(scheduler) as client:
+        made, events = await begin(client, 5)
+        monkeypatch.setattr(ResponseEncoder, "finish", fail)
+        events += await rest(client, made, events[-1]["sequence_number"])
+        assert (await client.get(f"/v1/responses/{made}")).json() == events[-1]["response"]
+    assert numbers(events[:-1]) == list(range(len(events) - 1))
+    assert events[-1]["type"] == "response.failed"
 
 
 @trio_test

@@ -241,7 +241,7 @@ async def page_behind(client: httpx.AsyncClient, talk: str) -> list[str]:
 def test_a_conversation_that_changed_while_its_response_was_prepared_is_locked() -> None:
     responses = RunningResponses()
     with pytest.raises(ApiFailure, match="Another response"), responses.holding("t", "conv_a", lambda: False):
-        raise AssertionError
+        pass
     with responses.holding("t", "conv_a", lambda: True), responses.holding("u", "conv_a", lambda: True):
         pass
 
