@@ -53,9 +53,9 @@ class Findings:
     """Clients that left before their answer ended."""
     held: dict[str, float] = field(default_factory=dict)
     """What the server held for requests after the last one, by name."""
-    waits: list[float] = field(default_factory=list)
-    """The longest silence of each stream in seconds, in ascending order, without the time in which the engine
-    could not answer."""
+    waits: dict[int, float] = field(default_factory=dict)
+    """The longest silence of each stream in seconds, without the time in which the engine could not
+    answer."""
     usual_wait_seconds: float = 0.0
     """The same in the two undisturbed runs, of nine streams in ten."""
     server: dict[str, float] = field(default_factory=dict)
@@ -106,8 +106,8 @@ class Findings:
         if self.held:
             yield f"held without a request: {self.held}"
         bound = MOST_USUAL_WAITS * self.usual_wait_seconds
-        if long := [f"{seconds:.1f}" for seconds in self.waits if seconds > bound]:
-            yield f"streams waited longer than {bound:.1f} s beside restarts: {', '.join(long)}"
+        if long := {number: round(seconds, 1) for number, seconds in self.waits.items() if seconds > bound}:
+            yield f"streams that waited longer than {bound:.1f} s beside restarts: {long}"
 
 
 def compare(

@@ -57,7 +57,10 @@ def of_chaos(found: Findings) -> Iterator[Section]:
             [
                 *((kind, str(times)) for kind, times in found.slow_steps.items()),
                 ("clients that left", str(found.left)),
-                ("longest wait of a stream, beside restarts", f"{max(found.waits, default=0.0):.1f} s"),
+                (
+                    "longest wait of a stream, beside restarts",
+                    f"{max(found.waits.values(), default=0.0):.1f} s",
+                ),
                 ("the same of nine in ten undisturbed streams", f"{found.usual_wait_seconds:.1f} s"),
             ],
         )

@@ -122,7 +122,7 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
         even = volleys.even_streams(undisturbed, control)
         pauses = [answers[number].pauses for answers in (undisturbed, control) for number in even]
         streams = [answer for number, answer in crowd.answers.items() if number in even]
-        innocent = [answer for number, answer in disturbed.items() if number in undisturbed]
+        innocent = {number: answer for number, answer in disturbed.items() if number in undisturbed}
         return replace(
             found,
             strikes=findings.count([kind.value for shot in shots for kind in shot.kinds]),
@@ -133,7 +133,9 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
             + sum(moment.step.hangs for moment in fire.slow),
             held=await _held(server, http),
             waits=longest_waits(innocent, fire.away),
-            usual_wait_seconds=usual(longest_waits([*undisturbed.values(), *control.values()])),
+            usual_wait_seconds=usual(
+                wait for answers in (undisturbed, control) for wait in longest_waits(answers).values()
+            ),
             server=counts,
             seconds=seconds,
             gaps=volleys.gaps(shots, streams) if plan.engines > 1 else [],

@@ -22,7 +22,7 @@ CEILING_SECONDS: Final = 16.0
 SLOW_SECONDS: Final = 10.0
 """A fifth of what a server allows by default, or less: a run has dozens of these steps."""
 LEAST_PREFILL_TOKENS: Final = 512
-"""Of a prefill step that is made slow: larger than those of the other questions."""
+"""The size of a prefill step that is made slow is at least this: larger than those of the other questions."""
 _LONG_WORDS: Final = 300
 _ANSWER_TOKENS: Final = 128
 """Enough that no answer ends before its client leaves."""

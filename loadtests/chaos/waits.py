@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from loadtests.chaos.answers import Answer, Pause
 
@@ -13,17 +13,22 @@ Span = tuple[float, float]
 USUAL_SHARE = 0.9
 
 
-def longest_waits(answers: Iterable[Answer], away: Sequence[Span] = ()) -> list[float]:
-    """Return the longest silence of each stream in seconds, before its first words or after, in ascending
-    order. What lies in `away`, when the engine could not answer, does not count; and a silence with several
-    of those counts as that number of waits, for each may have ended what had begun to be computed."""
-    silences = [_silences(answer) for answer in answers]
-    return sorted(max(_seconds(pause, away) for pause in pauses) for pauses in silences if pauses)
+def longest_waits(answers: Mapping[int, Answer], away: Sequence[Span] = ()) -> dict[int, float]:
+    """Return the longest silence of each stream in seconds, before its first words or after, by number. What
+    lies in `away`, when the engine could not answer, does not count; and a silence with several of those
+    counts as that number of waits, for each may have ended what had begun to be computed."""
+    silences = {number: _silences(answer) for number, answer in answers.items()}
+    return {
+        number: max(_seconds(pause, away) for pause in pauses)
+        for number, pauses in silences.items()
+        if pauses
+    }
 
 
-def usual(waits: Sequence[float]) -> float:
+def usual(waits: Iterable[float]) -> float:
     """Return how long at most USUAL_SHARE of the streams waited: the longest wait of all is the machine's."""
-    return waits[int(USUAL_SHARE * (len(waits) - 1))] if waits else 0.0
+    ordered = sorted(waits)
+    return ordered[int(USUAL_SHARE * (len(ordered) - 1))] if ordered else 0.0
 
 
 def _silences(answer: Answer) -> list[Pause]:

@@ -125,7 +125,7 @@ def test_a_wait_is_what_a_stream_was_silent_for_while_the_engine_could_answer(
         Answer(first_words=Pause(100.0, 110.0, 0)),
         Answer(first_words=Pause(0.0, 0.0, 0), pauses=[Pause(100.0, 110.0, 4)]),
     ):
-        assert longest_waits([answer, Answer()], away) == [pytest.approx(seconds)]
+        assert longest_waits({3: answer, 4: Answer()}, away) == {3: pytest.approx(seconds)}
 
 
 def test_one_stream_in_ten_waits_longer_than_usual() -> None:
@@ -142,7 +142,7 @@ def found(**changed: object) -> Findings:
         slow_steps={f"{step.work}, {step.how}": 2},
         hung=1,
         server={"deaths reported as hung": 1.0, "requests whose client left": 1.0},
-        waits=[0.5, 2.0],
+        waits={3: 0.5, 4: 2.0},
         usual_wait_seconds=1.0,
     )
     return replace(right, **changed)  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def test_a_right_run_is_reported_and_no_complaint() -> None:
         ({"hung": 2}, "1 engines were killed as hung, and 2 hung"),
         ({"left": 2}, "2 clients left, and 1 requests ended"),
         ({"held": {"leases": 1.0}}, "held without a request: {'leases': 1.0}"),
-        ({"waits": [0.5, 2.1]}, "longer than 2.0 s beside restarts: 2.1"),
+        ({"waits": {3: 0.5, 4: 2.1}}, "longer than 2.0 s beside restarts: {4: 2.1}"),
     ],
 )
 def test_whatever_is_wrong_is_a_complaint(changed: dict[str, object], words: str) -> None:
