@@ -485,7 +485,8 @@ class Alive(WireStruct, frozen=True, tag="alive"):
     """The reply to a Pulse, at any time: also in the middle of a step."""
 
     cpu_seconds: float
-    """Processor time of the engine's process, all of its threads together."""
+    """Processor time of the engine's process, all of its threads together, and the time that they waited for
+    a core: a busy machine may leave it none."""
 
 
 class Fault(WireStruct, frozen=True, tag="fault"):

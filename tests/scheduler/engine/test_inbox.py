@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
-from scheduler.engine.inbox import SERVER_GONE
+from scheduler.engine.inbox import SERVER_GONE, waited_seconds
 
 _PROGRAM = """
 import socket, sys
@@ -64,3 +66,13 @@ def test_a_parent_that_goes_is_no_error() -> None:
 
 def test_nor_is_it_where_the_engine_sends_first() -> None:
     assert end_of(b"", _SENDS) == (SERVER_GONE, "")
+
+
+def test_waiting_for_a_core_counts_but_that_of_the_reader(tmp_path: Path) -> None:
+    """A healthy engine that a busy machine starves is not hung. Of a hung one only the reader wakes."""
+    for thread, waited in ((threading.get_native_id(), 7), (1, 2), (2, 3)):
+        (tmp_path / str(thread)).mkdir()
+        (tmp_path / str(thread) / "schedstat").write_text(f"123456 {waited * 10**9} 17\n")
+    (tmp_path / "gone").mkdir()
+    assert waited_seconds(tmp_path) == 5.0
+    assert waited_seconds(tmp_path / "no such folder") == 0.0
