@@ -40,7 +40,8 @@ def events_in(text: str) -> list[Any]:
 
 async def read(client: httpx.AsyncClient, method: str, path: str, count: int, body: Any = None) -> list[Any]:
     """Return the first `count` events of an answer, and leave. httpx waits for the end."""
-    app = client._transport.app
+    transport: Any = client._transport
+    app = transport.app
     path, _, query = path.partition("?")
     scope: Scope = {
         "type": "http",
@@ -92,7 +93,7 @@ async def test_the_official_client_resumes(autojump_clock: trio.testing.MockCloc
         stream = await client.responses.create(
             model="tiny", input="What?", tools=[FUNCTION], background=True, stream=True
         )
-        events = [event async for event in stream]
+        events: list[Any] = [event async for event in stream]
         assert [event.sequence_number for event in events] == list(range(len(events)))
         assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
         made = events[0].response.id

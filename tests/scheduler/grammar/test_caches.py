@@ -71,7 +71,7 @@ def test_a_schema_that_comes_again_is_not_compiled_again(monkeypatch: pytest.Mon
 
 def test_the_written_grammar_used_least_recently_goes_first() -> None:
     """By number and by bytes; an entry that is put again counts once."""
-    texts = GrammarTexts(max_entries=2, max_bytes=100)
+    texts = GrammarTexts[str](max_entries=2, max_bytes=100)
     for key in (b"a", b"b"):
         texts.put(key, "x" * 10)
     assert texts.get(b"a") is not None
