@@ -187,9 +187,9 @@ def test_a_folder_that_does_not_fit_is_refused(both: Served, tmp_path: Path) -> 
         "the adapter 'red' cannot be used: model.layers.0.mlp.down_proj.lora_a is 512 x 4, and the model"
         " takes 512 x 8 at rank 8"
     )
-    status, lines = serve("--adapter", f"red={folder}")
+    status, lines = serve("--model", "embedded", "--adapter", f"red={folder}")
     assert (status, lines) == (1, [f"penstock: {reason}"])
-    status, lines = serve("--adapter", f"red={tmp_path / 'nowhere'}")
+    status, lines = serve("--model", "embedded", "--adapter", f"red={tmp_path / 'nowhere'}")
     assert status == 1
     assert lines == [
         f"penstock: --adapter: the adapter 'red' cannot be used: {tmp_path / 'nowhere'} is not a folder"

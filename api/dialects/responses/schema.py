@@ -48,6 +48,10 @@ Items = Annotated[
     BeforeValidator(as_items, json_schema_input_type=str | list[TaggedItem]),
 ]
 Metadata = Annotated[dict[str, str], AtMost(16)]
+ShortMetadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], AtMost(16)
+]
+"""With OpenAI's bounds: a conversation repeats it in each answer."""
 
 
 class KeptItems(Body):
@@ -88,13 +92,13 @@ class CreateConversation(AddItems):
     """`POST /v1/conversations`."""
 
     items: Items = Field(default_factory=list)
-    metadata: Metadata | None = None
+    metadata: ShortMetadata | None = None
 
 
 class UpdateConversation(Body):
     """`POST /v1/conversations/{id}`."""
 
-    metadata: Metadata | None = None
+    metadata: ShortMetadata | None = None
 
 
 class CreateResponse(KeptItems, BoundFields, ThinkingFields, StructuredFields, DecodingFields):
