@@ -14,6 +14,7 @@ from typing import Any
 
 from llguidance import regex_to_lark
 
+from scheduler.grammar.vocabulary import NO_TEXT
 from scheduler.structure import WhiteSpace
 
 MAX_LEVELS = 10
@@ -25,8 +26,6 @@ _MAX_STEPS = 100
 _CONSTRAINING = frozenset(
     ("type", "const", "enum", "$ref", "anyOf", "oneOf", "allOf", "properties", "items", "prefixItems")
 )
-_EMPTY = "NoExtensionBias"
-"""Part of the library's error for a grammar that no text matches."""
 
 
 def json_options(schema: Any, asked: WhiteSpace | None = None) -> dict[str, Any]:
@@ -49,7 +48,7 @@ def white_space_fault(asked: WhiteSpace, verdict: Callable[[dict[str, Any]], str
     )
     if error is None:
         return r"it matches more than the white space of JSON, which is [ \t\r\n]"
-    return None if _EMPTY in error else error
+    return None if error == NO_TEXT else error
 
 
 def indentation_levels(schema: Any) -> int:

@@ -18,9 +18,11 @@ from tests.end_to_end.serving import Served, eventually, serving
 FILE = """
 [[model]]
 name = "planner"
+model = "embedded"
 
 [[model]]
 name = "titles"
+model = "embedded"
 """
 
 

@@ -14,6 +14,7 @@ from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.cpu import softmax
 from scheduler.engine.mlx.device import X86, forced
 from scheduler.engine.mlx.loaded_model import LoadedModel
+from scheduler.engine.mlx.upstream import attention
 from tests.contracts.journal import Rows, alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.loads import load_of
@@ -101,6 +102,7 @@ def test_where_the_graph_waits_no_call_is_built_ahead(
     """Scores that NumPy computes are evaluated while the call is built: built ahead, it would delay the
     tokens before it by a step."""
     monkeypatch.setattr(softmax, "_MANY_SCORES", 1)
+    monkeypatch.setattr(attention, "FEW", 0)
     with forced(traits):
         rows = Rows(tiny.backend())
         rows.admit(request(1, prompt_of(20, 1), 4))
