@@ -120,9 +120,9 @@ def _turn(*tokens: str) -> Turn:
 
 
 def test_the_server_that_is_started() -> None:
-    """The embedded model is the server's own; prompts and all further turns are counted."""
+    """A model is always named, or the server takes its own; prompts and all further turns are counted."""
     plan = SessionsPlan(sessions=1, tokens=1000, new_tokens=100, turns=3, clients=1)
     assert plan.server_arguments[:2] == ("--engine", "scripted")
-    assert "--model" not in replace(plan, model="embedded").server_arguments
+    assert replace(plan, model="embedded").server_arguments[:2] == ("--model", "embedded")
     assert replace(plan, model="/a folder").server_arguments[:2] == ("--model", "/a folder")
     assert 1300 < plan.most_tokens < 1400
