@@ -56,8 +56,8 @@ if "scheduler.engine" in sys.orig_argv:
     turn = EngineLoop.turn
     def deadly(loop, commands):
         frames = turn(loop, commands)
-        said = sum(row.generated_tokens for row in loop._slots)
-        if said >= {tokens} and not os.path.exists({marker!r}):
+        # Also those of rows that have ended: with drafts one may end in a single step.
+        if loop._meter.generated_tokens >= {tokens} and not os.path.exists({marker!r}):
             open({marker!r}, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
         return frames
