@@ -24,7 +24,7 @@ class RotatingLog:
 
     def __init__(self, path: Path, most_bytes: int, files: int) -> None:
         """`files` is the number of files to keep, at least 1, including `path`. Raise OSError."""
-        self.path = self._path = path
+        self.path = path
         self._most_bytes = most_bytes
         self._files = files
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class RotatingLog:
                 self._rotate()
             self._file.write(lines)
         except OSError as error:
-            print(f"penstock: cannot write {self._path}: {error}", file=sys.stderr)
+            print(f"penstock: cannot write {self.path}: {error}", file=sys.stderr)
 
     def write_line(self, text: str) -> None:
         """Append a line, given without its end."""
@@ -47,7 +47,7 @@ class RotatingLog:
         self._file.close()
 
     def _open(self) -> FileIO:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
         file = FileIO(descriptor, "a")
         file.seek(0, os.SEEK_END)
         return file
@@ -56,16 +56,16 @@ class RotatingLog:
         self._file.close()
         try:
             for number in range(self._files - 1, 0, -1):
-                older = self._path if number == 1 else self._numbered(number - 1)
+                older = self.path if number == 1 else self._numbered(number - 1)
                 if older.exists():
                     older.replace(self._numbered(number))
             if self._files == 1:
-                self._path.unlink(missing_ok=True)
+                self.path.unlink(missing_ok=True)
         finally:
             self._file = self._open()
 
     def _numbered(self, number: int) -> Path:
-        return self._path.with_name(f"{self._path.name}.{number}")
+        return self.path.with_name(f"{self.path.name}.{number}")
 
 
 _MOST_LINE_BYTES = 64 * 1024
