@@ -37,7 +37,6 @@ from scheduler.engine.mlx.single_rows import SingleRows
 from scheduler.engine.mlx.upstream.layer_slices import slices
 from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
-from scheduler.engine.prefix.nodes import Lease
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import BufferBound
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
@@ -113,7 +112,7 @@ class MlxBackend:
         )
         self._adapters = Adapters(model, batched=batching.batched)
         self._batch = (
-            Batch(model, load.max_slots, self._adapters)
+            Batch(model, load.max_slots, layout, self._adapters)
             if batching.batched
             else SingleRows(model, self._adapters)
         )
@@ -339,13 +338,7 @@ class MlxBackend:
         completed."""
         self._regrouping = False
         rows = list(self._batch.rows.values())
-        leases: dict[Row, tuple[Lease[KvSegment, RowState], int]] = {}
-        for row, runs in self._rows.regroup(rows).items():
-            if not row.joined:
-                self._rows.restart(row, runs)
-            elif row.lease is not None:
-                leases[row] = (row.lease, runs)
-        self._batch.rebase(self._layout, leases)
+        self._batch.rebase(self._rows.regroup(rows))
 
     def slow_rows(self) -> dict[int, str]:
         """Return the rows that ranks should end together for their masks' time (`StepPlan.end`), and why."""

@@ -37,14 +37,12 @@ from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.batch_rows import BatchRows
-from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
-from scheduler.engine.mlx.kv.cached_rows import Row
-from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.kv.cache_layout import CacheLayout, leaves
+from scheduler.engine.mlx.kv.cached_rows import Row, RowLeases
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.engine.mlx.upstream.batch_generator import OpenGenerator, as_generation, order_ring
-from scheduler.engine.prefix.nodes import Lease
 from scheduler.shared.messages import PromptLogprobsOut
 
 _CLEARED_STEPS = 512
@@ -363,9 +361,12 @@ class Batch(OpenGenerator):
     _prompt_batch: PrefillBatch
     _generation_batch: DecodeBatch
 
-    def __init__(self, model: Any, max_rows: int, adapters: Adapters | None = None) -> None:
+    def __init__(
+        self, model: Any, max_rows: int, layout: CacheLayout, adapters: Adapters | None = None
+    ) -> None:
         """Without `adapters`, no row has one."""
         super().__init__(model, max_rows)
+        self._layout = layout
         self._prompt_batch = PrefillBatch.empty(model, None)
         self._generation_batch = DecodeBatch.empty(model, None)
         self._prompt_batch.adapters = self._generation_batch.adapters = adapters or Adapters(model)
@@ -388,9 +389,8 @@ class Batch(OpenGenerator):
 
     @property
     def nbytes(self) -> int:
-        """Return bytes of all rows' caches."""
-        waiting = sum(int(layer.nbytes) for row in self.rows.values() for layer in row.start_layers)
-        return waiting + int(self.prompt_cache_nbytes)
+        """Return bytes of all rows' caches. Until a row joins, it has none."""
+        return int(self.prompt_cache_nbytes)
 
     def add(self, row: Row) -> None:
         """Take in a row. It joins a batch with its first chunk, or with the next decode if only its last
@@ -460,18 +460,15 @@ class Batch(OpenGenerator):
 
     def _join(self, rows: list[Row]) -> PromptProcessingBatch:
         """Insert rows into BatchGenerator."""
-        uids, batch = self.inserted(
-            [row.last_prompt_token for row in rows], [row.start_layers for row in rows], rows
-        )
+        starts = [row.start_layers(self._layout) for row in rows]
+        uids, batch = self.inserted([row.last_prompt_token for row in rows], starts, rows)
         for row, uid in zip(rows, uids, strict=True):
-            row.uid, row.start_layers = uid, []
+            row.uid = uid
         return batch
 
-    def rebase(
-        self, layout: CacheLayout, leases: Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
-    ) -> None:
-        """Make rows attend in place to the first pieces of their leases, the number given for each."""
+    def rebase(self, leases: RowLeases) -> None:
+        """Make rows attend in place to the first pieces of their leases."""
         for batch in (self._prompt_batch, self._generation_batch):
             places = {at: leases[row] for at, row in enumerate(batch.rows) if row in leases}
             if places:
-                layout.rebase(batch.prompt_cache, places)
+                self._layout.rebase(batch.prompt_cache, places)

@@ -17,13 +17,11 @@ from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.mlx.adapters.adapters import Adapters
 from scheduler.engine.mlx.batch import Sampled
 from scheduler.engine.mlx.device import device
-from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState, leaves
-from scheduler.engine.mlx.kv.cached_rows import Row
-from scheduler.engine.mlx.kv.kv_segment import KvSegment
+from scheduler.engine.mlx.kv.cache_layout import leaves
+from scheduler.engine.mlx.kv.cached_rows import Row, RowLeases
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
-from scheduler.engine.prefix.nodes import Lease
 from scheduler.shared.messages import PromptLogprobsOut
 
 
@@ -37,6 +35,7 @@ class SingleRows:
         self._adapters = adapters
         self.rows: dict[int, Row] = {}
         """Rows by request id."""
+        self._layers: dict[Row, list[Any]] = {}
         self._decoding: dict[Row, RowsSampler] = {}
 
     @property
@@ -51,16 +50,17 @@ class SingleRows:
     @property
     def nbytes(self) -> int:
         """Return bytes of all rows' caches."""
-        return sum(cache_bytes(row.start_layers) for row in self.rows.values())
+        return sum(cache_bytes(layers) for layers in self._layers.values())
 
     def add(self, row: Row) -> None:
-        row.start_layers = make_prompt_cache(self._model)
+        self._layers[row] = make_prompt_cache(self._model)
         self.rows[row.sequence.request_id] = row
 
     def drop(self, row: Row) -> None:
         del self.rows[row.sequence.request_id]
         self._decoding.pop(row, None)
-        row.uid, row.start_layers = -1, []
+        del self._layers[row]
+        row.uid = -1
 
     def layers_of(self, row: Row) -> Sequence[Any]:
         """Return no views: nothing is kept of these rows."""
@@ -71,11 +71,11 @@ class SingleRows:
         that rows request."""
         scored: list[PromptLogprobsOut] = []
         for row, count in tokens.items():
-            row.uid = row.sequence.request_id
+            row.uid, layers = row.sequence.request_id, self._layers[row]
             with self._adapters.over([row.adapter]):
-                logits = self._model(mx.array([row.prompt_chunk(count)]), cache=row.start_layers)
+                logits = self._model(mx.array([row.prompt_chunk(count)]), cache=layers)
             chunk = PromptChunk.of(row.sequence, count, logits[0])
-            mx.eval([layer.state for layer in row.start_layers], [] if chunk is None else chunk.arrays)
+            mx.eval([layer.state for layer in layers], [] if chunk is None else chunk.arrays)
             device().wait()
             if chunk is not None:
                 scored.append(chunk.read())
@@ -102,7 +102,7 @@ class SingleRows:
     def _choose(self, row: Row, sampler: RowsSampler) -> tuple[Chosen, RowLogprobs | None]:
         inputs = mx.array(row.sequence.tokens[-1:].tolist(), dtype=mx.uint32)
         with self._adapters.over([row.adapter]):
-            logits = self._model(inputs[None], cache=row.start_layers)[:, -1, :]
+            logits = self._model(inputs[None], cache=self._layers[row])[:, -1, :]
         row.sequence.computed_tokens += 1
         if sampler.constrained:
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
@@ -126,9 +126,7 @@ class SingleRows:
         """Return no tokens: none are ever pending."""
         return []
 
-    def rebase(
-        self, layout: CacheLayout, leases: Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
-    ) -> None:
+    def rebase(self, leases: RowLeases) -> None:
         assert not leases, "rows without a prefix cache share nothing"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import abc
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from scheduler.engine.cache_changes import take_holds
 from scheduler.engine.mlx.device import device
@@ -32,14 +32,19 @@ class Row:
 
     sequence: Sequence
     sampling: RowSampling
-    start_layers: list[Any]
-    """The initial caches; empty once the row has joined a batch, which has its own."""
     lease: Lease[KvSegment, RowState] | None
+    runs: int = 0
+    """The pieces of its lease that it is to attend to in place when it joins a batch."""
     matched: Node[KvSegment, RowState] | None = None
     """The deepest node of the prefix cache whose tokens its own tokens are known to begin with: they are not
     compared again. It is not leased, so it may be removed."""
     uid: int = -1
     """BatchGenerator's id of the row from its join until it leaves, and -1 before and afterwards."""
+
+    def start_layers(self, layout: CacheLayout) -> list[Any]:
+        """Return its caches as it joins a batch."""
+        coming = self.sequence.prompt_tokens - self.sequence.cached_tokens
+        return layout.start(self.lease, self.runs, coming)
 
     @property
     def joined(self) -> bool:
@@ -76,6 +81,10 @@ class Row:
         return "length" if self.sequence.generated_tokens >= self.sequence.submit.max_tokens else None
 
 
+RowLeases: TypeAlias = abc.Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
+"""Rows with the number of pieces of their lease that they attend to in place."""
+
+
 class CachedRows:
     """The rows' use of a prefix cache. `prefixes` is None without one; rows then begin empty. `in_place`: the
     check at load found that rows of this model may share runs in place."""
@@ -103,17 +112,15 @@ class CachedRows:
             lease = self._prefixes.match_and_lease(
                 sequence.tokens, submit.salt, submit.system_tokens, submit.session
             )
-        known = 0 if lease is None else lease.length
-        sequence.computed_tokens = sequence.cached_tokens = known
+        sequence.computed_tokens = sequence.cached_tokens = 0 if lease is None else lease.length
         sequence.in_place_tokens = 0
-        return Row(sequence, sampling, self._layout.start(lease, 0, sequence.prompt_tokens - known), lease)
+        return Row(sequence, sampling, lease)
 
-    def regroup(self, rows: abc.Sequence[Row]) -> dict[Row, int]:
-        """Return how many pieces of its lease each row attends to in place from now on, after rows joined or
-        prompts were completed. Rows for which nothing changes, and those that attend to none, are left out.
+    def regroup(self, rows: abc.Sequence[Row]) -> RowLeases:
+        """Decide what each row attends to in place from now on, after rows were added or prompts completed.
+        Return the rows in a batch for which that changes.
 
-        Rows in a batch have copies of what they do not attend to in place: they do not lease that, so it may
-        be evicted.
+        They have copies of what they do not attend to in place: they do not lease that, so it may be evicted.
         """
         if self._prefixes is None or not self.in_place:
             return {}
@@ -124,7 +131,7 @@ class CachedRows:
             )
             for number, (row, match) in enumerate(zip(rows, matches, strict=True))
         }
-        changed: dict[Row, int] = {}
+        changed: dict[Row, tuple[Lease[KvSegment, RowState], int]] = {}
         outdated: list[Lease[KvSegment, RowState]] = []
         for number, worth in runs_in_place(paths, self._group_cost_tokens, self.saving).items():
             row, match = rows[number], matches[number]
@@ -137,8 +144,10 @@ class CachedRows:
                 if row.lease is not None:  # A row that took no prefix hit has none yet.
                     outdated.append(row.lease)
                 row.lease = self._prefixes.pin(leased)
-            if depth and (renew or in_place != before or not row.joined):
-                changed[row] = depth
+            if not row.joined:
+                row.runs = depth
+            elif depth and (renew or in_place != before) and row.lease is not None:
+                changed[row] = row.lease, depth
         # Release only after all are renewed: a release may evict what the match of another row stands on.
         for lease in outdated:
             self._prefixes.release(lease)
@@ -151,13 +160,6 @@ class CachedRows:
         match = prefixes.match(sequence.tokens, sequence.submit.salt, sequence.prefilled_tokens, row.matched)
         row.matched = match.whole
         return match
-
-    def restart(self, row: Row, runs: int) -> None:
-        """Share `runs` pieces of its lease in place, for a row that has not joined a batch yet."""
-        sequence = row.sequence
-        row.start_layers = self._layout.start(
-            row.lease, runs, sequence.prompt_tokens - sequence.cached_tokens
-        )
 
     def keep(
         self, row: Row, tokens: array[int], layers: abc.Sequence[Any], whole: bool, session_end: bool
