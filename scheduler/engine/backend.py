@@ -20,6 +20,7 @@ from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import PrefillLimits
+from scheduler.engine.prefill_batches import Begun
 from scheduler.engine.prefix.prefixes import Prefixes
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
@@ -68,8 +69,9 @@ class StepResult:
     slow: tuple[tuple[int, str], ...] = field(default=(), compare=False)
     """Rows that should end for their masks' time, by this process's clock, and why: ranks end them together,
     by the next plan's `end`."""
-    begun: Container[int] = field(default=(), compare=False)
-    """The rows whose prefill has begun: each must have a chunk in every step."""
+    begun: Begun = field(default=(), compare=False)
+    """The batches in the middle of their prefill: a step with chunks computes one of them, or begins another,
+    and each of its rows has a chunk."""
     has_pending: bool = field(default=False, compare=False)
     """Whether there are sampled tokens that no step has returned yet (overlap)."""
     forced: DraftTokens = field(default_factory=dict, compare=False)

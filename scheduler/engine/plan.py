@@ -10,7 +10,7 @@ planned anew.
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -23,6 +23,7 @@ from scheduler.engine.drafts.verify_costs import VerifyCosts
 from scheduler.engine.memory import Memory, left_in_place
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
+from scheduler.engine.prefill_batches import Begun, members_of, next_batch, rows_of
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.messages import AdapterSource, TurnEnded, WaitReason
 from scheduler.shared.wire_struct import WireStruct
@@ -48,13 +49,13 @@ full one does."""
 @dataclass(frozen=True, slots=True)
 class PlanInput:
     """The input of a plan. `waiting`: in order of arrival, sequences whose grammar and disk reads are done.
-    `running`: in order of admission; those whose prefill has begun are in `begun`. `cached_tokens`: the
-    length of a sequence's prefix hit. Without `memory`, only slots bound admission. `has_pending`: the back
-    end has sampled tokens that it has not returned yet."""
+    `running`: in order of admission; those in the middle of their prefill are in `begun`. `cached_tokens`:
+    the length of a sequence's prefix hit. Without `memory`, only slots bound admission. `has_pending`: the
+    back end has sampled tokens that it has not returned yet."""
 
     waiting: abc.Sequence[Sequence]
     running: abc.Sequence[Sequence]
-    begun: Container[int]
+    begun: Begun
     free_slots: int
     restorable: Restorable
     cached_tokens: Callable[[Sequence], int]
@@ -182,14 +183,14 @@ def plan(state: PlanInput, now: float) -> StepPlan:
         waits=admissions.waits,
     )
     prompts = [row for row in admissions.rows if row.prefilling]
-    decoding = len(admissions.rows) - len(prompts)
     drafts = _drafts(state, admissions.rows, preempt)
     if state.has_pending and (prompts or drafts):
         return with_changes(membership, emit_pending=True, reason="emit_pending")
-    context = max((row.computed_tokens for row in prompts), default=0)
-    budget = state.pace.budget(decoding, len(prompts), context)
-    budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
-    chunks, budget, step_bytes = _fitting(state, admissions.rows, budget)
+    step = _prefill(state, admissions.rows, [row for row in prompts if row.chunkable_tokens])
+    if not step.chunks and (begun := [row for row in prompts if row.request_id in rows_of(state.begun)]):
+        # There is no room for a batch to begin: what has begun goes on.
+        step = _prefill(state, admissions.rows, begun)
+    chunks = step.chunks
     left = {chunk.request_id: -chunk.tokens for chunk in chunks}
     decode = tuple(
         row.request_id for row in admissions.rows if row.chunkable_tokens + left.get(row.request_id, 0) == 0
@@ -199,11 +200,11 @@ def plan(state: PlanInput, now: float) -> StepPlan:
         chunks=chunks,
         decode=decode,
         drafts=drafts,
-        reason=_reason(budget, chunks, decode),
-        predicted_seconds=state.pace.step_seconds(len(decode), padded_tokens(chunks), context),
-        target_seconds=budget.target_seconds if chunks else None,
-        context_tokens=context,
-        step_bytes=step_bytes,
+        reason=_reason(step.budget, chunks, decode),
+        predicted_seconds=state.pace.step_seconds(len(decode), padded_tokens(chunks), step.context_tokens),
+        target_seconds=step.budget.target_seconds if chunks else None,
+        context_tokens=step.context_tokens,
+        step_bytes=step.taken_bytes,
     )
 
 
@@ -219,46 +220,59 @@ def _drafts(
     decoding, most = [row for row in rows if not row.prefilling], state.verified_tokens
     if (room := state.allowance.room) is not None:
         context = max(row.computed_tokens for row in decoding)
-        free_bytes = room.room_bytes - room.taken_bytes((), decoding, (), state.begun)
+        free_bytes = room.room_bytes - room.taken_bytes((), decoding, (), ())
         most = 0 if room.saving else min(most, room.peak.fitting_tokens(free_bytes, context))
     return chosen(proposals, len(decoding), state.costs, most)
 
 
-def _fitting(
-    state: PlanInput, rows: abc.Sequence[Sequence], budget: PrefillBudget
-) -> tuple[tuple[Chunk, ...], PrefillBudget, int]:
-    """Return the chunks of this step, their budget as far as memory allows it, and what the step takes of
-    memory. Where that is too much, the longest prompts join later, and then chunks are smaller; prompts that
-    have begun continue, and a single prompt is always computed."""
-    room, begun = state.allowance.room, state.begun
-    prompts = [row for row in rows if row.chunkable_tokens]
-    decoding = [row for row in rows if not row.chunkable_tokens]
-    chunks = share(prompts, begun, budget.tokens, state.limits)
-    if room is None:
-        return chunks, budget, 0
+@dataclass(frozen=True, slots=True)
+class _Prefill:
+    """A step's chunks, their budget as far as memory allows it, the computed tokens of the prompt in their
+    batch that has most of them, and what the step takes of memory."""
+
+    chunks: tuple[Chunk, ...]
+    budget: PrefillBudget
+    context_tokens: int
+    taken_bytes: int = 0
+
+
+def _prefill(state: PlanInput, rows: abc.Sequence[Sequence], prompts: abc.Sequence[Sequence]) -> _Prefill:
+    """Return the chunks of one of the batches that these prompts form. Where they take too much memory, the
+    longest prompts join later, and then chunks are smaller; prompts that have begun continue, and a single
+    prompt is always computed."""
+    batch = next_batch(prompts, state.begun, state.limits.rows)
+    context = max((row.computed_tokens for row in batch.rows), default=0)
+    reading = sum(row.prefilling for row in rows)
+    budget = state.pace.budget(len(rows) - reading, reading, context)
+    budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
+    chunks = share(batch, budget.tokens, state.limits)
+    if (room := state.allowance.room) is None:
+        return _Prefill(chunks, budget, context)
+    begun, decoding = rows_of(state.begun), [row for row in rows if not row.chunkable_tokens]
+    resting = [others for others in members_of(state.begun, rows) if others != batch.begun]
     while True:
         in_batch = {chunk.request_id for chunk in chunks}
-        prompts = [row for row in prompts if row.request_id in in_batch]
+        batch = replace(batch, coming=[row for row in batch.coming if row.request_id in in_batch])
+        prompts = batch.rows
         longest = max((chunk.tokens for chunk in chunks), default=0)
         context = max((row.computed_tokens for row in prompts), default=0)
         whole = [row for row in prompts if row.chunkable_tokens <= longest]
-        taken = room.taken_bytes(prompts, decoding, whole, begun)
+        taken = room.taken_bytes([prompts], decoding, whole, begun, resting)
         tokens = min(budget.tokens, room.peak.fitting_tokens(room.room_bytes - taken, context))
-        joining = [row for row in prompts if row.request_id not in begun]
         unfinished = min((row.chunkable_tokens for row in whole), default=0) - 1
-        if not joining and tokens < longest * len(prompts) and unfinished >= LEAST_CHUNK_TOKENS:
+        if not batch.coming and tokens < longest * len(prompts) and unfinished >= LEAST_CHUNK_TOKENS:
             # There is no room for them to end. Until then they need not be computed in the smallest chunks.
-            less = room.taken_bytes(prompts, decoding, (), begun)
+            less = room.taken_bytes([prompts], decoding, (), begun, resting)
             fitting = room.peak.fitting_tokens(room.room_bytes - less, context)
             if (shorter := min(budget.tokens, unfinished * len(prompts), fitting)) > tokens:
                 taken, tokens = less, shorter
         enough = tokens >= len(prompts) * LEAST_CHUNK_TOKENS
-        if enough or not joining or (len(prompts) == 1 and not decoding):
-            chunks = share(prompts, begun, tokens, state.limits)
+        if enough or not batch.coming or not (decoding or len(prompts) > 1 or any(resting)):
+            chunks = share(batch, tokens, state.limits)
             taken += room.peak.needed_bytes(padded_tokens(chunks), context)
-            return chunks, _allowed(budget, tokens, None), taken
-        prompts.remove(max(joining, key=lambda row: row.chunkable_tokens))
-        chunks = share(prompts, begun, budget.tokens, state.limits)
+            return _Prefill(chunks, _allowed(budget, tokens, None), context, taken)
+        batch.coming.remove(max(batch.coming, key=lambda row: row.chunkable_tokens))
+        chunks = share(batch, budget.tokens, state.limits)
 
 
 def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: int | None) -> PrefillBudget:

@@ -7,18 +7,20 @@ plans again without them.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 from scheduler.engine.plan import StepPlan
+from scheduler.engine.prefill_batches import Begun
 from scheduler.engine.sequence import Sequence, Slots
 
 
 def contradictions(
-    plan: StepPlan, slots: Slots, waiting: Mapping[int, Sequence], begun: Container[int]
+    plan: StepPlan, slots: Slots, waiting: Mapping[int, Sequence], begun: Begun
 ) -> dict[int, str]:
     """Return the requests of which the plan says what cannot be, each with its first fault in words. `slots`:
-    the running rows. `begun`: those in the middle of their prefill. O(rows)."""
+    the running rows. `begun`: the batches in the middle of their prefill, of which a step computes one with
+    all of its rows. O(rows)."""
     wrong: dict[int, str] = {}
     left = {row.request_id: row.chunkable_tokens for row in slots}
     """Prompt tokens to compute in chunks, by row."""
@@ -55,7 +57,12 @@ def contradictions(
         if request_id not in decode or request_id not in slots or slots[request_id].prefilling:
             wrong.setdefault(request_id, "has drafts, and does not decode")
     if plan.computes and begun:
-        for request_id in left.keys() - chunked.keys():
-            if request_id in begun:
+        batches = [one for batch in begun if (one := batch.rows & left.keys())]
+        in_step = [batch for batch in batches if not batch.isdisjoint(chunked)]
+        for batch in in_step if chunked else batches:
+            for request_id in batch - chunked.keys():
                 wrong.setdefault(request_id, "is in the middle of its prefill, and has no chunk")
+        for batch in in_step[1:]:
+            for request_id in batch:
+                wrong.setdefault(request_id, "has a chunk in a step that computes another batch")
     return wrong

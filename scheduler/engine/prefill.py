@@ -1,19 +1,19 @@
 """Which prompts take part in a step's prefill, and how many tokens of each are computed: pure functions.
 
 A step's chunks form one batch, a row for each prompt, padded to the longest: chunks of equal length cost
-least. Few prompts share a small budget, because a prompt that waits is prefilled sooner, on average, than one
-that shares every step with seven others. The order is shortest remaining prompt first, but a bounded number
-may pass each prompt. Besides the prompts that have begun, a step prefills those that finish within it or have
-at most a quarter of the others' remaining tokens. So a short prompt passes any number of long ones, and none
-starves.
+least (`prefill_batches.py`: which prompts these are). Few prompts share a small budget, because a prompt that
+waits is prefilled sooner, on average, than one that shares every step with seven others. The order is
+shortest remaining prompt first, but a bounded number may pass each prompt. Besides the prompts that have begun, a step
+prefills those that finish within it or have at most a quarter of the others' remaining tokens. So a short
+prompt passes any number of long ones, and none starves.
 """
 
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
+from scheduler.engine.prefill_batches import NextBatch
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.wire_struct import WireStruct
 
@@ -45,16 +45,11 @@ class Chunk(WireStruct, frozen=True):
     tokens: int
 
 
-def share(
-    rows: Iterable[Sequence], begun: Container[int], budget_tokens: int, limits: PrefillLimits
-) -> tuple[Chunk, ...]:
-    """Return the chunks of one step. Their padded size, rows x longest, is within `budget_tokens`, except for
-    the floor of LEAST_CHUNK_TOKENS a row. `begun`: request ids of the rows in the middle of their prefill,
-    which must take part in every step."""
-    prompts = [row for row in rows if row.chunkable_tokens]
-    chosen = [row for row in prompts if row.request_id in begun]
-    waiting = [row for row in prompts if row.request_id not in begun]
-    chosen += _joining(chosen, waiting, budget_tokens, limits.rows)
+def share(batch: NextBatch, budget_tokens: int, limits: PrefillLimits) -> tuple[Chunk, ...]:
+    """Return the chunks of one step, of all rows in the batch that have begun and of those that join. Their
+    padded size, rows x longest, is within `budget_tokens`, except for the floor of LEAST_CHUNK_TOKENS a
+    row."""
+    chosen = batch.begun + _joining(batch, budget_tokens, limits.rows)
     if not chosen:
         return ()
     tokens = min(limits.chunk_tokens, max(LEAST_CHUNK_TOKENS, budget_tokens // len(chosen)))
@@ -68,9 +63,8 @@ def padded_tokens(chunks: abc.Sequence[Chunk]) -> int:
     return len(chunks) * max((chunk.tokens for chunk in chunks), default=0)
 
 
-def _joining(
-    begun: abc.Sequence[Sequence], waiting: abc.Sequence[Sequence], budget_tokens: int, most_rows: int
-) -> list[Sequence]:
+def _joining(batch: NextBatch, budget_tokens: int, most_rows: int) -> list[Sequence]:
+    begun, waiting = batch.begun, batch.coming
     if most_rows == 1:
         return [] if begun else list(waiting[:1])
     places = max(1, min(most_rows, budget_tokens // _ROW_BUDGET_TOKENS)) - len(begun)

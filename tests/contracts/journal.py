@@ -15,6 +15,7 @@ from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.drafts.speculation import Draft
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import Chunk, share
+from scheduler.engine.prefill_batches import next_batch
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import LogprobsOut, Retired, Sampling, Submit
@@ -119,7 +120,9 @@ class Rows:
         if self.last.has_pending and (drafts or any(row.prefilling for row in rows)):
             result = self.execute(StepPlan(emit_pending=True))
         else:
-            chunks = share(rows, self.last.begun, budget_tokens, self.backend.facts.limits)
+            limits = self.backend.facts.limits
+            prompts = [row for row in rows if row.chunkable_tokens]
+            chunks = share(next_batch(prompts, self.last.begun, limits.rows), budget_tokens, limits)
             result = self.execute(step_of(rows, chunks, drafts))
         for retired in result.retired:
             del self.running[retired.request_id]

@@ -12,10 +12,12 @@ counted before a row is admitted and before it joins the batch:
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Collection, Container
 from dataclasses import dataclass
 
 from scheduler.engine.budget.learned import ChunkPeak
+from scheduler.engine.prefill_batches import Begun, members_of, own_tokens, rows_of
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.token_ids import KEY_BYTES
@@ -36,36 +38,41 @@ class StepRoom:
 
     def taken_bytes(
         self,
-        prompts: Collection[Sequence],
+        reading: abc.Sequence[Collection[Sequence]],
         decoding: Collection[Sequence],
         whole: Collection[Sequence],
         begun: Container[int],
+        resting: abc.Sequence[Collection[Sequence]] = (),
     ) -> int:
-        """Return what a step with these rows in its batches takes at most, without the chunk's activations.
-        `whole`: prompts that may be complete after it. `begun`: those that have joined."""
-        coming = max((row.chunkable_tokens for row in prompts), default=0)
-        ended = [_own_tokens(row) + row.chunkable_tokens for row in whole]
-        answers = [_own_tokens(row) for row in decoding]
+        """Return what a step with these rows takes at most, without the chunk's activations. `reading`: the
+        prefill batches that it computes, `resting`: those that it does not. `whole`: prompts that may be
+        complete after it. `begun`: those that have joined."""
+        ended = [own_tokens(row) + row.chunkable_tokens for row in whole]
+        answers = [own_tokens(row) for row in decoding]
         kept = sum(ended) + sum(answers)
-        reading = self.row_bytes.batch([_own_tokens(row) for row in prompts], coming)
         # A prompt that is whole was put in place before it joins those that decode.
         writing = self.row_bytes.batch(answers + ([0] * len(ended) if self.saving else ended), 1)
-        grown = max(0, reading + writing - self.held_bytes)
+        arrays = writing + sum(self._arrays(batch, grows=True) for batch in reading)
+        held = self.held_bytes - sum(self._arrays(batch, grows=False) for batch in resting)
+        grown = max(0, arrays - max(0, held))
         # A lone prompt appends in place; when a decoding row ends, the last row is copied into its slot.
-        moving = grown or whole or len(prompts) > 1 or any(row.request_id not in begun for row in prompts)
-        copied = max(reading + writing, self.held_bytes) if moving else writing
+        joining = any(row.request_id not in begun for batch in reading for row in batch)
+        moving = grown or whole or joining or any(len(batch) > 1 for batch in reading)
+        copied = max(arrays, held) if moving else writing
         return grown + int(self.copied_part * copied) + kept * (self.row_bytes.token_bytes + KEY_BYTES)
 
-    def for_admission(self, rows: Collection[Sequence], begun: Container[int]) -> int:
+    def _arrays(self, batch: Collection[Sequence], grows: bool) -> int:
+        """Return the most bytes of a prefill batch: `grows`, to the ends of its prompts."""
+        coming = max((row.chunkable_tokens for row in batch), default=0) if grows else 0
+        return self.row_bytes.batch([own_tokens(row) for row in batch], coming)
+
+    def for_admission(self, rows: Collection[Sequence], begun: Begun) -> int:
         """Return the bytes left for new sequences; rows admitted but not started are charged their whole
         prompt."""
-        prompts = [row for row in rows if row.request_id in begun]
-        coming = [row for row in rows if row.prefilling and row.request_id not in begun]
-        taken = self.taken_bytes(prompts, [row for row in rows if not row.prefilling], prompts, begun)
+        joined = rows_of(begun)
+        prompts = [row for row in rows if row.request_id in joined]
+        coming = [row for row in rows if row.prefilling and row.request_id not in joined]
+        decoding = [row for row in rows if not row.prefilling]
+        taken = self.taken_bytes(members_of(begun, rows), decoding, prompts, joined)
         taken += sum(self.row_bytes.held(row.prompt_tokens, row.in_place_tokens) for row in coming)
         return self.room_bytes - taken
-
-
-def _own_tokens(row: Sequence) -> int:
-    """Return the tokens that the row holds for itself, or copies when it joins."""
-    return row.computed_tokens - row.in_place_tokens

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import abc
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -144,10 +144,6 @@ class MlxBackend:
     @property
     def prefixes(self) -> PrefixCache[KvSegment, RowState] | None:
         return self._prefixes
-
-    @property
-    def begun(self) -> Container[int]:
-        return self._batch.begun
 
     @property
     def has_pending(self) -> bool:

@@ -43,6 +43,7 @@ from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
 from scheduler.engine.mlx.upstream.batch_generator import OpenGenerator, as_generation, order_ring
+from scheduler.engine.prefill_batches import Begun, BegunBatch
 from scheduler.shared.messages import PromptLogprobsOut
 
 _CLEARED_STEPS = 512
@@ -72,6 +73,8 @@ class PrefillBatch(PromptProcessingBatch):  # type: ignore[misc]  # mlx-lm has n
     samplers: list[Row]
     prompt_cache: list[Any]
     adapters: Adapters
+    passed_steps: int = 0
+    """Steps with chunks since it was computed last."""
 
     @property
     def rows(self) -> list[Row]:
@@ -358,7 +361,6 @@ class Batch(OpenGenerator):
     """All rows, in any stage. Those without a first chunk are not in BatchGenerator yet: it would prefill
     them in its own order."""
 
-    _prompt_batch: PrefillBatch
     _generation_batch: DecodeBatch
 
     def __init__(
@@ -367,17 +369,21 @@ class Batch(OpenGenerator):
         """Without `adapters`, no row has one."""
         super().__init__(model, max_rows)
         self._layout = layout
-        self._prompt_batch = PrefillBatch.empty(model, None)
+        self._adapters = adapters or Adapters(model)
+        self._prefills: list[PrefillBatch] = []
         self._generation_batch = DecodeBatch.empty(model, None)
-        self._prompt_batch.adapters = self._generation_batch.adapters = adapters or Adapters(model)
+        self._generation_batch.adapters = self._adapters
         self._decode_steps = 0
         self.rows: dict[int, Row] = {}
         """Rows by request id."""
 
     @property
-    def begun(self) -> set[int]:
-        """Request ids of the rows in the middle of their prefill."""
-        return {row.sequence.request_id for row in self._prompt_batch.rows}
+    def begun(self) -> Begun:
+        """Return the rows in the middle of their prefill."""
+        return [
+            BegunBatch(frozenset(row.sequence.request_id for row in batch.rows), batch.passed_steps)
+            for batch in self._prefills
+        ]
 
     @property
     def has_pending(self) -> bool:
@@ -390,7 +396,7 @@ class Batch(OpenGenerator):
     @property
     def nbytes(self) -> int:
         """Return bytes of all rows' caches. Until a row joins, it has none."""
-        return int(self.prompt_cache_nbytes)
+        return sum(int(layer.nbytes) for batch in self._batches for layer in batch.prompt_cache)
 
     def add(self, row: Row) -> None:
         """Take in a row. It joins a batch with its first chunk, or with the next decode if only its last
@@ -400,7 +406,9 @@ class Batch(OpenGenerator):
     def drop(self, row: Row) -> None:
         """Remove the row and free its caches."""
         if row.joined:
-            self.remove([row.uid])
+            batch, place = self._place_of(row)
+            batch.filter([at for at in range(len(batch)) if at != place])
+            self._forget_empty()
         self._left(row)
 
     def _left(self, row: Row) -> None:
@@ -410,15 +418,38 @@ class Batch(OpenGenerator):
 
     def layers_of(self, row: Row) -> Sequence[Any]:
         """Return a view of the row's caches, a layer each. Hold it no longer than until the next step."""
-        layers, _ = self.extract_cache([row.uid])[row.uid]
-        return list(layers)
+        batch, place = self._place_of(row)
+        return list(batch.extract_cache(place))
+
+    @property
+    def _batches(self) -> list[PrefillBatch | DecodeBatch]:
+        return [*self._prefills, self._generation_batch]
+
+    def _place_of(self, row: Row) -> tuple[PrefillBatch | DecodeBatch, int]:
+        return next((batch, batch.rows.index(row)) for batch in self._batches if row in batch.rows)
+
+    def _forget_empty(self) -> None:
+        self._prefills = [batch for batch in self._prefills if batch.rows]
 
     def prefill(self, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
-        """Compute this number of prompt tokens of each row; they must include all rows whose prefill has
-        begun."""
+        """Compute this number of prompt tokens of each row: of all rows of one batch, or of none of any, and
+        of rows that join it, or form a new one."""
+        if not tokens:
+            return []
+        for batch in self._prefills:
+            batch.passed_steps += 1
+        found = [one for one in self._prefills if not tokens.keys().isdisjoint(one.rows)]
+        batch = found[0] if found else self._new()
+        batch.passed_steps = 0
         if new := [row for row in tokens if not row.joined]:
-            self._prompt_batch.extend(self._join(new))
-        return self._prompt_batch.compute(tokens) if tokens else []
+            batch.extend(self._join(new))
+        return batch.compute(tokens)
+
+    def _new(self) -> PrefillBatch:
+        batch: PrefillBatch = PrefillBatch.empty(self.model, None)
+        batch.adapters = self._adapters
+        self._prefills.append(batch)
+        return batch
 
     def start_decoding(self) -> list[Row]:
         """Move the rows with only their last prompt token left to those that decode. Return them."""
@@ -427,8 +458,10 @@ class Batch(OpenGenerator):
         ]
         if new := [row for row in whole if not row.joined]:
             self._generation_batch.extend(_decoding(self._join(new)))
-        if ready := [at for at, row in enumerate(self._prompt_batch.rows) if row in whole]:
-            self._generation_batch.extend(_decoding(self._prompt_batch.split(ready)))
+        for batch in self._prefills:
+            if ready := [at for at, row in enumerate(batch.rows) if row in whole]:
+                self._generation_batch.extend(_decoding(batch.split(ready)))
+        self._forget_empty()
         return whole
 
     def decode(self, overlap: bool, drafts: DraftTokens) -> list[Sampled]:
@@ -468,7 +501,7 @@ class Batch(OpenGenerator):
 
     def rebase(self, leases: RowLeases) -> None:
         """Make rows attend in place to the first pieces of their leases."""
-        for batch in (self._prompt_batch, self._generation_batch):
+        for batch in self._batches:
             places = {at: leases[row] for at, row in enumerate(batch.rows) if row in leases}
             if places:
                 self._layout.rebase(batch.prompt_cache, places)

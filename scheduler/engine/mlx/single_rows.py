@@ -22,6 +22,7 @@ from scheduler.engine.mlx.kv.cached_rows import Row, RowLeases
 from scheduler.engine.mlx.sampling.chooser import Chosen
 from scheduler.engine.mlx.sampling.logprobs import PromptChunk, RowLogprobs
 from scheduler.engine.mlx.sampling.rows_sampler import RowsSampler
+from scheduler.engine.prefill_batches import Begun, BegunBatch
 from scheduler.shared.messages import PromptLogprobsOut
 
 
@@ -39,9 +40,12 @@ class SingleRows:
         self._decoding: dict[Row, RowsSampler] = {}
 
     @property
-    def begun(self) -> set[int]:
-        """Request ids of the rows in the middle of their prefill."""
-        return {number for number, row in self.rows.items() if row.joined and row not in self._decoding}
+    def begun(self) -> Begun:
+        """Return the rows in the middle of their prefill as one batch: nothing is padded."""
+        begun = frozenset(
+            number for number, row in self.rows.items() if row.joined and row not in self._decoding
+        )
+        return [BegunBatch(begun)] if begun else ()
 
     @property
     def decoding(self) -> int:

@@ -3,7 +3,7 @@ why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import msgspec
@@ -24,12 +24,19 @@ from scheduler.engine.plan import (
     plan,
 )
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
+from scheduler.engine.prefill_batches import Begun, BegunBatch, rows_of
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
 from tests.examples import examples
 
 SHARED_PREFIX = prompt_of(100, 1)
+
+
+def together(rows: Iterable[Sequence]) -> Begun:
+    """These rows in the middle of their prefill, as one batch."""
+    begun = frozenset(row.request_id for row in rows)
+    return [BegunBatch(begun)] if begun else ()
 
 
 def _behind_prefix(request_id: int, shared: int = 100, own: int = 30) -> Sequence:
@@ -45,7 +52,7 @@ def state_of(
     memory: Memory | None = None,
     pace: PrefillPace | None = None,
     limits: PrefillLimits | None = None,
-    begun: frozenset[int] = frozenset(),
+    begun: Begun = (),
     has_pending: bool = False,
 ) -> PlanInput:
     return PlanInput(
@@ -243,14 +250,17 @@ def test_a_step_stays_within_its_target_or_says_why(
     either decodes, or is a prompt."""
     running = [_decoding(number) for number in range(decoding)]
     reading = [_prefilling(100 + at, length, done) for at, (length, done) in enumerate(prompts)]
-    begun = frozenset(row.request_id for row in reading[:rows] if row.chunkable_tokens)
+    begun = [row for row in reading[:rows] if row.chunkable_tokens]
     queue = [Sequence.of(request(200 + at, prompt_of(length, at))) for at, length in enumerate(waiting)]
     limits = PrefillLimits(rows, 2048, padded)
     todo = plan(
-        state_of(queue, running + reading, 64, "never", pace=_taught(target), limits=limits, begun=begun), 0.0
+        state_of(
+            queue, running + reading, 64, "never", pace=_taught(target), limits=limits, begun=together(begun)
+        ),
+        0.0,
     )
     chunked = {chunk.request_id for chunk in todo.chunks}
-    assert begun <= chunked
+    assert rows_of(together(begun)) <= chunked or chunked.isdisjoint(rows_of(together(begun)))
     whole = {row.request_id for row in running + reading + queue if not row.chunkable_tokens}
     assert whole <= set(todo.decode)
     assert bool(chunked) == any(row.chunkable_tokens for row in reading + queue)

@@ -14,13 +14,15 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import Admit, Keep, PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
 from scheduler.engine.prefill import Chunk
+from scheduler.engine.prefill_batches import BegunBatch
 from scheduler.engine.scripted_backend import ScriptedBackend
 from scheduler.engine.sequence import Sequence, Slots
 from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, ToEngine
 from tests.contracts.journal import alone, prompt_of, request
 
 _PLAN = ScriptedPlan(prefill_tokens_per_step=16)
-_READS, _BEGUN, _WRITES, _WAITS = 1, 2, 3, 4
+_READS, _BEGUN, _WRITES, _WAITS, _BESIDE, _RESTS = 1, 2, 3, 4, 5, 6
+_BATCHES = (BegunBatch(frozenset({_BEGUN, _BESIDE})), BegunBatch(frozenset({_RESTS})))
 _PROMPT_TOKENS = 20
 
 
@@ -31,10 +33,11 @@ def _sequence(request_id: int, computed: int = 0) -> Sequence:
 
 
 def _scene() -> tuple[Slots, dict[int, Sequence]]:
-    """A row whose prompt waits for its turn, one in the middle of its prefill, one that decodes; and one that
-    waits for the last slot."""
-    slots = Slots(4)
-    for request_id, computed in ((_READS, 0), (_BEGUN, 7), (_WRITES, _PROMPT_TOKENS)):
+    """A row whose prompt waits for its turn, two in the middle of their prefill in one batch and one in
+    another, one that decodes; and one that waits for the last slot."""
+    slots = Slots(6)
+    computed_tokens = {_READS: 0, _BEGUN: 7, _BESIDE: 7, _RESTS: 3, _WRITES: _PROMPT_TOKENS}
+    for request_id, computed in computed_tokens.items():
         slots.take(_sequence(request_id, computed))
     return slots, {_WAITS: _sequence(_WAITS)}
 
@@ -43,7 +46,7 @@ _ADMIT = Admit(_sequence(_WAITS), 4, 0, (5, 19))
 _RIGHT = StepPlan(
     keep=(Keep(_BEGUN, 7),),
     admit=(_ADMIT,),
-    chunks=(Chunk(_BEGUN, 12), Chunk(_WAITS, 15)),
+    chunks=(Chunk(_BEGUN, 12), Chunk(_BESIDE, 10), Chunk(_WAITS, 15)),
     decode=(_WRITES, _BEGUN, _WAITS),
     drafts=(Draft(_WRITES, (1,), "prediction"),),
 )
@@ -51,10 +54,10 @@ _RIGHT = StepPlan(
 
 def test_what_fits_has_no_contradiction() -> None:
     slots, waiting = _scene()
-    assert contradictions(_RIGHT, slots, waiting, {_BEGUN}) == {}
-    assert contradictions(StepPlan(), slots, waiting, {_BEGUN}) == {}
+    assert contradictions(_RIGHT, slots, waiting, _BATCHES) == {}
+    assert contradictions(StepPlan(), slots, waiting, _BATCHES) == {}
     preempting = with_changes(_RIGHT, preempt=(_READS,), emit_pending=True, chunks=(), decode=(), drafts=())
-    assert contradictions(preempting, slots, waiting, {_BEGUN}) == {}
+    assert contradictions(preempting, slots, waiting, _BATCHES) == {}
 
 
 _ADMITTED: dict[str, Admit] = {
@@ -77,6 +80,8 @@ _ADMITTED: dict[str, Admit] = {
         pytest.param(_WRITES, {"admit": (Admit(_sequence(_WRITES)), _ADMIT)}, id="a row is admitted"),
         *(pytest.param(_WAITS, {"admit": (one,)}, id=name) for name, one in _ADMITTED.items()),
         pytest.param(_BEGUN, {"chunks": (Chunk(_BEGUN, 13),)}, id="a chunk of the last token"),
+        pytest.param(_RESTS, {"chunks": (*_RIGHT.chunks, Chunk(_RESTS, 1))}, id="a chunk of another batch"),
+        pytest.param(_RESTS, {"chunks": ()}, id="no batch is computed"),
         pytest.param(_READS, {"chunks": (*_RIGHT.chunks, Chunk(_READS, 0))}, id="a chunk of nothing"),
         pytest.param(_WRITES, {"chunks": (*_RIGHT.chunks, Chunk(_WRITES, 1))}, id="a chunk of no prompt"),
         pytest.param(_BEGUN, {"chunks": _RIGHT.chunks[1:]}, id="a prompt in prefill has no chunk"),
@@ -89,20 +94,20 @@ _ADMITTED: dict[str, Admit] = {
 )
 def test_what_does_not_fit_names_its_request(wrong: int, changes: dict[str, object]) -> None:
     slots, waiting = _scene()
-    assert wrong in contradictions(with_changes(_RIGHT, **changes), slots, waiting, {_BEGUN})
+    assert wrong in contradictions(with_changes(_RIGHT, **changes), slots, waiting, _BATCHES)
 
 
 def test_who_leaves_has_no_part_in_the_step() -> None:
     slots, waiting = _scene()
-    found = contradictions(with_changes(_RIGHT, preempt=(_WRITES, _BEGUN)), slots, waiting, {_BEGUN})
+    found = contradictions(with_changes(_RIGHT, preempt=(_WRITES, _BEGUN)), slots, waiting, _BATCHES)
     assert found.keys() == {_WRITES, _BEGUN}
 
 
 def test_more_are_not_admitted_than_there_are_slots() -> None:
     slots, waiting = _scene()
-    waiting[5] = _sequence(5)
-    todo = StepPlan(admit=(_ADMIT, Admit(waiting[5])))
-    assert contradictions(todo, slots, waiting, ()).keys() == {5}
+    waiting[9] = _sequence(9)
+    todo = StepPlan(admit=(_ADMIT, Admit(waiting[9])))
+    assert contradictions(todo, slots, waiting, ()).keys() == {9}
     assert contradictions(with_changes(todo, preempt=(_WRITES,)), slots, waiting, ()) == {}
 
 

@@ -15,6 +15,7 @@ from scheduler.engine.prefill import (
     padded_tokens,
     share,
 )
+from scheduler.engine.prefill_batches import BegunBatch, NextBatch, next_batch
 from scheduler.engine.sequence import Sequence
 from tests.contracts.journal import request
 
@@ -34,6 +35,7 @@ class _Prompts:
     def __init__(self, limits: PrefillLimits = _LIMITS) -> None:
         self.left: dict[int, Sequence] = {}
         self.begun: set[int] = set()
+        """Those in the middle of their prefill."""
         self._limits = limits
         self._arrivals = 0
 
@@ -44,7 +46,10 @@ class _Prompts:
 
     def step(self, budget_tokens: int) -> tuple[tuple[Chunk, ...], list[int]]:
         """The step's chunks, and the prompts that began with it."""
-        chunks = share(self.left.values(), self.begun, budget_tokens, self._limits)
+        batches = [BegunBatch(frozenset(self.begun))] if self.begun else []
+        chunks = share(
+            next_batch(self.left.values(), batches, self._limits.rows), budget_tokens, self._limits
+        )
         new = [chunk.request_id for chunk in chunks if chunk.request_id not in self.begun]
         for chunk in chunks:
             prompt = self.left[chunk.request_id]
@@ -52,6 +57,7 @@ class _Prompts:
             self.begun.add(chunk.request_id)
             if not prompt.chunkable_tokens:
                 del self.left[chunk.request_id]
+                self.begun.remove(chunk.request_id)
         return chunks, new
 
 
@@ -70,7 +76,7 @@ def test_every_prompt_is_prefilled_within_the_budgets(
     for step in range(sum(tokens for _, tokens in prompts) + 13):
         while arrivals and arrivals[0][0] <= step:
             reading.arrive(arrivals.popleft()[1])
-        begun = reading.begun & reading.left.keys()
+        begun = set(reading.begun)
         budget = budgets[step % len(budgets)]
         expected = bool(reading.left)
         chunks, _ = reading.step(budget)
@@ -111,5 +117,6 @@ def test_a_chunk_ends_at_a_checkpoint() -> None:
     """The chunk of that row alone ends where shorter chunks are padded, those of all rows where padding
     would change a state."""
     prompts = [_sequence(1, 500, checkpoints=(20,)), _sequence(2, 500)]
-    assert share(prompts, {1, 2}, 200, PrefillLimits(8, 2048)) == (Chunk(1, 20), Chunk(2, 100))
-    assert share(prompts, {1, 2}, 200, PrefillLimits(8, 2048, padded=False)) == (Chunk(1, 20), Chunk(2, 20))
+    batch = NextBatch(prompts)
+    assert share(batch, 200, PrefillLimits(8, 2048)) == (Chunk(1, 20), Chunk(2, 100))
+    assert share(batch, 200, PrefillLimits(8, 2048, padded=False)) == (Chunk(1, 20), Chunk(2, 20))

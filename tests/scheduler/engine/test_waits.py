@@ -24,7 +24,7 @@ from tests.examples import examples
 
 def state_of(waiting: list[Sequence], running: list[Sequence], **fields: object) -> PlanInput:
     defaults: dict[str, object] = {
-        "begun": frozenset(),
+        "begun": (),
         "free_slots": 4,
         "restorable": "anywhere",
         "cached_tokens": lambda sequence: 0,

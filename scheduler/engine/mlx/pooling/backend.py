@@ -35,6 +35,7 @@ from scheduler.engine.mlx.upstream.layer_slices import slices
 from scheduler.engine.mlx.upstream.two_way import body_of
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
+from scheduler.engine.prefill_batches import Begun, BegunBatch
 from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Load, PrefillOut, Ready, Retired
@@ -125,9 +126,14 @@ class PoolingBackend:
         return replace(
             result,
             refused_adapters=refused_adapters(plan, _NO_ADAPTERS),
-            begun={number for number, row in self._rows.items() if row.sequence.computed_tokens},
+            begun=self._begun(),
             kv_bytes=self.kv_bytes(),
         )
+
+    def _begun(self) -> Begun:
+        """Return one batch: its rows are computed one after the other, without padding."""
+        begun = frozenset(number for number, row in self._rows.items() if row.sequence.computed_tokens)
+        return [BegunBatch(begun)] if begun else ()
 
     def _step(self, chunks: abc.Sequence[Chunk], predicted_seconds: float | None) -> StepResult:
         sizes = {chunk.request_id: chunk.tokens for chunk in chunks}

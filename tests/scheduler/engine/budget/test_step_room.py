@@ -13,11 +13,12 @@ from scheduler.engine.budget.room import StepRoom
 from scheduler.engine.memory import Memory
 from scheduler.engine.plan import StepPlan, plan
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, padded_tokens
+from scheduler.engine.prefill_batches import Begun
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
 from tests.examples import examples
-from tests.scheduler.engine.test_plan import state_of
+from tests.scheduler.engine.test_plan import state_of, together
 
 _HELD = RowBytes(token_bytes=10)
 _MOST_TOKENS = 2048
@@ -39,7 +40,7 @@ def _plan(
     room: StepRoom,
     running: list[Sequence],
     waiting: list[Sequence] | None = None,
-    begun: frozenset[int] = frozenset(),
+    begun: Begun = (),
     known: int = 0,
 ) -> StepPlan:
     memory = Memory(_PLENTY, _HELD, 0, lambda: 0)
@@ -72,15 +73,16 @@ def test_a_step_fits_or_computes_as_little_as_it_can(
         (waiting if stage == "waiting" else running).append(_row(number, tokens, done))
         if stage == "begun" and done < tokens - 1:
             begun.add(number)
-    todo = _plan(_room(room_bytes, held_bytes, chunk_bytes), running, waiting, frozenset(begun))
+    batches = together(row for row in running if row.request_id in begun)
+    todo = _plan(_room(room_bytes, held_bytes, chunk_bytes), running, waiting, batches)
     chunked = _ids(todo)
     joined = chunked - begun
     if todo.step_bytes > room_bytes:
-        alone = len(chunked) == 1 and set(todo.decode) <= chunked
+        alone = len(chunked) == 1 and set(todo.decode) <= chunked and not begun
         assert not joined or alone
         assert padded_tokens(todo.chunks) <= LEAST_CHUNK_TOKENS * len(chunked)
         assert todo.reason == "memory" or not chunked
-    assert begun <= chunked
+    assert begun <= chunked or (chunked and begun.isdisjoint(chunked))
     assert chunked or todo.decode
 
 
@@ -130,7 +132,7 @@ def test_a_cached_prefix_costs_little_where_it_stays_in_place() -> None:
 def test_what_is_held_already_is_not_counted_again() -> None:
     """But for the copies of it that may be made."""
     rows = [_row(number, 500, computed=400) for number in range(4)]
-    begun = frozenset(range(4))
+    begun = together(rows)
     arrays = _HELD.batch([400] * 4, 99)
     new = _plan(_room(_PLENTY), rows, begun=begun).step_bytes
     held = _plan(_room(_PLENTY, held_bytes=arrays), rows, begun=begun).step_bytes
@@ -141,7 +143,7 @@ def test_one_prompt_that_goes_on_copies_nothing() -> None:
     """A long one alone would otherwise be read in the smallest chunks where its copy would not fit."""
     row = _row(0, 10_000, computed=6000)
     arrays = _HELD.batch([6000], 3999)
-    todo = _plan(_room(20_000, held_bytes=arrays), [row], begun=frozenset({0}))
+    todo = _plan(_room(20_000, held_bytes=arrays), [row], begun=together([row]))
     assert todo.step_bytes == 0
     assert padded_tokens(todo.chunks) == _MOST_TOKENS
 
@@ -149,7 +151,7 @@ def test_one_prompt_that_goes_on_copies_nothing() -> None:
 def test_a_prompt_is_read_up_to_its_end_where_there_is_no_room_for_it_to_end() -> None:
     """Not in the smallest chunks: its copy for the prefix cache is made in its last step."""
     rows = [_row(number, 6500, computed=6000) for number in range(2)]
-    begun = frozenset(range(2))
+    begun = together(rows)
     arrays = _HELD.batch([6000] * 2, 499)
     todo = _plan(_room(arrays + 100, held_bytes=arrays), rows, begun=begun)
     assert [chunk.tokens for chunk in todo.chunks] == [498, 498]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from mlx_lm.utils import load_model
 
+from scheduler.engine import prefill_batches
 from scheduler.engine.mlx import loading as model_loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.batching import Batching
@@ -66,6 +67,12 @@ def tiny(tiny_folder: Path) -> Tiny:
 def model(tmp_path_factory: pytest.TempPathFactory) -> GrammarModel:
     """With a whole vocabulary, for what is held to a grammar."""
     return GrammarModel(tmp_path_factory.mktemp("models") / "grammar")
+
+
+@pytest.fixture(autouse=True)
+def prompts_part_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of a few hundred tokens are then in several prefill batches at a time."""
+    monkeypatch.setattr(prefill_batches, "MOST_PADDING_TOKENS", 48)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ model computes in float32, so that batching changes logits by parts in a million
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import mlx.core as mx
 import msgspec
@@ -15,8 +15,10 @@ import pytest
 from mlx_lm.generate import generate_step
 
 from scheduler.engine.loop import EngineLoop
+from scheduler.engine.mlx.batch import PrefillBatch
+from scheduler.engine.mlx.kv.cached_rows import Row
 from scheduler.engine.pace import PrefillPace
-from scheduler.shared.messages import Cancel, Sampling, StepOutput, Submit, ToEngine
+from scheduler.shared.messages import Cancel, PromptLogprobsOut, Sampling, StepOutput, Submit, ToEngine
 from tests.contracts.journal import GREEDY, prompt_of, request
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
@@ -212,3 +214,24 @@ def test_a_device_of_its_own_says_the_same(tiny: Tiny) -> None:
     tokens, _ = _together(tiny, arrivals, slots=12)
     for submit in submits:
         assert tokens[submit.request_id] == _by_itself(tiny, submit)
+
+
+def test_prompts_of_several_batches_are_exact(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short prompts that arrive while long ones are prefilled, and end before them; one long one leaves."""
+    seen: list[int] = []
+    compute = PrefillBatch.compute
+
+    def counted(batch: PrefillBatch, tokens: Mapping[Row, int]) -> list[PromptLogprobsOut]:
+        lengths = [row.sequence.computed_tokens for row in batch.rows]
+        assert max(lengths) - min(lengths) <= max(48, min(lengths)), "a row is padded by more than it may be"
+        seen.append(max(lengths))
+        return compute(batch, tokens)
+
+    monkeypatch.setattr(PrefillBatch, "compute", counted)
+    lengths = {1: 1500, 2: 700, **{number: 40 + 7 * number for number in range(3, 12)}}
+    submits = {one: request(one, prompt_of(length, one), 6) for one, length in lengths.items()}
+    arrivals = [(0 if number < 3 else 6 + number, submit) for number, submit in submits.items()]
+    tokens, _ = _together(tiny, arrivals, cancels=[(16, 2)])
+    assert seen != sorted(seen), "no batch passed another"
+    for number, submit in submits.items():
+        assert tokens[number] == ([] if number == 2 else _by_itself(tiny, submit))

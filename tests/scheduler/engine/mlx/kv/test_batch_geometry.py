@@ -145,7 +145,7 @@ def _scenario(made: list[BatchGeometry], layers: int) -> list[int]:
         made.clear()
         engine.turn([*commands, *([Cancel(2)] if turn == 11 else [])])
         counts.append(len(made))
-        for batch in (engine.batch._prompt_batch, engine.batch._generation_batch):
+        for batch in engine.batch._batches:
             assert len({id(layer.geometry) for layer in batch.prompt_cache}) <= 1
     return counts
 

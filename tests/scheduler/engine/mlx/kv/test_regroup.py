@@ -94,7 +94,7 @@ def test_who_saves_memory_copies_nothing_that_is_cached(monkeypatch: pytest.Monk
 def _check_in_place(engine: ReuseEngine) -> None:
     """What a row is said to attend to in place is what its batch does, in each layer, and it is leased."""
     batch = engine.batch
-    for part in (batch._prompt_batch, batch._generation_batch):
+    for part in batch._batches:
         for layer in part.prompt_cache:
             if not isinstance(layer, BatchRows):
                 continue

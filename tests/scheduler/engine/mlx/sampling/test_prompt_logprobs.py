@@ -82,13 +82,13 @@ def test_few_logits_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(backend, "_LOGITS_BYTES", 4 * 300 * 6)
     engine = engine_of("qwen3", prefill_chunk_tokens=64)
     seen: list[int] = []
-    model = engine.batch._prompt_batch.model
+    model = engine.batch.model
 
     def watched(inputs: mx.array, **kwargs: Any) -> Any:
         seen.append(inputs.size)
         return model(inputs, **kwargs)
 
-    monkeypatch.setattr(engine.batch._prompt_batch, "model", watched)
+    monkeypatch.setattr(engine.batch, "model", watched)
     submits = [engine.submit(COMMON + words(30, number), prompt_logprobs=1) for number in range(2)]
     for submit, heard in zip(submits, engine.ask(*submits), strict=True):
         check("qwen3", submit, heard.prompt_logprobs)
