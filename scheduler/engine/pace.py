@@ -8,6 +8,7 @@ chunk by its tokens and their context, each a line fitted to the latest steps.
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -24,6 +25,12 @@ AUTOMATIC_RATIO = 3.5
 those in prefill included, which decode soon. Prefill then has 5/7 of the time, so that a long prompt takes
 1.4 times what it would take alone, plus the overhead of small chunks."""
 _FIRST_TOKENS = 64
+_MOST_GROWTH = 2
+"""A chunk has at most twice the tokens of the latest ones. After many small chunks of a long context, what a
+token costs without context is not known: it may seem to cost nothing, and 2,048 of them took ten times the
+target."""
+_LATEST = 32
+"""Chunks that the line still remembers: the first of them counts a tenth."""
 
 
 _ROWS = 32
@@ -69,6 +76,8 @@ class PrefillPace:
     target_seconds: float | None = None
     _decode: FittedLine = field(default_factory=lambda: FittedLine(2))
     _prefill: FittedLine = field(default_factory=lambda: FittedLine(3))
+    _latest: deque[int] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    """Tokens of the latest chunks."""
     _least_chunks: int = 0
 
     def budget(self, decoding: int, prefilling: int, context: int) -> PrefillBudget:
@@ -81,7 +90,8 @@ class PrefillPace:
             return PrefillBudget(min(_FIRST_TOKENS, self.most_tokens), "unknown_speed", target)
         left = target - self._decode.cost(_rows(decoding)) - self._prefill.cost(_chunk(0, context))
         token = self._prefill.cost(_chunk(1, context)) - self._prefill.cost(_chunk(0, context))
-        fitting = int(min(self.most_tokens, left / token if token else math.inf))
+        most = min(self.most_tokens, _MOST_GROWTH * max(self._latest))
+        fitting = int(min(most, left / token if token else math.inf))
         if fitting < LEAST_TOKENS:
             larger = self._least_chunks % _TRIED_CHUNKS == _TRIED_CHUNKS - 1
             return PrefillBudget(2 * LEAST_TOKENS if larger else LEAST_TOKENS, "least_tokens", target)
@@ -110,6 +120,7 @@ class PrefillPace:
         if seconds > 0 and tokens:
             self._least_chunks += tokens <= 2 * LEAST_TOKENS
             self._prefill.learn(seconds, _chunk(tokens, context))
+            self._latest.append(tokens)
 
     def decode_seconds(self, decoding: int) -> float | None:
         """Return the predicted time of a step that only decodes; None while unknown."""

@@ -3,9 +3,9 @@
 A step's chunks form one batch, a row for each prompt, padded to the longest: chunks of equal length cost
 least (`prefill_batches.py`: which prompts these are). Few prompts share a small budget, because a prompt that
 waits is prefilled sooner, on average, than one that shares every step with seven others. The order is
-shortest remaining prompt first, but a bounded number may pass each prompt. Besides the prompts that have begun, a step
-prefills those that finish within it or have at most a quarter of the others' remaining tokens. So a short
-prompt passes any number of long ones, and none starves.
+shortest remaining prompt first, but a bounded number may pass each prompt. Besides the prompts that have
+begun, a step prefills those that finish within it or have at most a quarter of the others' remaining tokens.
+So a short prompt passes any number of long ones, and none starves.
 """
 
 from __future__ import annotations

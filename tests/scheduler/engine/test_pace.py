@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,6 +61,29 @@ def test_a_taught_pace_keeps_its_target(decoding: int, context: int, target: flo
         assert _seconds(decoding, tokens, context) >= 0.4 * allowed or tokens == 2048, "it dawdles"
 
 
+@pytest.mark.parametrize(
+    ("chunk", "token", "by_context"), [(5e-3, 6e-4, 5e-7), (2e-2, 3e-4, 2e-7), (1e-3, 1e-4, 1e-6)]
+)
+@pytest.mark.parametrize("seed", range(examples(12)))
+def test_the_next_prompt_s_first_chunk_is_no_leap(
+    chunk: float, token: float, by_context: float, seed: int
+) -> None:
+    """Behind a long context, what a token costs without one was not seen for long: it may seem to cost
+    nothing. Measurements are as far off as on a busy machine."""
+    noise, pace, decode = random.Random(seed), PrefillPace(2048), 0.035
+    for _ in range(40):
+        pace.observe_decode(decode * noise.uniform(0.9, 1.5), 8)
+    for number in range(4):
+        context = 0
+        while context < 6000:
+            tokens = min(pace.budget(8, 1, context).tokens, 6000 - context)
+            seconds = chunk + tokens * (token + by_context * context)
+            assert not number or decode + seconds <= 2.5 * AUTOMATIC_RATIO * decode
+            pace.observe_prefill(seconds * noise.lognormvariate(0, 0.25), tokens, context)
+            pace.observe_decode(decode * noise.lognormvariate(0, 0.2), 8)
+            context += tokens
+
+
 def test_a_target_that_decoding_alone_exceeds_still_lets_prompts_go_on() -> None:
     """No prefill starves; and one chunk in four is larger, which tells what a token takes."""
     pace = _taught(PrefillPace(2048, target_seconds=0.001), 8, [0])
@@ -110,10 +135,14 @@ def test_the_ends_of_prompts_do_not_slow_down_the_next_ones() -> None:
 
 def test_a_crowd_that_waits_is_read_at_the_crowd_s_pace() -> None:
     """One row decodes and thirty wait: their prompts are prefilled in chunks that fit the step of thirty-one.
-    Chunks that fit the step of one would be small, and small chunks are slow; thirty would wait for one."""
+    Chunks that fit the step of one would be small, and small chunks are slow; thirty would wait for one. They
+    grow to that within some steps."""
     pace = _taught(PrefillPace(2048), 1, [0])
     for rows in (8, 16, 24):
         pace.observe_decode(_decode_seconds(rows), rows)
+    for _ in range(4):
+        tokens = pace.budget(1, 30, 0).tokens
+        pace.observe_prefill(_prefill_seconds(tokens, 0), tokens, 0)
     step = _seconds(1, pace.budget(1, 30, 0).tokens, 0)
     assert step == pytest.approx(AUTOMATIC_RATIO * _decode_seconds(31), rel=0.1)
 
