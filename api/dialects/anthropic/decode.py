@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, assert_never
 
+from api.access.identity import ANYBODY, Caller
 from api.dialects.anthropic.content import (
     ContentBlock,
     Document,
@@ -41,21 +42,19 @@ from scheduler.request import (
 
 
 def generation_request(
-    body: MessagesRequest, tenant: str = "", defaults: Defaults = NEUTRAL
+    body: MessagesRequest, defaults: Defaults = NEUTRAL, caller: Caller = ANYBODY, adapter: str = ""
 ) -> GenerationRequest:
     """Decode the body. `defaults` of the model's name apply to what it omits. Raise InvalidRequest."""
     return GenerationRequest(
         public_id=f"msg_{secrets.token_hex(12)}",
         prompt=chat_prompt(body, defaults),
-        sampling=defaults.sampling_for(
-            temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=secrets.randbits(63)
-        ),
+        sampling=defaults.sampling_for(body, seed=secrets.randbits(63)),
         max_tokens=token_bound_of(body),
         stop=tuple(body.stop_sequences or ()),
         structure=structure(body),
         thinking_tokens=thinking_tokens_of(body),
-        tenant=tenant,
         holds=tuple(_holds(body)),
+        **caller.fields(adapter),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from operator import attrgetter
 from pathlib import Path
 
@@ -12,12 +13,11 @@ from api import serving
 from api.access.api_keys import ApiKeys, load_keys
 from api.assembly import engine_environment
 from api.cli.command_line import penstock
-from api.options.model_defaults import DefaultSettings
 from api.options.options import Option, load, options, refuse_unknown_variables
 from api.options.scheduler_settings import scheduler_config
 from api.options.served_names import NamedPreset
 from api.options.settings import ServeSettings
-from scheduler.config import load_message
+from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SupervisionConfig, load_message
 from scheduler.errors import OptionError, StartupError
 from scheduler.shared.messages import RankGroup
 from scheduler.shared.pooling import Pooler
@@ -88,8 +88,8 @@ def test_options_become_defaults() -> None:
     """And `auto` thinking is nothing said: the model's name may still say something."""
     given = {"default_temperature": "0.5", "default_top_k": "-1", "default_presence_penalty": "1"}
     found = load(given).default_settings()
-    assert found == DefaultSettings(0.5, top_k=-1, presence_penalty=1.0)
-    assert load({"default_thinking": "off"}).default_settings() == DefaultSettings(thinking="off")
+    assert found == {"temperature": 0.5, "top_k": -1, "presence_penalty": 1.0}
+    assert load({"default_thinking": "off"}).default_settings() == {"thinking": "off"}
 
 
 def test_the_models_own_name_is_one_name_whatever_is_in_it() -> None:
@@ -263,6 +263,27 @@ def test_rows_verify_drafts_unless_the_operator_says_not() -> None:
         assert load_message(config).speculation == expected
     with pytest.raises(OptionError, match="--speculation"):
         load({"speculation": "ngram"})
+
+
+def test_what_an_option_and_a_configuration_name_alike_is_one_value() -> None:
+    """But for four, of which an engine gets what is made of them."""
+    made = {"model", "kv_disk", "kv_disk_bytes", "ranks"}
+    parts = {"engine": EngineConfig, "supervision": SupervisionConfig, "recovery": RecoveryConfig}
+    both = {
+        part: {*signature(kind).parameters} & {*ServeSettings.model_fields} for part, kind in parts.items()
+    }
+    assert both["engine"] > made
+    given = {name: object() for names in both.values() for name in names - made}
+    settings = load({}).model_copy(update=given)
+    config = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
+    found = {name: getattr(getattr(config, part), name) for part in both for name in both[part] - made}
+    assert found == given
+
+
+def test_a_bound_of_zero_is_none() -> None:
+    given = {"max_queued_tokens": "0", "queue_seconds": "0", "max_running_seconds": "5", "max_queue": "9"}
+    queue = scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).intake
+    assert queue == IntakeConfig(max_queue=9, max_running_seconds=5.0)
 
 
 def test_more_adapters_than_there_may_be_are_refused() -> None:
