@@ -15,7 +15,6 @@ import click
 
 from api.cli import join
 from api.cli.errors import OperatorError
-from api.cli.rotating_log import open_log, print_into
 from api.cli.service import environment_file, installation
 from api.cli.service.managers import Manager, manager_of
 from api.cli.service.serve_arguments import (
@@ -36,6 +35,7 @@ from api.cli.service.service_options import (
 )
 from api.cli.service.status import described, wait_started
 from api.options.option_values import byte_count
+from api.rotating_log import RotatingLog, print_into
 
 _REST = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 _READY_SECONDS = 900.0
@@ -301,7 +301,10 @@ def run(
 ) -> None:
     """Serve, or be an engine, with the variables of the environment file. The service manager starts this."""
     if log_file is not None:
-        print_into(open_log(log_file, _size("--log-bytes", log_bytes), log_files))
+        try:
+            print_into(RotatingLog(log_file, _size("--log-bytes", log_bytes), log_files))
+        except OSError as error:
+            raise OperatorError(f"cannot write {log_file}: {error}") from error
     os.environ.update(environment_file.read(_here(name, system).places.environment))
     if engine:
         join.engine.main(list(arguments), prog_name="penstock engine", standalone_mode=False)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from api.cli.errors import OperatorError
-from api.cli.rotating_log import open_log
+from api.cli.service.commands import run
 from api.cli.service.service_options import Platform, places_of
 
 PROGRAM = """
 import subprocess, sys
 from pathlib import Path
-from api.cli.rotating_log import open_log, print_into
-print_into(open_log(Path(sys.argv[1]), 4096, 3))
+from api.rotating_log import RotatingLog, print_into
+print_into(RotatingLog(Path(sys.argv[1]), 4096, 3))
 print("out")
 subprocess.run(["sh", "-c", "echo of a child; echo its error >&2"])
 for number in range(1000):
@@ -49,7 +49,7 @@ def test_everything_is_in_the_log(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OperatorError, match="cannot write"):
-        open_log(tmp_path / "file" / "penstock.log", 4096, 3)
+        run.main(["--log-file", str(tmp_path / "file" / "penstock.log")], standalone_mode=False)
 
 
 @pytest.mark.parametrize(
