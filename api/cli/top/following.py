@@ -11,7 +11,7 @@ import trio
 
 from api.cli.errors import OperatorError
 from api.cli.running_server import Address, reason, refusal
-from api.cli.top.figures import SnapshotWindow
+from api.cli.top.figures import RecentSamples
 from api.cli.top.screen import View
 from api.cli.top.snapshots import CacheSnapshot, LiveEvents, NotALiveStream, ServerSnapshot
 
@@ -19,7 +19,7 @@ _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """A snapshot comes twice a second."""
 RETRY_SECONDS = 2.0
 _ONCE_SECONDS = 1.5
-"""Snapshots must be this far apart to give a rate."""
+"""Within it a server that has just started has a rate, and the cache is inspected."""
 
 
 class Lost(Exception):
@@ -35,7 +35,7 @@ class Following:
         self._where = where
         self._transport = transport
         self._model = model
-        self._window = SnapshotWindow()
+        self._samples = RecentSamples()
         self._scope = trio.CancelScope()
         self.view = View(where.url)
         self.changed = trio.Event()
@@ -68,7 +68,7 @@ class Following:
             await trio.sleep(RETRY_SECONDS)
 
     async def once(self) -> View:
-        """Return the view once the snapshots are far enough apart for rates. Raise Lost."""
+        """Return the view when the server has had the time for all that it shows. Raise Lost."""
         # Cancelled, not left by `break`: so each generator below ends where it waits.
         with trio.CancelScope() as enough:
             try:
@@ -90,12 +90,12 @@ class Following:
 
     def _take(self, event: ServerSnapshot | CacheSnapshot) -> None:
         if isinstance(event, ServerSnapshot):
-            self._window.add(event)
+            self._samples.add(event)
             # The cache that was shown may be of another model, or of the server's previous run.
             before, cache = self.view.snapshot, self.view.cache
             if self.view.trouble or (before is not None and before.model != event.model):
                 cache = None
-            self._show(View(self.view.url, event, self._window.figures(), cache))
+            self._show(View(self.view.url, event, self._samples.figures(), cache))
         else:
             self._show(View(self.view.url, self.view.snapshot, self.view.figures, event))
 
@@ -105,6 +105,7 @@ class Following:
 
     async def _events(self) -> AsyncGenerator[ServerSnapshot | CacheSnapshot, None]:
         reader = LiveEvents()
+        self._samples = RecentSamples()  # The first snapshot of each stream has all of them.
         try:
             async with live(self._where, self._model, self._transport) as pieces:
                 async for data in pieces:
