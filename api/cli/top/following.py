@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import cast
 
 import httpx
 import trio
 
 from api.cli.errors import OperatorError
-from api.cli.running_server import Address, reason, refusal
+from api.cli.running_server import FAILURES, Address, client, pieces, refusal, trouble
 from api.cli.top.figures import RecentSamples
 from api.cli.top.screen import View
 from api.cli.top.snapshots import CacheSnapshot, LiveEvents, NotALiveStream, ServerSnapshot
@@ -123,24 +122,17 @@ async def live(
     """Open the stream. Raise Lost, also while it is read."""
     try:
         async with (
-            httpx.AsyncClient(timeout=_TIMEOUT, trust_env=where.trust_env, transport=transport) as http,
-            http.stream(
-                "GET", f"{where.url}/live", params={"model": model} if model else {}, headers=where.headers
-            ) as response,
+            client(where, _TIMEOUT, transport) as http,
+            http.stream("GET", f"{where.url}/live", params={"model": model} if model else {}) as response,
         ):
             if response.status_code != 200:
                 raise Lost(
                     f"{where.url}/live answered {refusal(response.status_code, await response.aread())}"
                 )
-            # httpx declares an iterator, but returns a generator that must be closed.
-            async with aclosing(cast(AsyncGenerator[bytes, None], response.aiter_bytes())) as pieces:
-                yield pieces
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Lost(f"no server answers at {where.url}: {reason(error)}") from error
-    except httpx.TimeoutException as error:
-        raise Lost(f"{where.url} is silent") from error
-    except (httpx.HTTPError, UnicodeError) as error:
-        raise Lost(f"the connection to {where.url} was lost: {reason(error)}") from error
+            async with pieces(response) as body:
+                yield body
+    except FAILURES as error:
+        raise Lost(trouble(where, error)) from error
 
 
 async def first_snapshot(
