@@ -19,6 +19,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from scheduler.shared.gigabytes import gigabytes
+
 _LINE_SECONDS = 10.0
 _NAME_COLUMNS = 28
 
@@ -124,12 +126,3 @@ def shown_progress(total_bytes: int) -> Iterator[DownloadProgress]:
     )
     with Progress(*columns, console=console, transient=True) as progress:
         yield _Bars(progress, total_bytes)
-
-
-def gigabytes(count: int) -> str:
-    """Return a size for people, in 80 columns: `4.6 GB`, `12 MB`."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= size:
-            scaled = count / size
-            return f"{scaled:.{1 if scaled < 10 else 0}f} {unit}"
-    return f"{count} B"

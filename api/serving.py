@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 import structlog
@@ -34,6 +34,7 @@ from api.http.listening import Listening, listening
 from api.http.server import Server
 from api.http.service_manager import ServiceNotice
 from api.options.settings import ServeSettings
+from api.rotating_log import RotatingLog
 from api.sleep_prevention import stay_awake
 from api.version import own_version
 from scheduler.errors import StartupError
@@ -55,17 +56,9 @@ _METRICS_LIMITS = Limits(connections=16, refusals=4)
 """Bounds within the server's reserve of descriptors."""
 
 
-class LogFile(Protocol):
-    """Where the log goes if standard error is a terminal."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def write_line(self, text: str) -> None: ...
-
-
-def serve(settings: ServeSettings, log: LogFile | None = None) -> None:
-    """Serve until SIGTERM or Ctrl-C, then drain. Raise StartupError if it cannot start."""
+def serve(settings: ServeSettings, log: RotatingLog | None = None) -> None:
+    """Serve until SIGTERM or Ctrl-C, then drain. `log`: where the log goes instead of standard error. Raise
+    StartupError if it cannot start."""
     logging.configure(settings.log_format, settings.log_level, None if log is None else log.write_line)
     try:
         trio.run(_serve, settings, None if log is None else log.path)

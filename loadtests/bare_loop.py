@@ -1,29 +1,30 @@
 """A bare `BatchGenerator` loop: the ceiling for a server's throughput.
 
 It runs in a process of its own (`python -m loadtests.bare_loop MODEL_FOLDER`), with the same BLAS and cores
-as a server's engine. It reads and writes one JSON object a line.
+as a server's engine.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 from mlx_lm.utils import load_model
 
+from loadtests.asked_process import answer_each
+
 
 def main() -> None:
-    """Read `{"prompts": [[ids]], "max_tokens": N}` from each line; answer with seconds and tokens."""
+    """Answer `{"prompts": [[ids]], "max_tokens": N}` with seconds and tokens."""
     model, _ = load_model(Path(sys.argv[1]), lazy=True)
     model.set_dtype(mx.float32)
     mx.eval(model.parameters())
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        job = json.loads(line)
+
+    def answer(job: dict[str, Any]) -> dict[str, Any]:
         generator = BatchGenerator(model, completion_batch_size=max(32, len(job["prompts"])))
         started = time.perf_counter()
         generator.insert(job["prompts"], max_tokens=[job["max_tokens"]] * len(job["prompts"]))
@@ -33,7 +34,9 @@ def main() -> None:
             answers = generator.next()[1]
             tokens += len(answers)
             running -= sum(answer.finish_reason is not None for answer in answers)
-        print(json.dumps({"seconds": time.perf_counter() - started, "tokens": tokens}), flush=True)
+        return {"seconds": time.perf_counter() - started, "tokens": tokens}
+
+    answer_each(answer)
 
 
 if __name__ == "__main__":

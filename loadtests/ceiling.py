@@ -10,17 +10,14 @@ import json
 import os
 import re
 import statistics
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import click
 import trio
 
+from loadtests.asked_process import Answer, Question, asked_process
 from loadtests.launch import SLOTS, Bench, with_server
 from loadtests.presets import PRESETS
 from loadtests.targets import Launch, Target
@@ -51,7 +48,7 @@ def ceiling(requests: int, tokens: int, words: int, rounds: int) -> None:
             ours = await _through_http(target.url, prompts, tokens)
             rendered = [tokenizer.render(ChatPrompt(({"role": "user", "content": one},))) for one in prompts]
             bare = await trio.to_thread.run_sync(
-                _alone, process, [tokenizer.encode(text) for text in rendered], tokens
+                _alone, ask, [tokenizer.encode(text) for text in rendered], tokens
             )
             if number == 0:
                 continue  # Warm-up: both compile kernels for the shapes.
@@ -62,7 +59,7 @@ def ceiling(requests: int, tokens: int, words: int, rounds: int) -> None:
         click.echo(f"ratio: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
 
     bench = Bench(folder, blas, max(SLOTS, requests))
-    with _bare_loop(folder, environment) as process:
+    with asked_process("loadtests.bare_loop", (str(folder),), environment) as ask:
         trio.run(partial(with_server, Launch("penstock", PRESETS["penstock"]), bench, measured))
 
 
@@ -75,26 +72,9 @@ def _texts(count: int, words: int, salt: int) -> list[str]:
     ]
 
 
-@contextmanager
-def _bare_loop(folder: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "loadtests.bare_loop", str(folder)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment)
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        json.loads(process.stdout.readline())
-        yield process
-        process.stdin.close()
-
-
-def _alone(process: subprocess.Popen[str], prompts: Sequence[Sequence[int]], tokens: int) -> float:
+def _alone(ask: Callable[[Question], Answer], prompts: Sequence[Sequence[int]], tokens: int) -> float:
     """Return the tokens/s of the bare loop."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": tokens}) + "\n")
-    process.stdin.flush()
-    answer = json.loads(process.stdout.readline())
+    answer = ask({"prompts": prompts, "max_tokens": tokens})
     assert answer["tokens"] == len(prompts) * tokens
     return float(answer["tokens"] / answer["seconds"])
 

@@ -5,16 +5,15 @@ Nothing is ever retried: what a target refuses or drops counts as its users woul
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import msgspec
 import trio
 
 from api.cli.event_lines import EventLines
+from api.cli.running_server import pieces
 from loadtests.record import Outcome
 from loadtests.workload import Ask
 
@@ -108,10 +107,8 @@ async def _exchange(
         events = EventLines()
         finished = False
         leave_after = float("inf") if wish.hang_up_after_deltas is None else wish.hang_up_after_deltas
-        # httpx declares an iterator, but returns a generator that must be closed.
-        raw = cast(AsyncGenerator[bytes, None], response.aiter_raw())
-        async with aclosing(raw) as pieces:
-            async for data in pieces:
+        async with pieces(response) as coming:
+            async for data in coming:
                 now = trio.current_time()
                 for payload in events.data(data):
                     finished = _take(payload, observed, now) or finished

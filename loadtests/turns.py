@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import trio
 
+from api.cli.event_lines import EventLines
+
 _HEADERS = {"content-type": "application/json"}
 
 
@@ -49,19 +51,18 @@ async def ask(http: httpx.AsyncClient, url: str, body: dict[str, Any]) -> Turn:
         answer.raise_for_status()
         seconds = trio.current_time() - sent
         return _turn(seconds, seconds, answer.json()["usage"], ())
-    first, tokens, usage = 0.0, list[str](), dict[str, Any]()
+    first, tokens, usage, events = 0.0, list[str](), dict[str, Any](), EventLines()
     async with http.stream("POST", path, content=content, headers=_HEADERS) as stream:
         stream.raise_for_status()
-        async for line in stream.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            event = json.loads(line.removeprefix("data: "))
-            usage = event.get("usage") or usage
-            for choice in event["choices"]:
-                new = (choice.get("logprobs") or {}).get("content") or ()
-                if new and not tokens:
-                    first = trio.current_time() - sent
-                tokens += [entry["token"] for entry in new]
+        async for data in stream.aiter_bytes():
+            for payload in events.data(data):
+                event = {} if payload == b"[DONE]" else json.loads(payload)
+                usage = event.get("usage") or usage
+                for choice in event.get("choices") or ():
+                    new = (choice.get("logprobs") or {}).get("content") or ()
+                    if new and not tokens:
+                        first = trio.current_time() - sent
+                    tokens += [entry["token"] for entry in new]
     return _turn(trio.current_time() - sent, first, usage, tuple(tokens))
 
 

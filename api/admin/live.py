@@ -32,7 +32,7 @@ from scheduler.fleet.model import Model
 from scheduler.service import Scheduler
 from scheduler.statistics import FlowStatistics, MemberStatistics
 from scheduler.telemetry.engine_metrics import EngineMetrics
-from scheduler.telemetry.readings import buckets_of, value_of
+from scheduler.telemetry.readings import value_of
 
 PAGE = Path(__file__).with_name("live.html").read_text("utf-8")
 SNAPSHOT_SECONDS = 0.5
@@ -232,9 +232,7 @@ class LiveStream(Response):
 
 
 def snapshot(scheduler: Scheduler) -> dict[str, Any]:
-    """Return a model's current state for the page: of all its engines together, and of each. Buckets are
-    totals by upper edge, for `penstock top`, which computes differences; the page shows the history's
-    figures."""
+    """Return a model's current state for the page: of all its engines together, and of each."""
     operations, metrics = scheduler.operations, scheduler.metrics
     statistics, report = operations.statistics(), operations.report()
     queue = asdict(report.queue)
@@ -257,8 +255,6 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
         "running": [asdict(one) for one in report.running],
         "waits": [asdict(one) for one in report.waits[:TENANTS_SHOWN]],
         "generated_tokens": sum(value_of(engine.generated_tokens) for engine in metrics.engines),
-        "prefilled_tokens": sum(value_of(engine.prefilled_tokens) for engine in metrics.engines),
-        "cached_tokens": sum(value_of(engine.prefix_hit_tokens) for engine in metrics.engines),
         "accepted_draft_tokens": sum(
             value_of(accepted)
             for engine in metrics.engines
@@ -269,11 +265,7 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
         ),
         "memory": {name: sum(line[name] for line in engines) for name in _MEMORY},
     }
-    histograms = {
-        name: list(buckets_of(*series)[0].items())
-        for name, series in (("ttft", metrics.ttft.values()), ("itl", [metrics.itl]))
-    }
-    result: dict[str, Any] = rounded(body) | histograms
+    result: dict[str, Any] = rounded(body)
     return result
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 import trio
 
 from api.cli.answer import Answer
-from api.cli.running_server import Address, reason, refusal
+from api.cli.running_server import FAILURES, Address, client, pieces, refusal, trouble
 from api.cli.terminal import ENDING
 
-_TIMEOUT = httpx.Timeout(600.0, connect=5.0, write=60.0)
+PATIENCE = httpx.Timeout(600.0, connect=5.0, write=60.0)
 """Long, because servers other than Penstock, which sends a comment every few seconds, may be silent while a
 request waits."""
 _REFUSAL_BYTES = 1 << 16
@@ -39,13 +38,9 @@ async def ask_until_interrupt(
                 nursery.cancel_scope.cancel()
 
         await nursery.start(stop_on_interrupt)
-        async with client(where, transport) as http:
+        async with client(where, PATIENCE, transport) as http:
             await ask(http, where, body, answer, on_change)
         nursery.cancel_scope.cancel()
-
-
-def client(where: Address, transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=_TIMEOUT, trust_env=where.trust_env, transport=transport)
 
 
 async def ask(
@@ -59,12 +54,8 @@ async def ask(
     the request."""
     try:
         await _follow(http, where, body, answer, on_change)
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        answer.failure = f"no server answers at {where.url}: {reason(error)}"
-    except httpx.ReadTimeout:
-        answer.failure = f"the server at {where.url} has been silent for 10 minutes"
-    except (httpx.HTTPError, UnicodeError) as error:
-        answer.failure = f"the connection to {where.url} was lost: {reason(error)}"
+    except FAILURES as error:
+        answer.failure = trouble(where, error)
 
 
 async def _follow(
@@ -75,20 +66,18 @@ async def _follow(
     on_change: Callable[[], None],
 ) -> None:
     url = f"{where.url}/v1/chat/completions"
-    async with http.stream("POST", url, json=body, headers=where.headers) as response:
-        # httpx declares an iterator, but returns a generator that must be closed.
-        raw = cast(AsyncGenerator[bytes, None], response.aiter_bytes())
+    async with http.stream("POST", url, json=body) as response:
         # Read to the end, so that httpx's inner generators end too, but only until a deadline.
         with trio.CancelScope() as over:
-            async with aclosing(raw) as pieces:
+            async with pieces(response) as coming:
                 if response.status_code != 200:
                     refused = bytearray()
                     over.deadline = trio.current_time() + _REFUSAL_SECONDS
-                    async for data in pieces:
+                    async for data in coming:
                         refused += data[: _REFUSAL_BYTES - len(refused)]
                     answer.failure = refusal(response.status_code, bytes(refused))
                     return
-                async for data in pieces:
+                async for data in coming:
                     answer.feed(data, trio.current_time())
                     if answer.is_over:
                         over.deadline = min(over.deadline, trio.current_time() + _END_SECONDS)

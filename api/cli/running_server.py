@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import reduce
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import httpx
@@ -20,6 +21,11 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 """The address on which `penstock serve` listens unless an option changes it."""
 _PROBE_TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 _MESSAGE_CHARACTERS = 300
+FAILURES = (httpx.HTTPError, UnicodeError)
+"""What a request raises where no answer came, or only a part of one."""
+_ALL = httpx.Limits()
+"""As many connections as a command asks for."""
+_UNREACHED = (httpx.ConnectError, httpx.ConnectTimeout)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -160,13 +166,34 @@ def find(where: Address, transport: httpx.BaseTransport | None = None) -> Runnin
     try:
         with httpx.Client(timeout=_PROBE_TIMEOUT, trust_env=where.trust_env, transport=transport) as http:
             answer = http.get(f"{where.url}/v1/models", headers=where.headers)
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise NoServer(f"no server answers at {where.url}: {reason(error)}") from error
-    except httpx.TimeoutException as error:
-        raise OperatorError(f"{where.url} accepts connections, but does not answer") from error
-    except (httpx.HTTPError, UnicodeError) as error:
-        raise OperatorError(f"{where.url} does not speak HTTP: {reason(error)}") from error
+    except FAILURES as error:
+        kind = NoServer if isinstance(error, _UNREACHED) else OperatorError
+        raise kind(trouble(where, error)) from error
     return read_listing(where, answer)
+
+
+def client(
+    where: Address, timeout: httpx.Timeout, transport: httpx.AsyncBaseTransport | None = None
+) -> httpx.AsyncClient:
+    """Return what asks this server, with its key, from as many tasks as the caller has."""
+    return httpx.AsyncClient(
+        trust_env=where.trust_env, headers=where.headers, timeout=timeout, transport=transport, limits=_ALL
+    )
+
+
+def pieces(response: httpx.Response) -> aclosing[AsyncGenerator[bytes, None]]:
+    """Return the body as it comes, to be entered by `async with`: httpx declares an iterator, but returns a
+    generator that must be closed."""
+    return aclosing(cast(AsyncGenerator[bytes, None], response.aiter_bytes()))
+
+
+def trouble(where: Address, error: BaseException) -> str:
+    """Return what one of FAILURES means to the user, in one line."""
+    if isinstance(error, _UNREACHED):
+        return f"no server answers at {where.url}: {reason(error)}"
+    if isinstance(error, httpx.TimeoutException):
+        return f"{where.url} accepts connections, but is silent"
+    return f"the connection to {where.url} was lost: {reason(error)}"
 
 
 def read_listing(where: Address, answer: httpx.Response) -> RunningServer:

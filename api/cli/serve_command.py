@@ -16,10 +16,10 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from api.cli.rotating_log import RotatingLog
 from api.options import options
 from api.options.other_servers import explained
 from api.options.settings import ServeSettings
+from api.rotating_log import RotatingLog
 from scheduler.errors import OptionError
 from scheduler.shared.user_cache import user_cache_folder
 

@@ -109,7 +109,7 @@ async def ask(http: httpx.AsyncClient, url: str, question: Question, answer: Ans
 
 async def _follow(response: httpx.Response, answer: Answer, asked: float) -> None:
     events, last = EventLines(), trio.current_time()
-    async for data in response.aiter_raw():
+    async for data in response.aiter_bytes():
         for payload in events.data(data):
             now = trio.current_time()
             answer.longest_pause_seconds = max(answer.longest_pause_seconds, now - last)

@@ -181,8 +181,8 @@ PARTS: Mapping[str, Part] = {
     ),
     "pressure": Part(
         "Memory that is short",
-        "Nothing grows with prompts of new lengths; preempted rows have the tokens that they have with room;"
-        " a refusal of the device is known as one.",
+        "Nothing grows with prompts of new lengths; rows are preempted, and have the tokens that they have"
+        " with room; a refusal of the device is known as one.",
         _pressure,
     ),
     "packed": Part("Packed keys and values", "About half the bytes; the time is what is asked for.", _packed),

@@ -14,6 +14,7 @@ from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
 MODULE = "loadtests.device"
+_MINUTES = 12.0
 
 
 @click.command()
@@ -23,7 +24,12 @@ MODULE = "loadtests.device"
     help="Model folder, or `embedded`, for steps and memory; by default the bench model.",
 )
 @click.option("--quick", is_flag=True, help="Smaller sizes: about a minute, with the embedded model.")
-@click.option("--minutes", default=12.0, show_default=True, help="Bound on all of it.")
+@click.option(
+    "--minutes",
+    default=_MINUTES,
+    show_default=True,
+    help="Bound on all of it; more give each part more, too.",
+)
 @click.option(
     "--part", "parts", multiple=True, type=click.Choice([*SECONDS]), help="Only these; in order of worth."
 )
@@ -52,7 +58,11 @@ def device(
         name,
         quick,
         60 * minutes,
-        {part: seconds for part, seconds in SECONDS.items() if part in parts or not parts},
+        {
+            part: seconds * max(1.0, minutes / _MINUTES)
+            for part, seconds in SECONDS.items()
+            if part in parts or not parts
+        },
     )
     complaints = list(measurement.run(go_on).complaints())
     for complaint in complaints:

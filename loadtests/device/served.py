@@ -16,6 +16,7 @@ from threading import Barrier
 import httpx
 from rich.console import Console
 
+from api.cli.event_lines import EventLines
 from api.cli.process_table import Process, processes
 from api.cli.running_server import RunningServer
 from api.cli.started_server import ServerStart, started
@@ -121,14 +122,14 @@ def _answer(server: RunningServer, number: int, begun: Barrier) -> _Answer:
         "seed": number,
         "temperature": 0.8 if number % 2 else 0.0,
     }
-    found, last = _Answer(), None
+    found, last, events = _Answer(), None, EventLines()
     url = f"{server.url}/v1/completions"
     with httpx.stream("POST", url, json=body, timeout=_TIMEOUT_SECONDS) as response:
         response.raise_for_status()
-        for line in response.iter_lines():
-            if not line.startswith("data: {"):
+        for payload in (payload for data in response.iter_bytes() for payload in events.data(data)):
+            if payload == b"[DONE]":
                 continue
-            (choice,) = json.loads(line.removeprefix("data: "))["choices"]
+            (choice,) = json.loads(payload)["choices"]
             found.finish_reason = choice["finish_reason"]
             if not (text := choice["text"]):
                 continue

@@ -6,13 +6,11 @@ counts, because other work on the machine can only slow a step.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from loadtests.asked_process import Answer, Question, asked_process
 
 PRIVATE_TOKENS = 64
 _STEPS = 16
@@ -45,36 +43,6 @@ class Pair:
     bare: Step | None
 
 
-class StepProcess:
-    """One engine, which measures one size at a time."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def measure(self, size: Size) -> Step:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        job = {"rows": size.rows, "prefix": size.prefix_tokens, "private": PRIVATE_TOKENS, "steps": _STEPS}
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        return Step(size, min(answer["seconds"]), answer["kv_bytes"])
-
-
-@contextmanager
-def step_process(kind: str, folder: Path, environment: Mapping[str, str]) -> Iterator[StepProcess]:
-    """Start a step process of `kind` ours or bare, and end it after the block."""
-    command = [sys.executable, "-m", "loadtests.device.step_process", kind, str(folder)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment)
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        json.loads(process.stdout.readline())
-        yield StepProcess(process)
-        process.stdin.close()
-
-
 def measure(
     sizes: Sequence[Size],
     folder: Path,
@@ -83,10 +51,17 @@ def measure(
     most_bytes: int,
 ) -> Iterator[Pair]:
     """Yield pairs as they are measured, with the folder's own type of weights."""
+    module = "loadtests.device.step_process"
     with (
-        step_process("ours", folder, environment) as ours,
-        step_process("bare", folder, environment) as bare,
+        asked_process(module, ("ours", str(folder)), environment) as ours,
+        asked_process(module, ("bare", str(folder)), environment) as bare,
     ):
         for size in sizes:
             fits = 2 * size.copied_bytes(token_bytes) <= most_bytes
-            yield Pair(ours.measure(size), bare.measure(size) if fits else None)
+            yield Pair(_step(ours, size), _step(bare, size) if fits else None)
+
+
+def _step(ask: Callable[[Question], Answer], size: Size) -> Step:
+    job = {"rows": size.rows, "prefix": size.prefix_tokens, "private": PRIVATE_TOKENS, "steps": _STEPS}
+    answer = ask(job)
+    return Step(size, min(answer["seconds"]), answer["kv_bytes"])

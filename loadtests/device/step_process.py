@@ -23,6 +23,7 @@ from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
+from loadtests.asked_process import answer_each
 from scheduler.engine.backend import Backend
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import share
@@ -132,10 +133,12 @@ def _decode_all(backend: Backend, submits: list[Submit]) -> None:
 def main() -> None:
     kind, folder = sys.argv[1], Path(sys.argv[2])
     measure = ours(folder) if kind == "ours" else bare(folder)
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        print(json.dumps(measure(json.loads(line))), flush=True)
+
+    def answer(job: Job) -> dict[str, Any]:
         mx.clear_cache()
+        return measure(job)
+
+    answer_each(answer)
 
 
 if __name__ == "__main__":

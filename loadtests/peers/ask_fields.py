@@ -59,7 +59,7 @@ class Asker:
                 text = response.read().decode("utf-8", "replace")
                 return Reply(refusal=f"{response.status_code} {text[:160]}")
             events = EventLines()
-            payloads = [data for raw in response.iter_raw() for data in events.data(raw)]
+            payloads = [data for raw in response.iter_bytes() for data in events.data(raw)]
         chunks = [msgspec.json.decode(data) for data in payloads if data != b"[DONE]"]
         choices = [choice for chunk in chunks for choice in chunk.get("choices") or ()]
         reasons = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from scheduler.shared.gigabytes import gigabytes
+
 
 class ModelState(StrEnum):
     UNLOADED = "unloaded"
@@ -146,8 +148,8 @@ def _never_fits(wanted: Standing, models: Sequence[Standing], budget_bytes: int 
         return None
     beside = f" beside {', '.join(model.name for model in pinned)}" if pinned else ""
     return (
-        f"the model {wanted.name!r} needs at least {wanted.need_bytes / 1e9:.1f} GB,"
-        f" and {max(0, left) / 1e9:.1f} GB are left{beside}"
+        f"the model {wanted.name!r} needs at least {gigabytes(wanted.need_bytes, 3)},"
+        f" and {gigabytes(max(0, left), 3)} are left{beside}"
     )
 
 

@@ -114,8 +114,8 @@ def test_the_stack_of_a_failed_load_is_logged_at_debug_level(tmp_path: Path) -> 
 def test_weights_beyond_the_memory_limit_are_one_line_with_the_numbers() -> None:
     status, lines = serve("--model", "embedded", "--memory-limit", "70MB")
     assert (status, len(lines)) == (1, 1)
-    assert "the weights take 0.01 GB" in lines[0]
-    assert "the limit is 0.07 GB" in lines[0]
+    assert "the weights take 13.9 MB" in lines[0]
+    assert "the limit is 70.0 MB" in lines[0]
     assert "--memory-limit" in lines[0]
 
 

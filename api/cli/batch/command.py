@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from api.cli.batch.lines import Answers, Line, body_of, pending
-from api.cli.batch.sending import MOST_AT_ONCE, Sending
-from api.cli.running_server import RunningServer, address, find, server_options
+from api.cli.batch.sending import Sending
+from api.cli.running_server import RunningServer, address, client, find, server_options
 from api.cli.terminal import ENDING, exit_code, one_line
 from scheduler.request import PRIORITIES
 
@@ -88,11 +88,7 @@ async def _run(
         statuses[answer.status_code] += 1
         answers.append(_entry(line, answer))
 
-    async with httpx.AsyncClient(
-        timeout=_TIMEOUT,
-        trust_env=server.address.trust_env,
-        limits=httpx.Limits(max_connections=MOST_AT_ONCE, max_keepalive_connections=MOST_AT_ONCE),
-    ) as http:
+    async with client(server.address, _TIMEOUT) as http:
         sending = Sending(http, server.address, asked, answered)
         async with trio.open_nursery() as nursery:
 

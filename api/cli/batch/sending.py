@@ -11,7 +11,7 @@ import httpx
 import trio
 
 from api.cli.batch.lines import Line
-from api.cli.running_server import Address, reason, refusal
+from api.cli.running_server import FAILURES, Address, refusal, trouble
 
 MOST_AT_ONCE = 256
 """A quarter of the requests that wait in a Penstock by default: others find room beside a batch."""
@@ -72,9 +72,9 @@ class Sending:
     async def _ask(self, line: Line) -> None:
         try:
             url = self.where.url + line.url
-            answer = await self.http.post(url, json=self.body_of(line), headers=self.where.headers)
-        except (httpx.HTTPError, UnicodeError) as error:
-            self._again(line, f"no server answers at {self.where.url}: {reason(error)}", None)
+            answer = await self.http.post(url, json=self.body_of(line))
+        except FAILURES as error:
+            self._again(line, trouble(self.where, error), None)
         else:
             self._judge(line, answer)
         self.in_flight -= 1

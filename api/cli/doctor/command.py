@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from api.cli.doctor.facts import Facts, ModelOnDisk
-from api.cli.doctor.findings import Finding, findings, gigabytes, serves
+from api.cli.doctor.findings import Finding, findings, serves
 from api.cli.doctor.gathering import gather
 from api.cli.doctor.report import write_report
 from api.cli.models.reading import folders_option
+from scheduler.shared.gigabytes import gigabytes
 
 _COLUMNS = 80
 _PORT = 8000

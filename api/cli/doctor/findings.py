@@ -11,6 +11,7 @@ from api.cli.doctor.facts import Disk, Facts, ModelOnDisk, Port, RequiredPackage
 from api.cli.models.disk_models import DiskModel
 from api.options.back_end import missing_back_end
 from scheduler.engine.budget.limits import recommended_bytes
+from scheduler.shared.gigabytes import gigabytes
 
 Level: TypeAlias = Literal["ok", "note", "problem"]
 Topic: TypeAlias = Literal[
@@ -68,10 +69,6 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
 
 def serves(found: Iterable[Finding]) -> bool:
     return all(one.level != "problem" for one in found)
-
-
-def gigabytes(count: float) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
 def _back_end(facts: Facts) -> Iterator[Finding]:

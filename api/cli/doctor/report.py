@@ -11,8 +11,9 @@ from tempfile import TemporaryDirectory
 
 from api.cli.command_line import COMMANDS
 from api.cli.doctor.facts import Facts
-from api.cli.doctor.findings import Finding, gigabytes
+from api.cli.doctor.findings import Finding
 from api.cli.errors import OperatorError
+from scheduler.shared.gigabytes import gigabytes
 
 _UNMEASURED = "The measurements ended before their first section.\n"
 _MEASURES = "bench"

@@ -23,12 +23,12 @@ import trio
 from rich.console import Console
 
 from api.cli.answer import Answer
-from api.cli.asking import ask, client
+from api.cli.asking import PATIENCE, ask
 from api.cli.errors import OperatorError
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.listing import weights_text
 from api.cli.models.reading import find_one, folders_option
-from api.cli.running_server import RunningServer
+from api.cli.running_server import RunningServer, client
 from api.cli.started_server import ServerStart, started
 
 STREAMS = 8
@@ -159,7 +159,7 @@ async def measure(
     server: RunningServer, model: DiskModel, transport: httpx.AsyncBaseTransport | None = None
 ) -> SelfTest:
     """Measure a server that has no other requests. Raise OperatorError if a request fails."""
-    async with client(server.address, transport) as http:
+    async with client(server.address, PATIENCE, transport) as http:
         streams = _Client(http, server)
         # The first request after a start pays for what is compiled and paged in.
         await streams.run(1, _WARM_TOKENS, words=4)

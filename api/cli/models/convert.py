@@ -23,9 +23,9 @@ from api.cli.models.disk_models import DiskModel
 from api.cli.models.download import existing
 from api.cli.models.listing import lines
 from api.cli.models.reading import find_one, folders_option, read
-from api.download_progress import gigabytes
 from scheduler.fleet.memory_need import weights_bytes
 from scheduler.shared.folder.weight_files import StoredTensor, read_weights
+from scheduler.shared.gigabytes import gigabytes
 
 _CONVERTER = (sys.executable, "-m", "scheduler.engine.mlx.conversion")
 _BITS = ("2", "3", "4", "5", "6", "8")

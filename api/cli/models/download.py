@@ -24,7 +24,8 @@ import trio
 from api.cli.errors import OperatorError
 from api.cli.models import hub
 from api.cli.models.hub import HubFile, HubListing
-from api.download_progress import DownloadProgress, gigabytes
+from api.download_progress import DownloadProgress
+from scheduler.shared.gigabytes import gigabytes
 
 _TIMEOUT = httpx.Timeout(20.0, connect=15.0)
 """The first number bounds the silence of a download."""

@@ -13,7 +13,7 @@ import click
 from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read
-from api.download_progress import gigabytes
+from scheduler.shared.gigabytes import gigabytes
 
 _COLUMNS = "  {:>7}  {:<13} {:<9} {:>8}  {:<24} {}"
 _WIDTH = 78

@@ -14,11 +14,12 @@ from api.cli.models import disk_models
 from api.cli.models.download import Download, Result
 from api.cli.models.hub import HubListing, list_files
 from api.cli.terminal import is_interrupt
-from api.download_progress import gigabytes, shown_progress
+from api.download_progress import shown_progress
 from api.smollm2 import model as smollm2
 from scheduler.errors import StartupError
 from scheduler.prompt import model_types
 from scheduler.shared.folder.reading import read_json
+from scheduler.shared.gigabytes import gigabytes
 
 
 @click.command()

@@ -16,7 +16,7 @@ from api.cli.errors import OperatorError
 from api.cli.models import disk_models
 from api.cli.models.disk_models import DiskModel
 from api.cli.models.reading import find_one
-from api.download_progress import gigabytes
+from scheduler.shared.gigabytes import gigabytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import click
 from api.cli.models.listing import weights_text
 from api.cli.models.memory_plan import MemoryPlan
 from api.cli.models.reading import ModelsReading, PlannedModel, folders_option, read_one
-from api.download_progress import gigabytes
+from scheduler.shared.gigabytes import gigabytes
 
 _WIDTH = 78
 _ANY_TOKENS = 1 << 30

@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from api.cli import join
 from api.cli.errors import OperatorError
-from api.cli.rotating_log import open_log, print_into
 from api.cli.service import environment_file, installation
 from api.cli.service.managers import Manager, manager_of
-from api.cli.service.serve_arguments import (
-    addresses_of,
-    check_engine,
-    check_ports,
-    checked,
-    own_variables,
-    url_of,
-)
-from api.cli.service.service_options import (
-    NAME,
-    Platform,
-    Restart,
-    ServiceFiles,
-    ServiceOptions,
-    places_of,
-)
-from api.cli.service.status import described, wait_started
+from api.cli.service.serve_arguments import addresses_of, check_engine, checked, own_variables, url_of
+from api.cli.service.service_options import NAME, Platform, ServiceFiles, ServiceOptions, places_of
+from api.cli.service.status import lines_of, status_of, wait_started
 from api.options.option_values import byte_count
+from api.rotating_log import RotatingLog, print_into
 
 _REST = {"ignore_unknown_options": False, "allow_interspersed_args": False}
-_READY_SECONDS = 900.0
+_LOG_BYTES, _LOG_FILES = 10 << 20, 5
+_LEAST_MEMORY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +45,7 @@ class _Which:
         return manager_of(self.platform, self.name, self.places, system=self.system)
 
 
-def _which(command: Callable[..., Any]) -> Callable[..., Any]:
+def _of_service(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a click command the options that name the service."""
     command = click.option("--system", is_flag=True, help="The machine's, not the user's own.")(command)
     return click.option("--name", default=NAME, show_default=True, help="Name of the service.")(command)
@@ -74,30 +61,13 @@ def service() -> None:
 
 
 @service.command(context_settings=_REST, short_help="Install and start a service.")
-@_which
+@_of_service
 @click.option("--run-as", metavar="USER", help="User of a --system service.  [default: who called sudo]")
 @click.option(
     "--engine", is_flag=True, help="An engine for a server elsewhere: -- --join HOST:PORT --token-file FILE."
 )
 @click.option("--memory-max", metavar="SIZE", help="Bound on all processes together, as 24GiB (systemd).")
-@click.option(
-    "--restart",
-    type=click.Choice([one.value for one in Restart]),
-    default=Restart.ON_FAILURE.value,
-    show_default=True,
-)
-@click.option(
-    "--log-bytes", metavar="SIZE", default="10MiB", show_default=True, help="Of one file (launchd)."
-)
-@click.option("--log-files", type=click.IntRange(1, 100), default=5, show_default=True)
 @click.option("--print", "--dry-run", "shows", is_flag=True, help="Show what would be written, and stop.")
-@click.option(
-    "--for",
-    "platform",
-    type=click.Choice([one.value for one in Platform]),
-    help="With --print: another platform's.",
-)
-@click.option("--ready-seconds", type=click.FloatRange(min=1), default=_READY_SECONDS, show_default=True)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def install(
     name: str,
@@ -105,12 +75,7 @@ def install(
     run_as: str | None,
     engine: bool,
     memory_max: str | None,
-    restart: Restart,
-    log_bytes: str,
-    log_files: int,
     shows: bool,
-    platform: Platform | None,
-    ready_seconds: float,
     arguments: tuple[str, ...],
 ) -> None:
     """Install and start a service: penstock service install -- --model MODEL ...
@@ -118,13 +83,10 @@ def install(
     ARGUMENTS are those of penstock serve. Keys come from PENSTOCK_API_KEY or --api-keys-file. With
     --engine they are those of penstock engine.
     """
-    if platform is not None and not shows:
-        raise click.UsageError("--for needs --print")
-    which = _Which(name, system, Platform(platform) if platform else Platform.of(sys.platform))
+    which = _here(name, system)
     places = which.places
     exists = places.environment.exists()
     variables = environment_file.read(places.environment) if exists else own_variables(os.environ)
-    served = _served(engine, arguments, variables)
     options = ServiceOptions(
         name=name,
         program=_own_program(sys.argv[0]),
@@ -134,17 +96,12 @@ def install(
         system=system,
         run_as=run_as or (os.environ.get("SUDO_USER") if system else None),
         memory_max_bytes=None if memory_max is None else _size("--memory-max", memory_max),
-        # An engine ends with its server, and must then wait for the next one.
-        restart=Restart.ALWAYS if engine else Restart(restart),
-        addresses=served.addresses,
-        drain_seconds=served.drain_seconds,
-        log_bytes=_size("--log-bytes", log_bytes),
-        log_files=log_files,
     )
+    options, url = _checked(options, variables)
     if shows:
-        # --print needs no running manager: the files do not depend on it.
+        # It needs no running manager: the files do not depend on it.
         for file in installation.plan(options, places, variables):
-            click.echo(installation.shown(file, exists=exists))
+            click.echo(installation.shown(file))
         return
     manager = which.manager
     if manager.state().pid is not None:
@@ -152,37 +109,28 @@ def install(
             f"{name} runs already: penstock service restart -- ARGUMENTS changes what it serves,\n"
             "and penstock service uninstall ends it"
         )
-    files = installation.plan(options, places, variables)
-    for path in installation.write(files, options.run_as):
+    for path in installation.write(installation.plan(options, places, variables), options.run_as):
         click.echo(f"wrote      {path}")
-    installation.make_log_folder(places, options.run_as)
+    if which.platform is Platform.SYSTEMD and not system:
+        click.echo("note       it runs while you are logged in; always: loginctl enable-linger")
+    _start(manager, None, url)
+
+
+def _checked(options: ServiceOptions, variables: Mapping[str, str]) -> tuple[ServiceOptions, str | None]:
+    """Check the arguments, and return the options with what follows from them, and the server's URL, which an
+    engine has not. Raise OperatorError, OptionError or click.UsageError for what would be refused."""
+    if options.engine:
+        check_engine(options.arguments, variables)
+        return options, None
+    settings = checked(options.arguments, variables)
+    addresses = addresses_of(settings)
+    return replace(options, addresses=addresses, drain_seconds=settings.drain_seconds), url_of(settings)
+
+
+def _start(manager: Manager, before: int | None, url: str | None) -> None:
     manager.start()
-    for hint in manager.hints():
-        click.echo(f"note       {hint}")
-    wait_started(manager, None, served.url, ready_seconds)
-    click.echo(
-        f"ready      {served.url}" if served.url else "runs       its server says whether it has joined"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """What follows from a service's arguments. `url` is None for an engine, which has no port."""
-
-    url: str | None = None
-    addresses: tuple[str, ...] = ()
-    drain_seconds: float = 0.0
-
-
-def _served(engine: bool, arguments: tuple[str, ...], variables: dict[str, str]) -> _Served:
-    """Check the arguments, and return what follows from them. Raise OperatorError, OptionError or
-    click.UsageError for those that would be refused."""
-    if engine:
-        check_engine(arguments, variables)
-        return _Served()
-    settings = checked(arguments, variables)
-    check_ports(settings)
-    return _Served(url_of(settings), addresses_of(settings), settings.drain_seconds)
+    wait_started(manager, before, url)
+    click.echo(f"ready      {url}" if url else "runs       its server says whether it has joined")
 
 
 def _size(option: str, text: str) -> int:
@@ -190,13 +138,13 @@ def _size(option: str, text: str) -> int:
         size = int(byte_count(text))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
-    if size < 1 << 16:
-        raise click.BadParameter("at least 64KiB", param_hint=option)
+    if size < _LEAST_MEMORY_BYTES:
+        raise click.BadParameter("at least 1MiB", param_hint=option)
     return size
 
 
 @service.command(short_help="Stop the service, and remove its files.")
-@_which
+@_of_service
 @click.option("--keep/--remove", "keep", default=None, help="The environment file, which may hold keys.")
 def uninstall(name: str, system: bool, keep: bool | None) -> None:
     """Stop the service after its drain, and remove what install wrote."""
@@ -220,7 +168,7 @@ def uninstall(name: str, system: bool, keep: bool | None) -> None:
 
 
 @service.command(short_help="Show whether it runs and is ready.")
-@_which
+@_of_service
 @click.option("--json", "as_json", is_flag=True, help="For a machine.")
 def status(name: str, system: bool, as_json: bool) -> None:
     """Show whether the service runs and is ready. Exit code 1 if it is not."""
@@ -228,30 +176,28 @@ def status(name: str, system: bool, as_json: bool) -> None:
     options = installation.recorded(which.places)
     variables = environment_file.read(which.places.environment)
     url = None if options.engine else url_of(checked(options.arguments, variables))
-    text, is_ready = described(which.manager, options, url, as_json=as_json)
-    click.echo(text)
-    if not is_ready:
-        sys.exit(1)
+    found = status_of(which.manager, options, url)
+    click.echo(msgspec.json.format(msgspec.json.encode(found)) if as_json else "\n".join(lines_of(found)))
+    sys.exit(0 if found.is_ready else 1)
 
 
 @service.command()
-@_which
+@_of_service
 @click.option("-f", "--follow", is_flag=True, help="Show what comes, until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True)
 def logs(name: str, system: bool, follow: bool, lines: int) -> None:
     """Show the service's log."""
     command = _here(name, system).manager.log_command(lines, follow=follow)
     try:
-        sys.exit(subprocess.run(command, check=False).returncode)
+        os.execvp(command[0], command)
     except OSError as error:
         raise OperatorError(f"{command[0]}: {error.strerror}") from error
 
 
 @service.command(context_settings=_REST, short_help="Start it anew: another version, other arguments.")
-@_which
-@click.option("--ready-seconds", type=click.FloatRange(min=1), default=_READY_SECONDS, show_default=True)
+@_of_service
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def restart(name: str, system: bool, ready_seconds: float, arguments: tuple[str, ...]) -> None:
+def restart(name: str, system: bool, arguments: tuple[str, ...]) -> None:
     """Drain the service and start it again: with a new version of its program, with a changed environment
     file, or with other ARGUMENTS of penstock serve.
 
@@ -262,13 +208,7 @@ def restart(name: str, system: bool, ready_seconds: float, arguments: tuple[str,
     places = which.places
     before = installation.recorded(places)
     variables = environment_file.read(places.environment)
-    served = _served(before.engine, arguments or before.arguments, variables)
-    after = replace(
-        before,
-        arguments=arguments or before.arguments,
-        addresses=served.addresses,
-        drain_seconds=served.drain_seconds,
-    )
+    after, url = _checked(replace(before, arguments=arguments or before.arguments), variables)
     manager = which.manager
     old = manager.state().pid
     if after.addresses != before.addresses:
@@ -276,37 +216,31 @@ def restart(name: str, system: bool, ready_seconds: float, arguments: tuple[str,
         manager.stop()
     installation.write(installation.plan(after, places, variables), after.run_as)
     click.echo("restarting after the drain of what runs")
-    manager.start()
-    wait_started(manager, old, served.url, ready_seconds)
-    click.echo(
-        f"ready      {served.url}" if served.url else "runs       its server says whether it has joined"
-    )
+    _start(manager, old, url)
 
 
-@service.command(context_settings=_REST, hidden=True)
-@_which
-@click.option("--log-file", type=click.Path(path_type=Path, dir_okay=False), help="Instead of stdout.")
-@click.option("--log-bytes", metavar="SIZE", default="10MiB", show_default=True)
-@click.option("--log-files", type=click.IntRange(1, 100), default=5, show_default=True)
-@click.option("--engine", is_flag=True)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def run(
-    name: str,
-    system: bool,
-    log_file: Path | None,
-    log_bytes: str,
-    log_files: int,
-    engine: bool,
-    arguments: tuple[str, ...],
-) -> None:
-    """Serve, or be an engine, with the variables of the environment file. The service manager starts this."""
-    if log_file is not None:
-        print_into(open_log(log_file, _size("--log-bytes", log_bytes), log_files))
-    os.environ.update(environment_file.read(_here(name, system).places.environment))
-    if engine:
-        join.engine.main(list(arguments), prog_name="penstock engine", standalone_mode=False)
+@service.command(hidden=True, context_settings={"ignore_unknown_options": True})
+@_of_service
+@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+def run(name: str, system: bool, rest: tuple[str, ...]) -> None:
+    """Be the service that its record and its environment file describe. The service manager starts this.
+
+    `rest` is what units of version 0.2 say of it, too.
+    """
+    which = _here(name, system)
+    places = which.places
+    if which.platform is Platform.LAUNCHD:
+        # launchd appends to one file without end.
+        try:
+            print_into(RotatingLog(places.log, _LOG_BYTES, _LOG_FILES))
+        except OSError as error:
+            raise OperatorError(f"cannot write {places.log}: {error}") from error
+    options = installation.recorded(places)
+    os.environ.update(environment_file.read(places.environment))
+    if options.engine:
+        join.engine.main(list(options.arguments), prog_name="penstock engine", standalone_mode=False)
         raise AssertionError("the engine took this process's place")
-    settings = checked(arguments, dict(os.environ))
+    settings = checked(options.arguments, dict(os.environ))
     # Imported here, because a refused option does not need it and it takes seconds.
     from api import serving
 

@@ -7,16 +7,13 @@ comment line.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from api.cli.errors import OperatorError
-from api.options.options import ENVIRONMENT_PREFIX
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MODE = 0o600
 _HEAD = """\
 # Variables of the Penstock service: keys belong here, not in the unit. A change applies to the processes
 # started after it: penstock service restart. For example:
@@ -25,15 +22,6 @@ _HEAD = """\
 """
 KEPT = ("HF_TOKEN", "HF_HOME", "HF_ENDPOINT", "HF_HUB_CACHE", "CUDA_VISIBLE_DEVICES")
 """Variables that `install` takes over from its own environment, beside every option of `serve`."""
-
-
-def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a new file takes over, as the service manager's environment lacks them."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name in KEPT or name.startswith(ENVIRONMENT_PREFIX)
-    }
 
 
 def written(variables: Mapping[str, str]) -> str:
@@ -75,15 +63,3 @@ def read(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise OperatorError(f"cannot read {path}: {error}") from error
     return parsed(text, str(path))
-
-
-def write_new(path: Path, text: str) -> bool:
-    """Write a file that only its owner can read from its first byte on. Return False, without writing, if it
-    exists already. Raise OSError."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-    except FileExistsError:
-        return False
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    return True

@@ -19,53 +19,43 @@ from api.cli.service.units import plist, socket_text, unit_text
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A file to write."""
+    """A file to write. Private ones, with their folder, are for the service's user alone."""
 
     path: Path
     content: bytes
-    mode: int
+    is_private: bool = False
     is_kept: bool = False
     """Whether an existing file stays as it is."""
 
 
 def plan(options: ServiceOptions, places: ServiceFiles, variables: Mapping[str, str]) -> tuple[Planned, ...]:
     """Return every file of a new service. `variables` go into the environment file if there is none yet."""
-    unit = (
-        plist(options, places)
-        if options.platform is Platform.LAUNCHD
-        else unit_text(options, places).encode()
-    )
-    files = [
-        Planned(places.environment, environment_file.written(variables).encode(), 0o600, is_kept=True),
-        Planned(places.record, msgspec.json.format(msgspec.json.encode(options)) + b"\n", 0o600),
-        Planned(places.unit, unit, 0o644),
-    ]
-    if places.socket is not None and not options.engine:
-        files.append(Planned(places.socket, socket_text(options).encode(), 0o644))
+    environment = environment_file.written(variables).encode()
+    record = msgspec.json.format(msgspec.json.encode(options)) + b"\n"
+    files = [Planned(places.environment, environment, True, True), Planned(places.record, record, True)]
+    if options.platform is Platform.LAUNCHD:
+        # The log's folder must be there before launchd writes into it.
+        crashes = places.log.with_suffix(".crash.log")
+        return (*files, Planned(crashes, b"", True, True), Planned(places.unit, plist(options, places)))
+    files.append(Planned(places.unit, unit_text(options).encode()))
+    if not options.engine:
+        files.append(Planned(places.socket, socket_text(options).encode()))
     return tuple(files)
 
 
-def shown(planned: Planned, *, exists: bool) -> str:
+def shown(planned: Planned) -> str:
     """Return what `--print` shows of a file, without the values of variables: a terminal keeps what it
     shows."""
-    if planned.is_kept and exists:
+    if planned.is_kept and planned.path.exists():
         return f"# {planned.path} (exists, and is kept)\n"
     lines = planned.content.decode().splitlines()
     if planned.is_kept:
         lines = [line if line.startswith("#") else f"{line.partition('=')[0]}=..." for line in lines]
-    return "\n".join([f"# {planned.path} (mode {planned.mode:o})", *lines]) + "\n"
+    return "\n".join([f"# {planned.path} (mode {_mode(planned):o})", *lines]) + "\n"
 
 
-def make_log_folder(places: ServiceFiles, owner: str | None) -> None:
-    """Make the folder of the service's log, if it writes one itself. Raise OperatorError."""
-    if places.log is None or places.log.parent.exists():
-        return
-    try:
-        places.log.parent.mkdir(parents=True)
-        if owner is not None:
-            shutil.chown(places.log.parent, owner)
-    except (OSError, LookupError) as error:
-        raise OperatorError(f"cannot make {places.log.parent}: {error}") from error
+def _mode(planned: Planned) -> int:
+    return 0o600 if planned.is_private else 0o644
 
 
 def write(files: tuple[Planned, ...], owner: str | None) -> list[Path]:
@@ -73,34 +63,30 @@ def write(files: tuple[Planned, ...], owner: str | None) -> list[Path]:
     the private files and their new folder. Raise OperatorError."""
     written = []
     for one in files:
+        if one.is_kept and one.path.exists():
+            continue
+        folder, of_owner = one.path.parent, owner if one.is_private else None
+        partial = one.path.with_name(f".{one.path.name}.{os.getpid()}")
         try:
-            if not one.path.parent.exists():
-                one.path.parent.mkdir(mode=0o755 if one.mode & 0o044 else 0o700, parents=True)
-                if owner is not None and not one.mode & 0o044:
-                    shutil.chown(one.path.parent, owner)
-            if one.is_kept:
-                if not environment_file.write_new(one.path, one.content.decode()):
-                    continue
-            else:
-                _replace(one)
-            if owner is not None and not one.mode & 0o044:
-                shutil.chown(one.path, owner)
+            if not folder.exists():
+                folder.mkdir(mode=0o700 if one.is_private else 0o755, parents=True)
+                if of_owner is not None:
+                    shutil.chown(folder, of_owner)
+            # Nobody else reads it from the first byte on.
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(one.content)
+                os.fchmod(descriptor, _mode(one))
+            if of_owner is not None:
+                shutil.chown(partial, of_owner)
+            partial.replace(one.path)
         except (OSError, LookupError) as error:
             raise OperatorError(f"cannot write {one.path}: {error}") from error
+        finally:
+            with suppress(OSError):
+                partial.unlink()
         written.append(one.path)
     return written
-
-
-def _replace(one: Planned) -> None:
-    partial = one.path.with_name(f".{one.path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, one.mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(one.content)
-            os.fchmod(descriptor, one.mode)
-        partial.replace(one.path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def recorded(places: ServiceFiles) -> ServiceOptions:
@@ -117,13 +103,10 @@ def recorded(places: ServiceFiles) -> ServiceOptions:
 
 def remove(places: ServiceFiles, *, keep_environment: bool) -> list[Path]:
     """Remove what `install` wrote, and the logs. Return the removed files. Raise OperatorError."""
-    files = [places.unit, *([] if places.socket is None else [places.socket]), places.record]
-    if places.log is not None:
-        files += sorted(places.log.parent.glob(f"{places.log.stem}*.log*"))
-    if not keep_environment:
-        files.append(places.environment)
+    logs = sorted(places.log.parent.glob(f"{places.log.stem}.*"))
+    kept = [] if keep_environment else [places.environment]
     removed = []
-    for path in files:
+    for path in [places.unit, places.socket, places.record, *logs, *kept]:
         try:
             path.unlink()
         except FileNotFoundError:

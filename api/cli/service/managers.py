@@ -56,16 +56,12 @@ class Manager(Protocol):
         ...
 
     def reread(self) -> None:
-        """Forget the unit, whose file is gone."""
+        """Forget a unit whose file is gone."""
         ...
 
     def state(self) -> ManagerState: ...
 
     def log_command(self, lines: int, *, follow: bool) -> list[str]: ...
-
-    def hints(self) -> list[str]:
-        """Return what the operator should know after an installation."""
-        ...
 
 
 class Systemd:
@@ -74,41 +70,33 @@ class Systemd:
         self._name = name
         self._folder = folder
         self._units = [f"{name}.socket", f"{name}.service"]
-        self._system = system
-        self._systemctl = ["systemctl"] if system else ["systemctl", "--user"]
+        self._scope = [] if system else ["--user"]
 
     def start(self) -> None:
         self.reread()
         units = [unit for unit in self._units if (self._folder / unit).exists()]
-        _run([*self._systemctl, "enable", *units])
-        _run([*self._systemctl, "reset-failed", *units], may_fail=True)
+        self._ask("enable", *units)
+        self._ask("reset-failed", *units, may_fail=True)
         *sockets, service = units
         if sockets:
-            _run([*self._systemctl, "start", *sockets])
-        _run([*self._systemctl, "restart", "--no-block", service])
+            self._ask("start", *sockets)
+        self._ask("restart", "--no-block", service)
 
     def stop(self) -> None:
-        _run([*self._systemctl, "disable", "--now", *self._units], seconds=_STOP_SECONDS, may_fail=True)
+        self._ask("disable", "--now", *self._units, seconds=_STOP_SECONDS, may_fail=True)
 
     def reread(self) -> None:
-        _run([*self._systemctl, "daemon-reload"])
+        self._ask("daemon-reload")
 
     def state(self) -> ManagerState:
-        text = _run([*self._systemctl, "show", f"{self._name}.service", "-p", _SHOWN], may_fail=True)
-        return systemd_state(text)
+        return systemd_state(self._ask("show", f"{self._name}.service", "-p", _SHOWN, may_fail=True))
 
     def log_command(self, lines: int, *, follow: bool) -> list[str]:
-        scope = ["--unit"] if self._system else ["--user-unit"]
-        return ["journalctl", *scope, self._name, "-n", str(lines), *(["-f"] if follow else ["--no-pager"])]
+        whose = "--user-unit" if self._scope else "--unit"
+        return ["journalctl", whose, self._name, "-n", str(lines), "-f" if follow else "--no-pager"]
 
-    def hints(self) -> list[str]:
-        if self._system or shutil.which("loginctl") is None:
-            return []
-        user = str(os.getuid())
-        lingers = _run(["loginctl", "show-user", user, "-p", "Linger", "--value"], may_fail=True).strip()
-        if lingers == "yes":
-            return []
-        return ["it ends when you log out, and starts when you log in: loginctl enable-linger changes that"]
+    def _ask(self, *words: str, seconds: float = _COMMAND_SECONDS, may_fail: bool = False) -> str:
+        return _run(["systemctl", *self._scope, *words], seconds=seconds, may_fail=may_fail)
 
 
 def systemd_state(text: str) -> ManagerState:
@@ -184,12 +172,8 @@ class Launchd:
         return state if state.pid is None else replace(state, memory_bytes=_memory_bytes(state.pid))
 
     def log_command(self, lines: int, *, follow: bool) -> list[str]:
-        assert self._places.log is not None
         # -F follows the name: a new file replaces the log when it has its size.
         return ["tail", *(["-F"] if follow else []), "-n", str(lines), str(self._places.log)]
-
-    def hints(self) -> list[str]:
-        return []
 
     def _printed(self, target: str) -> str:
         """Return launchd's description of the job, or an empty string if there is none."""

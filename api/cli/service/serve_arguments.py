@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from api.cli.errors import OperatorError
 from api.cli.join import engine
 from api.cli.serve_command import serve_settings
-from api.cli.service.environment_file import inherited
+from api.cli.service.environment_file import KEPT
 from api.options import options
 from api.options.options import ENVIRONMENT_PREFIX
 from api.options.settings import ServeSettings
@@ -25,12 +25,8 @@ def known_variables() -> frozenset[str]:
 
 def own_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a new environment file takes over."""
-    known = known_variables()
-    return {
-        name: value
-        for name, value in inherited(environment).items()
-        if name in known or name == TOKEN_VARIABLE or not name.startswith(ENVIRONMENT_PREFIX)
-    }
+    kept = known_variables() | {TOKEN_VARIABLE, *KEPT}
+    return {name: value for name, value in sorted(environment.items()) if name in kept}
 
 
 def checked(arguments: Sequence[str], variables: Mapping[str, str]) -> ServeSettings:
@@ -59,27 +55,20 @@ def check_engine(arguments: Sequence[str], variables: Mapping[str, str]) -> None
         raise OperatorError(f"the server's token is needed: --token-file FILE, or {TOKEN_VARIABLE}")
 
 
-def check_ports(settings: ServeSettings) -> None:
-    """Raise OperatorError for a port that changes with every start: clients could not find the service."""
-    if settings.port == 0:
-        raise OperatorError("--port 0 is another port at each start: a service needs one that stays")
-    if settings.metrics_port == 0:
-        raise OperatorError("--metrics-port 0 is another port at each start: a service needs one that stays")
-
-
 def addresses_of(settings: ServeSettings) -> tuple[str, ...]:
     """Return every IP address and port that `serve` would listen on, those for metrics last: systemd takes no
-    host names. Raise OperatorError."""
-    found = []
-    for port in (settings.port, settings.metrics_port):
-        if port is not None:
-            try:
-                each = socket.getaddrinfo(
-                    settings.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-                )
-            except OSError as error:
-                raise OperatorError(f"cannot find the address of {settings.host}: {error}") from error
-            found += [_with_port(str(address[0]), port) for *_, address in each]
+    host names. Raise OperatorError, also for a port that changes with each start: no client could find it."""
+    host, found = settings.host, []
+    for option, port in (("--port", settings.port), ("--metrics-port", settings.metrics_port)):
+        if port is None:
+            continue
+        if port == 0:
+            raise OperatorError(f"{option} 0 is another port at each start: a service needs one that stays")
+        try:
+            each = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except OSError as error:
+            raise OperatorError(f"cannot find the address of {host}: {error}") from error
+        found += [_with_port(str(address[0]), port) for *_, address in each]
     return tuple(dict.fromkeys(found))
 
 

@@ -24,12 +24,6 @@ class Platform(StrEnum):
         return cls.LAUNCHD if system == "darwin" else cls.SYSTEMD
 
 
-class Restart(StrEnum):
-    ON_FAILURE = "on-failure"
-    ALWAYS = "always"
-    NO = "no"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
     """The options of a service. Raises OperatorError for those with which no service manager could run it."""
@@ -48,18 +42,12 @@ class ServiceOptions:
     """The user that a system service runs as; None for a user's own service."""
     memory_max_bytes: int | None = None
     """Bound on the memory of all processes together, or None for no bound."""
-    restart: Restart = Restart.ON_FAILURE
-    restart_seconds: int = 5
     addresses: tuple[str, ...] = ()
     """Addresses on which systemd listens for it, such as `127.0.0.1:8000` or `[::1]:8000`."""
     drain_seconds: float = 30.0
     """The drain time of `serve`."""
-    log_bytes: int = 10 << 20
-    """Size at which the log begins a new file, where the service manager keeps no log itself."""
-    log_files: int = 5
 
     def __post_init__(self) -> None:
-        check_name(self.name)
         if not self.program or not Path(self.program[0]).is_absolute():
             raise OperatorError(f"the program must be an absolute path, not {' '.join(self.program)!r}")
         if self.system and not self.run_as:
@@ -70,8 +58,6 @@ class ServiceOptions:
             raise OperatorError(
                 "launchd keeps no bound on memory: give serve's own --memory-limit instead of --memory-max"
             )
-        if any("\n" in text or "\0" in text for text in (*self.program, *self.arguments)):
-            raise OperatorError("an argument has a line break, which a unit cannot hold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +66,15 @@ class ServiceFiles:
 
     unit: Path
     """systemd's unit, or launchd's property list."""
-    socket: Path | None
-    """systemd's unit of the sockets, or None under launchd, which holds none for the server."""
     folder: Path
     """The folder of the environment file and the record, made by `install`."""
-    log: Path | None
-    """The log file, or None if the service manager keeps the log."""
+    log: Path
+    """The log file under launchd; systemd keeps the log itself."""
+
+    @property
+    def socket(self) -> Path:
+        """Return the place of systemd's unit of the sockets; launchd holds none for the server."""
+        return self.unit.with_suffix(".socket")
 
     @property
     def environment(self) -> Path:
@@ -98,54 +87,23 @@ class ServiceFiles:
         return self.folder / "service.json"
 
 
-def check_name(name: str) -> None:
-    """Raise OperatorError if `name` cannot be the name of files and of the unit."""
-    if _NAMES.fullmatch(name) is None:
-        raise OperatorError(f"{name!r} is no name of a service: a letter, then letters, digits, - and _")
-
-
 def places_of(name: str, platform: Platform, *, system: bool, environment: Mapping[str, str]) -> ServiceFiles:
     """Return the places of a service's files. Raise OperatorError for an invalid name."""
-    check_name(name)
+    if _NAMES.fullmatch(name) is None:
+        raise OperatorError(f"{name!r} is no name of a service: a letter, then letters, digits, - and _")
     home = Path(environment.get("HOME") or Path.home())
-    match platform:
-        case Platform.SYSTEMD:
-            config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-            units = Path("/etc/systemd/system") if system else config / "systemd" / "user"
-            folder = Path("/etc/penstock") if system else config / "penstock" / "services"
-            return ServiceFiles(units / f"{name}.service", units / f"{name}.socket", folder / name, None)
-        case Platform.LAUNCHD:
-            library = Path("/Library") if system else home / "Library"
-            agents = "LaunchDaemons" if system else "LaunchAgents"
-            return ServiceFiles(
-                library / agents / f"{label(name)}.plist",
-                None,
-                library / "Application Support" / "penstock" / "services" / name,
-                library / "Logs" / "penstock" / f"{name}.log",
-            )
+    library = Path("/Library") if system else home / "Library"
+    log = library / "Logs" / "penstock" / f"{name}.log"
+    if platform is Platform.LAUNCHD:
+        agents = library / ("LaunchDaemons" if system else "LaunchAgents")
+        folder = library / "Application Support" / "penstock" / "services" / name
+        return ServiceFiles(agents / f"{label(name)}.plist", folder, log)
+    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    units = Path("/etc/systemd/system") if system else config / "systemd" / "user"
+    folder = Path("/etc/penstock") if system else config / "penstock" / "services"
+    return ServiceFiles(units / f"{name}.service", folder / name, log)
 
 
 def label(name: str) -> str:
     """Return launchd's name of the service."""
     return f"penstock.{name}"
-
-
-def run_command(options: ServiceOptions, places: ServiceFiles) -> list[str]:
-    """Return the command that the service manager starts."""
-    scope = ["--system"] if options.system else []
-    log = []
-    if places.log is not None:
-        log = ["--log-file", str(places.log), "--log-bytes", str(options.log_bytes)]
-        log += ["--log-files", str(options.log_files)]
-    return [
-        *options.program,
-        "service",
-        "run",
-        "--name",
-        options.name,
-        *(["--engine"] if options.engine else []),
-        *scope,
-        *log,
-        "--",
-        *options.arguments,
-    ]

@@ -7,15 +7,16 @@ import time
 from dataclasses import dataclass
 
 import httpx
-import msgspec
 
 from api.cli.errors import OperatorError
 from api.cli.process_table import ps
 from api.cli.service.managers import Manager, ManagerState
 from api.cli.service.service_options import ServiceOptions
+from scheduler.shared.gigabytes import gigabytes
 
 _PROBE_SECONDS = 5.0
 _POLL_SECONDS = 0.25
+_READY_SECONDS = 900.0
 _ERROR = "penstock: "
 """The prefix of what `serve` prints when it cannot start."""
 
@@ -33,17 +34,12 @@ class ServiceStatus:
     is_ready: bool
 
 
-def described(
-    manager: Manager, options: ServiceOptions, url: str | None, *, as_json: bool
-) -> tuple[str, bool]:
-    """Return the text of `status`, and whether the service is ready. An engine, which has no `url`, is ready
-    if it runs."""
+def status_of(manager: Manager, options: ServiceOptions, url: str | None) -> ServiceStatus:
+    """Look at the service. An engine, which has no `url`, is ready if it runs."""
     state = manager.state()
     ready, is_ready = ("", state.pid is not None) if url is None else probe(url)
     up = "" if state.pid is None else ps("-p", str(state.pid), "-o", "etime=").strip()
-    found = ServiceStatus(options.name, state, up, options, url, ready, is_ready)
-    text = msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else "\n".join(lines(found))
-    return text, is_ready
+    return ServiceStatus(options.name, state, up, options, url, ready, is_ready)
 
 
 def probe(url: str) -> tuple[str, bool]:
@@ -55,7 +51,7 @@ def probe(url: str) -> tuple[str, bool]:
         return f"no answer ({type(error).__name__})", False
 
 
-def lines(found: ServiceStatus) -> list[str]:
+def lines_of(found: ServiceStatus) -> list[str]:
     """Return the status for a person."""
     by = found.manager
     shown = [f"service    {found.name}: {by.text}"]
@@ -67,14 +63,14 @@ def lines(found: ServiceStatus) -> list[str]:
     if found.url is not None:
         shown.append(f"ready      {found.ready}, at {found.url}")
     if by.memory_bytes is not None:
-        shown.append(f"memory     {by.memory_bytes / (1 << 30):.2f} GiB, of all its processes")
+        shown.append(f"memory     {gigabytes(by.memory_bytes)}, of all its processes")
     return shown
 
 
-def wait_started(manager: Manager, before: int | None, url: str | None, seconds: float) -> None:
+def wait_started(manager: Manager, before: int | None, url: str | None) -> None:
     """Wait until a process other than `before` is ready or, if there is no `url`, runs. Raise OperatorError
-    if it ended, or is not ready after `seconds`."""
-    deadline = time.monotonic() + seconds
+    if it ended, or is not ready after a quarter of an hour."""
+    deadline = time.monotonic() + _READY_SECONDS
     look = "look at penstock service logs; penstock service uninstall removes it"
     while time.monotonic() < deadline:
         state = manager.state()
@@ -85,7 +81,7 @@ def wait_started(manager: Manager, before: int | None, url: str | None, seconds:
                 f"the service did not start: it is {state.text}{_last_words(manager)}\n{look}"
             )
         time.sleep(_POLL_SECONDS)
-    raise OperatorError(f"the service is not ready after {seconds:g} s; it may still become so\n{look}")
+    raise OperatorError(f"the service is not ready after {_READY_SECONDS:g} s, but may become so\n{look}")
 
 
 def _last_words(manager: Manager) -> str:

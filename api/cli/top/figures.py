@@ -1,22 +1,23 @@
-"""Rates and percentiles of the last seconds, computed from snapshots."""
+"""Rates and percentiles of the last seconds, as the server's history has them."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
-from api.cli.top.snapshots import Buckets, ServerSnapshot
+from api.cli.top.snapshots import Column, History, ServerSnapshot
 
-WINDOW_SECONDS = 10.0
-_POINTS = 60
-_SHORTEST_SECONDS = 1e-3
+WINDOW_SAMPLES = 10
+"""Samples of a second over which rates are averaged; the server's percentiles are of as many."""
+_KEPT_SAMPLES = 300
+_KEPT_TOTALS = 20
+"""Snapshots, of which there are two a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a window. One is None if nothing was observed for it."""
+    """Figures of the last seconds. One is None if nothing was observed for it."""
 
     output_rate: float | None
     """Generated tokens a second; the two rates below are in tokens a second, too."""
@@ -28,86 +29,62 @@ class Figures:
     """Median and 95th percentile."""
     itl_seconds: tuple[float, float] | None
     output_rates: tuple[float, ...]
-    """Rates between each two snapshots, the oldest first."""
+    """Rates of each second, the oldest first."""
     drafts: tuple[float, float] | None = None
     """Tokens that a row got in a step on average, and the accepted share of the drafted ones."""
 
 
-class SnapshotWindow:
-    """The last snapshots of one model on one run of the server."""
+class RecentSamples:
+    """What one stream of snapshots has told so far: the first has minutes, each other what is new."""
 
     def __init__(self) -> None:
-        self._snapshots: deque[ServerSnapshot] = deque()
-        self._rates: deque[float] = deque(maxlen=_POINTS)
+        self._columns: dict[str, list[float | None]] = {name: [] for name in History.__struct_fields__}
+        self._totals: deque[ServerSnapshot] = deque(maxlen=_KEPT_TOTALS)
 
     def add(self, now: ServerSnapshot) -> None:
-        """Add a snapshot. Forget the earlier ones if it is of another model or another run of the server."""
-        if self._snapshots:
-            last = self._snapshots[-1]
-            if (
-                now.model != last.model
-                or now.time < last.time
-                or now.generated_tokens < last.generated_tokens
-            ):
-                self._snapshots.clear()
-                self._rates.clear()
-            elif now.time - last.time >= _SHORTEST_SECONDS:
-                self._rates.append((now.generated_tokens - last.generated_tokens) / (now.time - last.time))
-        self._snapshots.append(now)
-        while now.time - self._snapshots[0].time > WINDOW_SECONDS:
-            self._snapshots.popleft()
+        for name, column in self._columns.items():
+            column += getattr(now.history, name)
+            del column[:-_KEPT_SAMPLES]
+        self._totals.append(now)
 
     def figures(self) -> Figures:
-        """Return the figures of the window. Raise IndexError if there is no snapshot."""
-        then, now = self._snapshots[0], self._snapshots[-1]
-        span = now.time - then.time
-
-        def rate(before: float, after: float) -> float | None:
-            return max(0.0, after - before) / span if span >= _SHORTEST_SECONDS else None
-
-        prefilled = max(0.0, now.prefilled_tokens - then.prefilled_tokens)
-        cached = max(0.0, now.cached_tokens - then.cached_tokens)
-        prompt = prefilled + cached
+        """Raise IndexError if there is no snapshot."""
+        output, prefill, cached = (self._last(name) for name in ("generated", "prefilled", "cached"))
+        prompt = sum(prefill) + sum(cached)
         return Figures(
-            output_rate=rate(then.generated_tokens, now.generated_tokens),
-            prefill_rate=rate(0.0, prefilled),
-            cached_rate=rate(0.0, cached),
-            cached_share=cached / prompt if prompt else None,
-            ttft_seconds=_median_and_95th(then.ttft, now.ttft),
-            itl_seconds=_median_and_95th(then.itl, now.itl),
-            output_rates=tuple(self._rates),
-            drafts=_drafts(then, now),
+            output_rate=_mean(output),
+            prefill_rate=_mean(prefill),
+            cached_rate=_mean(cached),
+            cached_share=sum(cached) / prompt if prompt else None,
+            ttft_seconds=self._pair("ttft_p50", "ttft_p95"),
+            itl_seconds=self._pair("itl_p50", "itl_p95"),
+            output_rates=tuple(_numbers(self._columns["generated"])),
+            drafts=self._drafts(),
         )
 
+    def _last(self, name: str) -> list[float]:
+        return _numbers(self._columns[name][-WINDOW_SAMPLES:])
 
-def _drafts(then: ServerSnapshot, now: ServerSnapshot) -> tuple[float, float] | None:
-    drafted = now.draft_tokens - then.draft_tokens
-    accepted = now.accepted_draft_tokens - then.accepted_draft_tokens
-    written = now.generated_tokens - then.generated_tokens
-    return (
-        (written / (written - accepted), accepted / drafted) if drafted > 0 and written > accepted else None
-    )
+    def _pair(self, median: str, high: str) -> tuple[float, float] | None:
+        last = _numbers(self._columns[median][-1:]) + _numbers(self._columns[high][-1:])
+        return (last[0], last[1]) if len(last) == 2 else None
+
+    def _drafts(self) -> tuple[float, float] | None:
+        then, now = self._totals[0], self._totals[-1]
+        drafted = now.draft_tokens - then.draft_tokens
+        accepted = now.accepted_draft_tokens - then.accepted_draft_tokens
+        written = now.generated_tokens - then.generated_tokens
+        if drafted <= 0 or written <= accepted:
+            return None
+        return written / (written - accepted), accepted / drafted
 
 
-def _median_and_95th(then: Buckets, now: Buckets) -> tuple[float, float] | None:
-    median, high = quantile(then, now, 0.5), quantile(then, now, 0.95)
-    return None if median is None or high is None else (median, high)
+def _numbers(column: Column) -> list[float]:
+    return [value for value in column if value is not None]
 
 
-def quantile(then: Buckets, now: Buckets, share: float) -> float | None:
-    """Return the value below which `share` of the observations between the two lie, linear within a bucket,
-    or None if there are none. A value beyond the last finite edge counts as that edge."""
-    new = [after - before for (_, before), (_, after) in zip(then, now, strict=False)]
-    if len(then) != len(now) or not new or new[-1] <= 0:
-        return None
-    wanted = share * new[-1]
-    edges = [float(edge.replace("+", "")) for edge, _ in now]
-    for (low, below), (edge, up_to) in pairwise([(0.0, 0.0), *zip(edges, new, strict=True)]):
-        if up_to >= wanted:
-            if edge == float("inf"):
-                return low
-            return low + (edge - low) * (wanted - below) / max(up_to - below, 1e-9)
-    return edges[-1]
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 _LEVELS = "▁▂▃▄▅▆▇█"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import cast
 
 import httpx
 import trio
 
 from api.cli.errors import OperatorError
-from api.cli.running_server import Address, reason, refusal
-from api.cli.top.figures import SnapshotWindow
+from api.cli.running_server import FAILURES, Address, client, pieces, refusal, trouble
+from api.cli.top.figures import RecentSamples
 from api.cli.top.screen import View
 from api.cli.top.snapshots import CacheSnapshot, LiveEvents, NotALiveStream, ServerSnapshot
 
@@ -19,7 +18,7 @@ _TIMEOUT = httpx.Timeout(10.0, connect=5.0)
 """A snapshot comes twice a second."""
 RETRY_SECONDS = 2.0
 _ONCE_SECONDS = 1.5
-"""Snapshots must be this far apart to give a rate."""
+"""Within it a server that has just started has a rate, and the cache is inspected."""
 
 
 class Lost(Exception):
@@ -35,7 +34,7 @@ class Following:
         self._where = where
         self._transport = transport
         self._model = model
-        self._window = SnapshotWindow()
+        self._samples = RecentSamples()
         self._scope = trio.CancelScope()
         self.view = View(where.url)
         self.changed = trio.Event()
@@ -68,7 +67,7 @@ class Following:
             await trio.sleep(RETRY_SECONDS)
 
     async def once(self) -> View:
-        """Return the view once the snapshots are far enough apart for rates. Raise Lost."""
+        """Return the view when the server has had the time for all that it shows. Raise Lost."""
         # Cancelled, not left by `break`: so each generator below ends where it waits.
         with trio.CancelScope() as enough:
             try:
@@ -90,12 +89,12 @@ class Following:
 
     def _take(self, event: ServerSnapshot | CacheSnapshot) -> None:
         if isinstance(event, ServerSnapshot):
-            self._window.add(event)
+            self._samples.add(event)
             # The cache that was shown may be of another model, or of the server's previous run.
             before, cache = self.view.snapshot, self.view.cache
             if self.view.trouble or (before is not None and before.model != event.model):
                 cache = None
-            self._show(View(self.view.url, event, self._window.figures(), cache))
+            self._show(View(self.view.url, event, self._samples.figures(), cache))
         else:
             self._show(View(self.view.url, self.view.snapshot, self.view.figures, event))
 
@@ -105,6 +104,7 @@ class Following:
 
     async def _events(self) -> AsyncGenerator[ServerSnapshot | CacheSnapshot, None]:
         reader = LiveEvents()
+        self._samples = RecentSamples()  # The first snapshot of each stream has all of them.
         try:
             async with live(self._where, self._model, self._transport) as pieces:
                 async for data in pieces:
@@ -122,24 +122,17 @@ async def live(
     """Open the stream. Raise Lost, also while it is read."""
     try:
         async with (
-            httpx.AsyncClient(timeout=_TIMEOUT, trust_env=where.trust_env, transport=transport) as http,
-            http.stream(
-                "GET", f"{where.url}/live", params={"model": model} if model else {}, headers=where.headers
-            ) as response,
+            client(where, _TIMEOUT, transport) as http,
+            http.stream("GET", f"{where.url}/live", params={"model": model} if model else {}) as response,
         ):
             if response.status_code != 200:
                 raise Lost(
                     f"{where.url}/live answered {refusal(response.status_code, await response.aread())}"
                 )
-            # httpx declares an iterator, but returns a generator that must be closed.
-            async with aclosing(cast(AsyncGenerator[bytes, None], response.aiter_bytes())) as pieces:
-                yield pieces
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise Lost(f"no server answers at {where.url}: {reason(error)}") from error
-    except httpx.TimeoutException as error:
-        raise Lost(f"{where.url} is silent") from error
-    except (httpx.HTTPError, UnicodeError) as error:
-        raise Lost(f"the connection to {where.url} was lost: {reason(error)}") from error
+            async with pieces(response) as body:
+                yield body
+    except FAILURES as error:
+        raise Lost(trouble(where, error)) from error
 
 
 async def first_snapshot(

@@ -6,7 +6,7 @@ be of different versions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -14,8 +14,7 @@ from msgspec import Struct
 from api.cli.event_lines import EndlessLine, EventLines
 
 _Name = str | None
-Buckets = list[tuple[str, float]]
-"""Pairs of an upper edge and the number of observations up to it since the server started."""
+Column = Sequence[float | None]
 
 
 class Engines(Struct, frozen=True):
@@ -88,13 +87,24 @@ class ModelSnapshot(Struct, frozen=True):
     held_bytes: float = 0.0
 
 
+class History(Struct, frozen=True):
+    """The seconds since the snapshot before, the oldest first: tokens a second, and percentiles in seconds,
+    None where nothing was observed."""
+
+    generated: Column = ()
+    prefilled: Column = ()
+    cached: Column = ()
+    ttft_p50: Column = ()
+    ttft_p95: Column = ()
+    itl_p50: Column = ()
+    itl_p95: Column = ()
+
+
 class ServerSnapshot(Struct, frozen=True):
     """`time` is the server's clock, in seconds; tokens are totals since it started."""
 
     time: float
     generated_tokens: float
-    prefilled_tokens: float = 0.0
-    cached_tokens: float = 0.0
     model: str = ""
     slots: float = 0.0
     engine: Engines = Engines()
@@ -103,8 +113,7 @@ class ServerSnapshot(Struct, frozen=True):
     running: list[Request] = []
     memory: MemorySnapshot = MemorySnapshot()
     models: list[ModelSnapshot] = []
-    ttft: Buckets = []
-    itl: Buckets = []
+    history: History = History()
     draft_tokens: float = 0.0
     accepted_draft_tokens: float = 0.0
 

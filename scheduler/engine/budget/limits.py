@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.engine.load_failure import LoadRefused
+from scheduler.shared.gigabytes import gigabytes
 
 _OF_DEVICE = 0.95
 """Fraction of Metal's recommendation, which leaves the system its part, or of a CUDA device's memory."""
@@ -144,9 +145,9 @@ def memory_limit(
     most = min(limit, whole or machine_bytes)
     if weights_bytes + _STARTED_BYTES + _LEAST_KV_BYTES > most:
         raise MemoryTooSmall(
-            f"the weights take {_gigabytes(weights_bytes)}, the process {_gigabytes(_STARTED_BYTES)}, and"
-            f" {_gigabytes(_LEAST_KV_BYTES)} must be left for the KV cache, but the limit is"
-            f" {_gigabytes(limit)} of {_gigabytes(whole or machine_bytes)}"
+            f"the weights take {gigabytes(weights_bytes, 3)}, the process {gigabytes(_STARTED_BYTES, 3)}, and"
+            f" {gigabytes(_LEAST_KV_BYTES, 3)} must be left for the KV cache, but the limit is"
+            f" {gigabytes(limit, 3)} of {gigabytes(whole or machine_bytes, 3)}"
             + _part(sharers, most_bytes)
             + " take a smaller or quantised model (`penstock models` says which fit), or raise --memory-limit"
         )
@@ -163,10 +164,6 @@ def _part(sharers: int, most_bytes: int) -> str:
     if most_bytes:
         return ", the part of this engine beside others:"
     return f" for each of {sharers} engines:" if sharers > 1 else ":"
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.2f} GB"
 
 
 def recommended_bytes(device: Mapping[str, Any]) -> int:

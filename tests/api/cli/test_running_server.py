@@ -180,8 +180,8 @@ def test_a_key_that_the_server_does_not_know() -> None:
     [
         (httpx.ConnectError("refused"), "no server answers at http://127.0.0.1:9: refused"),
         (httpx.ConnectTimeout(""), "no server answers at http://127.0.0.1:9: ConnectTimeout"),
-        (httpx.ReadTimeout(""), "does not answer"),
-        (httpx.RemoteProtocolError("illegal status line"), "does not speak HTTP: illegal status line"),
+        (httpx.ReadTimeout(""), "accepts connections, but is silent"),
+        (httpx.RemoteProtocolError("illegal status line"), "was lost: illegal status line"),
     ],
 )
 def test_only_a_refused_connection_means_no_server(error: Exception, says: str) -> None:

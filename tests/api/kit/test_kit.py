@@ -202,7 +202,7 @@ def test_all_real_wheels_serve_where_there_is_no_network(tmp_path: Path) -> None
         "device",
         "--quick",
         "--minutes",
-        "8",
+        "24",
         "--out",
         tmp_path,
     ]

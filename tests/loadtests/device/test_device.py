@@ -115,8 +115,10 @@ def test_a_model_made_there_is_served_beside_mlx_lms_server(quick_run: tuple[Pat
 
 def test_short_memory_changes_no_answer(quick_run: tuple[Path, str]) -> None:
     short = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Memory that is short")
+    assert short["a full KV budget"]["judgement"] == "right"
     full = short["a full KV budget"]["figures"]
     assert full["as_with_room"] == full["rows"] == 6
+    assert full["preemptions"] > full["preemptions_with_room"] == 0
     packed = _findings(json.loads((quick_run[0] / "device.json").read_text()), "Packed keys and values")
     plain, q8 = (one["figures"]["kv_MB"] for one in packed.values())
     assert q8 < 0.6 * plain

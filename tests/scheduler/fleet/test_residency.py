@@ -90,7 +90,7 @@ def test_an_idle_one_is_unloaded_after_its_seconds() -> None:
 
 def test_who_can_never_fit_beside_pinned_ones_is_refused_with_the_numbers() -> None:
     decision = at(1000.0, model("a", pinned=True), asked("b"), asked("c", 30))
-    assert decision.impossible == {"b": "the model 'b' needs at least 0.0 GB, and 0.0 GB are left beside a"}
+    assert decision.impossible == {"b": "the model 'b' needs at least 60 B, and 40 B are left beside a"}
     assert decision.load == "c"
 
 

@@ -131,7 +131,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
     ),
     "a control group limits memory": (
         replace(LINUX, machine=Machine("cpu", "cpu", True, 4 * GB)),
-        *("limits", "note", "4.0 GB of 16.0 GB", "MemoryMax="),
+        *("limits", "note", "4.0 GB of 16 GB", "MemoryMax="),
     ),
     "a control group limits cores": (
         replace(LINUX, quota_cores=1.5),
@@ -144,7 +144,7 @@ CASES: Mapping[str, tuple[Facts, str, Level, str, str]] = {
                 "Apple M4", "metal", False, 64 * GB, {**MAC_INFO, "max_recommended_working_set_size": 40 * GB}
             ),
         ),
-        *("working set", "note", "40.0 GB of 64.0 GB", "iogpu.wired_limit_mb=51879"),
+        *("working set", "note", "40 GB of 64 GB", "iogpu.wired_limit_mb=51879"),
     ),
     "reference BLAS": (
         replace(

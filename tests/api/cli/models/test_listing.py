@@ -102,7 +102,7 @@ def test_show_counts_agents(cache: Path) -> None:
     output = run("show", "owner/small", "--tokens", "10000").output
     assert f"{shown['agents']} at a time with 10,000 tokens each" in output
     assert "penstock serve --model owner/small" in output
-    assert "the weights take 17.00 GB" in " ".join(run("show", LARGE).output.split())
+    assert "the weights take 17.0 GB" in " ".join(run("show", LARGE).output.split())
     assert "served      no: its download was cut" in run("show", "owner/half").output
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.cli.errors import OperatorError
-from api.cli.service.environment_file import parsed, read, write_new, written
+from api.cli.service.environment_file import parsed, read, written
 from tests.examples import examples
 
 VALUES = st.text(
@@ -42,14 +41,6 @@ def test_a_bad_line_is_named_without_its_value() -> None:
     with pytest.raises(OperatorError, match="here, line 2: expected NAME=value") as refused:
         parsed("A=1\nsecret-key\n", "here")
     assert "secret-key" not in str(refused.value)
-
-
-def test_nobody_else_reads_it_from_the_first_byte_on(tmp_path: Path) -> None:
-    path = tmp_path / "environment"
-    assert write_new(path, "A=1\n")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert not write_new(path, "A=2\n"), "an existing file is the operator's"
-    assert read(path) == {"A": "1"}
 
 
 def test_a_file_that_others_read_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ OPTIONS = ServiceOptions(
 
 @pytest.fixture
 def places(tmp_path: Path) -> ServiceFiles:
-    return ServiceFiles(tmp_path / "units/p.service", tmp_path / "units/p.socket", tmp_path / "conf/p", None)
+    return ServiceFiles(tmp_path / "units/p.service", tmp_path / "conf/p", tmp_path / "logs/p.log")
 
 
 def install(places: ServiceFiles, options: ServiceOptions = OPTIONS, **variables: str) -> list[Path]:
@@ -80,12 +80,12 @@ def run(tmp_path: Path, *arguments: str, **variables: str) -> Result:
 
 def test_print_shows_all_files_writes_none_and_hides_values(tmp_path: Path) -> None:
     key = "a-key-that-no-folder-is-named-after"
-    install = ("install", "--print", "--for", "systemd", "--", "--port", "8123")
-    shown = run(tmp_path, *install, PENSTOCK_API_KEY=key)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.platform", "linux")
+        shown = run(tmp_path, "install", "--print", "--", "--port", "8123", PENSTOCK_API_KEY=key)
     assert shown.exit_code == 0, shown.output
     assert "ExecStart=" in shown.output
     assert "ListenStream=127.0.0.1:8123" in shown.output
-    assert "-- --port 8123" in shown.output
     assert "PENSTOCK_API_KEY=...\n" in shown.output
     assert key not in shown.output
     assert list(tmp_path.iterdir()) == []

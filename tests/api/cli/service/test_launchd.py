@@ -57,7 +57,7 @@ def mac(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mac:
     monkeypatch.setenv("FAKE_LAUNCHCTL", str(tmp_path))
     (tmp_path / "drain").write_text(str(DRAIN))
     plist = tmp_path / "penstock.penstock.plist"
-    return Mac(tmp_path, ServiceFiles(plist, None, tmp_path / "conf", tmp_path / "logs/penstock.log"))
+    return Mac(tmp_path, ServiceFiles(plist, tmp_path / "conf", tmp_path / "logs/penstock.log"))
 
 
 def test_a_user_with_a_desktop_has_its_agent_there(mac: Mac) -> None:

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from api.cli.errors import OperatorError
-from api.cli.service import commands, status
+from api.cli.service import commands, installation, status
 from api.cli.service.managers import ManagerState, Systemd
+from api.cli.service.service_options import Platform, ServiceOptions, places_of
 
 
 @dataclass
@@ -38,9 +39,6 @@ class FakeManager:
     def log_command(self, lines: int, *, follow: bool) -> list[str]:
         return ["echo", "penstock: the model has no weights"]
 
-    def hints(self) -> list[str]:
-        return []
-
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -60,6 +58,13 @@ def unit(home: Path, kind: str) -> str:
     return (home / "systemd" / "user" / f"penstock.{kind}").read_text()
 
 
+def recorded(home: Path) -> ServiceOptions:
+    environment = {"HOME": str(home), "XDG_CONFIG_HOME": str(home)}
+    return installation.recorded(
+        places_of("penstock", Platform.SYSTEMD, system=False, environment=environment)
+    )
+
+
 @pytest.mark.slow
 def test_a_service_is_installed_restarted_changed_and_removed(home: Path) -> None:
     """Another process answers after each; other addresses are listened on only after a stop."""
@@ -67,6 +72,7 @@ def test_a_service_is_installed_restarted_changed_and_removed(home: Path) -> Non
     assert run(home, manager, "install", "--", "--port", "8000").output.endswith("http://127.0.0.1:8000\n")
     again = run(home, manager, "install", "--", "--port", "8000")
     assert "penstock service restart -- ARGUMENTS" in str(again.exception)
+    assert recorded(home).arguments == ("--port", "8000")
     before = unit(home, "service"), unit(home, "socket")
 
     manager.pids.append(2)
@@ -74,7 +80,7 @@ def test_a_service_is_installed_restarted_changed_and_removed(home: Path) -> Non
     assert (unit(home, "service"), unit(home, "socket")) == before
     manager.pids.append(3)
     assert run(home, manager, "restart", "--", "--port", "8000", "--max-slots", "4").exit_code == 0
-    assert "--max-slots 4" in unit(home, "service")
+    assert [*recorded(home).arguments[2:]] == ["--max-slots", "4"]
     assert manager.asked == ["start"] * 3
 
     manager.pids.append(4)
@@ -96,7 +102,7 @@ def test_a_restart_that_fails_says_what_the_log_does(home: Path) -> None:
     run(home, manager, "install", "--", "--port", "8000")
     refused = run(home, manager, "restart", "--", "--max-slots", "none")
     assert refused.exit_code != 0
-    assert "none" not in unit(home, "service")
+    assert recorded(home).arguments == ("--port", "8000")
     manager.pids.append(None)
     failed = run(home, manager, "restart")
     assert isinstance(failed.exception, OperatorError)

@@ -20,7 +20,6 @@ from api.cli.service.installation import plan
 from api.cli.service.serve_arguments import addresses_of, check_engine
 from api.cli.service.service_options import (
     Platform,
-    Restart,
     ServiceFiles,
     ServiceOptions,
     places_of,
@@ -45,16 +44,15 @@ def places(options: ServiceOptions) -> ServiceFiles:
 
 
 def settings_of(options: ServiceOptions) -> dict[str, str]:
-    lines = unit_text(options, places(options)).splitlines()
+    lines = unit_text(options).splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
-def test_a_unit_starts_serve_with_its_arguments() -> None:
+def test_a_unit_starts_what_is_recorded() -> None:
+    """No argument is in it, whatever it is: the service reads its own record."""
     found = settings_of(USER)
-    assert shlex.split(found["ExecStart"]) == [
-        *("/usr/bin/env", "service", "run", "--name", "penstock", "--"),
-        *("--model", "a/b", "--port", "8000"),
-    ]
+    assert shlex.split(found["ExecStart"]) == ["/usr/bin/env", "service", "run", "--name", "penstock"]
+    assert unit_text(replace(USER, arguments=("--model", "a\nExecStartPre=/bin/rm"))) == unit_text(USER)
     assert (found["Type"], found["KillMode"], found["Restart"]) == ("notify", "mixed", "on-failure")
     assert found["WantedBy"] == "default.target"
     assert "MemoryMax" not in found
@@ -63,14 +61,8 @@ def test_a_unit_starts_serve_with_its_arguments() -> None:
 
 def test_an_engines_unit_waits_for_its_server_without_end() -> None:
     """It has no sockets, reports nothing to systemd, and comes back whenever its link has ended."""
-    engine = replace(
-        USER, engine=True, arguments=("--join", "mac-1:9100"), restart=Restart.ALWAYS, addresses=()
-    )
+    engine = replace(USER, engine=True, arguments=("--join", "mac-1:9100"), addresses=())
     found = settings_of(engine)
-    assert shlex.split(found["ExecStart"])[2:] == [
-        *("run", "--name", "penstock", "--engine", "--"),
-        *("--join", "mac-1:9100"),
-    ]
     assert (found["Type"], found["Restart"], found["StartLimitIntervalSec"]) == ("exec", "always", "0")
     assert {"WatchdogSec", "Requires", "NotifyAccess"}.isdisjoint(found)
     files = [one.path.name for one in plan(engine, places(engine), {})]
@@ -78,9 +70,8 @@ def test_an_engines_unit_waits_for_its_server_without_end() -> None:
 
 
 def test_an_engines_property_list_keeps_it_alive() -> None:
-    found = plistlib.loads(plist(replace(AGENT, engine=True, restart=Restart.ALWAYS), places(AGENT)))
+    found = plistlib.loads(plist(replace(AGENT, engine=True), places(AGENT)))
     assert found["KeepAlive"] is True
-    assert "--engine" in found["ProgramArguments"]
 
 
 def test_an_engine_without_a_token_is_refused_before_anything_is_written() -> None:
@@ -107,9 +98,9 @@ def test_systemd_takes_the_unit(options: ServiceOptions, tmp_path: Path) -> None
     """Without a word on service and socket: an unknown setting is a warning there."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
-    strange = replace(options, arguments=("--model", 'a b%h "$HOME" \\ \'é', "--port", "8000"))
+    strange = replace(options, program=("/usr/bin/env", 'a b%h "$HOME" \\ \'é'))
     unit = tmp_path / "penstock.service"
-    unit.write_text(unit_text(strange, places(strange)))
+    unit.write_text(unit_text(strange))
     listening = tmp_path / "penstock.socket"
     listening.write_text(socket_text(strange))
     done = subprocess.run(
@@ -156,7 +147,6 @@ def test_the_sockets_stay_while_the_service_restarts() -> None:
     found = settings_of(USER)
     assert (found["Requires"], found["After"]) == ("penstock.socket", "penstock.socket")
     assert places(USER).socket == Path("/home/ann/.config/systemd/user/penstock.socket")
-    assert places(AGENT).socket is None
 
 
 @pytest.mark.parametrize(
@@ -180,9 +170,8 @@ def test_launchds_file_is_a_plist() -> None:
     assert found["Label"] == "penstock.penstock"
     assert found["ProgramArguments"] == [
         *("/usr/bin/env", "service", "run", "--name", "penstock"),
-        *("--log-file", f"{folder}/Logs/penstock/penstock.log", "--log-bytes", str(10 << 20)),
-        *("--log-files", "5", "--", "--model", "a/b", "--port", "8000"),
     ]
+    assert found["StandardErrorPath"] == f"{folder}/Logs/penstock/penstock.crash.log"
     assert found["KeepAlive"] == {"SuccessfulExit": False}
     assert found["ExitTimeOut"] == 45
     assert found["LimitLoadToSessionType"] == ["Aqua", "Background"]
@@ -190,28 +179,27 @@ def test_launchds_file_is_a_plist() -> None:
 
 
 def test_a_daemon_has_its_user() -> None:
-    daemon = replace(AGENT, system=True, run_as="ann", restart=Restart.ALWAYS)
+    daemon = replace(AGENT, system=True, run_as="ann")
     found = plistlib.loads(plist(daemon, places(daemon)))
-    assert (found["UserName"], found["KeepAlive"]) == ("ann", True)
+    assert found["UserName"] == "ann"
     assert "LimitLoadToSessionType" not in found
     assert places(daemon).unit == Path("/Library/LaunchDaemons/penstock.penstock.plist")
-
-
-def test_without_restarts_launchd_keeps_nothing_alive() -> None:
-    assert "KeepAlive" not in plistlib.loads(plist(replace(AGENT, restart=Restart.NO), places(AGENT)))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"name": "../etc"}, "no name of a service"),
         ({"program": ("penstock",)}, "absolute path"),
         ({"system": True}, "--run-as"),
         ({"run_as": "ann"}, "--system"),
-        ({"arguments": ("--model", "a\nExecStartPre=/bin/rm")}, "line break"),
         ({"platform": Platform.LAUNCHD, "memory_max_bytes": 1 << 30}, "--memory-limit"),
     ],
 )
 def test_what_no_manager_could_run_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(OperatorError, match=said):
         replace(USER, **change)
+
+
+def test_a_name_is_that_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="no name of a service"):
+        places_of("../etc", Platform.SYSTEMD, system=False, environment={"HOME": str(tmp_path)})

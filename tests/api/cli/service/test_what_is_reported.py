@@ -6,7 +6,7 @@ from pathlib import Path
 
 from api.cli.service.managers import ManagerState, launchd_state, systemd_state
 from api.cli.service.service_options import Platform, ServiceOptions
-from api.cli.service.status import ServiceStatus, lines
+from api.cli.service.status import ServiceStatus, lines_of
 
 GIB = 1 << 30
 PRINTED = (Path(__file__).parent / "launchctl-print.txt").read_text()
@@ -54,12 +54,12 @@ def test_a_person_reads_what_serves() -> None:
         "ready",
         True,
     )
-    assert lines(found) == [
+    assert lines_of(found) == [
         "service    penstock: active (running)",
         "restarts   1",
         "process    12, up 02:05",
         "program    /opt/penstock",
         "arguments  --port 8000",
         "ready      ready, at http://127.0.0.1:8000",
-        "memory     3.00 GiB, of all its processes",
+        "memory     3.2 GB, of all its processes",
     ]

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.cli.top.figures import SnapshotWindow, quantile, sparkline
-from api.cli.top.snapshots import Buckets, CacheSnapshot, LiveEvents, NotALiveStream, ServerSnapshot
+from api.cli.top.figures import Figures, RecentSamples, sparkline
+from api.cli.top.snapshots import CacheSnapshot, History, LiveEvents, NotALiveStream, ServerSnapshot
 
 BODY = (
     b'event: snapshot\ndata: {"time": 1, "generated_tokens": 2, "model": "tiny", "slots": 8.0,'
-    b' "running": [{"id": "x", "engine": null, "new_field": [1]}], "history": {"since": 3},'
-    b' "ttft": [["0.1", 1], ["+Inf", 2]]}\n\n'
+    b' "running": [{"id": "x", "engine": null, "new_field": [1]}],'
+    b' "history": {"since": [3], "generated": [5]}}\n\n'
     b"event: news\ndata: what nobody knows\n\n"
     b'event: cache\ndata: {"enabled": true, "tokens": 5, "shared_prefixes": []}\n\n'
 )
@@ -29,7 +29,7 @@ def test_events_do_not_depend_on_where_the_stream_is_cut(cuts: list[int]) -> Non
     snapshot, cache = found
     assert isinstance(snapshot, ServerSnapshot)
     assert (snapshot.model, snapshot.slots, snapshot.running[0].id) == ("tiny", 8.0, "x")
-    assert snapshot.queue.requests == 0
+    assert (snapshot.queue.requests, snapshot.history.generated) == (0, [5.0])
     assert cache == CacheSnapshot(enabled=True, tokens=5)
 
 
@@ -39,72 +39,47 @@ def test_another_stream_is_refused(data: bytes) -> None:
         LiveEvents().feed(b"event: snapshot\ndata: " + data + b"\n\n")
 
 
-def window(*snapshots: ServerSnapshot) -> SnapshotWindow:
-    found = SnapshotWindow()
+def figures(*snapshots: ServerSnapshot) -> Figures:
+    found = RecentSamples()
     for one in snapshots:
         found.add(one)
-    return found
+    return found.figures()
 
 
-def at(
-    time: float, tokens: float, *, prefilled: float = 0, cached: float = 0, model: str = "m"
-) -> ServerSnapshot:
-    return ServerSnapshot(time, tokens, prefilled, cached, model)
-
-
-def test_drafts_are_those_of_the_window() -> None:
+def test_drafts_are_those_of_the_last_snapshots() -> None:
     """Tokens of a row in a step, and the share that was accepted; nothing where nothing was drafted."""
 
-    def drafted(time: float, tokens: float, proposed: float, accepted: float) -> ServerSnapshot:
-        return ServerSnapshot(time, tokens, draft_tokens=proposed, accepted_draft_tokens=accepted)
+    def drafted(tokens: float, proposed: float, accepted: float) -> ServerSnapshot:
+        return ServerSnapshot(0, tokens, draft_tokens=proposed, accepted_draft_tokens=accepted)
 
-    before = drafted(0, 1000, 900, 0)
-    assert window(before, drafted(5, 1100, 980, 60)).figures().drafts == (2.5, 0.75)
-    assert window(before, drafted(5, 1100, 900, 0)).figures().drafts is None
-    assert window(before).figures().drafts is None
+    before = drafted(1000, 900, 0)
+    assert figures(before, drafted(1100, 980, 60)).drafts == (2.5, 0.75)
+    assert figures(before, drafted(1100, 900, 0)).drafts is None
+    assert figures(before).drafts is None
+    late = [drafted(1100, 980, 60)] * 20
+    assert figures(before, *late).drafts is None, "it was before the last ones"
 
 
 def test_rates_are_over_the_last_ten_seconds() -> None:
-    figures = window(
-        at(0, 0), at(10, 1000), at(15, 1500, prefilled=30, cached=70), at(20, 1500, prefilled=50, cached=150)
-    ).figures()
-    assert (figures.output_rate, figures.prefill_rate, figures.cached_rate) == (50.0, 5.0, 15.0)
-    assert figures.cached_share == 0.75
-    assert figures.output_rates == (100.0, 100.0, 0.0)
+    """Of all seconds that came, however many at once; percentiles are the last ones."""
+    first = History(
+        generated=[100.0] * 9, prefilled=[90.0] * 9, cached=[10.0] * 9, ttft_p50=[1.0], ttft_p95=[2.0]
+    )
+    later = History(
+        generated=[0.0] * 5, prefilled=[0.0] * 5, cached=[30.0] * 5, ttft_p50=[0.1], ttft_p95=[0.2]
+    )
+    found = figures(ServerSnapshot(9, 900, history=first), ServerSnapshot(14, 900, history=later))
+    assert (found.output_rate, found.prefill_rate, found.cached_rate) == (50.0, 45.0, 20.0)
+    assert found.cached_share == 200 / 650
+    assert found.ttft_seconds == (0.1, 0.2)
+    assert found.output_rates == (100.0,) * 9 + (0.0,) * 5
 
 
-def test_one_snapshot_has_no_rate() -> None:
-    figures = window(at(5, 100)).figures()
-    assert (figures.output_rate, figures.cached_share, figures.ttft_seconds) == (None, None, None)
-
-
-@pytest.mark.parametrize("later", [at(1, 500), at(30, 5), at(30, 500, model="other")])
-def test_a_restarted_server_and_another_model_begin_anew(later: ServerSnapshot) -> None:
-    assert window(at(10, 100), at(20, 400), later).figures().output_rate is None
-
-
-EDGES = ["0.1", "1.0", "+Inf"]
-
-
-def buckets(*counts: float) -> Buckets:
-    return list(zip(EDGES, counts, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("then", "now", "share", "seconds"),
-    [
-        (buckets(0, 0, 0), buckets(10, 10, 10), 0.5, 0.05),
-        (buckets(10, 10, 10), buckets(10, 20, 20), 0.5, 0.55),
-        (buckets(0, 0, 0), buckets(0, 0, 4), 0.5, 1.0),
-        (buckets(5, 5, 5), buckets(5, 5, 5), 0.5, None),
-        ([], buckets(1, 1, 1), 0.5, None),
-        ([], [], 0.5, None),
-    ],
-)
-def test_a_percentile_is_of_what_is_new(
-    then: Buckets, now: Buckets, share: float, seconds: float | None
-) -> None:
-    assert quantile(then, now, share) == (None if seconds is None else pytest.approx(seconds))
+def test_what_was_not_observed_is_none() -> None:
+    nothing = figures(ServerSnapshot(5, 100, history=History(ttft_p50=[None], ttft_p95=[None])))
+    assert nothing == figures(ServerSnapshot(5, 100)) == Figures(None, None, None, None, None, None, ())
+    idle = figures(ServerSnapshot(5, 100, history=History(generated=[0.0], prefilled=[0.0], cached=[0.0])))
+    assert (idle.output_rate, idle.cached_share) == (0.0, None)
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=80), st.integers(-5, 100))

@@ -49,7 +49,14 @@ class _Silent(httpx.AsyncByteStream):
 
 def event(time: float, model: str = "tiny", *models: str) -> bytes:
     others = [{"model": name} for name in models]
-    body = {"time": time, "generated_tokens": 10 * time, "model": model, "models": others}
+    history = {"generated": [time]}
+    body = {
+        "time": time,
+        "generated_tokens": 10 * time,
+        "model": model,
+        "models": others,
+        "history": history,
+    }
     return b"event: snapshot\ndata: " + msgspec.json.encode(body) + b"\n\n"
 
 
@@ -116,6 +123,8 @@ async def test_a_server_that_is_gone_is_awaited(autojump_clock: trio.testing.Moc
     assert view.trouble == ""
     assert view.snapshot is not None
     assert view.snapshot.time == 2.0
+    assert view.figures is not None
+    assert view.figures.output_rates == (2.0,), "each stream begins with all that the server remembers"
 
 
 @trio_test
@@ -133,7 +142,7 @@ async def test_the_next_model_is_shown_at_once(autojump_clock: trio.testing.Mock
     assert view.snapshot is not None
     assert view.snapshot.model == "large"
     assert view.figures is not None
-    assert view.figures.output_rate is None
+    assert view.figures.output_rates == (2.0,)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from api.cli.rotating_log import RotatingLog
+from api.rotating_log import RotatingLog
 
 
 def test_files_are_bounded_and_the_newest_lines_are_there(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ import threading
 from io import FileIO, TextIOWrapper
 from pathlib import Path
 
-from api.cli.errors import OperatorError
-
 _MODE = 0o600
 
 
@@ -88,14 +86,6 @@ def print_into(log: RotatingLog) -> None:
         pump.join(_LAST_OUTPUT_SECONDS)
 
     atexit.register(end)
-
-
-def open_log(path: Path, most_bytes: int, files: int) -> RotatingLog:
-    """Open the log. Raise OperatorError."""
-    try:
-        return RotatingLog(path, most_bytes, files)
-    except OSError as error:
-        raise OperatorError(f"cannot write {path}: {error}") from error
 
 
 def _print_to(descriptor: int) -> None:
