@@ -15,13 +15,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
 
 from scheduler.engine.disk.block_chain import Chain, Key, Place
 from scheduler.engine.disk.block_file import Content, Damage, DamageKind, decode, encode
 from scheduler.engine.disk.disk_folder import DiskFolder, Scan
 from scheduler.engine.disk.disk_index import DiskIndex, Entry, FoundFile
+from scheduler.shared.counters import DiskCounters
 
 ErrorKind: TypeAlias = DamageKind | Literal["missing", "full", "denied", "io"]
 ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (*get_args(DamageKind), "missing", "full", "denied", "io")
@@ -36,20 +38,6 @@ _STAMP_SECONDS = 60.0
 _MOST_NAMED = 10
 """Errors of one kind that are logged; further ones are only counted."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatistics:
-    """The current state, and totals since the start, which only grow."""
-
-    files: int
-    nbytes: int
-    reads: int
-    read_bytes: int
-    writes: int
-    write_bytes: int
-    evicted_files: int
-    errors: Mapping[ErrorKind, int]
 
 
 class DiskStore:
@@ -76,8 +64,7 @@ class DiskStore:
         subfolder could not be listed. They are kept, as those may follow, and evicted first."""
         self._leaving_bytes = 0  # Of files that left the index and are not deleted yet, or could not be.
         self._resume_at, self._pause_seconds = float("-inf"), _FIRST_PAUSE_SECONDS
-        self._reads = self._read_bytes = self._writes = self._write_bytes = self._evicted_files = 0
-        self._errors = dict.fromkeys(ERROR_KINDS, 0)
+        self._totals = DiskCounters(errors=dict.fromkeys(ERROR_KINDS, 0))
         scan = self._scan(known=None)
         orphans = self._index.restore(scan.found)
         if scan.errors:  # What they stand on may be where the scan could not look.
@@ -85,7 +72,7 @@ class DiskStore:
         else:
             self._doomed.extend(Entry(file.place, file.nbytes) for file in reversed(orphans))
             self._leaving_bytes = sum(file.nbytes for file in orphans)
-            self._evicted_files += len(orphans)
+            self._totals.evicted_files += len(orphans)
         self.tidy()
         self._shrink(self._held_bytes() - self._budget_bytes)
 
@@ -138,8 +125,8 @@ class DiskStore:
             kind, why = _kind_of(error), str(error)
         else:
             with self._lock:
-                self._reads += 1
-                self._read_bytes += entry.nbytes
+                self._totals.reads += 1
+                self._totals.read_bytes += entry.nbytes
             return content
         with self._lock:
             current = self._index.get(place.key) is entry
@@ -167,8 +154,8 @@ class DiskStore:
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         entry = Entry(place, nbytes, self._clock())
         with self._lock:
-            self._writes += 1
-            self._write_bytes += nbytes
+            self._totals.writes += 1
+            self._totals.write_bytes += nbytes
             self._strays.pop(place, None)  # This file has replaced it.
             if self._index.has_parent(place):
                 self._index.add(entry)
@@ -205,17 +192,13 @@ class DiskStore:
             entry = self._index.get(place.key)
             return entry is not None and entry.place == place
 
-    def statistics(self) -> StoreStatistics:
+    def statistics(self) -> DiskCounters:
         with self._lock:
-            return StoreStatistics(
+            return msgspec.structs.replace(
+                self._totals,
                 files=len(self._index),
                 nbytes=self._index.nbytes,
-                reads=self._reads,
-                read_bytes=self._read_bytes,
-                writes=self._writes,
-                write_bytes=self._write_bytes,
-                evicted_files=self._evicted_files,
-                errors=dict(self._errors),
+                errors=dict(self._totals.errors),
             )
 
     def check_integrity(self) -> list[str]:
@@ -230,7 +213,7 @@ class DiskStore:
     def _scan(self, known: Callable[[Place], bool] | None) -> Scan:
         scan = self._folder.scan(known)
         with self._lock:
-            self._errors["foreign"] += scan.other_formats
+            self._totals.errors["foreign"] += scan.other_formats
         for error in scan.errors:
             self._count(_kind_of(error), str(error))
         return scan
@@ -261,7 +244,7 @@ class DiskStore:
                     self._leaving_bytes += victim.nbytes
                 else:
                     self._forget(victim.place.key)
-                self._evicted_files += 1
+                self._totals.evicted_files += 1
             nbytes -= victim.nbytes
             if not self._delete(victim):
                 return False
@@ -294,8 +277,8 @@ class DiskStore:
 
     def _count(self, kind: ErrorKind, why: str) -> None:
         with self._lock:
-            self._errors[kind] += 1
-            count = self._errors[kind]
+            self._totals.errors[kind] += 1
+            count = self._totals.errors[kind]
         if count <= _MOST_NAMED:
             last = " (further errors of this kind are only counted)" if count == _MOST_NAMED else ""
             print(f"disk tier: {kind}: {why}{last}", file=sys.stderr)

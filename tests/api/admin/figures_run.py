@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
+import msgspec
 import trio
 from prometheus_client import CollectorRegistry, Metric, exposition
 from prometheus_client.registry import Collector
@@ -27,7 +27,7 @@ from scheduler.config import RecoveryConfig
 from scheduler.engine.backend import Cache
 from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.service import Scheduler
-from scheduler.shared.messages import Load, ScriptedPlan
+from scheduler.shared.messages import DiskCounters, Load, ScriptedPlan
 from scheduler.telemetry.metrics import Metrics
 from scheduler.telemetry.vllm_names import VllmNames
 from tests.api.client import chat, client_of
@@ -49,13 +49,7 @@ FOLDER = Path(__file__).parent / "figures"
 PLAN = ScriptedPlan(step_seconds=0.25, prefill_tokens_per_step=256)
 
 
-@dataclass(frozen=True, slots=True)
-class _Disk:
-    tier: DiskTier
-    disk_tokens: int
-
-
-def _used_disk(folder: Path) -> _Disk:
+def _used_disk(folder: Path) -> DiskCounters:
     tier = DiskTier(folder, MODEL, PLENTY)
     chain = tier.chain(spelt("abc"), "salt")
     assert put_all(tier, chain)
@@ -66,13 +60,13 @@ def _used_disk(folder: Path) -> _Disk:
     read_all(tier, chain)
     assert tier.close(SOON)
     assert not tier.put_block_nowait(chain, chain.tokens, content_of(chain.block(chain.tokens)))
-    return _Disk(tier, chain.tokens * read // 3)
+    return msgspec.structs.replace(tier.statistics(), hit_tokens=chain.tokens * read // 3)
 
 
 class _Engine(FaultyBackend):
     """The scripted back end, with a disk tier at rest."""
 
-    def __init__(self, disk: _Disk, load: Load) -> None:
+    def __init__(self, disk: DiskCounters, load: Load) -> None:
         super().__init__(
             load.scripted,
             HEALTHY,
@@ -89,7 +83,7 @@ class _Engine(FaultyBackend):
         return None if found is None else Cache(found.prefixes, lambda: self._disk)
 
 
-async def run(disk: _Disk) -> dict[str, str]:
+async def run(disk: DiskCounters) -> dict[str, str]:
     """Return the text of each file by its name."""
     launchers = [LoopbackLauncher(partial(_Engine, disk)) for _ in range(2)]
     server = Metrics(["acme"])

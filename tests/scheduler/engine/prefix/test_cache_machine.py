@@ -251,7 +251,7 @@ class CacheMachine(RuleBasedStateMachine):
         statistics = self.cache.statistics()
         assert statistics.held_bytes == held
         assert (statistics.query_tokens, statistics.hit_tokens) == (self.asked, self.hit)
-        assert (statistics.size.tokens, statistics.leases) == (len(self.held), len(self.leases))
+        assert (statistics.tokens, statistics.leases) == (len(self.held), len(self.leases))
         assert len(self.cache._turns.ends) <= SMALL.sessions
         assert all(0 < len(ends) <= SMALL.branches_per_session for ends in self.cache._turns.ends.values())
 

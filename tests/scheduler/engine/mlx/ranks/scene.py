@@ -143,7 +143,7 @@ class _Run:
             self._logprobs,
             self._preemptions,
             sum(prefixes.evicted_tokens.values()),
-            prefixes.hit_tokens,
+            prefixes.statistics().hit_tokens,
             self._freed,
             self._backend.facts.row_bytes.token_bytes,
             agreed,
