@@ -28,8 +28,12 @@ KEPT_SAMPLES = 300
 WINDOW_SAMPLES = 10
 """Quantiles are of what was observed within this many samples: of one second alone they would be noise."""
 
-
 _FIGURES = {figure: read for figure, read in figures_of(Counters).items() if figure.history}
+_RATES = tuple(figure.history for figure in _FIGURES if figure.kind == "counter")
+_GAUGES = tuple(figure.history for figure in _FIGURES if figure.kind == "gauge")
+COLUMNS = ("time", *_RATES, "ttft_p50", "ttft_p95", "itl_p50", "itl_p95", "queued", *_GAUGES)
+"""A sample: trio's clock, units a second since the sample before, quantiles in seconds (NaN where nothing was
+observed), and what there is at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +45,6 @@ class Reading:
     ttft: Sequence[tuple[float, float]]
     itl: Sequence[tuple[float, float]]
     queued: int
-
-
-_RATES = tuple(figure.history for figure in _FIGURES if figure.kind == "counter")
-_GAUGES = tuple(figure.history for figure in _FIGURES if figure.kind == "gauge")
-COLUMNS = ("time", *_RATES, "ttft_p50", "ttft_p95", "itl_p50", "itl_p95", "queued", *_GAUGES)
-"""A sample: trio's clock, units a second since the sample before, quantiles in seconds (NaN where nothing was
-observed), and what there is at its end."""
 
 
 class History:
@@ -83,11 +80,11 @@ class History:
 
 def _sample(now: float, reading: Reading, then: float, before: Reading, window: Reading) -> tuple[float, ...]:
     """`before` was read at `then`, `window` at the beginning of the quantiles' window."""
-    new = {name: reading.figures[name] - before.figures[name] for name in _RATES}
+    seconds = max(now - then, 1e-3)
     return (
         now,
         # An engine that leaves takes its totals along.
-        *(max(0.0, count) / max(now - then, 1e-3) for count in new.values()),
+        *(max(0.0, reading.figures[name] - before.figures[name]) / seconds for name in _RATES),
         quantile(reading.ttft, window.ttft, 0.5),
         quantile(reading.ttft, window.ttft, 0.95),
         quantile(reading.itl, window.itl, 0.5),

@@ -70,15 +70,11 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._now = clock()
         self._totals = CacheCounters()
         self.evicted_bytes = 0
-        self.evicted_tokens: dict[Reason, int] = {"budget": 0, "superseded": 0, "cleared": 0}
+        self.evicted_tokens: dict[str, int] = {"budget": 0, "superseded": 0, "cleared": 0}
 
     @property
     def nbytes(self) -> int:
         return self._tree.nbytes
-
-    @property
-    def kept_tokens(self) -> int:
-        return self._tree.tokens
 
     @property
     def room(self) -> int:
@@ -265,7 +261,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             evicted_budget_tokens=self.evicted_tokens["budget"],
             evicted_superseded_tokens=self.evicted_tokens["superseded"],
             evicted_cleared_tokens=self.evicted_tokens["cleared"],
-            kept_tokens=self.kept_tokens,
+            kept_tokens=self._tree.tokens,
             kept_bytes=self.nbytes,
         )
 
@@ -285,7 +281,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             query_tokens=totals.query_tokens,
             hit_tokens=totals.hit_tokens,
             stored_tokens=totals.stored_tokens,
-            evicted_tokens={**self.evicted_tokens},
+            evicted_tokens=dict(self.evicted_tokens),
             shared_prefixes=shared_prefixes(tree, self._marks, top, head_tokens),
             held_bytes=self._holds.nbytes,
             refused_holds=self._holds.refused,
