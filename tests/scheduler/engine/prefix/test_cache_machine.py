@@ -125,7 +125,7 @@ class CacheMachine(RuleBasedStateMachine):
         pins = self.cache.statistics().pins
         before = self.held
         for pin in data.draw(st.sampled_from([(), *((pin,) for pin in pins)])):
-            assert self.cache.unpin(pin.name)
+            assert self.cache.unpin(pin.pin)
         self.observe()
         assert self.held == before
         if not self.cache.statistics().pins:
