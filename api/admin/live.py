@@ -30,6 +30,8 @@ from scheduler.errors import SchedulerError
 from scheduler.fleet.fleet import Fleet
 from scheduler.fleet.model import Model
 from scheduler.service import Scheduler
+from scheduler.shared.counters import Counters
+from scheduler.shared.figures import figures_of
 from scheduler.statistics import FlowStatistics, MemberStatistics
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.readings import value_of
@@ -239,6 +241,7 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
     queue["tenants"] = _tenants(report.queue.flows)
     del queue["flows"]
     engines = [_engine_line(metrics.of_engine(engine.engine), engine) for engine in report.engines]
+    totals = [engine.totals for engine in metrics.engines]
     body = {
         "time": trio.current_time(),
         "engine": {
@@ -254,7 +257,9 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
         "queue": queue,
         "running": [asdict(one) for one in report.running],
         "waits": [asdict(one) for one in report.waits[:TENANTS_SHOWN]],
-        "generated_tokens": sum(value_of(engine.generated_tokens) for engine in metrics.engines),
+        **{
+            figure.live: sum(map(read, totals)) for figure, read in _SHOWN.items() if figure.kind == "counter"
+        },
         "accepted_draft_tokens": sum(
             value_of(accepted)
             for engine in metrics.engines
@@ -269,6 +274,7 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
     return result
 
 
+_SHOWN = {figure: read for figure, read in figures_of(Counters).items() if figure.live}
 _MEMORY = ("running_bytes", "prefix_bytes", "budget_bytes", "weights_bytes")
 
 
@@ -282,10 +288,7 @@ def _engine_line(engine: EngineMetrics, statistics: MemberStatistics) -> dict[st
         "last_death": statistics.last_death,
         "stalled_seconds": statistics.stalled_seconds,
         "slots": value_of(engine.slots),
-        "running_slots": value_of(engine.running),
-        "waiting_requests": value_of(engine.waiting),
-        "running_bytes": value_of(engine.kv_bytes),
-        "prefix_bytes": value_of(engine.prefix_bytes),
+        **{figure.live: read(engine.now) for figure, read in _SHOWN.items() if figure.kind == "gauge"},
         "budget_bytes": value_of(engine.kv_budget),
         "weights_bytes": value_of(engine.weights_bytes),
     }
@@ -300,9 +303,8 @@ def _model_line(model: Model) -> dict[str, Any]:
         "queued": now.queued,
         "in_engine": now.in_engine,
         "held_bytes": sum(
-            value_of(part)
+            value_of(engine.weights_bytes) + engine.now.kv_bytes + engine.now.cache.kept_bytes
             for engine in model.scheduler.metrics.engines
-            for part in (engine.weights_bytes, engine.kv_bytes, engine.prefix_bytes)
         ),
     }
 

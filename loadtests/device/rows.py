@@ -10,8 +10,9 @@ from scheduler.config import EngineConfig, load_message
 from scheduler.engine.mlx import loading
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.device import device
-from scheduler.engine.plan import StepPlan
-from scheduler.engine.prefill import Chunk, share
+from scheduler.engine.plan import Admit, StepPlan
+from scheduler.engine.prefill import share
+from scheduler.engine.prefill_batches import next_batch
 from scheduler.engine.sequence import Sequence as Row
 from scheduler.models.random_qwen3 import FIRST_ADDED_TOKEN_ID
 from scheduler.shared.messages import KvCacheDtype, Sampling, Submit
@@ -62,13 +63,11 @@ def decoding(backend: MlxBackend, prompts: Sequence[Sequence[int]]) -> list[int]
         Row.of(Submit(number, compact([*prompt]), 1 << 30, (), greedy))
         for number, prompt in enumerate(prompts, 1)
     ]
-    for row in rows:
-        backend.admit(row)
+    result = backend.execute(StepPlan(admit=tuple(Admit(row) for row in rows)))
+    limits = backend.facts.limits
     while any(row.prefilling for row in rows):
-        chunks: tuple[Chunk, ...] = share(
-            rows, backend.begun, _CHUNK_TOKENS * len(rows), backend.facts.limits
-        )
-        backend.step(StepPlan(chunks=chunks))
+        batch = next_batch([row for row in rows if row.chunkable_tokens], result.begun, limits.rows)
+        result = backend.execute(StepPlan(chunks=share(batch, _CHUNK_TOKENS * len(rows), limits)))
     return [row.request_id for row in rows]
 
 

@@ -27,6 +27,7 @@ from loadtests.asked_process import answer_each
 from scheduler.engine.backend import Backend
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import share
+from scheduler.engine.prefill_batches import next_batch
 from scheduler.engine.sequence import Sequence
 from scheduler.shared.messages import Load, Sampling, ScriptedPlan, Submit
 from scheduler.shared.token_ids import compact
@@ -124,7 +125,9 @@ def _decode_all(backend: Backend, submits: list[Submit]) -> None:
     result = backend.execute(StepPlan(admit=tuple(Admit(row) for row in rows)))
     decode = tuple(row.request_id for row in rows)
     while True:
-        chunks = share(rows, result.begun, _CHUNK_TOKENS * len(rows), backend.facts.limits)
+        limits = backend.facts.limits
+        batch = next_batch([row for row in rows if row.chunkable_tokens], result.begun, limits.rows)
+        chunks = share(batch, _CHUNK_TOKENS * len(rows), limits)
         result = backend.execute(StepPlan(chunks=chunks, decode=decode))
         if len(result.tokens) == len(rows):
             return

@@ -16,7 +16,6 @@ import msgspec
 
 from scheduler.engine.budget.limits import MemoryLimit
 from scheduler.engine.device import Readings, Traits
-from scheduler.engine.disk.disk_tier import DiskTier
 from scheduler.engine.drafts.speculation import DraftTokens
 from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import PrefillLimits
@@ -26,6 +25,7 @@ from scheduler.engine.sequence import Sequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import (
     MAX_TOP_LOGPROBS,
+    DiskCounters,
     Load,
     PrefillOut,
     PromptLogprobsOut,
@@ -103,22 +103,13 @@ class BackendFacts:
         return self.verified_tokens > 0
 
 
-class DiskWatch(Protocol):
-    """The disk tier, as reported to operators."""
-
-    @property
-    def tier(self) -> DiskTier: ...
-    @property
-    def disk_tokens(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Cache:
     """What is cached beside the rows, to be read only."""
 
     prefixes: Prefixes
-    disk: Callable[[], DiskWatch | None] = lambda: None
-    """The tier, once it is open."""
+    disk: Callable[[], DiskCounters | None] = lambda: None
+    """Returns what the disk tier counts, once it is open."""
 
 
 class Backend(Protocol):

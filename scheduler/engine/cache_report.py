@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Container
 
-from scheduler.engine.backend import Cache, DiskWatch
-from scheduler.engine.prefix.cache_statistics import CacheStatistics
-from scheduler.shared.messages import CacheCounters, Inspect, Inspection
-from scheduler.shared.reports import CacheReport, DiskReport, PinReport, PrefixReport
+import msgspec
+
+from scheduler.engine.backend import Cache
+from scheduler.shared.messages import CacheCounters, DiskCounters, Inspect, Inspection
 
 _CHECK_SECONDS = 30.0
 """The interval of integrity checks, which walk all nodes; only an idle engine runs them."""
@@ -20,7 +20,7 @@ class CacheWatch:
 
     def __init__(self, cache: Cache | None, clock: Callable[[], float]) -> None:
         self._prefixes = None if cache is None else cache.prefixes
-        self._disk = (lambda: None) if cache is None else cache.disk
+        self.disk: Callable[[], DiskCounters | None] = (lambda: None) if cache is None else cache.disk
         self._clock = clock
         self._checked_at = clock()
         self._complaints = 0
@@ -38,28 +38,9 @@ class CacheWatch:
             print(f"prefix cache: {complaint}", file=sys.stderr)
 
     def counters(self) -> CacheCounters:
-        prefixes = self._prefixes
-        if prefixes is None:
-            return CacheCounters()
-        watched = self._disk()
-        disk = None if watched is None else watched.tier.statistics()
-        return CacheCounters(
-            query_tokens=prefixes.query_tokens,
-            hit_tokens=prefixes.hit_tokens,
-            stored_tokens=prefixes.stored_tokens,
-            evicted_budget_tokens=prefixes.evicted_tokens["budget"],
-            evicted_superseded_tokens=prefixes.evicted_tokens["superseded"],
-            evicted_cleared_tokens=prefixes.evicted_tokens["cleared"],
-            complaints=self._complaints,
-            kept_bytes=prefixes.nbytes,
-            disk_hit_tokens=0 if watched is None else watched.disk_tokens,
-            disk_reads=0 if disk is None else disk.reads,
-            disk_writes=0 if disk is None else disk.writes,
-            disk_dropped_writes=0 if disk is None else disk.dropped_writes,
-            disk_errors=0 if disk is None else sum(disk.errors.values()),
-            disk_bytes=0 if disk is None else disk.nbytes,
-            kept_tokens=prefixes.kept_tokens,
-        )
+        found = CacheCounters() if self._prefixes is None else self._prefixes.counters()
+        found.complaints = self._complaints
+        return found
 
     def inspect(
         self, command: Inspect, running_bytes: int, freed_bytes: int, unpinned: Container[str]
@@ -69,64 +50,14 @@ class CacheWatch:
         prefixes = self._prefixes
         if prefixes is None:
             return Inspection(command.query, 0, None)
-        report = _cache_report(
-            prefixes.statistics(command.top, command.head_tokens),
-            prefixes.budget_bytes,
-            running_bytes,
-            self._last_complaints,
-        )
-        disk = self._disk()
         return Inspection(
             command.query,
             freed_bytes if command.clear else 0,
-            report,
-            None if disk is None else _disk_report(disk),
+            msgspec.structs.replace(
+                prefixes.statistics(command.top, command.head_tokens),
+                running_bytes=running_bytes,
+                complaints=self._last_complaints,
+            ),
+            self.disk(),
             unpinned=command.unpin in unpinned,
         )
-
-
-def _cache_report(
-    statistics: CacheStatistics, budget_bytes: int, running_bytes: int, complaints: list[str]
-) -> CacheReport:
-    size = statistics.size
-    return CacheReport(
-        budget_bytes=budget_bytes,
-        running_bytes=running_bytes,
-        nodes=size.nodes,
-        tokens=size.tokens,
-        snapshots=size.snapshots,
-        segment_bytes=size.segment_bytes,
-        snapshot_bytes=size.snapshot_bytes,
-        key_bytes=size.key_bytes,
-        replaced_bytes=size.replaced_bytes,
-        leases=statistics.leases,
-        query_tokens=statistics.query_tokens,
-        hit_tokens=statistics.hit_tokens,
-        stored_tokens=statistics.stored_tokens,
-        evicted_tokens={str(reason): count for reason, count in statistics.evicted_tokens.items()},
-        shared_prefixes=[
-            PrefixReport(prefix.tokens, prefix.references, prefix.hits, list(prefix.head))
-            for prefix in statistics.top_prefixes
-        ],
-        complaints=complaints,
-        held_bytes=statistics.held_bytes,
-        refused_holds=statistics.refused_holds,
-        pins=[PinReport(pin.name, pin.tokens, pin.cached_tokens) for pin in statistics.pins],
-    )
-
-
-def _disk_report(disk: DiskWatch) -> DiskReport:
-    found = disk.tier.statistics()
-    return DiskReport(
-        files=found.files,
-        nbytes=found.nbytes,
-        pending_bytes=found.pending_bytes,
-        reads=found.reads,
-        read_bytes=found.read_bytes,
-        writes=found.writes,
-        write_bytes=found.write_bytes,
-        dropped_writes=found.dropped_writes,
-        evicted_files=found.evicted_files,
-        errors={str(kind): count for kind, count in found.errors.items()},
-        hit_tokens=disk.disk_tokens,
-    )

@@ -377,7 +377,7 @@ class EngineLoop:
         assert sequence is not None, "a sequence without a slot was preempted"
         sequence.requeue()
         self._waiting = {request_id: sequence, **self._waiting}
-        self._meter.preemptions += 1
+        self._meter.totals.preemptions += 1
         self._waits.preempted(request_id, now)
 
     def _admitted(self, todo: StepPlan, result: StepResult, prefilled: dict[int, int], now: float) -> None:
@@ -472,25 +472,17 @@ class EngineLoop:
             len(self._waiting),
             self._pace.decode_seconds(max(1, decoding)),
             self._pace.speeds(),
-            self._meter.steps,
+            self._meter.totals.steps,
             _plan_report(self._last_plan),
         )
 
     def _counters(self) -> Counters:
-        meter = self._meter
-        return Counters(
-            steps=meter.steps,
-            prefilled_tokens=meter.prefilled_tokens,
-            generated_tokens=meter.generated_tokens,
-            busy_seconds=meter.busy_seconds,
+        return msgspec.structs.replace(
+            self._meter.totals,
             running=len(self._slots),
             waiting=len(self._waiting),
-            preemptions=meter.preemptions,
-            re_prefilled_tokens=meter.re_prefilled_tokens,
             kv_bytes=self._last_result.kv_bytes,
             cache=self._watch.counters(),
-            model_seconds=meter.model_seconds,
-            between_seconds=meter.between_seconds,
             memory=self._memory_watch.memory(),
             preempted=sum(sequence.preemptions > 0 for sequence in self._waiting.values()),
             row_tokens=sum(sequence.prefilled_tokens + sequence.new_tokens for sequence in self._slots),
@@ -499,6 +491,7 @@ class EngineLoop:
             chunk_ceiling=self._ceiling.tokens,
             costs=self._pace.costs(),
             drafts=self._speculation.counters,
+            disk=self._watch.disk() or self._meter.totals.disk,
         )
 
 

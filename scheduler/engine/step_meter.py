@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.engine.backend import StepResult
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.sequence import Slots
+from scheduler.shared.counters import Counters
 
 
 @dataclass(slots=True)
@@ -15,16 +16,7 @@ class StepMeter:
     """Totals of the steps since the engine process started; the pace learns from the same measurements."""
 
     pace: PrefillPace
-    steps: int = 0
-    """Steps in which the model ran; those that only return pending tokens do not count."""
-    prefilled_tokens: int = 0
-    generated_tokens: int = 0
-    re_prefilled_tokens: int = 0
-    preemptions: int = 0
-    busy_seconds: float = 0.0
-    model_seconds: float = 0.0
-    between_seconds: float = 0.0
-    """Time between steps while there were rows."""
+    totals: Counters = field(default_factory=Counters)
     period_seconds: float = 0.0
     """From the end of the step before the last to the end of the last; 0 for the first step of a busy
     time."""
@@ -39,7 +31,7 @@ class StepMeter:
         """Count a step in which the model ran."""
         self.period_seconds = 0.0 if self._ended_at is None else ended - self._ended_at
         if self._ended_at is not None:
-            self.between_seconds += started - self._ended_at
+            self.totals.between_seconds += started - self._ended_at
         self._ended_at = ended
         seconds = ended - started
         # The scripted back end reports seconds that a virtual clock did not count.
@@ -48,9 +40,9 @@ class StepMeter:
         # The first step that runs ahead waits for nothing: its seconds are those of building a graph.
         plain = result.tokens and not plan.drafts
         self.pace.observe_decode(seconds - prefill_seconds, result.decoded_rows if plain else 0)
-        self.steps += 1
-        self.busy_seconds += seconds
-        self.model_seconds += min(result.model_seconds, seconds)
+        self.totals.steps += 1
+        self.totals.busy_seconds += seconds
+        self.totals.model_seconds += min(result.model_seconds, seconds)
 
     def emitted(self, ended: float) -> None:
         """Begin the next step's period here: tokens were returned, and the model did not run."""
@@ -59,11 +51,11 @@ class StepMeter:
 
     def count(self, result: StepResult, slots: Slots, prefilled_before: dict[int, int]) -> None:
         """Count the tokens of any step. `prefilled_before`: each row's prefilled tokens before the step."""
-        self.generated_tokens += len(result.tokens)
+        self.totals.generated_tokens += len(result.tokens)
         for prefill in result.prefills:
             sequence = slots[prefill.request_id]
             new = prefill.done - prefilled_before[prefill.request_id]
             prefilled_before[prefill.request_id] = prefill.done
-            self.prefilled_tokens += new
+            self.totals.prefilled_tokens += new
             if sequence.preemptions:
-                self.re_prefilled_tokens += new
+                self.totals.re_prefilled_tokens += new

@@ -74,7 +74,7 @@ class StallWatch:
         self._observe(now)
         self._last_step_at, self._silent = now, False
         self.woke(now)
-        self._seen = (output.counters.steps, output.counters.cache.disk_reads)
+        self._seen = (output.counters.steps, output.counters.disk.reads)
 
     def _observe(self, now: float) -> None:
         if self.begun.requests and self.begun.work != "reading":

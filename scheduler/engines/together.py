@@ -3,18 +3,20 @@ all."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from functools import reduce
+from typing import TypeVar
 
 import msgspec
 
 from scheduler.engines.engine import Engine
+from scheduler.shared.counters import DiskCounters
+from scheduler.shared.figures import plus
 from scheduler.shared.messages import Inspection, Ready
-from scheduler.shared.reports import CacheReport, DiskReport
+from scheduler.shared.reports import CacheReport
 from scheduler.statistics import EngineCondition, EngineStatistics
 
-_R = TypeVar("_R", CacheReport, DiskReport)
+_R = TypeVar("_R", CacheReport, DiskCounters)
 _BEST_FIRST = (
     EngineCondition.READY,
     EngineCondition.QUARANTINE,
@@ -79,17 +81,4 @@ def together(inspections: Iterable[Inspection], top: int) -> Inspection:
 
 
 def _added(reports: Sequence[_R]) -> _R | None:
-    if not reports:
-        return None
-    values = {name: _sum([getattr(one, name) for one in reports]) for name in reports[0].__struct_fields__}
-    return type(reports[0])(**values)
-
-
-def _sum(values: Sequence[Any]) -> Any:
-    match values[0]:
-        case dict():
-            return dict(sum((Counter(one) for one in values), Counter()))
-        case list():
-            return [item for one in values for item in one]
-        case _:
-            return sum(values)
+    return reduce(plus, reports) if reports else None

@@ -16,7 +16,6 @@ import trio
 from scheduler.errors import Unavailable
 from scheduler.fleet.residency import ModelState, Standing
 from scheduler.service import ModelLoader, Scheduler
-from scheduler.telemetry.readings import value_of
 
 _log = structlog.get_logger("fleet")
 _FAILED_STARTS = 3
@@ -119,7 +118,7 @@ class Model(ModelLoader):
     def memory_bytes(self) -> int:
         """Return what its engines use, as they have reported last; 0 if it is not loaded."""
         engines = self.scheduler.metrics.engines if self.scheduler.pool.ready is not None else ()
-        return int(sum(value_of(engine.memory_guard["used"]) for engine in engines))
+        return sum(engine.now.guard.used for engine in engines)
 
     def loading(self, stage: str) -> None:
         """Take note that its engine has begun a stage of its load."""

@@ -15,16 +15,17 @@ import msgspec
 from scheduler.shared.counters import CacheCounters as CacheCounters
 from scheduler.shared.counters import Counters as Counters
 from scheduler.shared.counters import DeviceMemory as DeviceMemory
+from scheduler.shared.counters import DiskCounters as DiskCounters
 from scheduler.shared.counters import MemoryState as MemoryState
 from scheduler.shared.counters import StepCosts as StepCosts
 from scheduler.shared.pooling import Pooler
-from scheduler.shared.reports import CacheReport, DiskReport, EngineReport
+from scheduler.shared.reports import CacheReport, EngineReport
 from scheduler.shared.token_ids import TokenIds, compact
 from scheduler.shared.waits import WaitOut as WaitOut
 from scheduler.shared.waits import WaitReason as WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
-PROTOCOL_VERSION = 29
+PROTOCOL_VERSION = 30
 MAX_TOP_LOGPROBS = 20
 """Most alternatives per token that a request may ask for (OpenAI's bound)."""
 MAX_KIND_CHARACTERS = 128
@@ -437,7 +438,7 @@ class Inspection(WireStruct, frozen=True, tag="inspection"):
     query: int
     freed_bytes: int
     cache: CacheReport | None
-    disk: DiskReport | None = None
+    disk: DiskCounters | None = None
     engine: EngineReport | None = None
     unpinned: bool = False
     """Whether there was a pin of the name in `unpin`."""

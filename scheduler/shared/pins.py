@@ -20,16 +20,6 @@ class Pin:
     tokens: array[int]
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedPrefix:
-    """What is reported of a pin. `cached_tokens`: those that are still cached, as running rows may have taken
-    its memory."""
-
-    name: str
-    tokens: int
-    cached_tokens: int
-
-
 def pin_name(tokens: Sequence[int], salt: str) -> str:
     """Return a pin's name: sixteen hex digits. `salt`: with the adapter (`adapter_files.salted`)."""
     digest = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=8, person=b"pin")

@@ -32,42 +32,28 @@ class CacheReport(WireStruct, frozen=True):
     """Content of the prefix cache, and totals since the engine started."""
 
     budget_bytes: int
-    running_bytes: int
     nodes: int
     tokens: int
     snapshots: int
     segment_bytes: int
     snapshot_bytes: int
     key_bytes: int
+    """Of the token ids themselves."""
     replaced_bytes: int
+    """Of segments split while leased, which leases may still hold whole."""
     leases: int
     query_tokens: int
     hit_tokens: int
     stored_tokens: int
     evicted_tokens: dict[str, int]
     shared_prefixes: list[PrefixReport]
-    complaints: list[str]
+    running_bytes: int = 0
+    complaints: list[str] = msgspec.field(default_factory=list)
     held_bytes: int = 0
     """Bytes that are held because requests or operators asked for it."""
     refused_holds: int = 0
     """How many holds and pins were refused, as what may be held or pinned is bounded."""
     pins: list[PinReport] = msgspec.field(default_factory=list)
-
-
-class DiskReport(WireStruct, frozen=True):
-    """The disk tier now, and totals since the engine started."""
-
-    files: int
-    nbytes: int
-    pending_bytes: int
-    reads: int
-    read_bytes: int
-    writes: int
-    write_bytes: int
-    dropped_writes: int
-    evicted_files: int
-    errors: dict[str, int]
-    hit_tokens: int
 
 
 class SlotReport(WireStruct, frozen=True):

@@ -1,18 +1,17 @@
-"""Convert an engine's totals to increments of its counters, which a restart of its process must not reset."""
+"""Follow an engine's totals, over restarts of its process. What is no field is observed as they grow."""
 
 from __future__ import annotations
 
 import structlog
 
 from scheduler.shared.counters import DraftCounters
-from scheduler.shared.messages import CacheCounters, Counters, DeviceMemory, MemoryState
+from scheduler.shared.messages import Counters, MemoryState
 from scheduler.telemetry.engine_metrics import EngineMetrics
 from scheduler.telemetry.labels import (
     DIRECTIONS,
     DRAFT_SECONDS,
     DRAFT_SOURCES,
     ENGINE_PARTS,
-    MEMORY_PARTS,
     RELIEF_LEVELS,
     STEPS,
 )
@@ -21,36 +20,20 @@ _log = structlog.get_logger("engine")
 
 
 class EngineTotals:
-    """Adds what an engine's totals have grown by to its counters. Call `forget` when the process is lost: the
-    next one starts at zero."""
+    """Follows the totals of an engine's process. Call `forget` when the process is lost: the next one starts
+    at zero."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
         self._metrics = metrics
-        self._last = Counters()
 
     def take(self, now: Counters) -> None:
         # First, so that if an instrument raises, the others do not count the same increments again.
-        metrics, last, self._last = self._metrics, self._last, now
+        last, self._metrics.now = self._metrics.now, now
         self._take_steps(now, last)
-        metrics.prefilled_tokens.inc(now.prefilled_tokens - last.prefilled_tokens)
-        metrics.generated_tokens.inc(now.generated_tokens - last.generated_tokens)
-        metrics.preemptions.inc(now.preemptions - last.preemptions)
-        metrics.re_prefilled_tokens.inc(now.re_prefilled_tokens - last.re_prefilled_tokens)
-        metrics.running.set(now.running)
-        metrics.waiting.set(now.waiting)
-        metrics.preempted.set(now.preempted)
-        metrics.kv_bytes.set(now.kv_bytes)
-        metrics.row_tokens.set(now.row_tokens)
-        metrics.shared_row_tokens.set(now.shared_row_tokens)
-        # Most steps do not change the instruments below: skipping them halves the cost of this method.
         if now.drafts != last.drafts:
             self._take_drafts(now.drafts, last.drafts)
-        if now.cache != last.cache:
-            self._take_cache(now.cache, last.cache)
-        if now.memory != last.memory:
-            self._take_memory(now.memory)
-        if now.guard != last.guard:
-            self._take_guard(now.guard, last.guard)
+        if now.guard.relief != last.guard.relief:
+            self._take_relief(now.guard, last.guard)
 
     def _take_steps(self, now: Counters, last: Counters) -> None:
         """Observe the steps since the last totals, usually one. An engine sends no output while it prefills
@@ -72,7 +55,6 @@ class EngineTotals:
 
     def _take_drafts(self, now: DraftCounters, last: DraftCounters) -> None:
         metrics = self._metrics
-        metrics.draft_steps.inc(now.steps - last.steps)
         saved = now.saved_seconds - last.saved_seconds
         metrics.draft_seconds[DRAFT_SECONDS[saved < 0]].inc(abs(saved))
         for source, (proposed, accepted) in now.sources.items():
@@ -81,24 +63,11 @@ class EngineTotals:
             metrics.draft_tokens[label].inc(proposed - before[0])
             metrics.accepted_draft_tokens[label].inc(accepted - before[1])
 
-    def _take_memory(self, now: DeviceMemory) -> None:
-        self._metrics.device_active.set(now.active)
-        self._metrics.device_cached.set(now.cached)
-        self._metrics.device_peak.set(now.peak)
-        self._metrics.device_recommended.set(now.recommended)
-
-    def _take_guard(self, now: MemoryState, last: MemoryState) -> None:
-        metrics = self._metrics
-        read = (now.used, now.limit, now.available, now.chunk_peak)
-        for part, count in zip(MEMORY_PARTS, read, strict=True):
-            metrics.memory_guard[part].set(count)
-        if now.relief == last.relief:
-            return
-        metrics.memory_relief.set(now.relief)
-        metrics.memory_relief_changes[DIRECTIONS[now.relief < last.relief]].inc()
+    def _take_relief(self, now: MemoryState, last: MemoryState) -> None:
+        self._metrics.memory_relief_changes[DIRECTIONS[now.relief < last.relief]].inc()
         _log.warning(
             "memory_relief",
-            engine=metrics.engine,
+            engine=self._metrics.engine,
             level=RELIEF_LEVELS[now.relief],
             before=RELIEF_LEVELS[last.relief],
             used_bytes=now.used,
@@ -108,36 +77,8 @@ class EngineTotals:
             chunk_peak_bytes=now.chunk_peak,
         )
 
-    def _take_cache(self, now: CacheCounters, last: CacheCounters) -> None:
-        metrics = self._metrics
-        metrics.prefix_query_tokens.inc(now.query_tokens - last.query_tokens)
-        metrics.prefix_hit_tokens.inc(now.hit_tokens - last.hit_tokens)
-        metrics.prefix_stored_tokens.inc(now.stored_tokens - last.stored_tokens)
-        metrics.prefix_complaints.inc(now.complaints - last.complaints)
-        evicted = metrics.prefix_evicted_tokens
-        evicted["budget"].inc(now.evicted_budget_tokens - last.evicted_budget_tokens)
-        evicted["superseded"].inc(now.evicted_superseded_tokens - last.evicted_superseded_tokens)
-        evicted["cleared"].inc(now.evicted_cleared_tokens - last.evicted_cleared_tokens)
-        metrics.prefix_bytes.set(now.kept_bytes)
-        metrics.prefix_tokens.set(now.kept_tokens)
-        metrics.disk_hit_tokens.inc(now.disk_hit_tokens - last.disk_hit_tokens)
-        metrics.disk_reads.inc(now.disk_reads - last.disk_reads)
-        metrics.disk_writes.inc(now.disk_writes - last.disk_writes)
-        metrics.disk_dropped_writes.inc(now.disk_dropped_writes - last.disk_dropped_writes)
-        metrics.disk_errors.inc(now.disk_errors - last.disk_errors)
-        metrics.disk_bytes.set(now.disk_bytes)
-
     def forget(self) -> None:
-        self._last = Counters()
-        metrics = self._metrics
-        for gauge in (
-            *(metrics.running, metrics.waiting, metrics.preempted, metrics.kv_bytes),
-            *(metrics.row_tokens, metrics.shared_row_tokens, metrics.prefix_bytes, metrics.prefix_tokens),
-            *(metrics.memory_guard[part] for part in MEMORY_PARTS),
-        ):
-            gauge.set(0)
-        self._take_memory(DeviceMemory())
-        metrics.memory_relief.set(0)
+        self._metrics.past, self._metrics.now = self._metrics.totals, Counters()
 
 
 def _accepted(counters: Counters) -> int:

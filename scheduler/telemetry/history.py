@@ -2,7 +2,7 @@
 opens it.
 
 `History` is pure: `now` is an argument. It is a ring of columns of doubles, 300 x 13 x 8 bytes = 31 kB a
-model, whether a page is open or not. A sample reads the instruments that `/metrics` has: it costs nothing per
+model, whether a page is open or not. A sample reads the figures that `/metrics` has: it costs nothing per
 token or request, 0.4 ms a second while there is work (two engines), and next to nothing otherwise.
 """
 
@@ -11,62 +11,40 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import trio
 from prometheus_client import Histogram
 
+from scheduler.shared.counters import Counters
+from scheduler.shared.figures import figures_of
 from scheduler.telemetry.containment import Containment
 from scheduler.telemetry.metrics import ModelMetrics
-from scheduler.telemetry.readings import buckets_of, value_of
+from scheduler.telemetry.readings import buckets_of
 
 SAMPLE_SECONDS = 1.0
 KEPT_SAMPLES = 300
 WINDOW_SAMPLES = 10
 """Quantiles are of what was observed within this many samples: of one second alone they would be noise."""
 
+_FIGURES = {figure: read for figure, read in figures_of(Counters).items() if figure.history}
+_RATES = tuple(figure.history for figure in _FIGURES if figure.kind == "counter")
+_GAUGES = tuple(figure.history for figure in _FIGURES if figure.kind == "gauge")
+COLUMNS = ("time", *_RATES, "ttft_p50", "ttft_p95", "itl_p50", "itl_p95", "queued", *_GAUGES)
+"""A sample: trio's clock, units a second since the sample before, quantiles in seconds (NaN where nothing was
+observed), and what there is at its end."""
+
 
 @dataclass(frozen=True, slots=True)
-class InstrumentValues:
-    """The instruments' values at one moment. Tokens are totals since the start; `ttft` and `itl` are
-    cumulative counts by ascending upper edge, in seconds."""
+class Reading:
+    """What is known at one moment. `figures`: sums over the engines, by column. `ttft` and `itl` are
+    cumulative counts by ascending upper edge, in seconds. `queued` requests wait for an engine."""
 
-    generated_tokens: float
-    prefilled_tokens: float
-    cached_tokens: float
+    figures: Mapping[str, float]
     ttft: Sequence[tuple[float, float]]
     itl: Sequence[tuple[float, float]]
     queued: int
-    engine_waiting: int
-    running: int
-    running_bytes: int
-    prefix_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One second. `time` is trio's clock. `generated`, `prefilled` and `cached` are tokens a second since the
-    sample before; `cached` counts prompt tokens found in the prefix cache. `ttft_*` and `itl_*`: seconds, NaN
-    where nothing was observed. `queued` requests wait for an engine, `engine_waiting` in one for a slot;
-    `running` have one."""
-
-    time: float
-    generated: float
-    prefilled: float
-    cached: float
-    ttft_p50: float
-    ttft_p95: float
-    itl_p50: float
-    itl_p95: float
-    queued: float
-    engine_waiting: float
-    running: float
-    running_bytes: float
-    prefix_bytes: float
-
-
-COLUMNS = tuple(field.name for field in fields(Sample))
 
 
 class History:
@@ -75,17 +53,17 @@ class History:
     def __init__(self, kept: int = KEPT_SAMPLES) -> None:
         self._kept = kept
         self._columns = {name: array("d", bytes(8 * kept)) for name in COLUMNS}
-        self._readings: deque[tuple[float, InstrumentValues]] = deque(maxlen=WINDOW_SAMPLES)
+        self._readings: deque[tuple[float, Reading]] = deque(maxlen=WINDOW_SAMPLES)
         self.number = 0
         """Number of the last sample; 0 before the first."""
 
-    def add(self, now: float, reading: InstrumentValues) -> None:
+    def add(self, now: float, reading: Reading) -> None:
         """Make a sample. The first call makes none: rates need two readings."""
         if self._readings:
             then, before = self._readings[-1]
-            sample = _sample(now, reading, max(now - then, 1e-3), before, self._readings[0][1])
+            sample = _sample(now, reading, then, before, self._readings[0][1])
             place = self.number % self._kept
-            for name, value in zip(COLUMNS, astuple(sample), strict=True):
+            for name, value in zip(COLUMNS, sample, strict=True):
                 self._columns[name][place] = value
             self.number += 1
         self._readings.append((now, reading))
@@ -100,29 +78,19 @@ class History:
         }
 
 
-def _sample(
-    now: float, reading: InstrumentValues, seconds: float, before: InstrumentValues, window: InstrumentValues
-) -> Sample:
-    """`before` was read `seconds` ago, `window` at the beginning of the quantiles' window."""
-
-    def per_second(total: float, last: float) -> float:
-        # An engine that leaves takes its totals along.
-        return max(0.0, total - last) / seconds
-
-    return Sample(
+def _sample(now: float, reading: Reading, then: float, before: Reading, window: Reading) -> tuple[float, ...]:
+    """`before` was read at `then`, `window` at the beginning of the quantiles' window."""
+    seconds = max(now - then, 1e-3)
+    return (
         now,
-        per_second(reading.generated_tokens, before.generated_tokens),
-        per_second(reading.prefilled_tokens, before.prefilled_tokens),
-        per_second(reading.cached_tokens, before.cached_tokens),
+        # An engine that leaves takes its totals along.
+        *(max(0.0, reading.figures[name] - before.figures[name]) / seconds for name in _RATES),
         quantile(reading.ttft, window.ttft, 0.5),
         quantile(reading.ttft, window.ttft, 0.95),
         quantile(reading.itl, window.itl, 0.5),
         quantile(reading.itl, window.itl, 0.95),
         reading.queued,
-        reading.engine_waiting,
-        reading.running,
-        reading.running_bytes,
-        reading.prefix_bytes,
+        *(reading.figures[name] for name in _GAUGES),
     )
 
 
@@ -143,24 +111,18 @@ def quantile(now: Sequence[tuple[float, float]], then: Sequence[tuple[float, flo
     return low
 
 
-def reading_of(metrics: ModelMetrics, queued: int) -> InstrumentValues:
-    """Read a model's instruments. `queued`: requests that no engine has."""
-    engines = metrics.engines
+def reading_of(metrics: ModelMetrics, queued: int) -> Reading:
+    """Read a model's figures. `queued`: requests that no engine has."""
 
     def histogram(*series: Histogram) -> tuple[tuple[float, float], ...]:
         return tuple((float(edge), count) for edge, count in buckets_of(*series)[0].items())
 
-    return InstrumentValues(
-        sum(value_of(engine.generated_tokens) for engine in engines),
-        sum(value_of(engine.prefilled_tokens) for engine in engines),
-        sum(value_of(engine.prefix_hit_tokens) for engine in engines),
+    each = [engine.totals for engine in metrics.engines]
+    return Reading(
+        {figure.history: sum(map(read, each)) for figure, read in _FIGURES.items()},
         histogram(*metrics.ttft.values()),
         histogram(metrics.itl),
         queued,
-        int(sum(value_of(engine.waiting) for engine in engines)),
-        int(sum(value_of(engine.running) for engine in engines)),
-        int(sum(value_of(engine.kv_bytes) for engine in engines)),
-        int(sum(value_of(engine.prefix_bytes) for engine in engines)),
     )
 
 
@@ -182,7 +144,7 @@ class HistoryWatch:
         self.history = History()
         self._metrics = metrics
         self._work = work
-        self._seen: tuple[RequestCounts, InstrumentValues] | None = None
+        self._seen: tuple[RequestCounts, Reading] | None = None
         self._containment = Containment(metrics.server)
 
     async def run(self) -> None:

@@ -16,7 +16,6 @@ STATES = ("submitted", "prefilling", "decoding", "cancelling")
 CONDITIONS = ("starting", "ready", "quarantine", "restarting", "draining", "unloaded", "failed")
 """Conditions of engines. A draining engine gets no more requests, and leaves after its last one."""
 MODEL_FACTS = ("model_type", "device", "weights_dtype", "kv_cache_dtype", "fallbacks")
-EVICTIONS = ("budget", "superseded", "cleared")
 STEPS = ("decode", "mixed", "prefill")
 """A step by what it computed: tokens of answers, prompts, or both."""
 ENGINE_PARTS = ("model", "bookkeeping", "between")
@@ -28,7 +27,6 @@ another version's engine calls its own."""
 DRAFT_SECONDS = ("saved", "lost")
 DIRECTIONS = ("up", "down")
 """Directions of the memory guard's relief: more is given up, or it is taken back."""
-MEMORY_PARTS = ("used", "limit", "available", "chunk_peak")
 RELIEF_LEVELS = ("none", "evict", "small_chunks", "hold", "preempt")
 """The memory guard's (`scheduler/engine/budget/policy.py`: Relief), as logged."""
 OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from prometheus_client import CollectorRegistry
 
 from scheduler.telemetry import labels as label_values
-from scheduler.telemetry.engine_metrics import EngineMetrics
+from scheduler.telemetry.engine_metrics import EngineFigures, EngineMetrics
 from scheduler.telemetry.instruments import ENGINE, MODEL, Families, Instruments
 
 # vLLM's edges (vllm/v1/metrics/buckets.py, 0.33.0), so that dashboards compare like with like.
@@ -226,6 +226,7 @@ class Metrics:
         self.tenants = tuple(sorted(set(tenants)))
         self._models: dict[str, ModelMetrics] = {}
         self._of_models, self._of_engines = Families(self.registry), Families(self.registry)
+        self.registry.register(EngineFigures(lambda: [one for model in self.models for one in model.engines]))
         declare = Instruments(Families(self.registry), {})
         self._declare_server(declare)
         self._declare_http(declare)

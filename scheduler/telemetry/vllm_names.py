@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Histogram
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -24,7 +24,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from scheduler.telemetry.engine_metrics import EngineMetrics
+from scheduler.shared.counters import Counters
+from scheduler.shared.figures import figures_of
+from scheduler.telemetry.engine_metrics import FAMILIES, EngineMetrics
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.readings import buckets_of, value_of
 
@@ -39,8 +41,8 @@ _REASONS = {
 }
 """vLLM's finished_reason from our outcomes; vLLM does not count rejected requests."""
 _SOURCES: dict[str, Callable[[EngineMetrics], float]] = {
-    "local_compute": lambda engine: value_of(engine.prefilled_tokens),
-    "local_cache_hit": lambda engine: value_of(engine.prefix_hit_tokens),
+    "local_compute": lambda engine: engine.totals.prefilled_tokens,
+    "local_cache_hit": lambda engine: engine.totals.cache.hit_tokens,
     "external_kv_transfer": lambda engine: 0.0,
 }
 """Where an engine's prompt tokens came from; together they are all of them."""
@@ -65,19 +67,19 @@ class VllmNames(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        yield self._gauges("num_requests_running", lambda engine: value_of(engine.running))
+        for figure, read in figures_of(Counters).items():
+            values = [(labels, read(engine.totals)) for labels, engine in self._engines() if figure.vllm]
+            for name in figure.vllm:
+                yield _family(FAMILIES[figure.kind], name, values)
         waiting = GaugeMetricFamily(*_named("num_requests_waiting"), labels=_LABELS)
         for model in self._metrics.models:
             # To a router, waiting in the queue and waiting for a slot in an engine are the same.
-            held = sum(value_of(engine.waiting) for engine in model.engines)
+            held = sum(engine.now.waiting for engine in model.engines)
             waiting.add_metric([model.model, _NO_ENGINE], value_of(model.queued) + held)
         yield waiting
-        yield self._gauges("kv_cache_usage_perc", _kv_usage)
-        yield self._counters("prefix_cache_queries", lambda engine: engine.prefix_query_tokens)
-        yield self._counters("prefix_cache_hits", lambda engine: engine.prefix_hit_tokens)
-        yield self._counters("num_preemptions", lambda engine: engine.preemptions)
+        usage = [(labels, _kv_usage(engine)) for labels, engine in self._engines()]
+        yield _family(GaugeMetricFamily, "kv_cache_usage_perc", usage)
         yield from self._prompt_tokens()
-        yield self._counters("generation_tokens", lambda engine: engine.generated_tokens)
         yield self._finished()
         for name, series in _HISTOGRAMS.items():
             theirs = HistogramMetricFamily(*_named(name), labels=_LABELS)
@@ -96,7 +98,6 @@ class VllmNames(Collector):
                 by_source.add_metric([*labels, source], count)
         yield whole
         yield by_source
-        yield self._counters("prompt_tokens_cached", lambda engine: engine.prefix_hit_tokens)
 
     def _finished(self) -> Metric:
         family = CounterMetricFamily(*_named("request_success"), labels=(*_LABELS, "finished_reason"))
@@ -104,18 +105,6 @@ class VllmNames(Collector):
             for reason, outcomes in _REASONS.items():
                 count = sum(value_of(model.requests[one]) for one in outcomes)
                 family.add_metric([model.model, _NO_ENGINE, reason], count)
-        return family
-
-    def _gauges(self, name: str, value: Callable[[EngineMetrics], float]) -> Metric:
-        family = GaugeMetricFamily(*_named(name), labels=_LABELS)
-        for labels, engine in self._engines():
-            family.add_metric(labels, value(engine))
-        return family
-
-    def _counters(self, name: str, counter: Callable[[EngineMetrics], Counter]) -> Metric:
-        family = CounterMetricFamily(*_named(name), labels=_LABELS)
-        for labels, engine in self._engines():
-            family.add_metric(labels, value_of(counter(engine)))
         return family
 
     def _engines(self) -> Iterator[tuple[list[str], EngineMetrics]]:
@@ -130,6 +119,15 @@ def _named(name: str) -> tuple[str, str]:
     return f"vllm:{name}", f"As vLLM's {name}."
 
 
+def _family(
+    made: type[CounterMetricFamily | GaugeMetricFamily], name: str, values: Iterable[tuple[list[str], float]]
+) -> Metric:
+    family = made(*_named(name), labels=_LABELS)
+    for labels, value in values:
+        family.add_metric(labels, value)
+    return family
+
+
 def _kv_usage(engine: EngineMetrics) -> float:
     budget = value_of(engine.kv_budget)
-    return value_of(engine.kv_bytes) / budget if budget else 0.0
+    return engine.now.kv_bytes / budget if budget else 0.0

@@ -57,7 +57,7 @@ if "scheduler.engine" in sys.orig_argv:
     def deadly(loop, commands):
         frames = turn(loop, commands)
         # Also those of rows that have ended: with drafts one may end in a single step.
-        if loop._meter.generated_tokens >= {tokens} and not os.path.exists({marker!r}):
+        if loop._meter.totals.generated_tokens >= {tokens} and not os.path.exists({marker!r}):
             open({marker!r}, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
         return frames

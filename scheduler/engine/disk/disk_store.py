@@ -14,13 +14,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
+
+import msgspec
 
 from scheduler.engine.disk.block_chain import Chain, Place
 from scheduler.engine.disk.block_file import Content, Damage, DamageKind, decode, encode
 from scheduler.engine.disk.disk_folder import DiskFolder
 from scheduler.engine.disk.disk_index import DiskIndex, Entry
+from scheduler.shared.counters import DiskCounters
 
 ErrorKind: TypeAlias = DamageKind | Literal["missing", "full", "denied", "io"]
 ERROR_KINDS: Final[tuple[ErrorKind, ...]] = (*get_args(DamageKind), "missing", "full", "denied", "io")
@@ -35,20 +37,6 @@ _STAMP_SECONDS = 60.0
 _MOST_NAMED = 10
 """Errors of one kind that are logged; further ones are only counted."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatistics:
-    """The current state, and totals since the start, which only grow."""
-
-    files: int
-    nbytes: int
-    reads: int
-    read_bytes: int
-    writes: int
-    write_bytes: int
-    evicted_files: int
-    errors: Mapping[ErrorKind, int]
 
 
 class DiskStore:
@@ -70,8 +58,7 @@ class DiskStore:
         self._index = DiskIndex()
         self._unstamped: deque[Place] = deque()
         self._resume_at, self._pause_seconds = float("-inf"), _FIRST_PAUSE_SECONDS
-        self._reads = self._read_bytes = self._writes = self._write_bytes = self._evicted_files = 0
-        self._errors = dict.fromkeys(ERROR_KINDS, 0)
+        self._totals = DiskCounters(errors=dict.fromkeys(ERROR_KINDS, 0))
         self._take_in(known=None)
 
     @property
@@ -123,8 +110,8 @@ class DiskStore:
             kind, why = _kind_of(error), str(error)
         else:
             with self._lock:
-                self._reads += 1
-                self._read_bytes += entry.nbytes
+                self._totals.reads += 1
+                self._totals.read_bytes += entry.nbytes
             return content
         with self._lock:
             current = self._index.get(place) is entry
@@ -153,8 +140,8 @@ class DiskStore:
             return False
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         with self._lock:
-            self._writes += 1
-            self._write_bytes += nbytes
+            self._totals.writes += 1
+            self._totals.write_bytes += nbytes
             self._index.add(Entry(place, nbytes, self._clock()))
             self._index.touch(path)
         return True
@@ -175,17 +162,13 @@ class DiskStore:
         by the writer's thread; waits for the disk."""
         self._take_in(self._knows)
 
-    def statistics(self) -> StoreStatistics:
+    def statistics(self) -> DiskCounters:
         with self._lock:
-            return StoreStatistics(
+            return msgspec.structs.replace(
+                self._totals,
                 files=len(self._index),
                 nbytes=self._index.nbytes,
-                reads=self._reads,
-                read_bytes=self._read_bytes,
-                writes=self._writes,
-                write_bytes=self._write_bytes,
-                evicted_files=self._evicted_files,
-                errors=dict(self._errors),
+                errors=dict(self._totals.errors),
             )
 
     def fail(self, error: Exception) -> None:
@@ -195,7 +178,7 @@ class DiskStore:
     def _take_in(self, known: Callable[[Place], bool] | None) -> None:
         scan = self._folder.scan(known)
         with self._lock:
-            self._errors["foreign"] += scan.other_formats
+            self._totals.errors["foreign"] += scan.other_formats
             self._index.restore(scan.found)
         for error in scan.errors:
             self._count(_kind_of(error), str(error))
@@ -229,7 +212,7 @@ class DiskStore:
                     return self._index.nbytes <= to_bytes
                 if victim.place in kept:
                     return False
-                self._evicted_files += not victim.leaving
+                self._totals.evicted_files += not victim.leaving
                 self._index.leave(victim)
             if not self._delete(victim):
                 return False
@@ -256,8 +239,8 @@ class DiskStore:
 
     def _count(self, kind: ErrorKind, why: str) -> None:
         with self._lock:
-            self._errors[kind] += 1
-            count = self._errors[kind]
+            self._totals.errors[kind] += 1
+            count = self._totals.errors[kind]
         if count <= _MOST_NAMED:
             last = " (further errors of this kind are only counted)" if count == _MOST_NAMED else ""
             print(f"disk tier: {kind}: {why}{last}", file=sys.stderr)

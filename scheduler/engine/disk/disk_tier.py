@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,31 +21,13 @@ from pathlib import Path
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
 from scheduler.engine.disk.block_file import Content
 from scheduler.engine.disk.disk_folder import DiskFolder
-from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
+from scheduler.engine.disk.disk_store import DiskStore
+from scheduler.shared.counters import DiskCounters
 
 _LOOK_SECONDS = 5.0
 """Time between two looks for files that were copied into the folder."""
 _LOOK_PATIENCE_SECONDS = 1.0
 """Requests wait at most this long for a look, which takes milliseconds unless the disk is slow."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiskStatistics:
-    """The current state, and totals since the start, which only grow."""
-
-    files: int
-    nbytes: int
-    pending_bytes: int
-    """Queued for the writer."""
-    reads: int
-    read_bytes: int
-    writes: int
-    write_bytes: int
-    dropped_writes: int
-    """Dropped because the queue was full, the block before is missing, it does not fit, or writes are paused
-    after an error."""
-    evicted_files: int
-    errors: Mapping[ErrorKind, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +157,11 @@ class DiskTier:
             self._readings.put(reading)
         return reading.outcome
 
-    def statistics(self) -> DiskStatistics:
-        held = self._store.statistics()
+    def statistics(self) -> DiskCounters:
+        found = self._store.statistics()
         with self._changed:
-            return DiskStatistics(
-                files=held.files,
-                nbytes=held.nbytes,
-                pending_bytes=self._pending_bytes,
-                reads=held.reads,
-                read_bytes=held.read_bytes,
-                writes=held.writes,
-                write_bytes=held.write_bytes,
-                dropped_writes=self._dropped_writes,
-                evicted_files=held.evicted_files,
-                errors=held.errors,
-            )
+            found.pending_bytes, found.dropped_writes = self._pending_bytes, self._dropped_writes
+        return found
 
     def flush(self, deadline_seconds: float) -> bool:
         """Wait until everything put is written or dropped and damaged files are deleted. Return False on

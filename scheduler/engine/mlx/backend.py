@@ -45,6 +45,7 @@ from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import AdapterRefused, named
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import (
+    DiskCounters,
     Load,
     PrefillOut,
     Ready,
@@ -134,7 +135,7 @@ class MlxBackend:
 
     @property
     def cache(self) -> Cache | None:
-        return None if self._prefixes is None else Cache(self._prefixes, lambda: self.disk)
+        return None if self._prefixes is None else Cache(self._prefixes, self._disk_statistics)
 
     def describe(self) -> Ready:
         weights_bytes = self._description.weights_bytes + self._adapters.nbytes
@@ -281,6 +282,9 @@ class MlxBackend:
             tier, self._opening = self._opening.result(), None
             self._open(tier)
         return self._disk
+
+    def _disk_statistics(self) -> DiskCounters | None:
+        return None if (disk := self.disk) is None else disk.statistics()
 
     def _open(self, tier: DiskTier | None) -> None:
         if tier is not None and self._prefixes is not None:

@@ -14,7 +14,8 @@ from typing import Generic
 from scheduler.engine.prefix.nodes import Node, SegmentT, SnapshotT
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import Mark
-from scheduler.shared.pins import MOST_PINS, Pin, PinnedPrefix, pin_name
+from scheduler.shared.pins import MOST_PINS, Pin, pin_name
+from scheduler.shared.reports import PinReport
 
 NO_CACHE = "this engine has no prefix cache"
 _NOTHING = "nothing of it is cached: the prefix cache has no room for it"
@@ -107,11 +108,11 @@ class Holds(Generic[SegmentT, SnapshotT]):
                 self.end(self._marks[node])
                 self._file(node)
 
-    def pins(self) -> tuple[PinnedPrefix, ...]:
-        return tuple(
-            PinnedPrefix(name, len(pin.tokens), self._tree.match(pin.tokens, pin.salt).length)
+    def pins(self) -> list[PinReport]:
+        return [
+            PinReport(name, len(pin.tokens), self._tree.match(pin.tokens, pin.salt).length)
             for name, pin in self._pins.items()
-        )
+        ]
 
     def _path(self, end: Node[SegmentT, SnapshotT]) -> list[tuple[Mark, int]]:
         return [(self._marks[node], node.nbytes) for node in (end, *self._tree.parents(end))]

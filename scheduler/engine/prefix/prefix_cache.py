@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Generic, TypeAlias
+from typing import Generic, Literal, TypeAlias
 
-from scheduler.engine.prefix.cache_statistics import CacheStatistics, Reason, top_prefixes
+import msgspec
+
 from scheduler.engine.prefix.eviction_queue import EvictionQueue
 from scheduler.engine.prefix.eviction_rule import ByReturn
 from scheduler.engine.prefix.holds import NO_ROOM, HoldOutcome, Holds
@@ -23,10 +24,15 @@ from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, Snapshot
 from scheduler.engine.prefix.radix_tree import RadixTree
 from scheduler.engine.prefix.retention import BufferBound, Mark, Retention, SessionKey
 from scheduler.engine.prefix.session_turns import SessionTurns
+from scheduler.engine.prefix.shared_prefixes import shared_prefixes
 from scheduler.engine.prefix.snapshots import least_needed
+from scheduler.shared.counters import CacheCounters
+from scheduler.shared.reports import CacheReport
 from scheduler.shared.token_ids import KEY_BYTES, compact
 
 Tokens: TypeAlias = Sequence[int]
+Reason: TypeAlias = Literal["budget", "superseded", "cleared"]
+"""Why an entry was evicted."""
 
 _MOST_RENEWED = 1024
 """Places renewed at a time, about 10 ms: after hours with room for all, all are due at once."""
@@ -62,16 +68,13 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
         self._rule = ByReturn(self._retention.sessions)
         self._holds = Holds(self._tree, self._marks, self._file)
         self._now = clock()
-        self.query_tokens = self.hit_tokens = self.stored_tokens = self.evicted_bytes = 0
-        self.evicted_tokens: dict[Reason, int] = {"budget": 0, "superseded": 0, "cleared": 0}
+        self._totals = CacheCounters()
+        self.evicted_bytes = 0
+        self.evicted_tokens: dict[str, int] = {"budget": 0, "superseded": 0, "cleared": 0}
 
     @property
     def nbytes(self) -> int:
         return self._tree.nbytes
-
-    @property
-    def kept_tokens(self) -> int:
-        return self._tree.tokens
 
     @property
     def room(self) -> int:
@@ -106,8 +109,8 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
                 mark.snapshot_used = now
                 mark.snapshot_hits += 1
             self._file(node)
-        self.query_tokens += len(tokens)
-        self.hit_tokens += found.length
+        self._totals.query_tokens += len(tokens)
+        self._totals.hit_tokens += found.length
         lease = self._tree.lease(found)
         self._make_room(0)
         return lease
@@ -172,7 +175,7 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
                 end = self._tree.insert(match.tokens[: match.length + fitting], salt, cut)
                 self._marks[end] = Mark(self._now)
                 self._extend(end)
-                self.stored_tokens += len(end.tokens)
+                self._totals.stored_tokens += len(end.tokens)
                 added = end.nbytes
         if end is not None:
             self._pass(end, key)
@@ -252,18 +255,34 @@ class PrefixCache(Generic[SegmentT, SnapshotT]):
             self._evict(victim, "cleared")
         return self.evicted_bytes - before
 
-    def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheStatistics:
-        """Return the statistics for operators. `top` shared prefixes take a walk of all nodes: not for every
-        step."""
-        return CacheStatistics(
-            size=self._tree.size(),
-            leases=len(self._tree.leases),
-            query_tokens=self.query_tokens,
-            hit_tokens=self.hit_tokens,
-            stored_tokens=self.stored_tokens,
+    def counters(self) -> CacheCounters:
+        return msgspec.structs.replace(
+            self._totals,
+            evicted_budget_tokens=self.evicted_tokens["budget"],
+            evicted_superseded_tokens=self.evicted_tokens["superseded"],
+            evicted_cleared_tokens=self.evicted_tokens["cleared"],
+            kept_tokens=self._tree.tokens,
+            kept_bytes=self.nbytes,
+        )
+
+    def statistics(self, top: int = 10, head_tokens: int = 0) -> CacheReport:
+        """Return what operators see. `top` shared prefixes take a walk of all nodes: not for every step."""
+        tree, totals = self._tree, self._totals
+        return CacheReport(
+            budget_bytes=self.budget_bytes,
+            nodes=tree.nodes,
+            tokens=tree.tokens,
+            snapshots=tree.snapshots,
+            segment_bytes=tree.segment_bytes,
+            snapshot_bytes=tree.snapshot_bytes,
+            key_bytes=KEY_BYTES * tree.tokens,
+            replaced_bytes=tree.replaced_bytes,
+            leases=len(tree.leases),
+            query_tokens=totals.query_tokens,
+            hit_tokens=totals.hit_tokens,
+            stored_tokens=totals.stored_tokens,
             evicted_tokens=dict(self.evicted_tokens),
-            evicted_bytes=self.evicted_bytes,
-            top_prefixes=top_prefixes(self._tree, self._marks, top, head_tokens),
+            shared_prefixes=shared_prefixes(tree, self._marks, top, head_tokens),
             held_bytes=self._holds.nbytes,
             refused_holds=self._holds.refused,
             pins=self._holds.pins(),

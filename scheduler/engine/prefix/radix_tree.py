@@ -13,25 +13,10 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic
 
 from scheduler.engine.prefix.nodes import Lease, Match, Node, SegmentT, SnapshotT
 from scheduler.shared.token_ids import KEY_BYTES, common_run, compact
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSize:
-    """The current size of a tree, exactly."""
-
-    nodes: int
-    tokens: int
-    snapshots: int
-    segment_bytes: int
-    snapshot_bytes: int
-    key_bytes: int  # The token ids themselves.
-    replaced_bytes: int  # Segments split while leased, which leases may still hold whole.
-
 
 OnSplit = Callable[[Node[SegmentT, SnapshotT], Node[SegmentT, SnapshotT]], None]
 """Called with (upper, lower): `upper` is new, `lower` is the node that was there."""
@@ -52,21 +37,11 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         self.snapshots = 0
         self.snapshot_bytes = 0
         self.replaced_bytes = 0
+        """Of segments split while leased, which leases may still hold whole."""
 
     @property
     def nbytes(self) -> int:
         return self.segment_bytes + self.snapshot_bytes + self.replaced_bytes + KEY_BYTES * self.tokens
-
-    def size(self) -> CacheSize:
-        return CacheSize(
-            nodes=self.nodes,
-            tokens=self.tokens,
-            snapshots=self.snapshots,
-            segment_bytes=self.segment_bytes,
-            snapshot_bytes=self.snapshot_bytes,
-            key_bytes=KEY_BYTES * self.tokens,
-            replaced_bytes=self.replaced_bytes,
-        )
 
     def match(
         self,

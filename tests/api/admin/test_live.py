@@ -16,6 +16,7 @@ from api.admin import live
 from api.admin.live import PAGE, live_routes, snapshot
 from scheduler.requests.lifecycle import State
 from scheduler.requests.time_line import RESUMED
+from scheduler.shared.messages import CacheCounters, Counters
 from scheduler.shared.waits import REASONS
 from scheduler.telemetry.history import COLUMNS
 from tests.api.client import chat, client_of, several
@@ -171,12 +172,15 @@ async def test_figures_are_sums_over_engines(autojump_clock: trio.testing.MockCl
         for name, factor in (("0", 1), ("1", 10)):
             engine = scheduler.metrics.of_engine(name)
             engine.slots.set(4)
-            engine.running.set(factor)
-            engine.kv_bytes.set(2 * factor)
-            engine.prefix_bytes.set(3 * factor)
+            engine.now = Counters(
+                running=factor,
+                kv_bytes=2 * factor,
+                generated_tokens=5 * factor,
+                prefilled_tokens=6 * factor,
+                cache=CacheCounters(kept_bytes=3 * factor, hit_tokens=7 * factor),
+            )
             engine.kv_budget.set(100)
             engine.weights_bytes.set(1000)
-            engine.generated_tokens.inc(5 * factor)
             for source in ("grammar", "prediction"):
                 engine.draft_tokens[source].inc(3 * factor)
                 engine.accepted_draft_tokens[source].inc(2 * factor)
@@ -257,8 +261,8 @@ async def test_a_models_line_has_what_it_holds_and_who_waits(autojump_clock: tri
         httpx.AsyncClient(transport=transport, base_url="http://x") as http,
     ):
         engine = large.metrics.of_engine("0")
-        for gauge, size in ((engine.weights_bytes, 1000), (engine.kv_bytes, 20), (engine.prefix_bytes, 3)):
-            gauge.set(size)
+        engine.weights_bytes.set(1000)
+        engine.now = Counters(kv_bytes=20, cache=CacheCounters(kept_bytes=3))
         async with large.stream(ask("one", max_tokens=60)), large.stream(ask("two", max_tokens=60)):
             for scheduler in (tiny, large):
                 scheduler.start_drain()

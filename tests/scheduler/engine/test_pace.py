@@ -175,4 +175,4 @@ def test_a_step_that_waited_for_nothing_teaches_no_speed() -> None:
     tokens = [TokenOut(row, 5) for row in range(8)]
     meter.measure(StepPlan(), StepResult(tokens, decoded_rows=8), started=0.001, ended=0.021)
     assert meter.pace.decode_seconds(8) == pytest.approx(0.02)
-    assert meter.steps == 2
+    assert meter.totals.steps == 2

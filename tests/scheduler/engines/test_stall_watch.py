@@ -11,8 +11,8 @@ from scheduler.engines.stall_watch import StallWatch
 from scheduler.shared.messages import (
     Alive,
     Begun,
-    CacheCounters,
     Counters,
+    DiskCounters,
     Inspect,
     Inspection,
     MemoryState,
@@ -23,7 +23,7 @@ from scheduler.shared.messages import (
     ToEngine,
     TokenOut,
 )
-from scheduler.shared.reports import DiskReport, EngineReport
+from scheduler.shared.reports import EngineReport
 
 CEILING = 120.0
 
@@ -58,11 +58,11 @@ class Watched:
         """The engine's output arrives."""
         self.steps += 1
         told = [PrefillOut(1, 1, 9)] if prefills else []
-        counters = Counters(steps=self.steps, cache=CacheCounters(disk_reads=reads))
+        counters = Counters(steps=self.steps, disk=DiskCounters(reads=reads))
         self.watch.stepped(StepOutput([TokenOut(1, token) for token in tokens], told, [], counters), now)
 
     def answer(self, now: float, steps: int, reads: int = 0, query: int = 0) -> None:
-        disk = DiskReport(0, 0, 0, reads, 0, 0, 0, 0, 0, {}, 0)
+        disk = DiskCounters(reads=reads)
         self.watch.answered(Inspection(query, 0, None, disk, EngineReport([], 0, None, {}, steps)), now)
 
     def learn(self) -> float:

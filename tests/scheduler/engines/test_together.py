@@ -5,16 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from scheduler.engines.together import together
-from scheduler.shared.messages import Inspection
-from scheduler.shared.reports import CacheReport, DiskReport, PrefixReport
+from scheduler.shared.messages import DiskCounters, Inspection
+from scheduler.shared.reports import CacheReport, PrefixReport
 
 CACHE = CacheReport(
-    *(100, 10, 3, 50, 1, 40, 20, 5, 0, 2, 90, 60, 70),
+    *(100, 3, 50, 1, 40, 20, 5, 0, 2, 90, 60, 70),
     evicted_tokens={"budget": 4},
     shared_prefixes=[PrefixReport(30, 2, 9, [1]), PrefixReport(20, 5, 1, [2])],
-    complaints=[],
 )
-DISK = DiskReport(1, 2, 3, 4, 5, 6, 7, 8, 9, {"read": 1}, 10)
+DISK = DiskCounters(1, 2, 3, 4, 5, 6, 7, 8, 9, {"read": 1}, 10)
 
 
 def test_one_engines_report_is_its_own() -> None:
@@ -27,7 +26,7 @@ def test_numbers_add_up_and_the_most_used_prefixes_come_first() -> None:
     """As many as were asked for, from all engines."""
     other = msgspec.structs.replace(
         CACHE,
-        evicted_tokens={"cleared": 1},
+        evicted_tokens={"cleared": 1, "superseded": 0},
         shared_prefixes=[PrefixReport(9, 3, 0, [3])],
         complaints=["a node"],
     )
@@ -35,7 +34,7 @@ def test_numbers_add_up_and_the_most_used_prefixes_come_first() -> None:
     assert found.freed_bytes == 18
     assert found.cache is not None
     assert (found.cache.budget_bytes, found.cache.nodes, found.cache.hit_tokens) == (200, 6, 120)
-    assert found.cache.evicted_tokens == {"budget": 4, "cleared": 1}
+    assert found.cache.evicted_tokens == {"budget": 4, "cleared": 1, "superseded": 0}
     assert [prefix.references for prefix in found.cache.shared_prefixes] == [5, 3]
     assert found.cache.complaints == ["a node"]
     assert found.disk == DISK

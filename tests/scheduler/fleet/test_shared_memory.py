@@ -8,7 +8,6 @@ from trio.testing import MockClock, trio_test
 from scheduler.fleet.memory_budget import MemoryBudget
 from scheduler.fleet.residency import ModelState
 from scheduler.fleet.shared_memory import SharedMemory
-from scheduler.telemetry.readings import value_of
 from tests.scheduler.fleet.farm import Farm, running
 
 
@@ -21,8 +20,7 @@ def limits(farm: Farm) -> dict[str, int]:
     found = {}
     for name, model in farm.models.items():
         if model.scheduler.pool.ready is not None:
-            guard = model.scheduler.metrics.of_engine("0").memory_guard
-            found[name] = int(value_of(guard["limit"]))
+            found[name] = model.scheduler.metrics.of_engine("0").now.guard.limit
     return found
 
 

@@ -15,7 +15,7 @@ from scheduler.shared.reports import CacheReport, PrefixReport
 
 def report(count: int) -> CacheReport:
     held = [PrefixReport(10, 2, 1, [1, 2, 3, 4]) for _ in range(count)]
-    return CacheReport(*(0,) * 13, {}, held, [])
+    return CacheReport(*(0,) * 12, {}, held)
 
 
 class Engine:

@@ -21,6 +21,7 @@ from scheduler.shared.messages import (
     CacheCounters,
     Cancel,
     Counters,
+    DiskCounters,
     Fault,
     Follow,
     FromEngine,
@@ -45,7 +46,6 @@ from scheduler.shared.messages import (
 )
 from scheduler.shared.reports import (
     CacheReport,
-    DiskReport,
     EngineReport,
     PinReport,
     PrefixReport,
@@ -116,12 +116,13 @@ engine_reports = st.builds(
     st.lists(st.builds(SlotReport, *[numbers] * 7), max_size=2),
     *(numbers, st.none() | floats, st.dictionaries(words, floats, max_size=2), numbers),
 )
-disk_reports = st.builds(DiskReport, *[numbers] * 9, st.dictionaries(words, numbers, max_size=2), numbers)
+disks = st.builds(DiskCounters, *[numbers] * 9, st.dictionaries(words, numbers, max_size=2), numbers)
 cache_reports = st.builds(
     CacheReport,
-    *[numbers] * 13,
+    *[numbers] * 12,
     st.dictionaries(words, numbers, max_size=3),
     st.lists(st.builds(PrefixReport, numbers, numbers, numbers, st.lists(numbers, max_size=3)), max_size=2),
+    numbers,
     st.lists(words, max_size=2),
     numbers,
     numbers,
@@ -146,13 +147,13 @@ from_engine: st.SearchStrategy[FromEngine] = st.one_of(
         st.builds(
             Counters,
             *(numbers, numbers, numbers, floats, numbers, numbers, numbers, numbers, numbers),
-            st.builds(CacheCounters, *[numbers] * 14),
+            st.builds(CacheCounters, *[numbers] * 9),
         ),
     ),
     st.builds(AdapterLoaded, numbers, words),
     st.builds(
         Inspection,
-        *(numbers, numbers, st.none() | cache_reports, st.none() | disk_reports),
+        *(numbers, numbers, st.none() | cache_reports, st.none() | disks),
         st.none() | engine_reports,
         st.booleans(),
     ),

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 
+from scheduler.telemetry.engine_metrics import EngineFigures
 from scheduler.telemetry.instruments import ENGINE, MODEL
 from tests.api.field_table import replace_table
 from tests.grafana.exported import registry
@@ -21,22 +23,21 @@ _GROUPS = ("Server", "Model", "Engine")
 
 def table() -> str:
     rows = [START.rstrip(), "|---|---|---|---|"]
-    families = [(_labels(family), metric) for family in _families() for metric in family.describe()]
+    families = list(_families())
     for group in _GROUPS:
         rows.append(f"| **{group}** | | | |")
         rows += [_row(labels, metric) for labels, metric in families if _group(labels) == group]
     return "\n".join(rows)
 
 
-def _families() -> Iterator[MetricWrapperBase]:
-    """Yield the instruments themselves, not their samples: one without a sample yet has labels, too."""
-    for family in registry("0")._collector_to_names:
-        assert isinstance(family, MetricWrapperBase)
-        yield family
-
-
-def _labels(family: MetricWrapperBase) -> tuple[str, ...]:
-    return tuple(family._labelnames)
+def _families() -> Iterator[tuple[Sequence[str], Metric]]:
+    """Yield each family with its labels, which one without a sample yet has, too: an instrument itself, what
+    is declared beside a field in its description."""
+    for collector in registry("0")._collector_to_names:
+        assert isinstance(collector, MetricWrapperBase | EngineFigures)
+        for metric in collector.describe():
+            owner: Any = collector if isinstance(collector, MetricWrapperBase) else metric
+            yield owner._labelnames, metric
 
 
 def _group(labels: Sequence[str]) -> str:

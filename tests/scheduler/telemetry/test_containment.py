@@ -175,8 +175,8 @@ def test_a_step_that_could_not_be_counted_is_not_counted_twice() -> None:
     metrics = Metrics().of_model("tiny")
     engine = metrics.of_engine("0")
     totals = EngineTotals(engine)
-    engine.running = BrokenInstrument()  # type: ignore[assignment]
+    engine.step_rows = BrokenInstrument()  # type: ignore[assignment]
     for tokens in (5, 9):
         with pytest.raises(BugError):
-            totals.take(Counters(generated_tokens=tokens))
+            totals.take(Counters(steps=tokens, generated_tokens=tokens))
     assert sample(metrics.registry, "penstock_generated_tokens_total") == 9

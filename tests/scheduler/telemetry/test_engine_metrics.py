@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.metrics import MetricWrapperBase
 
-from scheduler.shared.messages import CacheCounters, Counters, DeviceMemory, MemoryState
+from scheduler.shared.messages import CacheCounters, Counters, DeviceMemory, DiskCounters, MemoryState
 from scheduler.statistics import DeathCause, EngineCondition
 from scheduler.telemetry import observation
 from scheduler.telemetry.engine_metrics import EngineMetrics
@@ -16,8 +16,6 @@ from scheduler.telemetry.labels import (
     CONDITIONS,
     DIRECTIONS,
     ENGINE_PARTS,
-    EVICTIONS,
-    MEMORY_PARTS,
     RESTART_CAUSES,
     STATES,
     STEPS,
@@ -32,8 +30,8 @@ FIRST_OF_EACH = {
     ("penstock_engine_step_seconds_count", "kind"): STEPS,
     ("penstock_engine_seconds_total", "part"): ENGINE_PARTS,
     ("penstock_memory_relief_changes_total", "direction"): DIRECTIONS,
-    ("penstock_memory_guard_bytes", "part"): MEMORY_PARTS,
-    ("penstock_prefix_evicted_tokens_total", "reason"): EVICTIONS,
+    ("penstock_memory_guard_bytes", "part"): ("used", "limit", "chunk_peak"),
+    ("penstock_prefix_evicted_tokens_total", "reason"): ("budget", "superseded", "cleared"),
 }
 
 
@@ -56,7 +54,8 @@ def busy(number: int) -> Counters:
         busy_seconds=float(number),
         running=number,
         preemptions=number,
-        cache=CacheCounters(hit_tokens=7 * number, evicted_cleared_tokens=number, disk_reads=number),
+        cache=CacheCounters(hit_tokens=7 * number, evicted_cleared_tokens=number),
+        disk=DiskCounters(reads=number, errors={"io": number}),
         memory=DeviceMemory(active=11 * number),
         guard=MemoryState(relief=number % 2, used=number),
     )

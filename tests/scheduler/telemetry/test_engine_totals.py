@@ -18,7 +18,6 @@ from scheduler.telemetry.labels import (
     DRAFT_SECONDS,
     DRAFT_SOURCES,
     ENGINE_PARTS,
-    MEMORY_PARTS,
     RELIEF_LEVELS,
     STEPS,
 )
@@ -56,6 +55,9 @@ steps = st.builds(Step, few, few, few, few, few, few)
 lives = st.lists(st.lists(steps, max_size=6), max_size=5)
 
 
+PARTS = ("used", "limit", "available", "chunk_peak")
+
+
 def read(metrics: ModelMetrics, name: str, **labels: str) -> float:
     """Return the value of engine 0."""
     value = metrics.registry.get_sample_value(name, {"model": "tiny", "engine": "0", **labels})
@@ -78,10 +80,10 @@ def test_each_change_of_relief_is_counted_and_the_last_reading_shown() -> None:
         totals.take(Counters(guard=MemoryState(relief=relief, used=5 + relief, limit=9, available=-1)))
     assert read(metrics, "penstock_memory_relief") == 3
     assert over(metrics, "penstock_memory_relief_changes_total", "direction", DIRECTIONS) == [3, 2]
-    assert over(metrics, "penstock_memory_guard_bytes", "part", MEMORY_PARTS) == [8, 9, -1, 0]
+    assert over(metrics, "penstock_memory_guard_bytes", "part", PARTS) == [8, 9, -1, 0]
     totals.forget()
     assert read(metrics, "penstock_memory_relief") == 0
-    assert over(metrics, "penstock_memory_guard_bytes", "part", MEMORY_PARTS) == [0, 0, 0, 0]
+    assert over(metrics, "penstock_memory_guard_bytes", "part", PARTS) == [0, 0, -1, 0]
 
 
 def test_the_labels_of_drafts_are_the_engines_sources() -> None:

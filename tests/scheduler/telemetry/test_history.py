@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
 
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, trio_test
 
-from scheduler.shared.messages import ScriptedPlan
+from scheduler.shared.messages import CacheCounters, Counters, ScriptedPlan
 from scheduler.telemetry.history import (
     COLUMNS,
     KEPT_SAMPLES,
     WINDOW_SAMPLES,
     History,
-    InstrumentValues,
+    Reading,
     quantile,
     reading_of,
 )
@@ -25,14 +25,22 @@ from tests.examples import examples
 from tests.fakes.loopback_engine import LoopbackLauncher
 from tests.fakes.scheduling import answer, ask, make_scheduler, running
 
-IDLE = InstrumentValues(0, 0, 0, ((1.0, 0), (math.inf, 0)), ((1.0, 0), (math.inf, 0)), 0, 0, 0, 0, 0)
+NONE = ((1.0, 0), (math.inf, 0))
+
+
+def read(queued: int = 0, ttft: Sequence[tuple[float, float]] = NONE, **figures: float) -> Reading:
+    """`figures`: by column, where they are not 0."""
+    return Reading({**dict.fromkeys(COLUMNS, 0), **figures}, ttft, NONE, queued)
+
+
+IDLE = read()
 
 
 def test_rates_are_of_the_second_and_gauges_of_its_end() -> None:
     history = History()
-    history.add(100.0, replace(IDLE, generated_tokens=50))
+    history.add(100.0, read(generated=50))
     assert history.number == 0, "a rate needs two readings"
-    history.add(102.0, replace(IDLE, generated_tokens=70, prefilled_tokens=10, queued=3, prefix_bytes=7))
+    history.add(102.0, read(generated=70, prefilled=10, queued=3, prefix_bytes=7))
     columns = history.since(0)
     assert tuple(columns) == COLUMNS
     assert {name: value for name, [value] in columns.items()} == {
@@ -49,7 +57,7 @@ def test_rates_are_of_the_second_and_gauges_of_its_end() -> None:
 def test_an_engine_that_left_makes_no_negative_rate() -> None:
     """Its totals are gone with it."""
     history = History()
-    history.add(0.0, replace(IDLE, generated_tokens=50))
+    history.add(0.0, read(generated=50))
     history.add(1.0, IDLE)
     assert history.since(0)["generated"] == [0.0]
 
@@ -60,7 +68,7 @@ def test_a_reader_gets_each_kept_sample_once_in_order(samples: int, seen: int) -
     """The newest ones, as many as it has not seen."""
     history = History(kept=8)
     for second in range(samples + 1):
-        history.add(float(second), replace(IDLE, generated_tokens=second * second))
+        history.add(float(second), read(generated=second * second))
     seen = min(seen, samples)
     expected = range(max(seen, samples - 8) + 1, samples + 1)
     columns = history.since(seen)
@@ -71,7 +79,7 @@ def test_a_reader_gets_each_kept_sample_once_in_order(samples: int, seen: int) -
 def test_quantiles_forget_what_is_older_than_their_window() -> None:
     """A slow first token is not in the figure for ever."""
     history = History()
-    slow = replace(IDLE, ttft=((1.0, 0), (math.inf, 4)))
+    slow = read(ttft=((1.0, 0), (math.inf, 4)))
     history.add(0.0, IDLE)
     for second in range(1, 2 * WINDOW_SAMPLES):
         history.add(float(second), slow)
@@ -101,18 +109,26 @@ def test_a_quantile_is_within_the_bucket_of_that_share(counts: list[int], share:
 def test_a_reading_is_the_sum_over_engines() -> None:
     metrics = Metrics().of_model("tiny")
     for name, factor in (("0", 1), ("1", 10)):
-        engine = metrics.of_engine(name)
-        engine.generated_tokens.inc(factor)
-        engine.waiting.set(2 * factor)
-        engine.running.set(3 * factor)
-        engine.kv_bytes.set(4 * factor)
-        engine.prefix_bytes.set(5 * factor)
+        metrics.of_engine(name).now = Counters(
+            generated_tokens=factor,
+            waiting=2 * factor,
+            running=3 * factor,
+            kv_bytes=4 * factor,
+            cache=CacheCounters(kept_bytes=5 * factor),
+        )
     metrics.ttft["cold"].observe(0.3)
     metrics.ttft["warm"].observe(0.3)
     reading = reading_of(metrics, queued=6)
-    assert (reading.generated_tokens, reading.queued) == (11, 6)
-    assert (reading.engine_waiting, reading.running) == (22, 33)
-    assert (reading.running_bytes, reading.prefix_bytes) == (44, 55)
+    assert reading.queued == 6
+    assert reading.figures == {
+        "generated": 11,
+        "prefilled": 0,
+        "cached": 0,
+        "engine_waiting": 22,
+        "running": 33,
+        "running_bytes": 44,
+        "prefix_bytes": 55,
+    }
     assert reading.ttft[-1] == (math.inf, 2)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from scheduler.shared.messages import CacheCounters, Counters
 from scheduler.telemetry.metrics import Metrics, ModelMetrics
 from scheduler.telemetry.vllm_names import VllmNames
 from tests.fakes.samples import sample
@@ -15,13 +16,15 @@ def two_engines() -> ModelMetrics:
     metrics = server.of_model("tiny")
     for name, factor in (("0", 1), ("2", 10)):
         engine = metrics.of_engine(name)
-        engine.running.set(3 * factor)
-        engine.waiting.set(factor)
-        engine.kv_bytes.set(factor)
         engine.kv_budget.set(20)
-        engine.generated_tokens.inc(5 * factor)
-        engine.prefilled_tokens.inc(7 * factor)
-        engine.prefix_hit_tokens.inc(9 * factor)
+        engine.now = Counters(
+            running=3 * factor,
+            waiting=factor,
+            kv_bytes=factor,
+            generated_tokens=5 * factor,
+            prefilled_tokens=7 * factor,
+            cache=CacheCounters(hit_tokens=9 * factor),
+        )
     metrics.queued.set(100)
     metrics.ttft["cold"].observe(0.5)
     return metrics
@@ -63,7 +66,7 @@ def test_an_engine_that_leaves_takes_its_series_along() -> None:
 
 def test_an_engine_whose_budget_is_unknown_has_an_empty_cache() -> None:
     metrics = two_engines()
-    metrics.of_engine("3").kv_bytes.set(5)
+    metrics.of_engine("3").now = Counters(kv_bytes=5)
     assert sample(metrics.registry, "vllm:kv_cache_usage_perc", engine="3") == 0
 
 
@@ -71,7 +74,7 @@ def test_each_model_has_its_own_series() -> None:
     """A router asks by model; two models' engines of the same name are not one engine."""
     metrics = two_engines()
     other = metrics.server.of_model("large")
-    other.of_engine("0").running.set(1)
+    other.of_engine("0").now = Counters(running=1)
     other.queued.set(4)
     other.requests["stop"].inc(6)
     other.itl.observe(0.1)

@@ -23,6 +23,7 @@ from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.packed import KeysValues, span_of
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.sequence import Sequence
+from scheduler.shared.counters import DiskCounters
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.token_ids import common_run
 
@@ -62,13 +63,11 @@ class _Path:
 
 
 class PrefixDisk:
-    """`disk_tokens` counts the tokens restored from disk."""
-
     def __init__(
         self, tier: DiskTier, prefixes: PrefixCache[KvSegment, RowState], layout: CacheLayout
     ) -> None:
         self.tier = tier
-        self.disk_tokens = 0
+        self._restored_tokens = 0
         self._prefixes = prefixes
         self._layout = layout
         self._fetches: dict[int, _Fetch] = {}
@@ -76,6 +75,11 @@ class PrefixDisk:
         self._chains: dict[int, Chain] = {}
         """Chains of requests that wait while the folder is looked at again."""
         self._paths: deque[_Path] = deque(maxlen=_MOST_PATHS)
+
+    def statistics(self) -> DiskCounters:
+        found = self.tier.statistics()
+        found.hit_tokens = self._restored_tokens
+        return found
 
     # --- reading
 
@@ -176,7 +180,7 @@ class PrefixDisk:
         known = self._length(tokens, fetch.salt)
         if known < start:
             return False  # The prefix before it has been evicted.
-        self.disk_tokens += end - known
+        self._restored_tokens += end - known
         self._prefixes.insert(tokens, fetch.salt, cut)
         return self._length(tokens, fetch.salt) == end
 

@@ -183,9 +183,9 @@ def test_while_memory_is_short_chunks_are_as_small_as_fit() -> None:
             break
     sizes = []
     for _ in range(5):
-        before = farm.loop._meter.prefilled_tokens
+        before = farm.loop._meter.totals.prefilled_tokens
         farm.turn()
-        sizes.append(farm.loop._meter.prefilled_tokens - before)
+        sizes.append(farm.loop._meter.totals.prefilled_tokens - before)
     assert set(sizes) == {LEAST_CHUNK_TOKENS}
 
 

@@ -192,7 +192,7 @@ def test_cached_prefixes_stay_below_half_of_the_device_s_buffers() -> None:
         assert prefixes is not None
         for at in range(4):
             engine.ask(engine.submit(words(20, at), max_tokens=3), engine.submit(words(30, at), max_tokens=3))
-            assert prefixes.statistics().size.nodes <= 4
+            assert prefixes.statistics().nodes <= 4
         assert prefixes.statistics().evicted_tokens["budget"] > 0
 
 

@@ -22,7 +22,7 @@ def test_the_least_recently_used_go_when_there_are_too_many_whatever_their_size(
     cache = cache_of(buffers=_bound(2))
     for start in (0, 1000, 2000):
         keep(cache, words(start, 10))
-    assert cache.statistics().size.nodes == 2
+    assert cache.statistics().nodes == 2
     assert [cache.match_length(words(start, 10), "") for start in (0, 1000, 2000)] == [0, 9, 9]
     assert cache.statistics().evicted_tokens["budget"] == 10
 
@@ -32,7 +32,7 @@ def test_a_split_counts_as_the_node_that_it_adds() -> None:
     cache = cache_of(buffers=_bound(2))
     serve(cache, words(0, 100))
     serve(cache, words(0, 50) + words(5000, 20))
-    assert cache.statistics().size.nodes <= 2
+    assert cache.statistics().nodes <= 2
     assert cache.match_length(words(0, 50) + words(5000, 20), "") >= 50
 
 
@@ -77,6 +77,6 @@ def test_never_more_than_the_bound(
         cache.insert(tokens, "", cut_of(tokens))
         if attached:
             cache.attach(tokens, "", State(()))
-        size = cache.statistics().size
+        size = cache.statistics()
         assert not bound.exceeded(size.nodes, size.snapshots)
         assert cache.check_integrity() == []

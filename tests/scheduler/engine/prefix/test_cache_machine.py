@@ -125,7 +125,7 @@ class CacheMachine(RuleBasedStateMachine):
         pins = self.cache.statistics().pins
         before = self.held
         for pin in data.draw(st.sampled_from([(), *((pin,) for pin in pins)])):
-            assert self.cache.unpin(pin.name)
+            assert self.cache.unpin(pin.pin)
         self.observe()
         assert self.held == before
         if not self.cache.statistics().pins:
@@ -251,7 +251,7 @@ class CacheMachine(RuleBasedStateMachine):
         statistics = self.cache.statistics()
         assert statistics.held_bytes == held
         assert (statistics.query_tokens, statistics.hit_tokens) == (self.asked, self.hit)
-        assert (statistics.size.tokens, statistics.leases) == (len(self.held), len(self.leases))
+        assert (statistics.tokens, statistics.leases) == (len(self.held), len(self.leases))
         assert len(self.cache._turns.ends) <= SMALL.sessions
         assert all(0 < len(ends) <= SMALL.branches_per_session for ends in self.cache._turns.ends.values())
 

@@ -6,7 +6,8 @@ from math import inf
 
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
-from scheduler.shared.pins import MOST_PINS, PinnedPrefix, pin_name
+from scheduler.shared.pins import MOST_PINS, pin_name
+from scheduler.shared.reports import PinReport
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, keep, words
 from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State
 
@@ -115,7 +116,7 @@ def test_a_pin_has_no_end_but_its_release() -> None:
         keep(timed.cache, common + branch)
         assert timed.cache.hold(common + branch, "", inf)
     name = pin_name(common + one, "")
-    assert timed.cache.statistics().pins[0] == PinnedPrefix(name, 100, 100)
+    assert timed.cache.statistics().pins[0] == PinReport(name, 100, 100)
     timed.now = 1e9
     for start in range(10_000, 20_000, 100):
         keep(timed.cache, words(start, 100))
@@ -139,7 +140,7 @@ def test_rows_take_what_is_pinned_and_the_list_says_so() -> None:
     timed.cache.set_running_bytes(400 * TOKEN_BYTES)
     assert [pin.cached_tokens for pin in timed.cache.statistics().pins] == [0]
     timed.cache.clear()
-    assert timed.cache.statistics().pins == ()
+    assert timed.cache.statistics().pins == []
     assert timed.held_tokens() == 0
 
 
@@ -159,7 +160,7 @@ def test_a_pin_is_of_the_whole_prompt_or_refused() -> None:
     refused = timed.cache.hold(words(0, 100), "", inf)
     assert refused.refusal == "only 98 of its 100 tokens are cached: the prefix cache has no room for more"
     statistics = timed.cache.statistics()
-    assert (timed.held_tokens(), statistics.pins, statistics.refused_holds) == (0, (), 1)
+    assert (timed.held_tokens(), statistics.pins, statistics.refused_holds) == (0, [], 1)
     assert timed.cache.hold(words(0, 99), "", inf)
     assert timed.cache.hold(words(0, 100), "", 10.0)
 

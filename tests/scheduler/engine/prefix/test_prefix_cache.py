@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.engine.prefix.cache_statistics import SharedPrefix
 from scheduler.engine.prefix.prefix_cache import PrefixCache
+from scheduler.shared.reports import PrefixReport
 from scheduler.shared.token_ids import KEY_BYTES
 from tests.scheduler.engine.prefix.cached_prompts import PLENTY, TOKEN_BYTES, cache_of, keep, serve, words
 from tests.scheduler.engine.prefix.test_radix_tree import (
@@ -34,11 +34,11 @@ def test_thirty_two_conversations_on_one_prefix_hold_one_prefix() -> None:
     shared_prefix = words(0, 4096)
     for agent in range(32):
         assert serve(cache, shared_prefix + words(10_000 + 200 * agent, 200)) == (4096 if agent else 0)
-    held = cache.statistics().size
+    held = cache.statistics()
     assert held.tokens == 4096 + 32 * 200
     assert held.nodes == 33
     assert cache.nbytes == held.tokens * TOKEN_BYTES
-    assert cache.statistics().top_prefixes[0] == SharedPrefix(tokens=4096, references=32, hits=31, head=())
+    assert cache.statistics().shared_prefixes[0] == PrefixReport(tokens=4096, references=32, hits=31, head=[])
 
 
 def test_a_branch_never_destroys_a_longer_prefix() -> None:
@@ -71,7 +71,7 @@ def test_a_shorter_branch_of_a_long_conversation_costs_nothing() -> None:
     cache = cache_of()
     keep(cache, words(0, 6000))
     assert keep(cache, words(0, 2000)) == 0
-    assert (cache.statistics().size.nodes, cache.statistics().size.tokens) == (1, 6000)
+    assert (cache.statistics().nodes, cache.statistics().tokens) == (1, 6000)
     assert cache.match_length(words(0, 6000), "") == 5999
 
 
@@ -81,7 +81,7 @@ def test_salts_isolate() -> None:
     cache.insert(words(0, 100), "red", cut_of(words(0, 100)))
     assert (cache.match_length(words(0, 100), "red"), cache.match_length(words(0, 100), "blue")) == (99, 0)
     cache.insert(words(0, 100), "blue", cut_of(words(0, 100)))
-    assert cache.statistics().size.tokens == 200
+    assert cache.statistics().tokens == 200
 
 
 def test_what_fits_is_stored_shallow_first() -> None:
@@ -143,7 +143,7 @@ def test_no_budget_is_a_cache_turned_off() -> None:
     cache.set_running_bytes(1000)
     assert (cache.room, cache.clear()) == (0, 0)
     statistics = cache.statistics()
-    assert (statistics.query_tokens, statistics.hit_tokens, statistics.size.nodes) == (100, 0, 0)
+    assert (statistics.query_tokens, statistics.hit_tokens, statistics.nodes) == (100, 0, 0)
     assert cache.check_integrity() == []
 
 
@@ -201,7 +201,7 @@ def test_statistics_tell_no_token() -> None:
     for _ in range(3):
         serve(cache, words(secret, 20), session="s")
     assert str(secret)[:6] not in repr(cache.statistics())
-    assert cache.statistics().top_prefixes == (SharedPrefix(tokens=20, references=1, hits=2, head=()),)
+    assert cache.statistics().shared_prefixes == [PrefixReport(tokens=20, references=1, hits=2, head=[])]
 
 
 def test_a_long_lookup_is_a_bounded_number_of_python_operations() -> None:

@@ -217,11 +217,10 @@ class TreeMachine(RuleBasedStateMachine):
         replaced = {
             id(run): run for lease, _ in self.leases for run, _ in lease.pieces if id(run) not in inside
         }
-        now = self.tree.size()
+        now = self.tree
         assert now.nodes == len(list(self.tree.walk()))
         assert now.tokens == len(self.held)
         assert now.segment_bytes == RUN_BYTES * len(self.held)
-        assert now.key_bytes == KEY_BYTES * len(self.held)
         assert now.snapshots == len(self.states)
         assert now.snapshot_bytes == STATE_BYTES * len(self.states)
         assert now.replaced_bytes == sum(run.nbytes for run in replaced.values())
@@ -286,13 +285,13 @@ def test_a_split_under_leases_is_paid_for_until_the_last_is_released() -> None:
     tree.insert([1, 2, 3, 4], "", cut_of([1, 2, 3, 4]))
     short, long = tree.lease(tree.match([1, 2, 9], "")), tree.lease(tree.match([1, 2, 3, 4], ""))
     tree.insert([1, 2, 8], "", cut_of([1, 2, 8]))
-    assert tree.size().replaced_bytes == 4 * RUN_BYTES
+    assert tree.replaced_bytes == 4 * RUN_BYTES
     assert (content_of(short), content_of(long)) == ([1, 2], [1, 2, 3, 4])
     tree.release(long)
-    assert tree.size().replaced_bytes == 4 * RUN_BYTES
+    assert tree.replaced_bytes == 4 * RUN_BYTES
     tree.remove(next(node for node in tree.walk() if node.end == 4))  # The short one needs nothing of it.
     tree.release(short)
-    assert tree.size().replaced_bytes == 0
+    assert tree.replaced_bytes == 0
     assert tree.check_integrity() == []
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.engine.prefix.cache_statistics import SharedPrefix
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import Retention
+from scheduler.shared.reports import PrefixReport
 from tests.scheduler.engine.prefix.cached_prompts import TOKEN_BYTES, cache_of, keep, serve, words
 from tests.scheduler.engine.prefix.test_radix_tree import RUN_BYTES, Run, State, content_of
 
@@ -20,7 +20,7 @@ def test_one_shot_tails_go_before_multi_referenced_prefixes() -> None:
     assert cache.match_length(words(0, 101), "") == 100
     cache.set_running_bytes(300 * TOKEN_BYTES)
     assert cache.match_length(words(0, 101), "") == 100
-    assert cache.statistics().size.tokens == 100
+    assert cache.statistics().tokens == 100
     assert cache.statistics().evicted_tokens == {"budget": 250, "superseded": 0, "cleared": 0}
 
 
@@ -66,7 +66,7 @@ def test_a_passer_by_protects_only_what_it_passes() -> None:
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
     assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (40, 99)
-    assert cache.statistics().top_prefixes == (SharedPrefix(tokens=40, references=1, hits=5, head=()),)
+    assert cache.statistics().shared_prefixes == [PrefixReport(tokens=40, references=1, hits=5, head=[])]
 
 
 def test_both_halves_of_an_edge_have_its_past() -> None:
@@ -75,7 +75,7 @@ def test_both_halves_of_an_edge_have_its_past() -> None:
     for _ in range(3):
         serve(cache, words(0, 100))
     cache.release(cache.match_and_lease(words(0, 40) + words(10_000, 9), ""))
-    assert [prefix.hits for prefix in cache.statistics().top_prefixes] == [3, 2]
+    assert [prefix.hits for prefix in cache.statistics().shared_prefixes] == [3, 2]
     keep(cache, words(1000, 100))
     keep(cache, words(2000, 100))
     assert (cache.match_length(words(0, 100), ""), cache.match_length(words(1000, 100), "")) == (99, 0)
@@ -97,7 +97,7 @@ def test_what_a_lease_no_longer_needs_after_a_cut_can_go() -> None:
     cache.release(cache.match_and_lease(words(0, 80) + words(10_000, 9), ""))
     assert cache.check_integrity() == []
     cache.clear()
-    assert cache.statistics().size.tokens == 80
+    assert cache.statistics().tokens == 80
     assert content_of(lease) == list(range(59))
 
 

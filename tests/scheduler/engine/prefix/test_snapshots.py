@@ -33,7 +33,7 @@ def test_a_snapshot_is_kept_once_and_only_where_it_helps() -> None:
     assert not cache.attach(words(0, 5), "", State(()))
     assert not cache.attach(words(0, 11), "", State(()))
     assert not cache.attach(words(0, 0), "", State(()))
-    assert cache.statistics().size.snapshots == 1
+    assert cache.statistics().snapshots == 1
     plain = cache_of()
     keep(plain, words(0, 10))
     assert not plain.attach(words(0, 5), "", State(()))
@@ -77,7 +77,7 @@ def test_snapshots_in_use_are_not_thinned() -> None:
         assert cache.attach(words(0, position), "", State(()))
         cache.match_and_lease(words(0, position + 1), "")
     assert not cache.attach(words(0, 30), "", State(()))
-    assert cache.statistics().size.snapshots == 2
+    assert cache.statistics().snapshots == 2
 
 
 def test_a_snapshot_that_does_not_fit_is_not_kept() -> None:
@@ -85,7 +85,7 @@ def test_a_snapshot_that_does_not_fit_is_not_kept() -> None:
     cache = cache_of(10, needs_snapshot=True)
     keep(cache, words(0, 10))
     assert not cache.attach(words(0, 10), "", State((), nbytes=1))
-    assert cache.statistics().size.tokens == 10
+    assert cache.statistics().tokens == 10
 
 
 def test_tokens_that_no_hit_can_restore_go_first() -> None:
@@ -96,7 +96,7 @@ def test_tokens_that_no_hit_can_restore_go_first() -> None:
     keep(cache, words(1000, 200))
     keep(cache, words(2000, 200))
     assert cache.match_length(words(0, 101), "") == 100
-    assert cache.statistics().size.tokens == 300
+    assert cache.statistics().tokens == 300
 
 
 def test_old_snapshots_in_the_middle_go_before_the_newest_turn() -> None:

@@ -129,7 +129,7 @@ def test_preempted_rows_keep_their_adapters(tmp_path: Path) -> None:
                 # As where memory runs out.
                 engine.loop._step(StepPlan(preempt=(sequence.request_id,)))
         engine.turn()
-    assert engine.loop._meter.preemptions > 5
+    assert engine.loop._meter.totals.preemptions > 5
     engine.finish()
     for submit in submits:
         engine.check(submit)

@@ -18,7 +18,8 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 
 from scheduler.engine.mlx.packed import unpacked
 from scheduler.shared.messages import Cancel, Submit
-from scheduler.shared.pins import PinnedPrefix, pin_name
+from scheduler.shared.pins import pin_name
+from scheduler.shared.reports import PinReport
 from tests.examples import sampled
 from tests.scheduler.engine.mlx.families import FAMILIES, ONE_OF_EACH_KIND
 from tests.scheduler.engine.mlx.reuse import ReuseEngine, engine_of, words
@@ -77,9 +78,9 @@ def test_what_cannot_be_cut_is_kept_only_right_behind_its_tokens() -> None:
     engine.turn([submit])
     while not engine.heard[submit.request_id].tokens:
         engine.turn()
-    before = prefixes.statistics().size
+    before = prefixes.statistics()
     engine.backend.keep(submit.request_id, 9)
-    assert prefixes.statistics().size == before
+    assert prefixes.statistics() == before
     engine.finish()
     engine.ask(engine.submit(words(20, 1)[:9] + words(9, 2)))
 
@@ -143,11 +144,11 @@ def test_a_pinned_prompt_is_pinned_once_and_whole(family: str) -> None:
     prefixes = engine.backend.prefixes
     assert prefixes is not None
     name = pin_name(array("I", prompt), "")
-    assert prefixes.statistics().pins == (PinnedPrefix(name, 50, 50),)
+    assert prefixes.statistics().pins == [PinReport(name, 50, 50)]
     held = prefixes.statistics().held_bytes
     assert prefixes.unpin(name)
     assert 0 <= prefixes.statistics().held_bytes < held
-    assert prefixes.statistics().pins == ()
+    assert prefixes.statistics().pins == []
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])

@@ -65,7 +65,7 @@ def test_a_restart_finds_what_was_kept(family: str, tmp_path: Path) -> None:
     assert branch.cached >= (530 if state else 512)
     assert other.cached == 0
     assert second.backend.disk is not None
-    assert second.backend.disk.disk_tokens >= 512
+    assert second.backend.disk.statistics().hit_tokens >= 512
     _stopped(second)
 
 

@@ -197,7 +197,7 @@ def test_conversations_on_one_prefix_hold_one_prefix(tiny: Tiny) -> None:
             loop.turn(commands)
             commands = []
     assert backend.prefixes is not None
-    held = backend.prefixes.statistics().size
+    held = backend.prefixes.statistics()
     assert held.tokens <= 2048 + count * (64 + 2)
     assert held.segment_bytes == held.tokens * per_token
     gc.collect()

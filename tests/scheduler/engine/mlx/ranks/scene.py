@@ -136,14 +136,14 @@ class _Run:
 
     def seen(self, agreed: int) -> Seen:
         assert self._backend.cache is not None
-        prefixes = self._backend.cache.prefixes
+        cached = self._backend.cache.prefixes.statistics()
         return Seen(
             self._tokens,
             self._retired,
             self._logprobs,
             self._preemptions,
-            sum(prefixes.evicted_tokens.values()),
-            prefixes.hit_tokens,
+            cached.evicted_budget_tokens + cached.evicted_superseded_tokens + cached.evicted_cleared_tokens,
+            cached.hit_tokens,
             self._freed,
             self._backend.facts.row_bytes.token_bytes,
             agreed,
