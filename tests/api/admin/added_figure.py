@@ -65,5 +65,5 @@ async def _found() -> dict[str, Any]:
         }
 
 
-StepMeter.count = _count_more  # type: ignore[method-assign]
+StepMeter.count = _count_more  # type: ignore[assignment, method-assign]
 print(json.dumps(trio.run(_found, clock=MockClock(autojump_threshold=0))))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
@@ -35,7 +36,8 @@ def _families() -> Iterator[tuple[Sequence[str], Metric]]:
     for collector in registry("0")._collector_to_names:
         assert isinstance(collector, MetricWrapperBase | EngineFigures)
         for metric in collector.describe():
-            yield (collector if isinstance(collector, MetricWrapperBase) else metric)._labelnames, metric
+            owner: Any = collector if isinstance(collector, MetricWrapperBase) else metric
+            yield owner._labelnames, metric
 
 
 def _group(labels: Sequence[str]) -> str:
