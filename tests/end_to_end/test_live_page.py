@@ -74,6 +74,9 @@ OUT_OF_STEP = """
   document.querySelector("#c-" + ["rate", "prompts", "wait"][i] + " b").textContent])
   .filter(([, shown, most]) => Number(shown) > Number(most.match(/[0-9.]+/)[0]))"""
 """Headlines above what their own chart says was the most."""
+PROMPTS = """
+["prompts", "prompts2", "prompts3"]
+  .map(id => Number(document.querySelector("#" + id).textContent.match(/[0-9]+/)))"""
 NAMED_PREFIX = """
 [...document.querySelectorAll("#shared_prefixes tr")]
   .some(one => /^You are an agent/.test(one.firstChild.textContent))"""
@@ -104,7 +107,8 @@ CHANGED = """
   snapshot = s => {{
     const models = s.models.map((one, i) => ({{...one, ...change.models?.[i]}}));
     const engines = s.engines.map(one => ({{...one, condition: models[0].condition}}));
-    sent({{...s, engine: {{...s.engine, ...change.engine}}, models, engines}})}}}})()"""
+    const queue = {{...s.queue, ...change.queue}}, engine = {{...s.engine, ...change.engine}};
+    sent({{...s, engine, queue, models, engines}})}}}})()"""
 OTHER_HOSTS = """
 performance.getEntriesByType("resource").map(one => one.name)
   .filter(url => !url.startsWith(location.origin))"""
@@ -200,6 +204,8 @@ def test_the_page_shows_a_busy_server(served: Served, width: int, scheme: str, t
         assert page.ask(cut) == 0
         assert page.ask(WIDE_TABLES) == []
         assert page.ask(OUT_OF_STEP) == []
+        headline, computed, cached = page.ask(PROMPTS)
+        assert abs(headline - computed - cached) <= 1, "all three are of the same ten seconds"
         assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert page.ask('document.querySelectorAll("img").length') == 0
         assert page.ask(OTHER_HOSTS) == []
@@ -337,6 +343,10 @@ def test_the_badge_says_what_is_served(served: Served, tmp_path: Path) -> None:
             page.until(f'document.querySelector("#state").textContent === "{text}"')
             page.until(f'document.querySelector("#why").textContent === {json.dumps(reason)}')
             assert page.ask('document.querySelector("#state").className') == f"chip {colour}", change
+        # The server's samples, a second each, have none of these yet.
+        page.ask(CHANGED.format("{queue: {requests: 7, oldest_seconds: 3}}"))
+        page.until('document.querySelector("#waiting").textContent === "7"')
+        assert page.ask(OUT_OF_STEP) == []
 
 
 def test_the_page_asks_for_an_operators_key(tmp_path: Path) -> None:
