@@ -35,7 +35,7 @@ from api.admin.operations import operations_routes, probe_routes
 from api.answers import errors
 from api.answers.errors import ApiError, ApiFailure
 from api.answers.head_requests import HeadRequests
-from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS
+from api.answers.openapi import ANTHROPIC_ERRORS, OPENAI_ERRORS, add_docs, in_sentences
 from api.bodies.media import Policy
 from api.bodies.unknown_fields import HEADER as IGNORED_FIELDS_HEADER
 from api.dialects.anthropic.routes import anthropic_routes
@@ -50,6 +50,7 @@ from api.dialects.responses.store import ResponseStore
 from api.dialects.tokenization import tokenization_routes
 from api.http.request_id import SCOPE_KEY, RequestIds, echoed
 from api.served_models import ServedModels
+from api.version import PACKAGE, release_of
 from scheduler.errors import SchedulerError
 
 _NO_KEYS = ApiKeys()
@@ -96,8 +97,12 @@ def make_app(
     `/v1/scheduler` reports of the whole server, by name. Responses in the background need `running.run`."""
     scheduler = models.fleet.first.scheduler
     app: FastAPI = FastAPIOffline(
-        title="Penstock", description="Continuous batching for language models on Apple MLX."
+        docs_url=None,
+        title="Penstock",
+        description="Continuous batching for language models on Apple MLX.",
+        version=release_of(PACKAGE) or "unknown",
     )
+    add_docs(app)
     app.state.identity = options.identity
     app.state.offload = scheduler.offload
     app.state.has_keys = bool(options.keys.keys)
@@ -120,6 +125,7 @@ def make_app(
     if options.metrics:
         app.include_router(metrics_routes(models, server))
     app.include_router(live_routes(models))
+    app.openapi = in_sentences(app)  # type: ignore[method-assign]  # FastAPI's way to change it.
     _add_error_handlers(app)
     app.add_middleware(HeadRequests)
     app.add_middleware(Authentication, keys=options.keys, answer=error_response)

@@ -21,6 +21,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5
 population."""
 
 FAILURE_COLOUR = "#c00000"
+INK, SOFT, GRID = "#1c1c1c", "#5c5c5c", "#d9d9d6"
+_OF_THE_PAGE = {INK: "--ink", SOFT: "--soft", GRID: "--line", FAILURE_COLOUR: "--bad"}
+"""Colours that the page has in both its themes: in the SVG they are its variables."""
 WIDTH_INCHES = 6.4
 RASTER_POINTS = 2_000
 """Series with more points than this are rasterized inside the SVG: ten thousand elements are a megabyte."""
@@ -33,7 +36,14 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": SOFT,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "grid.color": GRID,
     "legend.frameon": False,
     "text.parse_math": False,  # a dollar in a name is no formula
     "svg.fonttype": "path",  # glyphs as paths: no missing font moves a label
@@ -111,6 +121,8 @@ def _inline(document: str, key: str) -> str:
     svg = re.sub(r'^<svg width="[^"]*" height="[^"]*"', "<svg", svg)
     svg = re.sub(r'(\sid=")', rf"\g<1>{key}-", svg)
     svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{key}-", svg)
+    for colour, variable in _OF_THE_PAGE.items():
+        svg = svg.replace(f": {colour}", f": var({variable})")
     return re.sub(r"\n+", "\n", svg)
 
 

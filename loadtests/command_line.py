@@ -50,7 +50,12 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--token-scale", default=1.0, show_default=True, help="Factor on all lengths in tokens."
         ),
-        click.option("--out", type=click.Path(path_type=Path), default=Path("bench"), show_default=True),
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path("bench"),
+            show_default=True,
+        ),
     ):
         command = option(command)
     return command
@@ -92,6 +97,8 @@ def compare(
 ) -> None:
     """Run scenarios against one or several targets, in turn: A B A B. Servers are restarted for each
     scenario."""
+    html_report.check()
+    stored = None if baseline is None else verdict.load(baseline)
     every = [name for name in scenarios.shipped() if name != "soak"]
     chosen = [
         scenarios.load(name, overrides, token_scale)
@@ -111,8 +118,8 @@ def compare(
     if len(chosen) > 1:
         html_report.write(out / "all.html", runs, _machine())
         click.echo(f"all of them: {out / 'all.html'}")
-    if baseline is not None:
-        sys.exit(_judge(runs, baseline))
+    if stored is not None:
+        sys.exit(_judge(runs, stored))
 
 
 def _compare(
@@ -200,7 +207,7 @@ def judge(runs_file: Path, baseline: Path, write: bool) -> None:
         verdict.save(baseline, verdict.baseline_of(runs))
         click.echo(f"baseline: {baseline}")
         return
-    sys.exit(_judge(runs, baseline))
+    sys.exit(_judge(runs, verdict.load(baseline)))
 
 
 def _choices(texts: Sequence[str], presets: Sequence[str]) -> list[Target | Launch]:
@@ -255,8 +262,8 @@ def _write(runs: list[RunRecord], out: Path, name: str, with_report: bool = True
         click.echo(f"report:  {out / name}.html")
 
 
-def _judge(runs: list[RunRecord], baseline: Path) -> int:
-    found = verdict.judge(runs, verdict.load(baseline))
+def _judge(runs: list[RunRecord], baseline: verdict.Baseline) -> int:
+    found = verdict.judge(runs, baseline)
     Console().print(report.verdict_report(found))
     return found.exit_code
 

@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from loadtests.agents import Agents, MakeClient
-from loadtests.record import GeneratorHealth, Outcome, RequestRecord, RunRecord
+from loadtests.record import GeneratorHealth, Outcome, RequestRecord, RunRecord, void
 from loadtests.scenario import Closed, OfCapacity, Population, Scenario
 from loadtests.scrape import Scraper
 from loadtests.sender import Sender
@@ -20,11 +20,6 @@ from loadtests.targets import Target
 from loadtests.workload import Workload
 
 _TICK_SECONDS = 0.05
-LAG_LIMIT_SECONDS = 0.1
-"""The limit on the generator's lag at the 99th percentile: above it, timestamps are late by more than a
-token's time."""
-CPU_LIMIT = 0.9
-"""The limit on processor use, as a share of the one core that a trio program can use."""
 
 
 def default_client(request_seconds: float) -> MakeClient:
@@ -224,11 +219,9 @@ class HealthMeter:
         cpu_share = (time.process_time() - self._cpu_started) / elapsed if elapsed > 0 else 0.0
         lags = sorted(self._lags) or [0.0]
         p99 = lags[int(0.99 * (len(lags) - 1))]
-        void = None
-        if cpu_share > CPU_LIMIT:
-            void = f"the load generator used {cpu_share:.0%} of its core"
-        elif p99 > LAG_LIMIT_SECONDS:
-            void = f"the load generator was late by {p99:.3f} s (p99)"
         return GeneratorHealth(
-            cpu_share=cpu_share, lag_p50_seconds=lags[len(lags) // 2], lag_p99_seconds=p99, void=void
+            cpu_share=cpu_share,
+            lag_p50_seconds=lags[len(lags) // 2],
+            lag_p99_seconds=p99,
+            void=void(cpu_share, p99),
         )

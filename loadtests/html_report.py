@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from loadtests import tables
 from loadtests.canvas import Plot, PlotsMissing
 from loadtests.pairs import Column, by_scenario, columns, sentences
 from loadtests.plots import plots
-from loadtests.record import RunRecord
+from loadtests.record import VOID_IF, RunRecord
 from loadtests.tables import Grid
 
 
@@ -30,6 +31,13 @@ class _Section:
     grids: tuple[Grid, ...]
     plots: tuple[Plot, ...]
     formulas: tuple[tuple[str, str], ...]
+
+
+def check() -> None:
+    """Raise PlotsMissing if what draws the page is not installed: before a run, not after it."""
+    for name in ("jinja2", "matplotlib"):
+        if find_spec(name) is None:
+            raise PlotsMissing(name)
 
 
 def write(path: Path, runs: Sequence[RunRecord], machine: str | None = None) -> None:
@@ -94,7 +102,16 @@ def _facts(found: Sequence[Column], machine: str | None) -> list[tuple[str, str]
     facts.append(("SLO", slo))
     salts = sorted({one.run.salt for column in found for one in column.rounds})
     facts.append(("Seed, salt", f"{run.seed}; {', '.join(salts)}"))
+    facts.append(("", "The seed draws lengths and times; the salt makes prompts that no cache knows."))
+    facts.append(("Void", VOID_IF))
+    facts.extend(("", f"{column.label}: {_health(column)}") for column in found)
     return facts
+
+
+def _health(column: Column) -> str:
+    """Say how near each run came to the bounds."""
+    each = (one.run.generator for one in column.rounds)
+    return "; ".join(f"{one.cpu_share:.0%} of a core, {one.lag_p99_seconds:.3f} s late" for one in each)
 
 
 def _times(column: Column) -> str:

@@ -89,12 +89,17 @@ async def with_servers(
     """Run `body` with all targets, in their order; those to be launched run from before it to after it.
 
     All run at the same time, so that they can be measured in turn; those not being measured are idle. Raise
-    LaunchError, without calling `body`, if one does not start.
+    LaunchError, without calling `body`, if one does not start or does not answer; what can be known without
+    starting a server is known before the first one is started.
     """
     for choice in choices:
         if isinstance(choice, Launch):
-            command(choice, bench, port=0)  # It raises before anything is started.
-    return await _nested(tuple(choices), (), bench, body, note)
+            command(choice, bench, port=0)
+            if not bench.model.is_dir():
+                raise LaunchError(f"{choice.name}: --model {bench.model} is not a folder")
+    seconds = bench.patience.start_seconds
+    found = [one if isinstance(one, Launch) else await answering(one, seconds) for one in choices]
+    return await _nested(tuple(found), (), bench, body, note)
 
 
 async def _nested(
@@ -113,7 +118,7 @@ async def _nested(
 
     if isinstance(first, Launch):
         return await with_server(first, bench, go_on, note)
-    return await go_on(await find_model(first))
+    return await go_on(first)
 
 
 async def with_server(
@@ -267,10 +272,9 @@ async def find_model(target: Target) -> Target:
     """Return the target with the first model that it lists, unless it names one. Raise LaunchError."""
     if target.model:
         return target
-    headers = {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}
     try:
         async with httpx.AsyncClient(timeout=10.0, trust_env=False) as http:
-            answer = await http.get(f"{target.url}/v1/models", headers=headers)
+            answer = await http.get(f"{target.url}/v1/models", headers=_headers(target))
             return replace(target, model=str(answer.json()["data"][0]["id"]))
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise LaunchError(
@@ -278,8 +282,21 @@ async def find_model(target: Target) -> Target:
         ) from error
 
 
-async def _wait_answering(process: trio.Process, target: Target, log: Path, seconds: float) -> None:
-    """Wait until the server reports ready and one short completion is whole. Raise LaunchError."""
+async def answering(target: Target, seconds: float) -> Target:
+    """Return a running target with its model's name, when one short completion is whole. Raise
+    LaunchError."""
+    found, observed = await find_model(target), None
+    with trio.move_on_after(seconds):
+        async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
+            observed = await _first_answer(http, found)
+    if observed is None:
+        raise LaunchError(f"{target.name}: no answer from {target.url} within {seconds:g} s")
+    if observed.outcome is not Outcome.OK:
+        raise LaunchError(f"{target.name}: {target.url} does not answer: {_said(observed)}")
+    return found
+
+
+async def _first_answer(http: httpx.AsyncClient, target: Target) -> client.Observed:
     wish = Ask(
         messages=({"role": "user", "content": "ready?"},),
         max_tokens=4,
@@ -287,6 +304,21 @@ async def _wait_answering(process: trio.Process, target: Target, log: Path, seco
         sampling={"temperature": 0.0},
         reusable_share=0.0,
     )
+    url, body = f"{target.url.rstrip('/')}/v1/chat/completions", build_body(wish, target)
+    return await client.ask(http, url, _headers(target), body, wish)
+
+
+def _headers(target: Target) -> dict[str, str]:
+    return {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}
+
+
+def _said(observed: client.Observed) -> str:
+    status = "" if observed.status is None else f"{observed.status} "
+    return f"{observed.outcome.value}: {status}{observed.detail}"
+
+
+async def _wait_answering(process: trio.Process, target: Target, log: Path, seconds: float) -> None:
+    """Wait until the server reports ready and one short completion is whole. Raise LaunchError."""
     observed: client.Observed | None = None
     with trio.move_on_after(seconds):
         async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
@@ -298,15 +330,12 @@ async def _wait_answering(process: trio.Process, target: Target, log: Path, seco
             else:
                 raise LaunchError(f"{target.name}: the server {Exit(process.returncode)}:\n{tail(log)}")
             # Some servers report ready before their model is; only a completion shows it.
-            url = f"{target.url}/v1/chat/completions"
-            observed = await client.ask(http, url, {}, build_body(wish, target), wish)
+            observed = await _first_answer(http, target)
     if observed is None:
         raise LaunchError(f"{target.name}: no answer within {seconds:g} s:\n{tail(log)}")
     if observed.outcome is not Outcome.OK:
-        status = "" if observed.status is None else f"{observed.status} "
         raise LaunchError(
-            f"{target.name}: ready, but its first completion was {observed.outcome.value}: "
-            f"{status}{observed.detail}\n{tail(log)}"
+            f"{target.name}: ready, but its first completion was {_said(observed)}\n{tail(log)}"
         )
 
 

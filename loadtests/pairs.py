@@ -53,10 +53,23 @@ class Column:
                 found.append(f"VOID: {self.label}, round {run.round}: {run.generator.void}")
             if run.interrupted:
                 found.append(f"INTERRUPTED: {self.label}, round {run.round}, after {run.ended_at:.1f} s")
+        if (samples := min((_samples(measures) for measures in self.shown), default=0)) < P95_SAMPLES:
+            found.append(
+                f"FEW SAMPLES: {self.label}: {samples} of the requests counted; a p95 takes {P95_SAMPLES}, a"
+                f" p99 {P99_SAMPLES}, so those shown are little more than the slowest one"
+            )
         return tuple(found)
 
     def across(self, name: str) -> Across | None:
         return _across(value for measures in self.shown if (value := measures.value(name)) is not None)
+
+
+P95_SAMPLES, P99_SAMPLES = 20, 100
+"""With fewer, not one sample in the mean is beyond the percentile."""
+
+
+def _samples(measures: Measures) -> int:
+    return int(measures.value("sent") or 0)
 
 
 def columns(runs: Iterable[RunRecord]) -> list[Column]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from loadtests.canvas import COLOURS, FAILURE_COLOUR, RASTER_POINTS, Plot, canvas, seconds_axis
+from loadtests.canvas import COLOURS, FAILURE_COLOUR, RASTER_POINTS, SOFT, Plot, canvas, seconds_axis
 from loadtests.latencies import each
 from loadtests.measure import Measures
 from loadtests.pairs import Column
@@ -80,7 +80,7 @@ def _cdf(
                 )
         if name == "TTFT":
             slo = columns[0].shown[0].run.ttft_slo_seconds
-            axes.axvline(slo, color="#555555", linestyle="--", linewidth=1, label="SLO")
+            axes.axvline(slo, color=SOFT, linestyle="--", linewidth=1, label="SLO")
         seconds_axis(axes, "x", [value for _, values in pooled for value in values])
         axes.set_xlabel(f"{name} (ms and s, logarithmic)")
         axes.set_ylabel("share of samples (%)")
@@ -162,7 +162,7 @@ def _failures(axes: Axes, run: RunRecord) -> None:
 def _unmeasured(axes: Axes, run: RunRecord) -> None:
     for start, end in ((0.0, run.warm_up_seconds), (run.steady_until, run.ended_at)):
         if end > start:
-            axes.axvspan(start, end, color="#000000", alpha=0.06, linewidth=0)
+            axes.axvspan(start, end, color=SOFT, alpha=0.15, linewidth=0)
 
 
 def _itl_timeline(columns: Sequence[Column], key: str) -> Plot | None:

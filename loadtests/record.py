@@ -12,6 +12,15 @@ from pathlib import Path
 import msgspec
 
 FORMAT_VERSION = 1
+LAG_LIMIT_SECONDS = 0.1
+"""The limit on the generator's lag at the 99th percentile: above it, timestamps are late by more than a
+token's time."""
+CPU_LIMIT = 0.9
+"""The limit on processor use, as a share of the one core that a trio program can use."""
+VOID_IF = (
+    f"a run counts in no figure if its load generator used more than {CPU_LIMIT:.0%} of a core, or was late"
+    f" by more than {LAG_LIMIT_SECONDS:g} s (p99): it would have measured itself"
+)
 
 
 class Outcome(StrEnum):
@@ -79,6 +88,16 @@ class GeneratorHealth(msgspec.Struct, frozen=True, kw_only=True):
     """How late its own timer fired (every 50 ms), and how late scheduled requests were sent."""
     void: str | None = None
     """Why the run is void, if it is."""
+
+
+def void(cpu_share: float, lag_p99_seconds: float) -> str | None:
+    """Return each bound that the generator passed, with its value and the bound; None if it kept up."""
+    passed = []
+    if cpu_share > CPU_LIMIT:
+        passed.append(f"used {cpu_share:.0%} of its core (bound {CPU_LIMIT:.0%})")
+    if lag_p99_seconds > LAG_LIMIT_SECONDS:
+        passed.append(f"was late by {lag_p99_seconds:.3f} s at p99 (bound {LAG_LIMIT_SECONDS:g} s)")
+    return f"the load generator {' and '.join(passed)}" if passed else None
 
 
 class ServerSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -180,7 +180,7 @@ def load(path: Path) -> Baseline:
     """Return a file's baseline. Raise ValueError, which names the file, if it is none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Baseline)
-    except msgspec.MsgspecError as error:
+    except (OSError, msgspec.MsgspecError) as error:
         raise ValueError(f"{path} is not a baseline: {error}") from error
 
 

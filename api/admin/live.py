@@ -251,6 +251,7 @@ def snapshot(scheduler: Scheduler) -> dict[str, Any]:
             "stalled_seconds": statistics.stalled_seconds,
             "draining": statistics.draining,
             "blocked": statistics.blocked,
+            "clearing": statistics.clearing,
         },
         "engines": engines,
         "slots": sum(line["slots"] for line in engines),
@@ -300,6 +301,7 @@ def _model_line(model: Model) -> dict[str, Any]:
     return {
         "model": model.name,
         "condition": model.condition,
+        "waits_for": model.waits_for,
         "queued": now.queued,
         "in_engine": now.in_engine,
         "held_bytes": sum(

@@ -31,8 +31,8 @@ def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
 
     @router.get("/health")
     async def health() -> JSONResponse:
-        """Alive and progressing: 503 if the engines of every model that has work have finished no step for
-        too long."""
+        """Return whether the server lives and progresses. 503 if the engines of every model that has work
+        have finished no step for too long."""
         each = [model.scheduler.operations.statistics() for model, _ in models]
         stalled_seconds = min((one.stalled_seconds for one in each if one.in_engine), default=0.0)
         progressing = stalled_seconds < stall_seconds
@@ -46,7 +46,7 @@ def probe_routes(models: ServedModels, stall_seconds: float) -> APIRouter:
 
     @router.get("/ready")
     async def ready(is_trusted: Annotated[bool, Depends(trusted)]) -> JSONResponse:
-        """Return whether a request sent now would be accepted: 503 while the engine loads or restarts, while
+        """Return whether a request sent now would be accepted. 503 while the engine loads or restarts, while
         a crash loop blocks admission (`reason`), and while the server drains. In a quarantine (`status`) it
         would be accepted, and wait for what `reason` says. Of several models one is enough, and a model that
         is unloaded is loaded by its next request. If the server has keys, only requests with a key get
@@ -84,11 +84,11 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
 
     @router.get("/v1/scheduler", dependencies=[Depends(operator)])
     async def report() -> Response:
-        """Return the queue by tenant and session, the requests in the engines, the bounds, the rate of
-        finished requests and the last cause of death; and of each engine its state, its slots, its measured
-        speeds and the plan of its last step (`report`; null if it does not answer). `engine` is the first
-        one's report. Of several models that is the first; `models` has each by its name. With engines on
-        other machines `cluster` lists them, and whether new ones can be started."""
+        """Return who waits and runs, the bounds, and the state of each engine. The queue is listed by tenant
+        and session, beside the rate of finished requests and the last cause of death; each engine has its
+        slots, its measured speeds and the plan of its last step (`report`; null if it does not answer).
+        `engine` is the first one's report. Of several models that is the first; `models` has each by its
+        name. With engines on other machines `cluster` lists them, and whether new ones can be started."""
         taken = {model.name: await _taken(model.scheduler) for model, _ in models}
         more = {name: report() for name, report in reports.items()}
         if sum(one.entries for one in taken.values()) <= _INLINE_ENTRIES:
@@ -99,9 +99,9 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
 
     @router.get("/v1/scheduler/requests/{request_id}", dependencies=[Depends(operator)])
     async def request(request_id: str, model: ModelName = None) -> dict[str, Any]:
-        """Return what happened to a request of a model, by the id of its answer: each of its choices from its
-        arrival on, in spans of seconds. It may wait, run, or be among the last 64 that ended. No text of it
-        is kept."""
+        """Return what happened to a request of a model, by the id of its answer. Each of its choices is told
+        from its arrival on, in spans of seconds. It may wait, run, or be among the last 64 that ended. No
+        text of it is kept."""
         named = models.model(model)
         reports = named.scheduler.operations.request_reports(request_id)
         choices = [rounded(asdict(report)) for report in reports]

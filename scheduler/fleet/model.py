@@ -110,7 +110,9 @@ class Model(ModelLoader):
     def condition(self) -> str:
         """Return its state, or that of its engines if they are loaded."""
         life = self.scheduler.pool.statistics()
-        if self.state is ModelState.LOADED or life.ready is not None:
+        serves = self.state is ModelState.LOADED
+        # Its first engine may be ready before the fleet's next turn.
+        if serves or (self.state is ModelState.LOADING and life.ready is not None):
             return life.condition.value
         return self.state.value
 

@@ -65,6 +65,50 @@ snapshot = s => one({...s, engines: [...s.engines, {...s.engines[0], engine: "1"
 CHARTS_DRAWN = """
 [...document.querySelectorAll(".chart")].every(one => one.querySelector("path[d^=M]")
   && /^at most [0-9]/.test(one.querySelector("b").textContent) && one.querySelector("svg").ariaLabel)"""
+WIDE_TABLES = """
+[...document.querySelectorAll(".scroll")]
+  .filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)"""
+"""Tables that would have to be moved sideways, at any width."""
+OUT_OF_STEP = """
+["rate", "prompts", "waiting"].map((id, i) => [id, document.querySelector("#" + id).textContent,
+  document.querySelector("#c-" + ["rate", "prompts", "wait"][i] + " b").textContent])
+  .filter(([, shown, most]) => Number(shown) > Number(most.match(/[0-9.]+/)[0]))"""
+"""Headlines above what their own chart says was the most."""
+PROMPTS = """
+["prompts", "prompts2", "prompts3"]
+  .map(id => Number(document.querySelector("#" + id).textContent.match(/[0-9]+/)))"""
+NAMED_PREFIX = """
+[...document.querySelectorAll("#shared_prefixes tr")]
+  .some(one => /^You are an agent/.test(one.firstChild.textContent))"""
+BADGES = {
+    "{}": ("ready", "ok", ""),
+    "{engine: {draining: true}}": ("draining", "amber", ""),
+    "{models: [{condition: 'draining'}]}": ("draining", "amber", ""),
+    "{models: [{condition: 'loading', waits_for: 'tiny, reading weights: 40 %'}]}": (
+        "loading",
+        "amber",
+        "tiny, reading weights: 40 %",
+    ),
+    "{models: [{condition: 'quarantine'}], engine: {clearing: 'a request (3 of 9 prompt tokens)'}}": (
+        "quarantine",
+        "amber",
+        "new requests wait for a request (3 of 9 prompt tokens)",
+    ),
+    "{models: [{condition: 'restarting'}], engine: {blocked: 'the engine died 5 times'}}": (
+        "restarting",
+        "bad",
+        "the engine died 5 times",
+    ),
+}
+"""What a snapshot says, as changes of a quiet server's, and the badge's text, its colour and the reason."""
+CHANGED = """
+(() => {{const change = {};
+  window.sent ??= snapshot;
+  snapshot = s => {{
+    const models = s.models.map((one, i) => ({{...one, ...change.models?.[i]}}));
+    const engines = s.engines.map(one => ({{...one, condition: models[0].condition}}));
+    const queue = {{...s.queue, ...change.queue}}, engine = {{...s.engine, ...change.engine}};
+    sent({{...s, engine, queue, models, engines}})}}}})()"""
 OTHER_HOSTS = """
 performance.getEntriesByType("resource").map(one => one.name)
   .filter(url => !url.startsWith(location.origin))"""
@@ -138,8 +182,10 @@ def test_the_page_shows_a_busy_server(served: Served, width: int, scheme: str, t
         page.until('/ m?s . /.test(document.querySelector("#ttft").textContent)')
         page.until('document.querySelectorAll("#shared_prefixes tr").length > 0')
         page.until(CHARTS_DRAWN)
+        page.ask('document.querySelector("#texts").click()')
+        page.until(NAMED_PREFIX)
         open_by_keyboard(page, "#recent .open", "decode")
-        open_by_keyboard(page, "#lanes .lane[aria-disabled=false]", "prefill")
+        open_by_keyboard(page, "#lanes .lane", "prefill")
         page.ask('document.querySelector("#prompt").focus()')
         page.press("Tab")
         page.press("Tab")
@@ -156,6 +202,10 @@ def test_the_page_shows_a_busy_server(served: Served, width: int, scheme: str, t
         assert page.ask(OVERFLOW) == []
         cut = '[...document.querySelectorAll(".big")].filter(one => one.scrollWidth > one.clientWidth).length'
         assert page.ask(cut) == 0
+        assert page.ask(WIDE_TABLES) == []
+        assert page.ask(OUT_OF_STEP) == []
+        headline, computed, cached = page.ask(PROMPTS)
+        assert abs(headline - computed - cached) <= 1, "all three are of the same ten seconds"
         assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         assert page.ask('document.querySelectorAll("img").length') == 0
         assert page.ask(OTHER_HOSTS) == []
@@ -247,12 +297,12 @@ def test_several_models_have_a_switch(tmp_path: Path) -> None:
         assert page.ask('document.querySelector("#models").value') == "tiny"
         page.until('document.querySelectorAll("#recent tr").length === 1')
         page.ask(CHOOSE.format(1))
-        page.until('document.querySelector("#state").textContent === "starting"')
+        page.until('document.querySelector("#state").textContent === "loading"')
         assert page.ask('document.querySelectorAll("#recent tr").length') == 0
         page.ask('document.querySelector("#send").click()')
         page.until('!document.querySelector("#send").disabled')
         page.open(served.url, 390)
-        page.until('document.querySelector("#state").textContent === "starting"')
+        page.until('document.querySelector("#state").textContent === "loading"')
         assert page.ask('document.querySelector("#models").selectedIndex') == 1
         assert page.ask(OVERFLOW) == []
         assert page.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
@@ -282,6 +332,21 @@ def test_one_model_has_no_switch(served: Served, tmp_path: Path) -> None:
         assert page.ask('document.querySelector("#all").hidden')
         assert page.ask('document.querySelector("#model").textContent') != ""
         assert page.ask("several") is False
+
+
+def test_the_badge_says_what_is_served(served: Served, tmp_path: Path) -> None:
+    """A light is green only where a new request is admitted now; beside the others stands why."""
+    with tab(tmp_path / "profile") as page:
+        page.open(served.url, 1280)
+        for change, (text, colour, reason) in BADGES.items():
+            page.ask(CHANGED.format(change))
+            page.until(f'document.querySelector("#state").textContent === "{text}"')
+            page.until(f'document.querySelector("#why").textContent === {json.dumps(reason)}')
+            assert page.ask('document.querySelector("#state").className') == f"chip {colour}", change
+        # The server's samples, a second each, have none of these yet.
+        page.ask(CHANGED.format("{queue: {requests: 7, oldest_seconds: 3}}"))
+        page.until('document.querySelector("#waiting").textContent === "7"')
+        assert page.ask(OUT_OF_STEP) == []
 
 
 def test_the_page_asks_for_an_operators_key(tmp_path: Path) -> None:

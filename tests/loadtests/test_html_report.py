@@ -15,9 +15,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from loadtests.canvas import PlotsMissing
+from loadtests import html_report
+from loadtests.bench import bench
+from loadtests.canvas import COLOURS, PlotsMissing
 from loadtests.html_report import render, write
+from loadtests.launch import free_port
 from loadtests.pairs import columns
 from loadtests.plots import slices
 from loadtests.record import Outcome, RunRecord
@@ -206,6 +210,35 @@ def test_a_missing_extra_is_named(package: str, named: str, monkeypatch: pytest.
         render(runs)
 
 
+@pytest.mark.parametrize("name", ["matplotlib", "jinja2"])
+def test_a_missing_extra_is_known_before_the_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent to anybody: the target's port is closed, and would be named."""
+    monkeypatch.setattr(html_report, "find_spec", lambda asked: None if asked == name else asked)
+    target = f"t=http://127.0.0.1:{free_port()},model=m"
+    said = CliRunner().invoke(bench, ["compare", "--scenario", "agents", "--target", target])
+    assert (said.exit_code, said.stderr) == (
+        1,
+        f"penstock bench: the HTML report needs {name}: pip install 'penstock[bench]'\n",
+    )
+
+
+def test_a_baseline_that_cannot_be_read_is_known_before_the_run(tmp_path: Path) -> None:
+    target = f"t=http://127.0.0.1:{free_port()},model=m"
+    options = ["--target", target, "--baseline", str(tmp_path / "gone.json")]
+    said = CliRunner().invoke(bench, ["compare", "--scenario", "agents", *options])
+    assert said.exit_code == 2
+    assert "gone.json is not a baseline" in said.stderr
+
+
+def test_plots_are_drawn_in_the_pages_own_colours(text: str) -> None:
+    """Which it has in both themes: words, axes and grids are its variables, and nothing is white behind."""
+    drawn = "".join(re.findall(r"<svg.*?</svg>", text, re.S))
+    for variable in ("--ink", "--soft", "--line", "--bad"):
+        assert f": var({variable})" in drawn
+    series = {COLOURS[0], COLOURS[1], COLOURS[4], "#a8cfe6"}
+    assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", drawn)) <= series
+
+
 def test_slices_know_concurrency_and_rate() -> None:
     """Two streams side by side for 4 s of a window of 4 s, ten tokens a second each."""
     streams = [request(n, 0.0, *(0.05 + 0.1 * token for token in range(40)), ended_at=4.0) for n in range(2)]
@@ -229,7 +262,9 @@ addEventListener("load", () => {{
     const view = seen.documentElement.clientWidth;
     const wide = [...seen.querySelectorAll("h1,h2,h3,h4,p,dl,dd,figure,svg,.scroll,figcaption,details")]
       .filter(one => one.getBoundingClientRect().right > view + 1).map(one => one.tagName);
-    return `view=${{view}} scroll=${{seen.documentElement.scrollWidth}} wide=[${{wide}}]`;
+    const moved = [...seen.querySelectorAll(".scroll")]
+      .filter(one => one.scrollWidth > one.clientWidth).length;
+    return `view=${{view}} moved=${{moved}} scroll=${{seen.documentElement.scrollWidth}} wide=[${{wide}}]`;
   }});
   document.querySelector("#answer").textContent = found.join("; ");
 }});
@@ -268,10 +303,11 @@ def seen(text: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.mark.parametrize("where", WIDTHS)
 def test_nothing_overflows_in_a_real_browser(where: str, seen: dict[str, str]) -> None:
-    """The page scrolls down and never sideways; only tables do, on their own."""
-    found = re.fullmatch(r"view=(\d+) scroll=(\d+) wide=\[(.*)\]", seen[where])
+    """The page scrolls down and never sideways, nor do its tables."""
+    found = re.fullmatch(r"view=(\d+) moved=(\d+) scroll=(\d+) wide=\[(.*)\]", seen[where])
     assert found is not None, seen[where]
-    view, scroll, wide = int(found[1]), int(found[2]), found[3]
+    view, moved, scroll, wide = int(found[1]), int(found[2]), int(found[3]), found[4]
+    assert moved == 0
     assert WIDTHS[where] - 20 <= view <= WIDTHS[where]
     assert scroll <= view
     assert wide == ""

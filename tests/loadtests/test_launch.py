@@ -237,6 +237,57 @@ def test_a_target_that_nobody_answers_for_needs_its_models_name() -> None:
         trio.run(launch.find_model, Target("t", f"http://127.0.0.1:{launch.free_port()}", ""))
 
 
+def test_what_a_running_target_lacks_is_known_before_anything_starts(fake: MakeFake) -> None:
+    """Nobody there, though the model is named; a server that refuses what a run would send."""
+    one = fake()
+    nobody = Target("away", f"http://127.0.0.1:{launch.free_port()}", "m")
+
+    async def body(targets: tuple[Target, ...]) -> None:
+        pytest.fail("it is not there")
+
+    with pytest.raises(LaunchError, match=r"away: http.* does not answer: connect_failed"):
+        trio.run(with_servers, [one.launch, nobody], one.bench, body, one.notes.append)
+    assert one.notes == []
+
+
+def test_a_running_target_must_complete_before_the_run(fake: MakeFake) -> None:
+    """With its status: a wrong key or an unknown model is no result of a load test."""
+
+    async def main() -> None:
+        one = fake(status=404)
+        port = launch.free_port()
+        script = str(one.launch.preset.arguments[0])
+        async with trio.open_nursery() as nursery:
+            started = partial(trio.run_process, [sys.executable, script, str(port)], check=False)
+            nursery.start_soon(partial(started, env={"HOME": "h", "OPENBLAS_NUM_THREADS": "1"}))
+            target = Target("here", f"http://127.0.0.1:{port}", "")
+            while True:
+                try:
+                    await launch.find_model(target)
+                    break
+                except LaunchError:
+                    await trio.sleep(0.05)
+            with pytest.raises(LaunchError, match=r"here: http.* does not answer: http_error: 404"):
+                await launch.answering(target, 30.0)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+def test_a_folder_that_is_not_there_is_named_before_anything_starts(fake: MakeFake) -> None:
+    """It would be a server's error after a minute."""
+    one = fake()
+
+    async def body(targets: tuple[Target, ...]) -> None:
+        pytest.fail("it is not there")
+
+    with pytest.raises(LaunchError, match=r"one: --model .*nowhere is not a folder"):
+        trio.run(
+            with_servers, [one.launch], replace(one.bench, model=Path("nowhere")), body, one.notes.append
+        )
+    assert one.notes == []
+
+
 def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:
     """Options of the shell are removed; the library and its threads are the same for all, Penstock gets the
     library by its own option."""

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from loadtests.pairs import Across, columns, ratio, sentences
-from loadtests.record import GeneratorHealth, Outcome, RunRecord
+from loadtests.record import GeneratorHealth, Outcome, RunRecord, void
 from loadtests.report import print_report
 from tests.loadtests.recorded import HEALTHY, request, run, simulated
 
@@ -58,7 +58,9 @@ def test_void_rounds_are_in_no_ratio_and_no_median() -> None:
     )
     assert ratio(ours, peer, "ttft_p50") == Across(0.5, 0.5, 0.5, 1)
     assert ours.across("ttft_p50") == Across(1.0, 1.0, 1.0, 1)
-    assert ours.marks == ("VOID: ours, round 1: the generator was late",)
+    first, second = ours.marks
+    assert first == "VOID: ours, round 1: the generator was late"
+    assert second.startswith("FEW SAMPLES: ours: 1 of the requests counted")
 
 
 def test_runs_of_two_files_are_two_columns() -> None:
@@ -172,6 +174,21 @@ def test_void_and_interrupted_runs_are_marked() -> None:
     first_table = text.index("Latencies")
     assert text.index("VOID: ours, round 0: the generator was late") < first_table
     assert text.index("INTERRUPTED: ours, round 0, after 10.0 s") < first_table
+
+
+def test_each_bound_that_voids_a_run_is_named() -> None:
+    """With its value; a run within both is not void."""
+    busy = "the load generator used 97% of its core (bound 90%)"
+    assert void(0.97, 0.156) == f"{busy} and was late by 0.156 s at p99 (bound 0.1 s)"
+    assert (void(0.9, 0.1), void(0.97, 0.1)) == (None, busy)
+
+
+def test_few_samples_are_said_before_their_percentiles() -> None:
+    """Of 19 requests not one in the mean is beyond the p95; of 20 there is one."""
+    asked = [request(n, 0.1 * n, 0.1 * n + 1.0) for n in range(20)]
+    few, enough = printed([run(*asked[1:])]), printed([run(*asked)])
+    assert few.index("FEW SAMPLES: ours: 19 of the requests counted; a p95 takes 20") < few.index("Latencies")
+    assert "FEW SAMPLES" not in enough
 
 
 def test_populations_and_the_servers_own_metrics_have_tables() -> None:

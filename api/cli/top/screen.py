@@ -31,6 +31,8 @@ _MOST_CHARACTERS = 400
 _BAR_COLUMNS = 20
 _FEW_TENANTS = 5
 _FEW_ENGINES = 8
+_STYLES = dict.fromkeys(("loading", "draining", "unloading"), "bold yellow") | {"unloaded": "dim"}
+"""Conditions of a model that are not its engines'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,13 @@ def _condition(snapshot: ServerSnapshot | None) -> tuple[str, str]:
         return "draining", "bold yellow"
     if silent > _STALL_SECONDS:
         return f"no step for {duration(silent)}", "bold red"
-    if len(engines) > 1 and state.condition != "unloaded":
+    # A model's own says more: its engines are ready, too, while it drains.
+    own = next((one.condition for one in snapshot.models if one.model == snapshot.model), "")
+    condition = own or state.condition
+    if len(engines) > 1 and condition not in _STYLES:
         return f"{up} of {len(engines)} engines ready", "bold green" if up == len(engines) else "bold red"
-    good = {"ready": "bold green", "unloaded": "dim"}
-    return one_line(state.condition, 20), good.get(state.condition, "bold red")
+    good = {"ready": "bold green", **_STYLES}
+    return one_line(condition, 20), good.get(condition, "bold red")
 
 
 def _rates(figures: Figures, width: int) -> list[Text]:

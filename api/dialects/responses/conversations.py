@@ -45,14 +45,14 @@ def _add_conversations(router: APIRouter, stored: StoredResponses) -> None:
 
     @router.get("/v1/conversations/{conversation_id}", response_model=None)
     async def retrieve_conversation(conversation_id: str, caller: CallerOf) -> Response:
-        """The conversation without its items."""
+        """A conversation, without its items."""
         return _json(stored.conversation(caller.tenant, conversation_id).body_json)
 
     @router.post("/v1/conversations/{conversation_id}")
     async def update_conversation(
         conversation_id: str, body: Validated[UpdateConversation], caller: CallerOf
     ) -> dict[str, Any]:
-        """Replace its metadata."""
+        """Replace a conversation's metadata."""
         found = stored.conversation(caller.tenant, conversation_id)
         created_at = msgspec.json.decode(found.body_json)["created_at"]
         updated = _object(conversation_id, created_at, body.metadata)
@@ -61,7 +61,7 @@ def _add_conversations(router: APIRouter, stored: StoredResponses) -> None:
 
     @router.delete("/v1/conversations/{conversation_id}")
     async def delete_conversation(conversation_id: str, caller: CallerOf) -> dict[str, Any]:
-        """Delete it. Responses that continued it keep its items."""
+        """Delete a conversation. Responses that continued it keep its items."""
         stored.conversation(caller.tenant, conversation_id)
         store.delete(caller.tenant, conversation_id)
         return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
@@ -79,7 +79,7 @@ def _add_items(router: APIRouter, stored: StoredResponses) -> None:
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     ) -> Response:
-        """Its items, the last first. Data of images and files is not kept."""
+        """A conversation's items, the last first. Data of images and files is not kept."""
         found = stored.conversation(caller.tenant, conversation_id)
         page = Page(order, after, None, limit)
         return _json(await work.also_of(found.bytes)(lambda: page.json_of(listed(found.turns))))
@@ -88,7 +88,7 @@ def _add_items(router: APIRouter, stored: StoredResponses) -> None:
     async def add_items(
         conversation_id: str, body: Validated[AddItems], caller: CallerOf, work: BodyWorkOf
     ) -> Response:
-        """Add items behind those that are there, and return them."""
+        """Add items to a conversation behind those that are there, and return them."""
         found = stored.conversation(caller.tenant, conversation_id)
         work = work.also_of(found.bytes)
         turn = await _turn(body, stored, caller.tenant, work, found)
@@ -108,6 +108,7 @@ def _add_items(router: APIRouter, stored: StoredResponses) -> None:
     async def retrieve_item(
         conversation_id: str, item_id: str, caller: CallerOf, work: BodyWorkOf
     ) -> Response:
+        """One of a conversation's items."""
         found = stored.conversation(caller.tenant, conversation_id)
 
         def text() -> bytes | None:
@@ -119,7 +120,7 @@ def _add_items(router: APIRouter, stored: StoredResponses) -> None:
 
     @router.delete("/v1/conversations/{conversation_id}/items/{item_id}", response_model=None)
     async def delete_item(conversation_id: str, item_id: str, caller: CallerOf, work: BodyWorkOf) -> Response:
-        """Delete an item, and return the conversation."""
+        """Delete an item, and return its conversation."""
         while True:
             found = stored.conversation(caller.tenant, conversation_id)
             turns = await work.also_of(found.bytes)(partial(_without, found.turns, item_id))

@@ -407,19 +407,25 @@ _PART_BYTES = 8 << 20
 """The same for a rank, which needs the whole tensors of a slice for a moment. Of a model of 1 GB, half of it
 on a rank, the peak was 1.03 times the part with 4 MiB, 1.06 with 32 MiB and 1.36 with 1 GiB."""
 
+_SHOWN_PARTS = 20
+"""How often a load says how far it is, a line of the log each."""
+_SHOWN_BYTES = 64 << 20
+"""Less is read in no time."""
+
 
 def _evaluate(weights: Sequence[mx.array], report: Callable[[str], None], slice_bytes: int) -> None:
     total, done, piece, piece_bytes = sum(array.nbytes for array in weights), 0, list[mx.array](), 0
-    percent = 0
+    slice_bytes = min(slice_bytes, max(_SHOWN_BYTES, total // _SHOWN_PARTS))
+    shown = 0
     for array in weights:
         piece.append(array)
         piece_bytes += array.nbytes
         if piece_bytes >= slice_bytes:
             mx.eval(piece)
             done, piece, piece_bytes = done + piece_bytes, [], 0
-            if 100 * done // total > percent:
-                percent = 100 * done // total
-                report(f"reading weights: {percent} %")
+            if _SHOWN_PARTS * done // total > shown:
+                shown = _SHOWN_PARTS * done // total
+                report(f"reading weights: {100 * done // total} % of {total / 1e9:.1f} GB")
     mx.eval(piece)
 
 

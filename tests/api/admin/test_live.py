@@ -271,6 +271,7 @@ async def test_a_models_line_has_what_it_holds_and_who_waits(autojump_clock: tri
     assert lines["large"] == {
         "model": "large",
         "condition": "ready",
+        "waits_for": "",
         "queued": 1,
         "in_engine": 1,
         "held_bytes": 1023,

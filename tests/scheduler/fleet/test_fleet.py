@@ -170,6 +170,7 @@ async def test_an_operator_unloads_a_model_when_its_requests_are_over(autojump_c
         assert farm.state("planner") is ModelState.DRAINING
         await trio.sleep(1.0)
         assert farm.state("planner") is ModelState.DRAINING, "it still serves"
+        assert farm.models["planner"].condition == "draining", "no new request gets in"
         await farm.answer("planner", "next")
         assert farm.launchers["planner"].starts == 2
 

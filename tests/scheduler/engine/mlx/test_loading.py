@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -195,6 +196,18 @@ def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
     model_loading.load(load_of(stored["4-bit"], weights_dtype="float32"), stages.append)
     converted = ["reading weights", "converting weights to float32"]
     assert stages == [*converted, "running one token", "checking the batch", "reading the tokenizer"]
+
+
+def test_reading_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In twenty steps at most, whatever the size, with the size."""
+    monkeypatch.setattr(model_loading, "_SHOWN_BYTES", 1 << 10)
+    said: list[str] = []
+    model_loading._evaluate([mx.zeros(1 << 10, mx.float32) for _ in range(50)], said.append, 1 << 30)
+    steps = [re.fullmatch(r"reading weights: (\d+) % of 0\.0 GB", line) for line in said]
+    percent = [int(step[1]) for step in steps if step is not None]
+    assert 15 <= len(percent) == len(said) <= 20
+    assert percent == sorted(set(percent))
+    assert percent[-1] > 90
 
 
 def test_a_broken_folder_raises(tmp_path: Path, tiny_folder: Path) -> None:
