@@ -102,7 +102,7 @@ SECTIONS = {
     "Has my change made it slower?": "CONTRIBUTING.md#measure",
     "May I give a tenant a quota?": "docs/fair-shares.md#what-limits-a-request",
     "What is written to disk?": "SECURITY.md#on-disk",
-    "Does the service come back after a reboot?": "api/cli/service/README.md#after-a-reboot",
+    "Does the service come back after a reboot?": "docs/service.md#after-a-reboot",
 }
 """What an operator or a contributor wants to read, and not a file of code."""
 
