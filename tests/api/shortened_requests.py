@@ -85,7 +85,9 @@ def _required(body: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]
 def calls() -> Iterator[tuple[str, dict[str, Any]]]:
     """Return tool and arguments of each agent that has some, the longest names first."""
     found = (call(path.stem) for path in CAPTURED.glob("*.json"))
-    return iter(sorted(((name, arguments) for name, arguments in found if name), key=lambda one: -len(one[0])))
+    return iter(
+        sorted(((name, arguments) for name, arguments in found if name), key=lambda one: -len(one[0]))
+    )
 
 
 def _captured(agent: str) -> Any:

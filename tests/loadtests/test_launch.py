@@ -6,10 +6,12 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx
@@ -235,6 +237,18 @@ def test_a_target_that_nobody_answers_for_needs_its_models_name() -> None:
     """Asked of a port where nobody listens."""
     with pytest.raises(LaunchError, match="give model="):
         trio.run(launch.find_model, Target("t", f"http://127.0.0.1:{launch.free_port()}", ""))
+
+
+def test_a_target_that_wants_a_key_says_so() -> None:
+    class Locked(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Locked) as server, pytest.raises(LaunchError, match="key_env="):
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        trio.run(launch.find_model, Target("t", f"http://127.0.0.1:{server.server_port}", ""))
 
 
 def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:
