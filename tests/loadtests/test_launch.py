@@ -245,10 +245,10 @@ def test_a_target_that_wants_a_key_says_so() -> None:
             self.send_response(401)
             self.end_headers()
 
-    with HTTPServer(("127.0.0.1", 0), Locked) as server, pytest.raises(LaunchError, match="key_env="):
-        answering = threading.Thread(target=server.handle_request)
-        answering.start()
-        trio.run(launch.find_model, Target("t", f"http://127.0.0.1:{server.server_port}", ""))
+    with HTTPServer(("127.0.0.1", 0), Locked) as server:
+        threading.Thread(target=server.handle_request).start()
+        with pytest.raises(LaunchError, match="key_env="):
+            trio.run(launch.find_model, Target("t", f"http://127.0.0.1:{server.server_port}", ""))
 
 
 def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ def test_readmes_name_files_that_exist(readme: Path) -> None:
     """A page that has drifted is worse than none. A file's name is from the page's folder, or from the root."""
     named = re.findall(r"`([\w./]+\.py)`", readme.read_text())
     assert named, "a README without a file"
-    missing = [name for name in named if not any((place / name).is_file() for place in (readme.parent, ROOT))]
+    places = (readme.parent, ROOT)
+    missing = [name for name in named if not any((place / name).is_file() for place in places)]
     assert not missing, f"{name_of(readme)} names {missing}"
 
 
