@@ -182,7 +182,7 @@ def folders(page: Path) -> set[Path]:
 
 @pytest.mark.parametrize("readme", sorted(ROOT.glob("[a-z]*/**/README.md")), ids=name_of)
 def test_readmes_name_files_that_exist(readme: Path) -> None:
-    """A page that has drifted is worse than none. A file's name is from the page's folder, or from the root."""
+    """A page that has drifted is worse than none. A file's name is from its folder or the root."""
     named = re.findall(r"`([\w./]+\.py)`", readme.read_text())
     assert named, "a README without a file"
     places = (readme.parent, ROOT)
