@@ -275,6 +275,8 @@ async def find_model(target: Target) -> Target:
     try:
         async with httpx.AsyncClient(timeout=10.0, trust_env=False) as http:
             answer = await http.get(f"{target.url}/v1/models", headers=_headers(target))
+            if answer.status_code in (401, 403):
+                raise LaunchError(f"{target.name}: {target.url} wants a key; give key_env=VARIABLE behind it")
             return replace(target, model=str(answer.json()["data"][0]["id"]))
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         raise LaunchError(

@@ -3,19 +3,24 @@ tests.api.agents_page`."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from api.cli.launch import shell
 from api.cli.launch.agent import NO_KEY, Agent, LaunchTarget
 from api.cli.launch.command import AGENTS
 from api.cli.running_server import DEFAULT_URL, ListedModel
+from tests.api.shortened_requests import CAPTURED, answer, request
 from tests.clients.outcomes import table
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "docs" / "agents"
-_MODEL = ListedModel("tiny", 131_072)
+AGENTS_KEPT = sorted(path.stem for path in CAPTURED.glob("*.json"))
+_MODEL = ListedModel("coder", 131_072)
+"""The book's."""
 _TARGET = LaunchTarget(DEFAULT_URL, NO_KEY, _MODEL, _MODEL, (_MODEL,))
 
 _LINKS = {"](README.md#several-models)": "](../several-models.md)"}
@@ -53,9 +58,10 @@ Anything else that speaks OpenAI's or Anthropic's API gets the address, with `/v
 as its key. What the agents and some libraries were seen to do: [AGENTS.md](../../api/AGENTS.md).
 
 The pages show what `launch` gives each agent, for those who want to set it themselves. The served model is
-called `tiny` there (`--served-model-name tiny`; a name of your own works everywhere, and several may be
+called `coder` there (`--served-model-name coder`; a name of your own works everywhere, and several may be
 given), and `dummy` is the key of a server that has none. The flags make each run by itself and without
-asking; give your own instead.
+asking; give your own instead. Behind that is each agent's first request, cut short, and what comes back: it
+asks for a stream, the example for one object.
 """
 
 _TRIED = """\
@@ -156,7 +162,7 @@ def _section(agent: Agent) -> str:
     notes = agent.notes
     for link, from_book in _LINKS.items():
         notes = notes.replace(link, from_book)
-    return "\n".join([f"# {agent.title}", *_commands(agent), notes])
+    return "\n".join([f"# {agent.title}", *_commands(agent), notes.rstrip("\n"), "", *_example(agent)])
 
 
 def _commands(agent: Agent) -> Iterator[str]:
@@ -168,6 +174,29 @@ def _commands(agent: Agent) -> Iterator[str]:
     else:
         yield f"says what `{agent.kept.path}` would say:"
         yield f"```{agent.kept.language}\n{agent.kept.text(_TARGET)}\n```"
+
+
+def _example(agent: Agent) -> Iterator[str]:
+    kept = next(name for name in AGENTS_KEPT if name.partition("_")[0] == agent.executable)
+    path, body = request(kept, _MODEL.name)
+    yield "## What it asks"
+    yield (
+        f"```sh\ncurl -s '{DEFAULT_URL}{path}' -H 'content-type: application/json' -d @- <<'END'\n"
+        f"{_written(body)}\nEND\n```"
+    )
+    yield f"```json\n{_written(answer(kept))}\n```\n"
+
+
+def _written(value: dict[str, Any]) -> str:
+    """A line for each field, and for each entry of a list."""
+    lines = []
+    for name, one in value.items():
+        if isinstance(one, list):
+            entries = ",\n    ".join(json.dumps(entry, ensure_ascii=False) for entry in one)
+            lines.append(f"  {json.dumps(name)}: [\n    {entries}\n  ]")
+        else:
+            lines.append(f"  {json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}")
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ Prompts, queue, grammars, parsers, usage and errors are the product's own.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from api.served_models import ServedModels
 from scheduler.fleet.fleet import Fleet
@@ -20,6 +22,7 @@ from scheduler.shared.pooling import Pooler
 from scheduler.telemetry.metrics import Metrics
 from tests.api.client import MODEL
 from tests.api.dialects.test_chat_tools import HERMES
+from tests.api.shortened_requests import EDIT, EDIT_QUESTION, QUESTION, calls
 from tests.clients.sessions import allowed
 from tests.fakes.adapter_folders import adapter_folder
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -39,6 +42,7 @@ ANSWERS: Mapping[str, str] = {
     ),
     "4 degrees, rain": "It rains in Oslo, at 4 degrees.",
     "What is in the picture?": "I cannot see it: I read text only.",
+    EDIT_QUESTION: EDIT,
     "What is 17 times 23?": (
         "<think>\n17 times 20 is 340, and 17 times 3 is 51.\n</think>\n\n17 times 23 is 391."
     ),
@@ -49,8 +53,15 @@ CONTEXT_TOKENS = 131_072
 
 def _written(number: int, prompt: str) -> str:
     """Return the text of the question that comes last in the prompt, or none if no question is in it."""
-    question = max(ANSWERS, key=prompt.rfind)
+    question = max((*ANSWERS, QUESTION), key=prompt.rfind)
+    if question == QUESTION and question in prompt:
+        return next(_call(*call) for call in calls() if f"<tool>{call[0]}" in prompt)
     return ANSWERS[question] if question in prompt else ""
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return what the model writes for an agent that asks what is in a file."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def _models(engine: Playback) -> ServedModels:

@@ -144,7 +144,6 @@ WITHOUT = {
     "docs/comparison.md",
     "docs/figures.md",
     "docs/agents/index.md",
-    *(f"docs/agents/{agent}.md" for agent in ("aider", "claude-code", "codex", "opencode", "qwen-code")),
     "docs/gateways.md",
 }
 """Pages that ask no server: they lead on, install or compare. What `penstock launch` and gateways do is held

@@ -6,10 +6,12 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx
@@ -286,6 +288,18 @@ def test_a_folder_that_is_not_there_is_named_before_anything_starts(fake: MakeFa
             with_servers, [one.launch], replace(one.bench, model=Path("nowhere")), body, one.notes.append
         )
     assert one.notes == []
+
+
+def test_a_target_that_wants_a_key_says_so() -> None:
+    class Locked(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Locked) as server:
+        threading.Thread(target=server.handle_request).start()
+        with pytest.raises(LaunchError, match="key_env="):
+            trio.run(launch.find_model, Target("t", f"http://127.0.0.1:{server.server_port}", ""))
 
 
 def test_the_callers_environment_favours_nobody(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_the_version_is_released_and_the_same_everywhere() -> None:
     assert released[0] == version
     assert released == sorted(released, key=lambda one: [int(part) for part in one.split(".")], reverse=True)
     assert f"| Penstock {version} |" in (ROOT / "docs" / "comparison.md").read_text()
-    assert f"penstock-{version}-py3" in (ROOT / "api" / "cli" / "README.md").read_text()
+    assert f"penstock-{version}-py3" in (ROOT / "docs" / "installing.md").read_text()
 
 
 @pytest.mark.parametrize(

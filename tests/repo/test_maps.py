@@ -1,15 +1,21 @@
-"""Questions of readers who know vLLM, and of new maintainers: from README.md to the file in two links."""
+"""Questions of readers who know vLLM, and of new maintainers: from README.md to the file in two links.
+
+READMEs name folders and what a reader would ask for; every other file says in its first sentence what it is,
+which `python -m tests.repo.ideas` lists.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.repo.ideas import MAX_CHARACTERS, idea
 from tests.repo.tree import PACKAGES, ROOT, modules, name_of
 
 MAX_LINKS = 2
@@ -96,7 +102,7 @@ SECTIONS = {
     "Has my change made it slower?": "CONTRIBUTING.md#measure",
     "May I give a tenant a quota?": "docs/fair-shares.md#what-limits-a-request",
     "What is written to disk?": "SECURITY.md#on-disk",
-    "Does the service come back after a reboot?": "api/cli/service/README.md#after-a-reboot",
+    "Does the service come back after a reboot?": "docs/service.md#after-a-reboot",
 }
 """What an operator or a contributor wants to read, and not a file of code."""
 
@@ -145,30 +151,43 @@ def test_a_reader_finds_the_section_in_two_links(question: str) -> None:
     assert anchor in anchors(page), f"{name} has no section {anchor}"
 
 
-def test_each_file_is_in_a_map() -> None:
-    """A file is one idea, worth a line in a page that README.md links to."""
+def product_files() -> list[Path]:
     files = [path for package in PACKAGES for path in modules(package)]
-    files = [path for path in files if not path.name.startswith("__") and "training" not in path.parts]
-    missing = [name_of(path) for path in files if path not in links_from_readme()]
+    return [path for path in files if not path.name.startswith("__") and "training" not in path.parts]
+
+
+def test_each_file_opens_with_an_idea_of_its_own() -> None:
+    """A file is one idea: a sentence that is short, and that no other file has."""
+    ideas = {name_of(path): idea(path) for path in product_files()}
+    assert len(ideas) > 500
+    without = [name for name, found in ideas.items() if not 15 <= len(found) <= MAX_CHARACTERS]
+    assert not without, f"begin the docstring with one sentence of {MAX_CHARACTERS} characters: {without}"
+    shared = [found for found, files in Counter(ideas.values()).items() if files > 1]
+    assert not shared, f"several files begin with {shared}"
+
+
+def test_each_folder_is_in_a_map() -> None:
+    """By its name or one of its files, in a page that README.md links to."""
+    named = {target.parent for target in links_from_readme()} | set().union(
+        *(folders(page) for page in links_from_readme() if page.suffix == ".md")
+    )
+    missing = sorted({name_of(path.parent) for path in product_files() if path.parent not in named})
     assert not missing, f"no page that README.md links to names these: {missing}"
 
 
-@pytest.mark.parametrize("readme", sorted(ROOT.glob("[a-z]*/**/README.md")), ids=name_of)
-def test_the_maps_name_files_that_exist(readme: Path) -> None:
-    """Each package's README maps a question to a file; a map that has drifted is worse than none."""
-    rows = [line for line in readme.read_text().splitlines() if line.startswith("|")]
-    named = re.findall(r"`([\w/]+\.py)`", "\n".join(rows))
-    assert named, "a map without a file"
-    for name in named:
-        assert (readme.parent / name).is_file(), f"{name_of(readme)} names {name}"
+def folders(page: Path) -> set[Path]:
+    """Return what a page names in backticks with a slash behind it."""
+    return {(page.parent / name).resolve() for name in re.findall(r"`([\w./]+)/`", page.read_text())}
 
 
 @pytest.mark.parametrize("readme", sorted(ROOT.glob("[a-z]*/**/README.md")), ids=name_of)
-def test_decisions_name_files_that_exist(readme: Path) -> None:
-    """A decision ends with the files that hold it."""
-    for line in re.findall(r"^- \*\*Files.\*\* (.*(?:\n  .*)*)", readme.read_text(), re.M):
-        for name in re.findall(r"`([\w./]+\.py)`", line):
-            assert (readme.parent / name).is_file(), f"{name_of(readme)} names {name}"
+def test_readmes_name_files_that_exist(readme: Path) -> None:
+    """A page that has drifted is worse than none. A file's name is from its folder or the root."""
+    named = re.findall(r"`([\w./]+\.py)`", readme.read_text())
+    assert named, "a README without a file"
+    places = (readme.parent, ROOT)
+    missing = [name for name in named if not any((place / name).is_file() for place in places)]
+    assert not missing, f"{name_of(readme)} names {missing}"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,18 @@
 
 MLX reads each variable once, most at its first use and some when it is imported, so this file does not import
 it.
+
+**TF32.** MLX multiplies float32 in TF32 (10 bits) on an M5 from macOS 26.2 on, and on CUDA. A model whose
+weights are float32 gets `MLX_ENABLE_TF32=0` before anything is computed; where the operator has set 1, the
+checks at load hold the model to what rounding makes of it, verdicts and disk blocks are of their own, and
+tokens in a batch are not exactly those alone. `float32` in `/v1/models` says which.
+
+**CUDA's caches** (`_CUDA_CACHES`): MLX ends with "Cache thrashing is happening". Chunks of a few lengths
+would save the tens of ms that a new plan takes, but a chunk's length follows from the step's time,
+checkpoints and prompts. `MLX_CUDA_USE_CUDNN_SDPA=0` is the way back to MLX's own kernels.
+
+**What CUDA compiles** MLX keeps in `/tmp`, by name and in place. Here it is in the user's cache, and removed
+if a process that was killed left half a kernel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Repetition, frequency and presence penalties, in vLLM's arithmetic: the repetition penalty divides positive
-and multiplies negative logits of every token in prompt or output, or of those among the last
-`repetition_context` of both, as mlx-lm's does; the others subtract by the output's counts.
+"""Repetition, frequency and presence penalties, in vLLM's arithmetic.
+
+The repetition penalty divides positive and multiplies negative logits of every token in prompt or output, or
+of those among the last `repetition_context` of both, as mlx-lm's does; the others subtract by the output's
+counts.
 
 `Penalties` stays in MLX's graph. `HostCounts` is for processors whose vectors NumPy uses and MLX does not
 (`host_chooser.py`): it looks only at the tokens that occur in a row's prompt or output.
