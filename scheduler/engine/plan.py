@@ -187,9 +187,14 @@ def plan(state: PlanInput, now: float) -> StepPlan:
     if state.has_pending and (prompts or drafts):
         return with_changes(membership, emit_pending=True, reason="emit_pending")
     context = max((row.computed_tokens for row in prompts), default=0)
-    budget = state.pace.budget(decoding, len(prompts), context)
-    budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
-    chunks, budget, step_bytes = _fitting(state, admissions.rows, budget)
+    chunks: tuple[Chunk, ...] = ()
+    budget, step_bytes = None, 0
+    if any(row.chunkable_tokens for row in prompts):
+        budget = state.pace.budget(decoding, len(prompts), context)
+        budget = _allowed(budget, state.allowance.chunk_tokens, state.chunk_ceiling)
+        chunks, budget, step_bytes = _fitting(state, admissions.rows, budget)
+    elif room is not None:  # As most steps: there is no chunk to fit, and no budget to find for it.
+        step_bytes = room.taken_bytes((), admissions.rows, (), state.begun) + room.peak.needed_bytes(0, 0)
     left = {chunk.request_id: -chunk.tokens for chunk in chunks}
     decode = tuple(
         row.request_id for row in admissions.rows if row.chunkable_tokens + left.get(row.request_id, 0) == 0
@@ -201,7 +206,7 @@ def plan(state: PlanInput, now: float) -> StepPlan:
         drafts=drafts,
         reason=_reason(budget, chunks, decode),
         predicted_seconds=state.pace.step_seconds(len(decode), padded_tokens(chunks), context),
-        target_seconds=budget.target_seconds if chunks else None,
+        target_seconds=budget.target_seconds if budget and chunks else None,
         context_tokens=context,
         step_bytes=step_bytes,
     )
@@ -270,8 +275,10 @@ def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: i
     return budget
 
 
-def _reason(budget: PrefillBudget, chunks: abc.Sequence[Chunk], decode: abc.Sequence[int]) -> StepReason:
-    if not chunks:
+def _reason(
+    budget: PrefillBudget | None, chunks: abc.Sequence[Chunk], decode: abc.Sequence[int]
+) -> StepReason:
+    if budget is None or not chunks:
         return "decode_only" if decode else "idle"
     if budget.reason == "within_target" and padded_tokens(chunks) > budget.tokens:
         return "least_chunk"
