@@ -16,7 +16,7 @@ import click
 from loadtests.speculation.commands import numbers
 from loadtests.step import record, table
 from loadtests.step.record import Run
-from loadtests.step.served import Served, prompts, served
+from loadtests.step.served import Sampling, Served, prompts, served
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
@@ -30,13 +30,26 @@ _MORE_STEPS = 8
 
 @click.command("step")
 @click.option(
-    "--rows", callback=numbers, default="1,4,32", show_default=True, help="Numbers of rows that decode at once."
+    "--rows",
+    callback=numbers,
+    default="1,4,32",
+    show_default=True,
+    help="Numbers of rows that decode at once.",
 )
 @click.option(
-    "--model", type=click.Path(path_type=Path), help="Model folder, or `embedded`; by default the bench model."
+    "--model",
+    type=click.Path(path_type=Path),
+    help="Model folder, or `embedded`; by default the bench model.",
 )
 @click.option("--steps", default=64, show_default=True, help="Steps that are timed.")
-def step(rows: tuple[int, ...], model: Path | None, steps: int) -> None:
+@click.option(
+    "--sampling",
+    type=click.Choice(["greedy", "mixed"]),
+    default="greedy",
+    show_default=True,
+    help="How the engine's rows are sampled; mixed: each in another way. The bare ones are greedy.",
+)
+def step(rows: tuple[int, ...], model: Path | None, steps: int, sampling: Sampling) -> None:
     """Show where a decode step goes: the engine, the server, a token's way to its client, and counts.
 
     A server is started whose processes are profiled from outside: each function of a part notes when it
@@ -50,7 +63,7 @@ def step(rows: tuple[int, ...], model: Path | None, steps: int) -> None:
     blas = prepare("auto", cache)
     environment = {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ)
     vocabulary = _vocabulary(folder)
-    with served(folder, max(rows)) as server, _bare(folder, environment) as process:
+    with served(folder, max(rows), sampling) as server, _bare(folder, environment) as process:
         _both(server, process, vocabulary, rows[0], _MORE_STEPS, False, "warm-up")
         for count in rows:
             engine, front, bare = _both(server, process, vocabulary, count, steps, False, "times")
@@ -100,9 +113,7 @@ def _bare(folder: Path, environment: Mapping[str, str]) -> Iterator[subprocess.P
         process.stdin.close()
 
 
-def _alone(
-    process: subprocess.Popen[str], asked: Sequence[Sequence[int]], steps: int, counting: bool
-) -> Run:
+def _alone(process: subprocess.Popen[str], asked: Sequence[Sequence[int]], steps: int, counting: bool) -> Run:
     assert process.stdin is not None
     process.stdin.write(json.dumps({"prompts": asked, "steps": steps, "counting": counting}) + "\n")
     process.stdin.flush()

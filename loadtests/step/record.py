@@ -45,6 +45,8 @@ class Run:
     """The number of a frame with tokens, and when it was sent, or had been read."""
     carried: list[tuple[int, int, int]] = field(default_factory=list)
     """Request id, which token, and the number of the frame that carried it."""
+    texts: list[tuple[int, int]] = field(default_factory=list)
+    """Request id, and which of its tokens completed text."""
     written: list[tuple[int, int, float]] = field(default_factory=list)
     """Request id, how many of its tokens the client has been sent, and when."""
 
@@ -85,5 +87,5 @@ def of(data: dict[str, Any]) -> Run:
         Step(**{**one, "times": {part: (wall, used) for part, (wall, used) in one["times"].items()}})
         for one in data["steps"]
     ]
-    lists = {name: [tuple(one) for one in data[name]] for name in ("sampled", "frames", "carried", "written")}
-    return Run(steps, **lists)
+    stamps = {name: [tuple(one) for one in data[name]] for name in data if name != "steps"}
+    return Run(steps, **stamps)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from rich.console import Console
@@ -21,11 +21,16 @@ from rich.console import Console
 from api.cli.started_server import ServerStart, started
 from loadtests.step import record
 from loadtests.step.record import Run
+from loadtests.workload import mixed
 
 _HOOKS = Path(__file__).with_name("hooks")
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_SECONDS = 120.0
 _READ_BYTES = 1 << 16
+
+
+Sampling: TypeAlias = Literal["greedy", "mixed"]
+"""mixed: each request has its own temperature, cut-offs and penalties, as in the scenario of that name."""
 
 
 @dataclass(slots=True)
@@ -35,6 +40,7 @@ class Served:
     url: str
     model: str
     folder: Path
+    sampling: Sampling = "greedy"
     runs: int = field(default=0)
 
     def run(self, prompts: Sequence[Sequence[int]], tokens: int, counting: bool) -> tuple[Run, Run]:
@@ -60,7 +66,7 @@ class Served:
                 "max_tokens": tokens,
                 "stream": True,
                 "ignore_eos": True,
-                **_sampling(number),
+                **_sampling(self.sampling, number),
             }
         ).encode()
         where = urlsplit(self.url)
@@ -75,8 +81,11 @@ class Served:
                 end = (end + data)[-256:]
 
 
-def _sampling(number: int) -> Mapping[str, Any]:
-    return {"temperature": 0}
+def _sampling(kind: Sampling, number: int) -> Mapping[str, Any]:
+    """Return what the request with this number asks for."""
+    if kind == "greedy":
+        return {"temperature": 0}
+    return mixed(random.Random(number), logprobs=False, stops=False)
 
 
 def prompts(vocabulary: int, rows: int, tokens: int, salt: str) -> list[list[int]]:
@@ -86,7 +95,7 @@ def prompts(vocabulary: int, rows: int, tokens: int, salt: str) -> list[list[int
 
 
 @contextmanager
-def served(folder: Path, slots: int, options: Sequence[str] = ()) -> Iterator[Served]:
+def served(folder: Path, slots: int, sampling: Sampling = "greedy") -> Iterator[Served]:
     """Start a server of this model whose processes are profiled; end it behind the block. It takes no drafts,
     because a bare BatchGenerator has none."""
     # Without the options of the machine's owner, which may name a model.
@@ -96,6 +105,6 @@ def served(folder: Path, slots: int, options: Sequence[str] = ()) -> Iterator[Se
     arguments = ("--model", str(folder), "--max-slots", str(slots), "--speculation", "none")
     with TemporaryDirectory(prefix="penstock-step-") as kept:
         environment[record.FOLDER_VARIABLE] = kept
-        start = ServerStart((*arguments, "--log-level", "warning", *options), None, environment)
+        start = ServerStart((*arguments, "--log-level", "warning"), None, environment)
         with started(start, Console(file=sys.stderr)) as server:
-            yield Served(server.url, server.model(None).name, Path(kept))
+            yield Served(server.url, server.model(None).name, Path(kept), sampling)

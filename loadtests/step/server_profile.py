@@ -67,8 +67,22 @@ class ServerProfile:
             (EventStream, "_encode", "encode"),
         ):
             self._parts.measure(owner, name, part)
+        self._wrap_texts()
         self._wrap_stream()
         self._wrap_frames()
+
+    def _wrap_texts(self) -> None:
+        """A token in the middle of a character gives no text: nothing is written for it."""
+        from scheduler.requests.record import StreamRecord
+
+        whole, profile = StreamRecord.put, self
+
+        @functools.wraps(whole)
+        def put(own: StreamRecord, piece: Any) -> None:
+            profile._run.texts.append((own.request_id, own.output_tokens))
+            whole(own, piece)
+
+        StreamRecord.put = put  # type: ignore[method-assign]
 
     def _wrap_stream(self) -> None:
         from api.answers.event_stream import EventStream

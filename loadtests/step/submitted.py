@@ -19,7 +19,6 @@ def operations(arrays: Any) -> int:
     return graph.getvalue().count("shape=rectangle")
 
 
-
 class Submissions:
     """All evaluations of this process: a part of the step, and counted while `counting`."""
 

@@ -85,18 +85,19 @@ def _figures(times: Sequence[tuple[float, float]]) -> PartFigures:
 
 def way_out(engine: Run, server: Run) -> dict[str, Spread]:
     """Return how long tokens took from the moment in which the engine had read them to that in which their
-    bytes were handed to their client's socket, and its parts. The first tokens of answers are left out: they
-    carry the response's head."""
+    bytes were handed to their client's socket, and its parts. Tokens that complete no character have no
+    bytes. The first ones of answers are left out: they carry the response's head."""
     sampled = {(request, token): at for request, token, at in engine.sampled}
     carrier = {(request, token): frame for request, token, frame in engine.carried}
-    sent, parsed = dict(engine.frames), dict(server.frames)
+    sent, parsed, texts = dict(engine.frames), dict(server.frames), set(server.texts)
     stages: dict[str, list[float]] = {stage: [] for stage in STAGES}
     seen: dict[int, int] = {}
     for request, token, at in server.written:
         for each in range(seen.get(request, token) + 1, token + 1):
             key = request, each
-            if key not in sampled or (frame := carrier[key]) not in sent or frame not in parsed:
+            if key not in texts or key not in sampled:
                 continue
+            frame = carrier[key]
             times = sampled[key], sent[frame], parsed[frame], at
             for stage, begin, end in zip(STAGES, times, times[1:], strict=False):
                 stages[stage].append(end - begin)

@@ -50,6 +50,11 @@ def test_an_inner_part_is_not_the_outer_ones() -> None:
     assert engine.outer() == "done"
     with pytest.raises(RuntimeError, match="broken"):
         engine.broken()
-    assert parts.end_step() == {REST: (16.0, 8.0), "plan": (3.0, 1.5), "graph": (4.0, 2.0), "read": (8.0, 4.0)}
+    assert parts.end_step() == {
+        REST: (16.0, 8.0),
+        "plan": (3.0, 1.5),
+        "graph": (4.0, 2.0),
+        "read": (8.0, 4.0),
+    }
     engine.inner()
     assert parts.end_step() == {REST: (0.0, 0.0), "graph": (4.0, 2.0)}

@@ -31,6 +31,7 @@ def test_each_token_is_followed_by_its_frame_to_the_write_that_has_it() -> None:
     )
     server = Run(
         frames=[(5, 0.3), (6, 1.3), (7, 2.3)],
+        texts=[(1, 1), (2, 1), (2, 2), (1, 2), (1, 3)],
         # The first tokens of answers are left out: they carry the response's head.
         written=[(1, 1, 0.9), (2, 1, 0.9), (2, 2, 1.5), (1, 3, 2.5)],
     )
@@ -44,3 +45,16 @@ def test_each_token_is_followed_by_its_frame_to_the_write_that_has_it() -> None:
         }
     )
     assert found["sampled to written"].p99 == pytest.approx(1480.0, rel=0.02)
+
+
+def test_a_token_without_text_is_not_late() -> None:
+    """The next one completes the character, and is written at once."""
+    engine = Run(
+        sampled=[(1, 1, 0.0), (1, 2, 1.0), (1, 3, 9.0)],
+        carried=[(1, 1, 1), (1, 2, 2), (1, 3, 3)],
+        frames=[(1, 0.1), (2, 1.1), (3, 9.1)],
+    )
+    server = Run(
+        frames=[(1, 0.2), (2, 1.2), (3, 9.2)], texts=[(1, 1), (1, 3)], written=[(1, 1, 0.3), (1, 3, 9.3)]
+    )
+    assert way_out(engine, server)["sampled to written"].p99 == pytest.approx(300.0)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import CodeType, FrameType
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import BatchGenerator
 
+from loadtests.step.counts import counted_calls
+from loadtests.step.submitted import operations
 from scheduler.engine.device import Traits
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
@@ -26,9 +24,7 @@ from tests.scheduler.engine.mlx.conftest import Tiny
 def _operations(model: Any, cache: list[Any], rows: int) -> int:
     """Return how many operations of the graph a model call has, for one token of each row."""
     mx.eval([layer.state for layer in cache])
-    graph = io.StringIO()
-    mx.export_to_dot(graph, model(mx.array([[7]] * rows), cache=cache))
-    return graph.getvalue().count("shape=rectangle")
+    return operations(model(mx.array([[7]] * rows), cache=cache))
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -55,28 +51,6 @@ def test_a_decode_step_has_no_more_operations_than_a_bare_batch(
         bare.close()
 
 
-@contextmanager
-def _counted(inside: Callable[[CodeType], bool]) -> Iterator[list[int]]:
-    """Count the calls of Python functions, but for those under one that is `inside`."""
-    found, depth = [0], 0
-
-    def look(frame: FrameType, event: str, _: object) -> None:
-        nonlocal depth
-        hidden = inside(frame.f_code)
-        match event:
-            case "call":
-                depth += hidden
-                found[0] += depth == 0
-            case "return":
-                depth -= hidden
-
-    sys.setprofile(look)
-    try:
-        yield found
-    finally:
-        sys.setprofile(None)
-
-
 def _steady(tiny: Tiny, rows: int) -> EngineLoop:
     loop = EngineLoop(tiny.backend(), 64, PrefillPace(1024), lambda: 1.0, speculation=Speculation())
     commands: list[Submit] = [request(number, prompt_of(20, number), 500) for number in range(rows)]
@@ -88,9 +62,10 @@ def _steady(tiny: Tiny, rows: int) -> EngineLoop:
 
 def _turn_calls(tiny: Tiny, rows: int) -> int:
     loop, model = _steady(tiny, rows), type(tiny.model).__call__.__code__
-    with _counted(lambda code: code is model) as calls:
+    with counted_calls(lambda code: code is model) as calls:
         loop.turn(())
-    return calls[0]
+    assert calls.model > 100, "the model runs in this turn"
+    return calls.others
 
 
 def test_a_turn_costs_few_calls_beside_the_model(tiny: Tiny) -> None:
