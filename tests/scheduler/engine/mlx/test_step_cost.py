@@ -18,7 +18,7 @@ from scheduler.engine.mlx.device import CUDA, METAL, X86, forced
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Submit
 from tests.contracts.journal import Rows, prompt_of, request
-from tests.scheduler.engine.mlx.conftest import Tiny
+from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
 
 
 def _operations(model: Any, cache: list[Any], rows: int) -> int:
@@ -73,6 +73,24 @@ def test_a_turn_costs_few_calls_beside_the_model(tiny: Tiny) -> None:
     one, many = _turn_calls(tiny, 1), _turn_calls(tiny, 33)
     assert one <= 500
     assert (many - one) / 32 <= 60
+
+
+def test_a_layer_costs_few_calls_more_than_mlx_lms_own(tiny: Tiny) -> None:
+    """Python functions in the model's call, for one short row: our caches, attention and gate in each
+    layer."""
+    loop, model = _steady(tiny, 1), type(tiny.model).__call__.__code__
+    with counted_calls(lambda code: code is model) as ours:
+        loop.turn(())
+    with forced(METAL):  # There attention and gate are mlx-lm's.
+        bare = BatchGenerator(tiny.model, completion_batch_size=1)
+        bare.insert([list(prompt_of(20, 0))], max_tokens=[50])
+        while not bare.next()[1]:
+            pass
+        with counted_calls(lambda code: code is model) as theirs:
+            assert bare.next()[1]
+        bare.close()
+    assert theirs.model > 50
+    assert (ours.model - theirs.model) / SHAPE.layers <= 16
 
 
 def test_a_turn_without_a_reading_opens_no_file(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
