@@ -161,6 +161,7 @@ class EngineProfile:
             self._step.rows = len(self._fresh)
         self._fresh = {}
         self._frames += 1
+        self._run.ended += len(message.retired)
         if not self._running and self._run.steps:
             record.append(self._folder / record.ENGINE, self._run)
             self._run = Run()

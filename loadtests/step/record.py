@@ -49,6 +49,14 @@ class Run:
     """Request id, and which of its tokens completed text."""
     written: list[tuple[int, int, float]] = field(default_factory=list)
     """Request id, how many of its tokens the client has been sent, and when."""
+    ended: int = 0
+    """How many requests ended."""
+
+    def add(self, later: Run) -> None:
+        """Append a run: on a busy machine one request may end before the next has come."""
+        for name in ("steps", "sampled", "frames", "carried", "texts", "written"):
+            getattr(self, name).extend(getattr(later, name))
+        self.ended += later.ended
 
 
 def folder() -> Path | None:
@@ -71,15 +79,20 @@ def append(path: Path, run: Run) -> None:
         file.write(json.dumps(asdict(run)) + "\n")
 
 
-def read(path: Path, number: int, seconds: float) -> Run:
-    """Return the run with this number, from 0, as soon as its process has written it. Raise TimeoutError."""
+def read(path: Path, start: int, requests: int, seconds: float) -> tuple[Run, int]:
+    """Return what a process wrote from line `start` on, as soon as this number of requests has ended in it,
+    and the next line. Raise TimeoutError."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        if len(lines) > number and lines[number].endswith("\n"):
-            return of(json.loads(lines[number]))
+        found = Run()
+        for line in lines[start:]:
+            if line.endswith("\n"):
+                found.add(of(json.loads(line)))
+        if found.ended >= requests:
+            return found, len(lines)
         time.sleep(_POLL_SECONDS)
-    raise TimeoutError(f"no run {number} in {path.name} after {seconds:g} s")
+    raise TimeoutError(f"{requests} requests did not end in {path.name} within {seconds:g} s")
 
 
 def of(data: dict[str, Any]) -> Run:
@@ -87,5 +100,5 @@ def of(data: dict[str, Any]) -> Run:
         Step(**{**one, "times": {part: (wall, used) for part, (wall, used) in one["times"].items()}})
         for one in data["steps"]
     ]
-    stamps = {name: [tuple(one) for one in data[name]] for name in data if name != "steps"}
-    return Run(steps, **stamps)
+    names = ("sampled", "frames", "carried", "texts", "written")
+    return Run(steps, **{name: [tuple(one) for one in data[name]] for name in names}, ended=data["ended"])

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Barrier
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -41,22 +42,22 @@ class Served:
     model: str
     folder: Path
     sampling: Sampling = "greedy"
-    runs: int = field(default=0)
+    lines: dict[str, int] = field(default_factory=lambda: {record.ENGINE: 0, record.SERVER: 0})
 
     def run(self, prompts: Sequence[Sequence[int]], tokens: int, counting: bool) -> tuple[Run, Run]:
         """Stream an answer of this many tokens to each prompt, all at once. Return the engine's run and the
         server's. Raise TimeoutError if they do not come."""
         record.order(self.folder, counting)
+        together = Barrier(len(prompts))
         with ThreadPoolExecutor(len(prompts)) as clients:
-            list(clients.map(lambda one: self._stream(one, tokens), enumerate(prompts)))
-        found = tuple(
-            record.read(self.folder / name, self.runs, _TIMEOUT_SECONDS)
-            for name in (record.ENGINE, record.SERVER)
-        )
-        self.runs += 1
+            list(clients.map(lambda one: self._stream(one, tokens, together), enumerate(prompts)))
+        found: list[Run] = []
+        for name, start in self.lines.items():
+            run, self.lines[name] = record.read(self.folder / name, start, len(prompts), _TIMEOUT_SECONDS)
+            found.append(run)
         return found[0], found[1]
 
-    def _stream(self, prompt: tuple[int, Sequence[int]], tokens: int) -> None:
+    def _stream(self, prompt: tuple[int, Sequence[int]], tokens: int, together: Barrier) -> None:
         """Read one stream to its end, at the cost of almost no processor time."""
         number, ids = prompt
         body = json.dumps(
@@ -72,6 +73,7 @@ class Served:
         where = urlsplit(self.url)
         head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
         with socket.create_connection((where.hostname, where.port), _TIMEOUT_SECONDS) as link:
+            together.wait(_TIMEOUT_SECONDS)
             link.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + body)
             end = b""
             while b"data: [DONE]" not in end:

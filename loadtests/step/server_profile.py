@@ -106,6 +106,7 @@ class ServerProfile:
             finally:
                 _sending.set(None)
                 profile._streams -= 1
+                profile._run.ended += 1
                 if not profile._streams:
                     sys.setprofile(None)
                     record.append(profile._folder / record.SERVER, profile._run)
