@@ -6,6 +6,7 @@ The product is measured from outside: its functions are replaced by ones that no
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,8 @@ REST = "rest"
 
 
 class Parts:
-    """The clock of one thread. Parts may be nested: the time of an inner one is not the outer one's."""
+    """The clock of the thread that makes it. Parts may be nested: the time of an inner one is not the outer
+    one's. What other threads call is of no part."""
 
     def __init__(
         self,
@@ -25,6 +27,7 @@ class Parts:
         processor: Callable[[], float] = time.thread_time,
     ) -> None:
         self._clock, self._processor = clock, processor
+        self._thread = threading.get_ident()
         self._open: list[str] = []
         self._at = clock(), processor()
         self._times: dict[str, list[float]] = {}
@@ -49,6 +52,8 @@ class Parts:
 
         @functools.wraps(whole)
         def measured(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return whole(*args, **kwargs)
             self._pass()
             self._open.append(part)
             try:

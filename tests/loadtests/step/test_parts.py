@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 
 from loadtests.step.parts import REST, Parts
@@ -58,3 +60,19 @@ def test_an_inner_part_is_not_the_outer_ones() -> None:
     }
     engine.inner()
     assert parts.end_step() == {REST: (0.0, 0.0), "graph": (4.0, 2.0)}
+
+
+def test_another_thread_is_of_no_part() -> None:
+    """The engine answers a Pulse in the thread that reads its link, at any moment of a step."""
+    clock, processor = _Clock(), _Clock()
+
+    class Engine(_Engine):
+        pass
+
+    parts, engine = Parts(clock, processor), Engine(clock, processor)
+    for name, part in (("outer", "plan"), ("inner", "send")):
+        parts.measure(Engine, name, part)
+    other = Thread(target=engine.inner)
+    other.start()
+    other.join()
+    assert parts.end_step() == {REST: (4.0, 2.0)}
