@@ -5,6 +5,7 @@ It reads a job a line, `{"prompts": [[ids]], "steps": N, "counting": false}`, an
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from dataclasses import asdict
@@ -45,12 +46,12 @@ def _run(
     generator.insert(prompts, max_tokens=[1 << 30] * len(prompts))
     while len(generator.next()[1]) < len(prompts):
         pass
-    run, code = Run(), type(model).__call__.__wrapped__.__code__
+    run, call = Run(), inspect.unwrap(type(model).__call__)
     parts.end_step()
     for number in range(steps):
         before, calls = usage(), Calls()
         if counting and number % 2:
-            with counted_calls(lambda function: function is code) as calls:
+            with counted_calls(lambda code: code is call.__code__) as calls:
                 rows = len(generator.next()[1])
         else:
             submissions.counting = counting

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeAlias
 
+_OWN = str(Path(__file__).parent)
+"""What measures is not counted."""
 Usage: TypeAlias = tuple[int, int, int]
 """Page faults without reading a disk, waits of its threads (voluntary context switches), and how often they
 lost their core (involuntary ones)."""
@@ -51,7 +54,7 @@ def start_counting(found: Calls, inside: Callable[[CodeType], bool]) -> Callable
             depth += inside(frame.f_code)
             if depth:
                 found.model += 1
-            else:
+            elif not frame.f_code.co_filename.startswith(_OWN):
                 found.others += 1
         elif event == "return":
             depth -= inside(frame.f_code)

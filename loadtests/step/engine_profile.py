@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadtests.step import record
 from loadtests.step.counts import Calls, start_counting, usage
-from loadtests.step.parts import Parts
+from loadtests.step.parts import Parts, replace
 from loadtests.step.record import Run, Step
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import EngineLoop
@@ -47,12 +46,11 @@ class EngineProfile:
         these are loaded; therefore they are wrapped when the loop is made."""
         whole, profile = EngineLoop.__init__, self
 
-        @functools.wraps(whole)
         def start(loop: EngineLoop, backend: Any, *args: Any, **kwargs: Any) -> None:
             profile._wrap(backend)
             whole(loop, backend, *args, **kwargs)
 
-        EngineLoop.__init__ = start  # type: ignore[method-assign]
+        replace(EngineLoop, "__init__", start)
 
     def _wrap(self, backend: Any) -> None:
         from loadtests.step.submitted import Submissions
@@ -89,23 +87,21 @@ class EngineProfile:
     def _before(self, owner: Any, name: str, call: Callable[..., None]) -> None:
         whole = getattr(owner, name)
 
-        @functools.wraps(whole)
         def wrapped(*args: Any) -> Any:
             call(*args)
             return whole(*args)
 
-        setattr(owner, name, wrapped)
+        replace(owner, name, wrapped)
 
     def _after(self, owner: Any, name: str, call: Callable[..., None]) -> None:
         whole = getattr(owner, name)
 
-        @functools.wraps(whole)
         def wrapped(*args: Any) -> Any:
             result = whole(*args)
             call(*args)
             return result
 
-        setattr(owner, name, wrapped)
+        replace(owner, name, wrapped)
 
     # ---- what happens in a step
 

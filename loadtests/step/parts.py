@@ -17,6 +17,11 @@ REST = "rest"
 """What is in no part."""
 
 
+def replace(owner: Any, name: str, call: Callable[..., Any]) -> None:
+    """Let `owner.name` be `call`, which calls what it was before."""
+    setattr(owner, name, functools.wraps(getattr(owner, name))(call))
+
+
 class Parts:
     """The clock of the thread that makes it. Parts may be nested: the time of an inner one is not the outer
     one's. What other threads call is of no part."""
@@ -50,7 +55,6 @@ class Parts:
         """Let calls of `owner.name` count as this part from now on."""
         whole = getattr(owner, name)
 
-        @functools.wraps(whole)
         def measured(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return whole(*args, **kwargs)
@@ -62,4 +66,4 @@ class Parts:
                 self._pass()
                 self._open.pop()
 
-        setattr(owner, name, measured)
+        replace(owner, name, measured)

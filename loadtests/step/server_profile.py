@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import socket
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 from loadtests.step import record
 from loadtests.step.counts import Calls, start_counting, usage
-from loadtests.step.parts import Parts
+from loadtests.step.parts import Parts, replace
 from loadtests.step.record import Run, Step
 
 _sending: ContextVar[tuple[int, int] | None] = ContextVar("sending", default=None)
@@ -41,14 +40,13 @@ class ServerProfile:
         self._parts.measure(socket.socket, "send", "write")
         whole, profile = socket.socket.send, self
 
-        @functools.wraps(whole)
         def send(own: socket.socket, *args: Any) -> int:
             sent = whole(own, *args)
             if (sending := _sending.get()) is not None:
                 profile._run.written.append((*sending, time.monotonic()))
             return sent
 
-        socket.socket.send = send  # type: ignore[assignment, method-assign]
+        replace(socket.socket, "send", send)
 
     def _wrap(self) -> None:
         from api.answers.event_stream import EventStream
@@ -77,26 +75,23 @@ class ServerProfile:
 
         whole, profile = StreamRecord.put, self
 
-        @functools.wraps(whole)
         def put(own: StreamRecord, piece: Any) -> None:
             profile._run.texts.append((own.request_id, own.output_tokens))
             whole(own, piece)
 
-        StreamRecord.put = put  # type: ignore[method-assign]
+        replace(StreamRecord, "put", put)
 
     def _wrap_stream(self) -> None:
         from api.answers.event_stream import EventStream
 
         stream_next, whole_stream, profile = EventStream._next, EventStream.__call__, self
 
-        @functools.wraps(stream_next)
         async def following(own: EventStream, stream: Any) -> Any:
             choice, event = await stream_next(own, stream)
             one = stream._records[choice]
             _sending.set((one.request_id, one.output_tokens))
             return choice, event
 
-        @functools.wraps(whole_stream)
         async def streaming(own: EventStream, *args: Any) -> None:
             if not profile._streams:
                 profile._run, profile._counting = Run(), record.is_counting(profile._folder)
@@ -111,8 +106,8 @@ class ServerProfile:
                     sys.setprofile(None)
                     record.append(profile._folder / record.SERVER, profile._run)
 
-        EventStream._next = following  # type: ignore[method-assign]
-        EventStream.__call__ = streaming  # type: ignore[method-assign]
+        replace(EventStream, "_next", following)
+        replace(EventStream, "__call__", streaming)
 
     def _wrap_frames(self) -> None:
         from scheduler.shared.framing import FrameReader
@@ -120,7 +115,6 @@ class ServerProfile:
 
         whole, profile = FrameReader._decode, self
 
-        @functools.wraps(whole)
         def decode(own: FrameReader[Any], body: bytes) -> Any:
             profile._next_step()
             message = whole(own, body)
@@ -131,7 +125,7 @@ class ServerProfile:
                 profile._step.rows = len({token.request_id for token in message.tokens}) if alone else 0
             return message
 
-        FrameReader._decode = decode  # type: ignore[method-assign, assignment]
+        replace(FrameReader, "_decode", decode)
 
     def _next_step(self) -> None:
         """A step begins where its frame is read, and ends where the next one is."""

@@ -8,14 +8,14 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from loadtests.step.parts import Parts
+from loadtests.step.parts import Parts, replace
 
 
 def operations(arrays: Any) -> int:
     """Return how many operations must still run for these arrays, a tree of them."""
     graph = io.StringIO()
-    found = [array for _, array in tree_flatten(arrays) if isinstance(array, mx.array)]
-    mx.export_to_dot(graph, *found)  # type: ignore[no-untyped-call]
+    leaves: list[tuple[str, Any]] = tree_flatten(arrays)  # type: ignore[assignment]
+    mx.export_to_dot(graph, *[array for _, array in leaves if isinstance(array, mx.array)])
     return graph.getvalue().count("shape=rectangle")
 
 
@@ -39,7 +39,7 @@ class Submissions:
                 self.evaluations += 1
             return whole(*arrays)
 
-        setattr(mx, name, counted)
+        replace(mx, name, counted)
 
     def take(self) -> tuple[int, int]:
         """Return the operations and the evaluations since the last call."""

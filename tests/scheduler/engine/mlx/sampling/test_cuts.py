@@ -103,7 +103,8 @@ def test_numpy_keeps_what_an_order_of_all_keeps(make: Callable[[np.random.Genera
     generator = np.random.default_rng(5)
     for way in [*_WAYS, {"top_p": 0.3}, {"top_p": 0.97}, {"top_p": 0.9, "min_p": 0.3}]:
         for _ in range(4):
-            logits, params = np.round(make(generator) * 64) / 64, _params(**way)
+            logits: Logits = (np.round(make(generator) * 64) / 64).astype(np.float32)
+            params = _params(**way)
             floor = host_floor(logits, logits.max(), params)
             assert ((logits >= floor) == _kept(logits, params)).all(), params
 
