@@ -41,6 +41,10 @@ _DEVELOPERS = {
         "loadtests.speculation.commands:speculation",
         "Compare tokens/s with and without speculation, by rows and by what they write.",
     ),
+    "step": CommandEntry(
+        "loadtests.step.commands:step",
+        "Show where a decode step goes, from the engine to the client, beside a bare BatchGenerator.",
+    ),
 }
 
 dev = LazyGroup(

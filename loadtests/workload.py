@@ -205,7 +205,7 @@ class _Agent:
         self._sampling = (
             {"temperature": 0.0}
             if population.sampling == "greedy"
-            else _mixed(self._rng("sampling"), population.logprobs, stops=not population.output.exact)
+            else mixed(self._rng("sampling"), population.logprobs, stops=not population.output.exact)
         )
 
     def gap_before(self, turn: int) -> float:
@@ -307,7 +307,7 @@ def _asking(text: str, fact: Fact | None) -> str:
     return text if fact is None else f"{text} {fact.question}"
 
 
-def _mixed(rng: random.Random, logprobs: bool, stops: bool) -> dict[str, Any]:
+def mixed(rng: random.Random, logprobs: bool, stops: bool) -> dict[str, Any]:
     """Draw one client's sampling: always a temperature, each other field with probability one half. Stop
     strings only if an answer may end early."""
     fields: dict[str, Any] = {"temperature": round(rng.uniform(0.0, 1.5), 2)}

@@ -15,7 +15,7 @@ from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
 
 
-def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+def numbers(context: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
     """Return positive whole numbers, separated by commas. Raise BadParameter."""
     try:
         found = tuple(int(part) for part in text.split(","))
@@ -30,7 +30,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
 @click.option("--model", type=click.Path(path_type=Path), help="Model folder; by default the bench model.")
 @click.option(
     "--rows",
-    callback=_numbers,
+    callback=numbers,
     default="1,4,8,16,32",
     show_default=True,
     help="Numbers of rows that decode at once.",

@@ -403,6 +403,8 @@ class EngineLoop:
         self._judge(todo, result)
         self._ceiling.computed(result.computed_prefill_tokens)
         self._meter.count(result, self._slots, prefilled)
+        if not result.prefills:
+            return result
         # A resumed sequence has already reported its prompt's progress.
         reported = [prefill for prefill in result.prefills if not self._slots[prefill.request_id].resumed]
         return replace(result, prefills=reported)

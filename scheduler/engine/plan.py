@@ -186,10 +186,17 @@ def plan(state: PlanInput, now: float) -> StepPlan:
     drafts = _drafts(state, admissions.rows, preempt)
     if state.has_pending and (prompts or drafts):
         return with_changes(membership, emit_pending=True, reason="emit_pending")
-    step = _prefill(state, admissions.rows, [row for row in prompts if row.chunkable_tokens])
-    if not step.chunks and (begun := [row for row in prompts if row.request_id in rows_of(state.begun)]):
-        # There is no room for a batch to begin: what has begun goes on.
-        step = _prefill(state, admissions.rows, begun)
+    step, left_tokens = _Prefill(), [row for row in prompts if row.chunkable_tokens]
+    if left_tokens:
+        step = _prefill(state, admissions.rows, left_tokens)
+        if not step.chunks and (
+            begun := [row for row in left_tokens if row.request_id in rows_of(state.begun)]
+        ):
+            # There is no room for a batch to begin: what has begun goes on.
+            step = _prefill(state, admissions.rows, begun)
+    elif room is not None:  # As most steps: there is no chunk to fit, and no budget to find for it.
+        taken = room.taken_bytes((), admissions.rows, (), ()) + room.peak.needed_bytes(0, 0)
+        step = _Prefill(taken_bytes=taken)
     chunks = step.chunks
     left = {chunk.request_id: -chunk.tokens for chunk in chunks}
     decode = tuple(
@@ -202,7 +209,7 @@ def plan(state: PlanInput, now: float) -> StepPlan:
         drafts=drafts,
         reason=_reason(step.budget, chunks, decode),
         predicted_seconds=state.pace.step_seconds(len(decode), padded_tokens(chunks), step.context_tokens),
-        target_seconds=step.budget.target_seconds if chunks else None,
+        target_seconds=step.budget.target_seconds if step.budget and chunks else None,
         context_tokens=step.context_tokens,
         step_bytes=step.taken_bytes,
     )
@@ -227,12 +234,12 @@ def _drafts(
 
 @dataclass(frozen=True, slots=True)
 class _Prefill:
-    """A step's chunks, their budget as far as memory allows it, the computed tokens of the prompt in their
-    batch that has most of them, and what the step takes of memory."""
+    """A step's chunks, their budget as far as memory allows it (None without prompts), the computed tokens of
+    the prompt in their batch that has most of them, and what the step takes of memory."""
 
-    chunks: tuple[Chunk, ...]
-    budget: PrefillBudget
-    context_tokens: int
+    chunks: tuple[Chunk, ...] = ()
+    budget: PrefillBudget | None = None
+    context_tokens: int = 0
     taken_bytes: int = 0
 
 
@@ -284,8 +291,10 @@ def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: i
     return budget
 
 
-def _reason(budget: PrefillBudget, chunks: abc.Sequence[Chunk], decode: abc.Sequence[int]) -> StepReason:
-    if not chunks:
+def _reason(
+    budget: PrefillBudget | None, chunks: abc.Sequence[Chunk], decode: abc.Sequence[int]
+) -> StepReason:
+    if budget is None or not chunks:
         return "decode_only" if decode else "idle"
     if budget.reason == "within_target" and padded_tokens(chunks) > budget.tokens:
         return "least_chunk"

@@ -32,7 +32,7 @@ from scheduler.shared.messages import DeviceMemory, MemoryState, SetMemoryLimit
 from scheduler.shared.row_bytes import RowBytes
 
 _READING_SECONDS = 0.25
-"""Time between two readings of the system, of 0.1 to 0.7 ms each. Growth in between is bounded: by a chunk's
+"""Time between two readings of the system, of 0.1 to 0.2 ms each. Growth in between is bounded: by a chunk's
 peak, which is reserved, and one token a row and step."""
 _LEAST_COPY_BYTES = 16 << 20
 """Smaller copies are not worth a reserve."""

@@ -48,6 +48,7 @@ from scheduler.shared.messages import (
     DiskCounters,
     Load,
     PrefillOut,
+    PromptLogprobsOut,
     Ready,
     Retired,
     RetireReason,
@@ -209,14 +210,13 @@ class MlxBackend:
             begun=self._batch.begun,
             has_pending=self._batch.has_pending,
             forced=self._forced() if plan.foresee else NO_DRAFTS,
-            kv_bytes=self.kv_bytes(),
         )
 
     def _computed(self, plan: StepPlan) -> StepResult:
         if plan.emit_pending:
             return self.emit_pending()
         if not plan.computes or not self._batch.rows:
-            return StepResult()
+            return StepResult(kv_bytes=self.kv_bytes())
         return self.step(plan)
 
     def _change_adapters(self, plan: StepPlan) -> tuple[tuple[str, str], ...]:
@@ -359,15 +359,18 @@ class MlxBackend:
         }
 
     def emit_pending(self) -> StepResult:
-        return StepResult(*self._outcome(self._batch.emit_pending()))
+        tokens, retired = self._outcome(self._batch.emit_pending())
+        return StepResult(tokens, retired, kv_bytes=self.kv_bytes())
 
     def step(self, plan: StepPlan) -> StepResult:
         if self._regrouping:
             self._regroup()
         sizes = self._sizes(plan.chunks)
+        prompt_logprobs: tuple[PromptLogprobsOut, ...] = ()
         started = time.perf_counter()
-        with slices(self.model, plan.predicted_seconds, device().traits.evaluation_seconds):
-            prompt_logprobs = tuple(self._batch.prefill(sizes))
+        if sizes:
+            with slices(self.model, plan.predicted_seconds, device().traits.evaluation_seconds):
+                prompt_logprobs = tuple(self._batch.prefill(sizes))
         prefill_seconds = time.perf_counter() - started
         prefills = [self._read(row) for row in sizes]
         if self._regrouping:
@@ -382,10 +385,19 @@ class MlxBackend:
         prefills += [_progress(row.sequence) for row in starting]
         decoded = self._batch.decoding + sum(one.finish is not None for one in sampled)
         tokens, retired = self._outcome(sampled)
-        self._rows.set_running_bytes(self.kv_bytes())
+        held_bytes = self.kv_bytes()  # Once a step: it is a sum over all layers.
+        self._rows.set_running_bytes(held_bytes)
         computed = len(sizes) * max(sizes.values(), default=0)
         return StepResult(
-            tokens, retired, prefills, computed, decoded, prefill_seconds, model_seconds, prompt_logprobs
+            tokens,
+            retired,
+            prefills,
+            computed,
+            decoded,
+            prefill_seconds,
+            model_seconds,
+            prompt_logprobs,
+            kv_bytes=held_bytes,
         )
 
     def _sizes(self, chunks: abc.Sequence[Chunk]) -> dict[Row, int]:

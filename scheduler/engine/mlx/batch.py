@@ -13,8 +13,9 @@ device computes while the host routes them. Those next tokens are *pending* unti
 submission waits for the device (`Traits.submission_waits`: a CPU) the next call is built and not submitted:
 its graph is made while the last operations of this one run, and no token waits for another step. While
 prompts are prefilled there is no overlap: rows join between two steps, and no token waits for another row's
-prompt. Nor is there any for rows that are known to end with this step, and where the model call is evaluated
-while it is built (`cpu/softmax.py`).
+prompt. Nor is there any for rows that are known to end with this step, where the model call is evaluated
+while it is built (`cpu/softmax.py`), and where submission waits and the host draws: it has the tokens before
+the next call could be built.
 
 **Drafts.** A step with drafts computes each row's last token and its drafts in one model call, padded on the
 right to the longest. Then it draws place by place: the rows whose draw at a place is their draft are drawn at
@@ -158,13 +159,20 @@ class DecodeBatch(GenerationBatch):  # type: ignore[misc]  # mlx-lm has no types
         assert overlap or not self.has_pending, "rows were prefilled before pending tokens had been returned"
         if not self.has_pending:
             self._submit()
-        if not (overlap and self._builds_ahead) or all(row.ends_with_next for row in self.rows):
+        if not (overlap and self._overlaps) or all(row.ends_with_next for row in self.rows):
             return self.emit_pending()
         self._draw()
         pending = self._sampled()
         self._submit()
         self.has_pending = True
         return self._emit(pending)
+
+    @property
+    def _overlaps(self) -> bool:
+        """Return whether the next model call can be built while the device computes this one."""
+        # Where submission waits, a draw on the host has all tokens before anything of the next call is built.
+        drawn_first = device().traits.submission_waits and self._sampler().draws_on_host
+        return self._builds_ahead and not drawn_first
 
     def verify(self, drafts: Mapping[Row, Sequence[int]]) -> list[Sampled]:
         """Compute the next token of each row, and one more behind each of its drafts as long as these are

@@ -54,6 +54,23 @@ def test_the_tightest_group_around_the_process_counts(tmp_path: Path) -> None:
     assert machine_bytes(tmp_path) == 5_000_000
 
 
+def test_a_process_that_is_moved_reads_its_new_group(tmp_path: Path) -> None:
+    """systemd moves processes; the group's limit may change at any time, too."""
+    files = {
+        "proc/self/cgroup": "0::/one\n",
+        "sys/fs/cgroup/one/memory.max": "5000\n",
+        "sys/fs/cgroup/one/memory.current": "1000\n",
+        "sys/fs/cgroup/other/memory.max": "7000\n",
+        "sys/fs/cgroup/other/memory.current": "1000\n",
+    }
+    read = _write(tmp_path, files)
+    assert read().available_bytes == 4000
+    _write(tmp_path, {"sys/fs/cgroup/one/memory.max": "6000\n"})
+    assert read().available_bytes == 5000
+    _write(tmp_path, {"proc/self/cgroup": "0::/other\n"})
+    assert read().available_bytes == 6000
+
+
 def test_groups_of_version_1(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/memory/farm"
     read = _write(

@@ -15,7 +15,7 @@ from scheduler.engine.mlx.cpu import softmax
 from scheduler.engine.mlx.device import X86, forced
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.upstream import attention
-from tests.contracts.journal import Rows, alone, prompt_of, request
+from tests.contracts.journal import GREEDY, SEEDED, Rows, alone, prompt_of, request
 from tests.scheduler.engine.mlx.conftest import Tiny
 from tests.scheduler.engine.mlx.loads import load_of
 from tests.scheduler.engine.mlx.reuse import engine_of, words
@@ -111,6 +111,21 @@ def test_where_the_graph_waits_no_call_is_built_ahead(
             assert rows.step().tokens
             pending.append(rows.last.has_pending)
     assert not any(pending)
+
+
+def test_tokens_that_the_host_draws_are_returned_before_the_next_call_is_built(tiny: Tiny) -> None:
+    """On x86 it has them all when the model is done. A greedy row's next call is built meanwhile."""
+    cut = SEEDED
+    with forced(X86):
+        for sampling, built_ahead in ((cut, False), (GREEDY, True)):
+            rows = Rows(tiny.backend())
+            rows.admit(request(1, prompt_of(20, 1), 6, sampling=sampling))
+            pending = []
+            while rows.running:
+                assert len(rows.step().tokens) == 1
+                pending.append(rows.last.has_pending)
+            assert len(pending) == 6
+            assert any(pending) == built_ahead
 
 
 @pytest.mark.parametrize("family", ["mamba", "nemotron_h", "rwkv7"])

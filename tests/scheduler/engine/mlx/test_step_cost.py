@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import CodeType, FrameType
 from typing import Any
 
 import mlx.core as mx
 import pytest
 from mlx_lm.generate import BatchGenerator
 
+from loadtests.step.counts import counted_calls
+from loadtests.step.submitted import operations
 from scheduler.engine.device import Traits
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
@@ -20,15 +18,13 @@ from scheduler.engine.mlx.device import CUDA, METAL, X86, forced
 from scheduler.engine.pace import PrefillPace
 from scheduler.shared.messages import Submit
 from tests.contracts.journal import Rows, prompt_of, request
-from tests.scheduler.engine.mlx.conftest import Tiny
+from tests.scheduler.engine.mlx.conftest import SHAPE, Tiny
 
 
 def _operations(model: Any, cache: list[Any], rows: int) -> int:
     """Return how many operations of the graph a model call has, for one token of each row."""
     mx.eval([layer.state for layer in cache])
-    graph = io.StringIO()
-    mx.export_to_dot(graph, model(mx.array([[7]] * rows), cache=cache))
-    return graph.getvalue().count("shape=rectangle")
+    return operations(model(mx.array([[7]] * rows), cache=cache))
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -55,28 +51,6 @@ def test_a_decode_step_has_no_more_operations_than_a_bare_batch(
         bare.close()
 
 
-@contextmanager
-def _counted(inside: Callable[[CodeType], bool]) -> Iterator[list[int]]:
-    """Count the calls of Python functions, but for those under one that is `inside`."""
-    found, depth = [0], 0
-
-    def look(frame: FrameType, event: str, _: object) -> None:
-        nonlocal depth
-        hidden = inside(frame.f_code)
-        match event:
-            case "call":
-                depth += hidden
-                found[0] += depth == 0
-            case "return":
-                depth -= hidden
-
-    sys.setprofile(look)
-    try:
-        yield found
-    finally:
-        sys.setprofile(None)
-
-
 def _steady(tiny: Tiny, rows: int) -> EngineLoop:
     loop = EngineLoop(tiny.backend(), 64, PrefillPace(1024), lambda: 1.0, speculation=Speculation())
     commands: list[Submit] = [request(number, prompt_of(20, number), 500) for number in range(rows)]
@@ -88,9 +62,10 @@ def _steady(tiny: Tiny, rows: int) -> EngineLoop:
 
 def _turn_calls(tiny: Tiny, rows: int) -> int:
     loop, model = _steady(tiny, rows), type(tiny.model).__call__.__code__
-    with _counted(lambda code: code is model) as calls:
+    with counted_calls(lambda code: code is model) as calls:
         loop.turn(())
-    return calls[0]
+    assert calls.model > 100, "the model runs in this turn"
+    return calls.others
 
 
 def test_a_turn_costs_few_calls_beside_the_model(tiny: Tiny) -> None:
@@ -98,6 +73,24 @@ def test_a_turn_costs_few_calls_beside_the_model(tiny: Tiny) -> None:
     one, many = _turn_calls(tiny, 1), _turn_calls(tiny, 33)
     assert one <= 500
     assert (many - one) / 32 <= 60
+
+
+def test_a_layer_costs_few_calls_more_than_mlx_lms_own(tiny: Tiny) -> None:
+    """Python functions in the model's call, for one short row: our caches, attention and gate in each
+    layer."""
+    loop, model = _steady(tiny, 1), type(tiny.model).__call__.__code__
+    with counted_calls(lambda code: code is model) as ours:
+        loop.turn(())
+    with forced(METAL):  # There attention and gate are mlx-lm's.
+        bare = BatchGenerator(tiny.model, completion_batch_size=1)
+        bare.insert([list(prompt_of(20, 0))], max_tokens=[50])
+        while not bare.next()[1]:
+            pass
+        with counted_calls(lambda code: code is model) as theirs:
+            assert bare.next()[1]
+        bare.close()
+    assert theirs.model > 50
+    assert (ours.model - theirs.model) / SHAPE.layers <= 16
 
 
 def test_a_turn_without_a_reading_opens_no_file(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

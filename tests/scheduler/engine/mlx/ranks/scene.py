@@ -142,7 +142,7 @@ class _Run:
             self._retired,
             self._logprobs,
             self._preemptions,
-            cached.evicted_budget_tokens + cached.evicted_superseded_tokens + cached.evicted_cleared_tokens,
+            sum(cached.evicted_tokens.values()),
             cached.hit_tokens,
             self._freed,
             self._backend.facts.row_bytes.token_bytes,

@@ -1,4 +1,4 @@
-"""Cut-offs in MLX's graph: the tokens that an order of the whole vocabulary gives, and what they cost.
+"""Cut-offs: the tokens that an order of the whole vocabulary gives, and what they cost in MLX's graph.
 
 Logits lie on a grid of 1/64: a bisection divides to 1e-6.
 """
@@ -17,6 +17,7 @@ import pytest
 
 from scheduler.engine.mlx.device import METAL, forced
 from scheduler.engine.mlx.sampling.draw import Cuts
+from scheduler.engine.mlx.sampling.host_chooser import floor as host_floor
 from scheduler.shared.messages import Sampling
 from tests.contracts.journal import GREEDY
 
@@ -76,23 +77,45 @@ def _forbidden(generator: np.random.Generator) -> Logits:
     return logits
 
 
-@pytest.mark.parametrize("make", [_flat, _peaked, _last, _equal, _forbidden])
+def _led(generator: np.random.Generator) -> Logits:
+    """One stands far above all others, which have most of the mass together."""
+    logits = generator.normal(0, 0.2, _VOCABULARY)
+    logits[generator.integers(_VOCABULARY)] = 8.6
+    return logits.astype(np.float32)
+
+
+_MAKES = [_flat, _peaked, _last, _equal, _forbidden, _led]
+_WAYS: list[dict[str, Any]] = [
+    {"top_k": 1},
+    {"top_k": 20, "top_p": 0.95},
+    {"top_k": 64},
+    {"top_k": 64, "top_p": 0.999, "min_p": 0.01},
+    {"top_k": 65},
+    {"top_k": 400, "top_p": 0.9},
+    {"top_p": 0.8},
+    {"top_p": 0.01},
+    {"min_p": 0.05},
+]
+
+
+@pytest.mark.parametrize("make", _MAKES)
+def test_numpy_keeps_what_an_order_of_all_keeps(make: Callable[[np.random.Generator], Logits]) -> None:
+    generator = np.random.default_rng(5)
+    for way in [*_WAYS, {"top_p": 0.3}, {"top_p": 0.97}, {"top_p": 0.9, "min_p": 0.3}]:
+        for _ in range(4):
+            logits: Logits = (np.round(make(generator) * 64) / 64).astype(np.float32)
+            params = _params(**way)
+            floor = host_floor(logits, logits.max(), params)
+            assert ((logits >= floor) == _kept(logits, params)).all(), params
+
+
+@pytest.mark.parametrize("make", _MAKES)
 def test_what_is_kept_is_what_an_order_of_all_keeps(
     make: Callable[[np.random.Generator], Logits],
 ) -> None:
     """Rows with few tokens, with many, with any number and without cut-offs, side by side in any order."""
     generator, chance = np.random.default_rng(4), random.Random(4)
-    ways: list[dict[str, Any]] = [
-        {"top_k": 1},
-        {"top_k": 20, "top_p": 0.95},
-        {"top_k": 64},
-        {"top_k": 64, "top_p": 0.999, "min_p": 0.01},
-        {"top_k": 65},
-        {"top_k": 400, "top_p": 0.9},
-        {"top_p": 0.8},
-        {"top_p": 0.01},
-        {"min_p": 0.05},
-    ]
+    ways = list(_WAYS)
     for _ in range(12):
         chance.shuffle(ways)
         rows = [_params(**way) for way in ways[: chance.randint(1, len(ways))]]
