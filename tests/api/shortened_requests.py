@@ -57,8 +57,8 @@ def answer(agent: str) -> dict[str, Any]:
             return {"object": "chat.completion", "choices": [{"message": message, "finish_reason": "stop"}]}
         case _:
             asked = {"id": "call_...", "type": "function", "function": {"name": name, "arguments": written}}
-            calling = {"role": "assistant", "tool_calls": [asked]}
-            choice = {"message": calling, "finish_reason": "tool_calls"}
+            called = {"role": "assistant", "tool_calls": [asked]}
+            choice = {"message": called, "finish_reason": "tool_calls"}
             return {"object": "chat.completion", "choices": [choice]}
 
 

@@ -61,7 +61,7 @@ def test_commands_are_known_with_their_options(
             make_files(words)
             subcommand.make_context(name, words)
         case ["penstock", option] if option.startswith("--"):
-            assert any(option in known.opts for known in penstock.params)
+            assert any(option in parameter.opts for parameter in penstock.params)
         case ["penstock" | ".venv/bin/penstock", name, *words]:
             operators = penstock.get_command(click.Context(penstock), name)
             assert operators is not None
