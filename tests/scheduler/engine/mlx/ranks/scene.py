@@ -142,7 +142,7 @@ class _Run:
             self._retired,
             self._logprobs,
             self._preemptions,
-            sum(prefixes.evicted_tokens.values()),
+            sum(prefixes.statistics().evicted_tokens.values()),
             prefixes.statistics().hit_tokens,
             self._freed,
             self._backend.facts.row_bytes.token_bytes,
