@@ -98,7 +98,9 @@ async def with_servers(
             if not bench.model.is_dir():
                 raise LaunchError(f"{choice.name}: --model {bench.model} is not a folder")
     seconds = bench.patience.start_seconds
-    found = [one if isinstance(one, Launch) else await answering(one, seconds) for one in choices]
+    found: list[Target | Launch] = [
+        one if isinstance(one, Launch) else await answering(one, seconds) for one in choices
+    ]
     return await _nested(tuple(found), (), bench, body, note)
 
 
@@ -287,7 +289,8 @@ async def find_model(target: Target) -> Target:
 async def answering(target: Target, seconds: float) -> Target:
     """Return a running target with its model's name, when one short completion is whole. Raise
     LaunchError."""
-    found, observed = await find_model(target), None
+    found = await find_model(target)
+    observed: client.Observed | None = None
     with trio.move_on_after(seconds):
         async with httpx.AsyncClient(timeout=None, trust_env=False) as http:
             observed = await _first_answer(http, found)
