@@ -29,8 +29,8 @@ _IMPOSSIBLE = (1 << 24, 1 << 24)
 _FILLED_PARTS = 16
 _PROMPT_TOKENS, _ANSWER_TOKENS = 20, 60
 _RESERVED_TOKENS = 8
-"""Of an answer, when its row is admitted. The product reserves all of one this short, so that no row would
-outgrow its part of the budget."""
+"""Tokens of an answer, when its row is admitted. The product reserves all of one this short, so that no row
+would outgrow its part of the budget."""
 _GREEDY = Sampling(temperature=0.0)
 
 

@@ -35,7 +35,7 @@ class Figures:
 
 
 class RecentSamples:
-    """What one stream of snapshots has told so far: the first has minutes, each other what is new."""
+    """What one stream of snapshots has brought so far: the first has minutes, each other what is new."""
 
     def __init__(self) -> None:
         self._columns: dict[str, list[float | None]] = {name: [] for name in History.__struct_fields__}

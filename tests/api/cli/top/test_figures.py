@@ -61,7 +61,7 @@ def test_drafts_are_those_of_the_last_snapshots() -> None:
 
 
 def test_rates_are_over_the_last_ten_seconds() -> None:
-    """Of all seconds that came, however many at once; percentiles are the last ones."""
+    """All seconds count, however many came at once; percentiles are the last ones."""
     first = History(
         generated=[100.0] * 9, prefilled=[90.0] * 9, cached=[10.0] * 9, ttft_p50=[1.0], ttft_p95=[2.0]
     )
