@@ -124,7 +124,7 @@ class Operations:
         if not suspects:
             return "a request with which engines died, which is to compute alone"
         record = suspects[0]
-        computed, tokens = record.prefilled_tokens, len(record.prepared.prompt)
+        computed, tokens = record.prefilled_tokens, len(record.submit.prompt)
         return (
             f"a request with which engines died, which computes alone ({computed} of {tokens} prompt tokens)"
         )
@@ -135,10 +135,10 @@ class Operations:
         now = trio.current_time()
         found = self._recent.request_reports(public_id)
         for record in self._pool.records:
-            if record.prepared.request.public_id == public_id:
+            if record.request.public_id == public_id:
                 found.append(record.report(now))
         for record in self._queue.records:
-            if record.prepared.request.public_id == public_id:
+            if record.request.public_id == public_id:
                 ahead = self._queue.ahead_of(record.request_id, now)
                 found.append(replace(record.report(now), waits_for=self._queue_waits_for, ahead=ahead))
         if not found:
@@ -248,10 +248,10 @@ def waits_of(
     for tenant, requests in tokenizing.items():
         found[tenant, "tokenizing"].requests = requests
     for record in queued:
-        found[record.prepared.request.tenant, queue_waits_for].add(record)
+        found[record.request.tenant, queue_waits_for].add(record)
     for record in held:
         if reason := record.waits_for:
-            found[record.prepared.request.tenant, reason].add(record)
+            found[record.request.tenant, reason].add(record)
     lines = [_line(tenant, reason, tally, now) for (tenant, reason), tally in found.items()]
     return tuple(sorted(lines, key=lambda line: -line.requests))
 
@@ -260,5 +260,5 @@ def _line(tenant: str, reason: str, tally: _Tally, now: float) -> WaitStatistics
     oldest = tally.oldest
     if oldest is None:
         return WaitStatistics(tenant, reason, tally.requests, None, None)
-    request = oldest.prepared.request
+    request = oldest.request
     return WaitStatistics(tenant, reason, tally.requests, now - oldest.arrived_at, request.public_id)

@@ -149,11 +149,14 @@ class Scheduler:
             self.model_loader.check()
             with self._admission.preparing(requests[0], arrived_at, self.pool.dispatcher.room, choices):
                 prepared = [await self._off_loop.prepare(request) for request in requests]
-                check_prompt_logprobs(prepared)
+                check_prompt_logprobs(requests, prepared)
             # Check again: other requests were admitted while these prompts were tokenized.
             self._admission.check_prepared(
                 requests[0],
-                sum(len(one.prompt) * one.request.choices for one in prepared),
+                sum(
+                    len(one.submit.prompt) * asked.choices
+                    for asked, one in zip(requests, prepared, strict=True)
+                ),
                 deadline_of(requests[0], arrived_at),
                 trio.current_time(),
                 waits=not self.pool.dispatcher.has_room,
@@ -163,8 +166,7 @@ class Scheduler:
             self._recorder.refused(requests[0], error)
             raise
         doorbell = Doorbell()
-        pipelines_of = self._preparation.answer_pipelines
-        records = records_of(prepared, self._ids, pipelines_of, arrived_at, doorbell)
+        records = records_of(requests, prepared, self._ids, arrived_at, doorbell)
         with ExitStack() as releases:
             for record in records:
                 releases.callback(self._release, record)

@@ -63,7 +63,7 @@ def _submit(preparation: Preparation, number: int, way: str, tokens: int) -> Sub
         max_tokens=tokens,
         structure=JsonText(_SCHEMA, "device") if held else None,
     )
-    ready = preparation.prepare(request)
+    ready = preparation.prepare(request).submit
     return Submit(number, ready.prompt, tokens, ready.stop_token_ids, sampling, grammar=ready.grammar)
 
 

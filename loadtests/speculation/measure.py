@@ -197,7 +197,7 @@ class Bench:
             max_tokens=self._tokens,
             structure=task.schema,
         )
-        ready = self._preparation.prepare(request)
+        ready = self._preparation.prepare(request).submit
         begun = self._preparation.tokenizer.encode(task.begun) if task.begun else []
         # Nothing ends by itself but an answer with a grammar, whose list is longer than its tokens.
         return Submit(0, compact([*ready.prompt, *begun]), 1, (), task.sampling, grammar=ready.grammar)

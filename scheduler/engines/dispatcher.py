@@ -131,7 +131,7 @@ class Dispatcher:
         return [own, *healthy] if record.roams and len(healthy) > 1 else [own]
 
     def _choose(self, engines: Sequence[Engine], record: StreamRecord) -> Engine:
-        request = record.prepared.request
+        request = record.request
         if request.session is None:
             return self._placed(engines, record, None)
         session = hash((request.tenant, request.session))

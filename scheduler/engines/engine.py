@@ -230,8 +230,8 @@ class Engine:
         return next((one for one in self.multiplexer if one.suspect and not one.trusted), None)
 
     def candidate(self, record: StreamRecord) -> Candidate:
-        prompt = len(record.prepared.prompt)
-        cached = self._likely.cached_tokens(record.prepared.prefix_blocks, prompt)
+        prompt = len(record.submit.prompt)
+        cached = self._likely.cached_tokens(record.prefix_blocks, prompt)
         return Candidate(
             self.name,
             self.requests,
@@ -250,10 +250,10 @@ class Engine:
         for record in self.multiplexer:
             match record.state:
                 case RequestState.SUBMITTED | RequestState.WAITING:
-                    tokens += len(record.prepared.prompt) - record.expected_cached_tokens
+                    tokens += len(record.submit.prompt) - record.expected_cached_tokens
                 case RequestState.PREFILLING:
                     computed = record.prefilled_tokens or record.expected_cached_tokens
-                    tokens += len(record.prepared.prompt) - computed
+                    tokens += len(record.submit.prompt) - computed
                 case _:
                     pass
         return tokens
@@ -272,24 +272,23 @@ class Engine:
         if self.life is not None and not self.requests:
             # It was idle: the time without a step was no stall.
             self.life.stall.woke(self._clock())
-        prepared = record.prepared
         record.expected_cached_tokens = self._likely.cached_tokens(
-            prepared.prefix_blocks, len(prepared.prompt)
+            record.prefix_blocks, len(record.submit.prompt)
         )
-        self._likely.computed(prepared.prefix_blocks)
+        self._likely.computed(record.prefix_blocks)
 
     def left(self, record: StreamRecord) -> None:
         """Take note that a request has left this engine for good, and report to its process that its session
         waits from now on, if its answer is over."""
         # The part that it was expected to find cached is not its own: other requests have computed it.
         computed = max(record.prefilled_tokens, record.expected_cached_tokens)
-        if record.prefilled_tokens < len(record.prepared.prompt):
-            self._likely.forget(record.prepared.prefix_blocks, computed)
+        if record.prefilled_tokens < len(record.submit.prompt):
+            self._likely.forget(record.prefix_blocks, computed)
         try:
             if (ended := record.turn_ended_message()) is not None:
                 self.send(ended)
         except Exception:  # A name that cannot be encoded, say. Eviction knows less, and no stream ends.
-            _log.exception("turn_end_failed", request=record.prepared.request.public_id)
+            _log.exception("turn_end_failed", request=record.request.public_id)
 
     def send(self, message: ToEngine) -> None:
         """Send a message to its process, or drop it while none is ready."""

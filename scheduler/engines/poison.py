@@ -85,7 +85,7 @@ def poison(record: StreamRecord, cause: str) -> PoisonousRequest:
     """Return the culprit's final error."""
     deaths = record.deaths + record.spared_deaths
     return PoisonousRequest(
-        f"the engine died {deaths} times with request {record.prepared.request.public_id} on board,"
+        f"the engine died {deaths} times with request {record.request.public_id} on board,"
         f" the last time ({cause}) as the only suspect: do not resend it unchanged"
     )
 

@@ -90,7 +90,7 @@ class Deadlines:
 
     def _limits(self, record: StreamRecord) -> list[tuple[float, Limit]]:
         limits = []
-        timeout = record.prepared.request.timeout_seconds
+        timeout = record.request.timeout_seconds
         if timeout is not None:
             limits.append((self._after(record.arrived_at, timeout), Limit.REQUEST))
         if record.state is State.QUEUED:
@@ -155,7 +155,7 @@ class Expiry:
         place = "in the queue" if record.dispatched_at is None else "before its answer was complete"
         match limit:
             case Limit.REQUEST:
-                timeout = record.prepared.request.timeout_seconds
+                timeout = record.request.timeout_seconds
                 return DeadlineExceeded(f"the request's timeout of {timeout:g} s passed {place}")
             case Limit.QUEUE:
                 waited = self._config.queue_seconds

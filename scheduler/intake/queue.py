@@ -72,7 +72,7 @@ class IntakeQueue:
 
     def expected_tokens(self, record: StreamRecord) -> float:
         """Return the expected length of a request's answer: the recent mean, if it may be that long."""
-        return min(record.prepared.max_tokens, self._output_tokens)
+        return min(record.submit.max_tokens, self._output_tokens)
 
     def waiting_of(self, tenant: str) -> int:
         return self._per_tenant.get(tenant, 0)
@@ -91,8 +91,7 @@ class IntakeQueue:
     def push(self, record: StreamRecord, now: float) -> None:
         assert not self.full, "admission let a request into a full queue"
         record.queued_at = now
-        prepared, request = record.prepared, record.prepared.request
-        prompt_tokens = len(prepared.prompt)
+        request, prompt_tokens = record.request, len(record.submit.prompt)
         # First, so that an exception here leaves the tables below unchanged.
         self._fair.push(
             Ticket(
@@ -102,7 +101,7 @@ class IntakeQueue:
                 priority=request.priority,
                 prompt_tokens=prompt_tokens,
                 uncached_tokens=prompt_tokens
-                - self._prefixes.cached_tokens(prepared.prefix_blocks, prompt_tokens),
+                - self._prefixes.cached_tokens(record.prefix_blocks, prompt_tokens),
                 output_tokens=round(self.expected_tokens(record)),
                 queued_at=now,
             )
@@ -148,8 +147,8 @@ class IntakeQueue:
         if ticket is None:
             return
         self._fair.charge_actual(ticket, record.uncached_tokens, record.output_tokens, now)
-        if record.prefilled_tokens >= len(record.prepared.prompt):
-            self._prefixes.computed(record.prepared.prefix_blocks)
+        if record.prefilled_tokens >= len(record.submit.prompt):
+            self._prefixes.computed(record.prefix_blocks)
         if record.output_tokens:
             self._answers += 1
             weight = max(_SMOOTHING, 1 / self._answers)

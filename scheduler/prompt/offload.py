@@ -7,7 +7,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Protocol, TypeVar, assert_never
 
-from scheduler.prompt.preparation import NewGrammar, Preparation, PreparedRequest
+from scheduler.prompt.preparation import Preparation, Prepared
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from scheduler.shared.token_ids import TokenIds
 
@@ -45,14 +45,12 @@ class PreparationOffLoop:
         self._preparation = preparation
         self._offload = offload
 
-    async def prepare(self, request: GenerationRequest) -> PreparedRequest:
+    async def prepare(self, request: GenerationRequest) -> Prepared:
         """Raise TemplateFailed, PromptTooLong, InvalidRequest."""
-        offload, preparation = partial(self._offload, tenant=request.tenant), self._preparation
+        offload = partial(self._offload, tenant=request.tenant)
         lane = await self._lane(request.prompt, request.tenant)
-        prepared = await offload(partial(preparation.prepare_known, request), lane=lane)
-        if isinstance(prepared, NewGrammar):
-            return await offload(partial(preparation.prepare_grammar, prepared), lane=Lane.GRAMMAR)
-        return prepared
+        prepared = await offload(partial(self._preparation.prepare_known, request), lane=lane)
+        return prepared if isinstance(prepared, Prepared) else await offload(prepared, lane=Lane.GRAMMAR)
 
     async def tokenize(self, prompt: Prompt, tenant: str, salt: str) -> TokenIds:
         """Raise TemplateFailed, InvalidRequest."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import assert_never
 
+import msgspec
 import numpy as np
 
 from scheduler.answer.answer_format import PLAIN
@@ -45,39 +46,24 @@ from scheduler.request import (
     ToolChoice,
 )
 from scheduler.shared.adapter_files import salted
-from scheduler.shared.messages import ThinkingBudget
+from scheduler.shared.messages import Submit, ThinkingBudget
 from scheduler.shared.thinking import ThinkingLimit
 from scheduler.shared.token_ids import TokenIds, common_run, compact
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedRequest:
-    """A checked request, ready for the engine."""
+class Prepared:
+    """A checked request: the message for its engine, and what only the server needs."""
 
-    request: GenerationRequest
-    prompt: TokenIds
-    max_tokens: int
-    """At least 1: the engine reads the last token of a prompt as it computes the next one."""
-    stop_token_ids: tuple[int, ...]
-    silent_stops: Mapping[int, str] = field(default_factory=dict)
-    """The special tokens that its stop strings name and that give no text, with their spelling."""
-    opens_reasoning: bool = False
-    added_tokens: int = 0
-    """How many tokens stand before the prompt's text and are no part of it, such as BOS."""
-    boundaries: tuple[int, ...] = ()
-    system_tokens: int = 0
-    """Length of the system prompt; 0: there is none."""
-    grammar: str = ""
-    """The grammar of the answer; empty without one."""
-    unheld: tuple[str, ...] = ()
-    """What a schema asks that the grammar does not hold, as `field#/JSON/pointer`."""
-    thinking: ThinkingBudget | None = None
-    """None if reasoning cannot be found by token ids."""
-    holds: tuple[tuple[int, float], ...] = ()
-    """The lengths of the prompt's beginnings to keep, each with its seconds."""
-    prediction: TokenIds = field(default_factory=lambda: compact(()))
+    submit: Submit
+    """The message for its first choice, with request id 0."""
+    pipelines: Callable[[], list[AnswerPipeline]]
+    """Return a new pipeline for each choice, from its token ids to its events. They share what is computed
+    about stop strings and tools."""
     prefix_blocks: tuple[int, ...] = ()
     """`block_hashes` of the prompt with its salt and its adapter."""
+    unheld: tuple[str, ...] = ()
+    """What a schema asks that the grammar does not hold, as `field#/JSON/pointer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +75,6 @@ class _Tokens:
     added: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NewGrammar:
-    """A prepared request whose grammar must still be compiled and checked: up to a second."""
-
-    prepared: PreparedRequest
-
-
 PIECES_BYTES = 64 << 20
 """Room for the ids of 8 million tokens, each in a piece and in a run: eighty conversations of 100,000."""
 CONTINUED_TOKENS = 8
@@ -105,10 +84,13 @@ MAX_PROMPT_LOGPROBS = 1 << 18
 JSON."""
 
 
-def check_prompt_logprobs(prepared: Sequence[PreparedRequest]) -> None:
+def check_prompt_logprobs(requests: Sequence[GenerationRequest], prepared: Sequence[Prepared]) -> None:
     """Raise InvalidRequest where one client's request comes to more than MAX_PROMPT_LOGPROBS."""
-    scored = [(one.request.prompt_logprobs, one) for one in prepared]
-    entries = sum((top + 1) * len(one.prompt) * one.request.choices for top, one in scored if top is not None)
+    entries = sum(
+        (request.prompt_logprobs + 1) * len(one.submit.prompt) * request.choices
+        for request, one in zip(requests, prepared, strict=True)
+        if request.prompt_logprobs is not None
+    )
     if entries > MAX_PROMPT_LOGPROBS:
         raise InvalidRequest(
             f"the prompts' log-probabilities come to {entries} values, of all tokens, alternatives and"
@@ -142,36 +124,39 @@ class Preparation:
         )
         self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
 
-    def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """Run `prepare_known` and, if needed, `prepare_grammar`. Raise TemplateFailed, PromptTooLong,
+    def prepare(self, request: GenerationRequest) -> Prepared:
+        """Run `prepare_known`, and what it leaves to do. Raise TemplateFailed, PromptTooLong,
         InvalidRequest."""
         prepared = self.prepare_known(request)
-        return self.prepare_grammar(prepared) if isinstance(prepared, NewGrammar) else prepared
+        return prepared if isinstance(prepared, Prepared) else prepared()
 
-    def prepare_known(self, request: GenerationRequest) -> PreparedRequest | NewGrammar:
-        """Render, tokenize, check; NewGrammar if the grammar is not cached. Takes about 2 ms per 1,000
-        tokens: call it off the event loop. Raise TemplateFailed, PromptTooLong, InvalidRequest."""
-        prepared = self._prepare_prompt(request)
+    def prepare_known(self, request: GenerationRequest) -> Prepared | Callable[[], Prepared]:
+        """Render, tokenize, check: about 2 ms per 1,000 tokens, so call it off the event loop. If the grammar
+        is not cached, return what compiles and checks it, in up to a second; that raises InvalidRequest.
+        Raise TemplateFailed, PromptTooLong, InvalidRequest."""
+        prepared, in_reasoning = self._prepare_prompt(request)
+        with_grammar = partial(self._with_grammar, request, prepared, in_reasoning=in_reasoning)
         try:
-            return self._with_grammar(prepared, known_only=True)
+            return with_grammar(known_only=True)
         except UnknownVerdict:
-            return NewGrammar(prepared)
+            return partial(with_grammar, known_only=False)
 
-    def prepare_grammar(self, new: NewGrammar) -> PreparedRequest:
-        """Compile and check the grammar. Raise InvalidRequest."""
-        return self._with_grammar(new.prepared, known_only=False)
-
-    def _with_grammar(self, prepared: PreparedRequest, *, known_only: bool) -> PreparedRequest:
-        request, in_reasoning = prepared.request, prepared.opens_reasoning
+    def _with_grammar(
+        self, request: GenerationRequest, prepared: Prepared, *, in_reasoning: bool, known_only: bool
+    ) -> Prepared:
         grammar = self._grammars.grammar(request, in_reasoning=in_reasoning, known_only=known_only)
-        unheld = self._grammars.unheld(request, in_reasoning=in_reasoning) if grammar else ()
-        return replace(prepared, grammar=grammar, unheld=unheld)
+        if not grammar:
+            return prepared
+        submit = msgspec.structs.replace(prepared.submit, grammar=grammar)
+        unheld = self._grammars.unheld(request, in_reasoning=in_reasoning)
+        return replace(prepared, submit=submit, unheld=unheld)
 
-    def _prepare_prompt(self, request: GenerationRequest) -> PreparedRequest:
+    def _prepare_prompt(self, request: GenerationRequest) -> tuple[Prepared, bool]:
+        """Prepare all but the grammar. Return also whether the prompt has opened reasoning."""
         check_kind(request, self._folder.kind)
         if self._folder.embedder is not None:
             check_dimensions(request.dimensions, self._folder.embedder)
-            return self._prepare_vector(request)
+            return self._prepare_vector(request), False
         self._check_bias(request)
         self._check_tools(request.prompt)
         # One token of the context is the answer's.
@@ -188,21 +173,29 @@ class Preparation:
         silent = self._silent(request)
         boundaries = boundaries_of(prompt, self._special_token_ids)
         system_tokens = boundaries[0] if _has_system(request.prompt) and boundaries else 0
-        return PreparedRequest(
-            request=request,
+        thinking = self._thinking.of(request, opens=tokens.opens_reasoning)
+        submit = Submit(
+            request_id=0,
             prompt=prompt,
-            max_tokens=max(1, max_tokens),
+            max_tokens=max(1, max_tokens),  # The engine reads a prompt's last token as it computes the next.
             stop_token_ids=self._stop_token_ids(request, silent),
-            silent_stops=silent,
-            opens_reasoning=tokens.opens_reasoning,
-            added_tokens=tokens.added,
-            boundaries=boundaries,
+            sampling=request.sampling,
+            salt=request.cache_salt,
+            session=request.session,
             system_tokens=system_tokens,
+            boundaries=boundaries,
+            top_logprobs=request.top_logprobs,
+            min_tokens=request.min_tokens,
+            # Without a limit only the server counts.
+            thinking=None if thinking is None or thinking.tokens is None else thinking,
+            prompt_logprobs=request.prompt_logprobs,
+            adapter=request.adapter_key,
             holds=tuple(self._held(hold, request, prompt, system_tokens) for hold in request.holds),
-            thinking=self._thinking.of(request, opens=tokens.opens_reasoning),
             prediction=self.pieces.encode_plain(request.prediction or "")[:MAX_PREDICTION_TOKENS],
-            prefix_blocks=block_hashes(prompt, salted(request.adapter_key, request.cache_salt)),
         )
+        pipelines = partial(self._answer_pipelines, request, tokens, silent, thinking)
+        blocks = block_hashes(prompt, salted(request.adapter_key, request.cache_salt))
+        return Prepared(submit, pipelines, blocks), tokens.opens_reasoning
 
     def _held(
         self, hold: Hold, request: GenerationRequest, prompt: TokenIds, system_tokens: int
@@ -221,7 +214,7 @@ class Preparation:
             return len(prompt), hold.seconds
         return common_run(prompt, 0, tokens, min(len(prompt), len(tokens))), hold.seconds
 
-    def _prepare_vector(self, request: GenerationRequest) -> PreparedRequest:
+    def _prepare_vector(self, request: GenerationRequest) -> Prepared:
         """Prepare a request for a vector: its prompt may fill the context, because no token is generated."""
         context, field = self.context_tokens, FIELDS[request.kind]
         most = truncated_length(request, context)
@@ -237,7 +230,18 @@ class Preparation:
             tokens = compact(truncated(tokens, most, around))
         if len(tokens) > context:
             raise PromptTooLong(len(tokens), None, context, param=field, answered=False)
-        return PreparedRequest(request, tokens, max_tokens=1, stop_token_ids=())
+        submit = Submit(
+            request_id=0,
+            prompt=tokens,
+            max_tokens=1,
+            stop_token_ids=(),
+            sampling=request.sampling,
+            salt=request.cache_salt,
+            session=request.session,
+            adapter=request.adapter_key,
+            dimensions=request.dimensions,
+        )
+        return Prepared(submit, partial(self._answer_pipelines, request, _Tokens(tokens), {}, None))
 
     def keeps_thinking_budget(self, request: GenerationRequest) -> bool:
         """Return whether the budget that `request` itself names can be enforced; True if it names none."""
@@ -257,64 +261,69 @@ class Preparation:
         self._check_vocabulary(token_ids, field)
         return self.tokenizer.decode(token_ids)
 
-    def answer_pipelines(self, prepared: PreparedRequest) -> list[AnswerPipeline]:
-        """Return a new pipeline for each choice, from its token ids to its events. They share what is
-        computed about stop strings and tools."""
-        request = prepared.request
+    def _answer_pipelines(
+        self,
+        request: GenerationRequest,
+        tokens: _Tokens,
+        silent_stops: Mapping[int, str],
+        thinking: ThinkingBudget | None,
+    ) -> list[AnswerPipeline]:
         tools = request.prompt.offered_tools if isinstance(request.prompt, ChatPrompt) else ()
-        stops, offered = WantedStrings(request.stop, prepared.silent_stops), OfferedTools(tools)
+        stops, offered = WantedStrings(request.stop, silent_stops), OfferedTools(tools)
         return [
-            self._answer_pipeline(prepared, choice, stops, tools, offered)
+            self._answer_pipeline(request, tokens, thinking, choice, stops, tools, offered)
             for choice in range(request.choices)
         ]
 
     def _answer_pipeline(
         self,
-        prepared: PreparedRequest,
+        request: GenerationRequest,
+        tokens: _Tokens,
+        thinking: ThinkingBudget | None,
         choice: int,
         stops: WantedStrings,
         tools: Sequence[Tool],
         offered: OfferedTools,
     ) -> AnswerPipeline:
-        request, form = prepared.request, self.tokenizer.answer_format
+        form = self.tokenizer.answer_format
         token_bytes, opening_bytes = self.tokenizer.token_bytes, self.tokenizer.opening_bytes
         spans = None if request.top_logprobs is None else TokenSpans(token_bytes, opening_bytes)
-        thinking = None if prepared.thinking is None else ThinkingLimit(prepared.thinking)
+        continued = self._continued(request, tokens.ids)
         prompt = None
         if choice == 0 and request.prompt_logprobs is not None:
-            prompt = PromptLogprobs(prepared.prompt, token_bytes, opening_bytes, prepared.added_tokens)
+            prompt = PromptLogprobs(tokens.ids, token_bytes, opening_bytes, tokens.added)
         pipeline = partial(
             AnswerPipeline,
             includes_stop=request.includes_stop,
             min_tokens=request.min_tokens,
             spans=spans,
-            thinking=thinking,
+            thinking=None if thinking is None else ThinkingLimit(thinking),
             prompt=prompt,
         )
         is_plain = (form if tools else form.without_tools()) == PLAIN
         if not isinstance(request.prompt, ChatPrompt) or is_plain:
-            return pipeline(self.tokenizer.detokenizer(after=self._continued(prepared)), stops)
+            return pipeline(self.tokenizer.detokenizer(after=continued), stops)
         short_ids = form.tools is not None and form.tools.short_ids
         assembly = Assembly(
             form,
-            form.splitter(tools=bool(tools), in_reasoning=prepared.opens_reasoning),
+            form.splitter(tools=bool(tools), in_reasoning=tokens.opens_reasoning),
             offered,
             lambda index: call_id(f"{request.public_id}/{choice}/{index}", short=short_ids),
             parallel_calls=request.prompt.parallel_tool_calls,
             spans=spans,
         )
-        detokenizer = self.tokenizer.detokenizer(self._spelled(request.prompt), self._continued(prepared))
+        detokenizer = self.tokenizer.detokenizer(self._spelled(request.prompt), continued)
         return pipeline(detokenizer, stops, assembly)
 
-    def _continued(self, prepared: PreparedRequest) -> TokenIds | None:
+    def _continued(self, request: GenerationRequest, ids: TokenIds) -> TokenIds | None:
         """Return the last tokens of the text that the answer continues, or None if it begins one, of which
         tokenizers may drop the first space. What a grammar holds keeps every byte that the grammar counts."""
-        prompt, last = prepared.request.prompt, prepared.prompt[-CONTINUED_TOKENS:]
+        prompt, last = request.prompt, ids[-CONTINUED_TOKENS:]
         if isinstance(prompt, ChatPrompt):
             continues = prompt.continue_final and bool(prompt.messages[-1].get("content"))
         else:
             continues = any(token not in self._special_token_ids for token in last)
-        return last if continues or prepared.request.structure is not None else None
+        return last if continues or request.structure is not None else None
 
     def _opens_reasoning(self, prompt: Prompt, text: str) -> bool:
         """Return whether the prompt ends inside reasoning: some templates write its opening mark."""

@@ -112,7 +112,7 @@ class Multiplexer:
             self._send(message())
         except Exception as error:
             # The engine does not have it, so no Retired will come to free its credit.
-            _log.exception("submit_failed", request=record.prepared.request.public_id)
+            _log.exception("submit_failed", request=record.request.public_id)
             record.fail(RequestFailed(f"the request could not be sent to the engine: {error}"))
             self._drop(record, Event.RETIRE)
 
@@ -226,7 +226,7 @@ class Multiplexer:
             case "failed":
                 error = RequestFailed(retired.detail)
             case "grammar":
-                structure = record.prepared.request.structure
+                structure = record.request.structure
                 place = "tools" if structure is None else structure.place
                 error = GrammarLimit(f"{place}: {retired.detail}", param=place)
             case "cancelled":
@@ -249,7 +249,7 @@ class Multiplexer:
             del self._records[record.request_id]
             if (ending := record.ending) is not None:
                 record.move(Event.END)
-                refusal = _ENGINE_LOST if record.prepared.holds else ""
+                refusal = _ENGINE_LOST if record.submit.holds else ""
                 self._turns.read(record, End(ending, hold_refusal=refusal))
             else:
                 lost.append(record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -23,16 +23,14 @@ from scheduler.events import (
     ToolCallStarted,
     Usage,
 )
-from scheduler.prompt.preparation import PreparedRequest
+from scheduler.prompt.preparation import Prepared
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import IN_ENGINE, Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
 from scheduler.requests.time_line import RequestReport, TimeLine
 from scheduler.shared.messages import (
     MAX_KIND_CHARACTERS,
-    Sampling,
     Submit,
-    ThinkingBudget,
     TokenOut,
     TurnEnded,
 )
@@ -74,11 +72,16 @@ class StreamRecord:
     """A request from acceptance to retirement. Times are trio's clock. `arrived_at` is before tokenizing, so
     waits and timeouts include it."""
 
-    request_id: int
-    prepared: PreparedRequest
+    request: GenerationRequest
+    submit: Submit
+    """What its engine gets; the next one gets also what it has emitted."""
     pipeline: AnswerPipeline
     arrived_at: float
     choice: int = 0
+    prefix_blocks: tuple[int, ...] = ()
+    """`block_hashes` of the prompt, as `Prepared` has them."""
+    unheld: tuple[str, ...] = ()
+    """What a schema asks that the grammar does not hold, as `Prepared` has it."""
     queued_at: float = 0.0
     mailbox: Mailbox = field(default_factory=Mailbox)
     state: State = State.QUEUED
@@ -146,6 +149,10 @@ class StreamRecord:
         self.time_line.enter(self.state, now, engine=engine)
 
     @property
+    def request_id(self) -> int:
+        return self.submit.request_id
+
+    @property
     def uncached_tokens(self) -> int:
         """Return the prompt tokens that the engine computed for it."""
         return max(0, self.prefilled_tokens - self.cached_tokens)
@@ -154,11 +161,11 @@ class StreamRecord:
     def usage(self) -> Usage:
         """Return the usage up to now."""
         return Usage(
-            len(self.prepared.prompt),
+            len(self.submit.prompt),
             cached_tokens=self.cached_tokens,
-            output_tokens=0 if self.prepared.request.only_prompt else self.output_tokens,
+            output_tokens=0 if self.request.only_prompt else self.output_tokens,
             reasoning_tokens=self.pipeline.reasoning_tokens,
-            predicted=None if self.prepared.request.prediction is None else self.judged,
+            predicted=None if self.request.prediction is None else self.judged,
         )
 
     @property
@@ -175,9 +182,9 @@ class StreamRecord:
     @property
     def ending(self) -> FinishReason | None:
         """Return the finish reason of a complete answer whose Retired was lost; else None."""
-        if self.emitted and self.emitted[-1] in self.prepared.stop_token_ids:
+        if self.emitted and self.emitted[-1] in self.submit.stop_token_ids:
             return FinishReason.STOP
-        return FinishReason.LENGTH if self.output_tokens >= self.prepared.max_tokens else None
+        return FinishReason.LENGTH if self.output_tokens >= self.submit.max_tokens else None
 
     def resubmit_message(self) -> Submit:
         """Return the message that resumes it on another engine, after the tokens that it has."""
@@ -189,41 +196,17 @@ class StreamRecord:
 
     def submit_message(self) -> Submit:
         scores = self.pipeline.prompt
-        return Submit(
-            request_id=self.request_id,
-            prompt=self.prepared.prompt + self.emitted,
-            max_tokens=self.prepared.max_tokens,
-            stop_token_ids=self.prepared.stop_token_ids,
-            sampling=self._sampling(),
-            salt=self.prepared.request.cache_salt,
-            session=self.prepared.request.session,
-            system_tokens=self.prepared.system_tokens,
-            boundaries=self.prepared.boundaries,
+        return msgspec.structs.replace(
+            self.submit,
+            prompt=self.submit.prompt + self.emitted,
             done_tokens=len(self.emitted),
-            top_logprobs=self.prepared.request.top_logprobs,
-            min_tokens=self.prepared.request.min_tokens,
-            grammar=self.prepared.grammar,
-            thinking=_enforced(self.prepared.thinking),
-            prompt_logprobs=(
-                None if scores is None or scores.whole else self.prepared.request.prompt_logprobs
-            ),
-            adapter=self.prepared.request.adapter_key,
-            holds=self.prepared.holds,
-            dimensions=(None if self.prepared.request.kind == "chat" else self.prepared.request.dimensions),
-            prediction=self.prepared.prediction,
+            prompt_logprobs=None if scores is None or scores.whole else self.submit.prompt_logprobs,
         )
-
-    def _sampling(self) -> Sampling:
-        """Return the choice's sampling. Each choice has its own seed; the first has the request's."""
-        sampling = self.prepared.request.sampling
-        if self.choice == 0:
-            return sampling
-        return msgspec.structs.replace(sampling, seed=(sampling.seed + self.choice * _SEED_STRIDE) % 2**64)
 
     def turn_ended_message(self) -> TurnEnded | None:
         """Return the message that says what its session waits for now; None without a session or an
         answer."""
-        request = self.prepared.request
+        request = self.request
         if request.session is None or self.outcome is None or request.only_prompt:
             return None
         kind = "+".join(sorted(self.called)) if self.called else self.outcome
@@ -244,7 +227,7 @@ class StreamRecord:
     def read(self, part: Part) -> Iterator[AnswerPiece | Heavy]:
         """Return an iterator over the pieces that the next part completes, for any thread. After a token,
         `pipeline.stopped` says whether the answer is over."""
-        only_prompt = self.prepared.request.only_prompt
+        only_prompt = self.request.only_prompt
         match part:
             case TokenOut() if not only_prompt:
                 return self.pipeline.read((part.token,), () if part.logprobs is None else (part.logprobs,))
@@ -284,7 +267,7 @@ class StreamRecord:
         if end.error is not None:
             self.fail(end.error)
             return
-        cut = self.prepared.request.only_prompt and not end.vector
+        cut = self.request.only_prompt and not end.vector
         reason = FinishReason.LENGTH if cut else self.pipeline.finish_reason(end.reason)
         malformed = self.pipeline.malformed_calls
         final = Finished(
@@ -317,7 +300,7 @@ class StreamRecord:
 
     def statistics(self, now: float) -> RunningStatistics:
         """Return what the operators' report shows."""
-        request = self.prepared.request
+        request = self.request
         return RunningStatistics(
             id=request.public_id,
             engine=None if self.state is State.AWAITING_ENGINE else self.engine,
@@ -326,11 +309,11 @@ class StreamRecord:
             session=request.session or "",
             priority=request.priority,
             state=self.shown_state,
-            prompt_tokens=len(self.prepared.prompt),
+            prompt_tokens=len(self.submit.prompt),
             prefilled_tokens=self.prefilled_tokens,
             cached_tokens=self.cached_tokens,
             output_tokens=self.output_tokens,
-            max_tokens=self.prepared.max_tokens,
+            max_tokens=self.submit.max_tokens,
             age_seconds=now - self.arrived_at,
             running_seconds=None if self.started_at is None else now - self.started_at,
             waits_for="" if self.state is State.SUBMITTED else self.waits_for,
@@ -338,7 +321,7 @@ class StreamRecord:
 
     def report(self, now: float) -> RequestReport:
         """Return what operators see of it, from its arrival until `now`."""
-        request, start = self.prepared.request, self.arrived_at
+        request, start = self.request, self.arrived_at
         return RequestReport(
             id=request.public_id,
             choice=self.choice,
@@ -348,10 +331,10 @@ class StreamRecord:
             state=self.shown_state,
             outcome=self.outcome,
             engine=self.engine,
-            prompt_tokens=len(self.prepared.prompt),
+            prompt_tokens=len(self.submit.prompt),
             cached_tokens=self.cached_tokens,
             output_tokens=self.output_tokens,
-            max_tokens=self.prepared.max_tokens,
+            max_tokens=self.submit.max_tokens,
             resumed=self.resumed,
             total_seconds=now - start,
             waits_for=self.waits_for,
@@ -395,31 +378,35 @@ class StreamRecord:
             self.outcome = "cancelled"
 
 
-def _enforced(thinking: ThinkingBudget | None) -> ThinkingBudget | None:
-    """Return the part of the budget that the engine needs: without a limit only the server counts."""
-    return None if thinking is None or thinking.tokens is None else thinking
-
-
 def records_of(
-    requests: Sequence[PreparedRequest],
+    requests: Sequence[GenerationRequest],
+    prepared: Sequence[Prepared],
     ids: Iterator[int],
-    pipelines_of: Callable[[PreparedRequest], Sequence[AnswerPipeline]],
     arrived_at: float,
     doorbell: Doorbell,
 ) -> list[StreamRecord]:
     """Return one record for each choice: the engine sees independent requests with the same prompt."""
     return [
         StreamRecord(
-            request_id=next(ids),
-            prepared=prepared,
-            pipeline=pipeline,
-            arrived_at=arrived_at,
+            request,
+            _of_choice(one.submit, choice, next(ids)),
+            pipeline,
+            arrived_at,
             choice=choice,
+            prefix_blocks=one.prefix_blocks,
+            unheld=one.unheld,
             mailbox=Mailbox(doorbell),
         )
-        for prepared in requests
-        for choice, pipeline in enumerate(pipelines_of(prepared))
+        for request, one in zip(requests, prepared, strict=True)
+        for choice, pipeline in enumerate(one.pipelines())
     ]
+
+
+def _of_choice(submit: Submit, choice: int, request_id: int) -> Submit:
+    """Return the message of one choice. Each has its own seed; the first has the request's."""
+    seed = (submit.sampling.seed + choice * _SEED_STRIDE) % 2**64
+    sampling = msgspec.structs.replace(submit.sampling, seed=seed)
+    return msgspec.structs.replace(submit, request_id=request_id, sampling=sampling)
 
 
 def deadline_of(request: GenerationRequest, arrived_at: float) -> float | None:

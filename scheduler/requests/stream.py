@@ -32,17 +32,17 @@ class RequestStream:
 
     @property
     def public_id(self) -> str:
-        return self._records[0].prepared.request.public_id
+        return self._records[0].request.public_id
 
     @property
     def prompt_tokens(self) -> int:
         """Return the prompt tokens of all prompts. Each prompt counts once, because its choices share it."""
-        return sum(len(record.prepared.prompt) for record in self._records if record.choice == 0)
+        return sum(len(record.submit.prompt) for record in self._records if record.choice == 0)
 
     @property
     def unheld(self) -> tuple[str, ...]:
         """Return what a schema asks that the answer is not held to, as `field#/JSON/pointer`."""
-        return self._records[0].prepared.unheld
+        return self._records[0].unheld
 
     def usage_so_far(self, choice: int) -> Usage:
         """Return the usage of one choice, including tokens of which the reader has no event yet."""
@@ -57,7 +57,7 @@ class RequestStream:
             return Queued(ahead, self._waits_for())
         if record.state is State.AWAITING_ENGINE:
             return Queued(0, "an engine that resumes it: its own died")
-        return Prefilling(record.reported_prefill, len(record.prepared.prompt))
+        return Prefilling(record.reported_prefill, len(record.submit.prompt))
 
     def take_choice_nowait(self) -> tuple[int, StreamEvent] | None:
         """Return the next event of any choice, with the choice's number, or None if there is none."""

@@ -95,7 +95,7 @@ class Turns:
             self._nursery = None
 
     def _queue(self, record: StreamRecord) -> None:
-        self._waiting.setdefault(record.prepared.request.tenant, deque()).append(record)
+        self._waiting.setdefault(record.request.tenant, deque()).append(record)
         self._change.set()
 
     def _read_next(self) -> None:
@@ -127,7 +127,7 @@ class Turns:
     async def _elsewhere(self, record: StreamRecord, reading: Reading) -> None:
         """Read the rest of a part in a worker thread. Its request may be over when that is done."""
         work = partial(_rest, reading)
-        tenant = record.prepared.request.tenant
+        tenant = record.request.tenant
         try:
             pieces, error = await self._offload(work, tenant=tenant, lane=Lane.ANSWER)
         except Exception as failure:  # A library's panic.
@@ -161,7 +161,7 @@ class Turns:
             # An error for the client, and no bug of the server.
             record.fail(error)
         else:
-            _log.error("answer_failed", request=record.prepared.request.public_id, exc_info=error)
+            _log.error("answer_failed", request=record.request.public_id, exc_info=error)
             record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
         self._ended(record)
 

@@ -31,14 +31,14 @@ FINISHED = tuple(reason.value for reason in FinishReason)
 
 def exemplar(record: StreamRecord) -> dict[str, str]:
     """Return the request id of a sample, as the client knows it, to look up a slow one."""
-    request = record.prepared.request
+    request = record.request
     return {"request_id": (request.origin.request_id or request.public_id)[:EXEMPLAR_CHARACTERS]}
 
 
 def start_of(record: StreamRecord) -> str:
     if record.resumed:
         return "resumed"
-    return "warm" if 2 * record.cached_tokens >= len(record.prepared.prompt) else "cold"
+    return "warm" if 2 * record.cached_tokens >= len(record.submit.prompt) else "cold"
 
 
 def band_of(priority: int) -> str:
@@ -87,7 +87,7 @@ class RequestSamples:
 
 def observe_accepted(metrics: ModelMetrics, records: Iterable[StreamRecord]) -> None:
     """Count prompt tokens. Each prompt counts once, because its choices share it."""
-    metrics.prompt_tokens.inc(sum(len(record.prepared.prompt) for record in records if record.choice == 0))
+    metrics.prompt_tokens.inc(sum(len(record.submit.prompt) for record in records if record.choice == 0))
 
 
 def observe_submitted(metrics: ModelMetrics, record: StreamRecord, now: float) -> None:
@@ -102,13 +102,13 @@ def observe_end(metrics: ModelMetrics, record: StreamRecord, now: float) -> None
     metrics.requests[record.outcome].inc()
     if malformed := record.pipeline.malformed_calls:
         metrics.malformed_calls.labels(record.pipeline.call_dialect).inc(malformed)
-    tenant = metrics.tenant_label(record.prepared.request.tenant)
+    tenant = metrics.tenant_label(record.request.tenant)
     metrics.tenant_prefill[tenant].inc(record.uncached_tokens)
     metrics.tenant_output[tenant].inc(record.output_tokens)
     if record.outcome not in FINISHED:
         return
     metrics.e2e.observe(now - record.arrived_at, exemplar(record))
-    metrics.request_prompt_tokens.observe(len(record.prepared.prompt))
+    metrics.request_prompt_tokens.observe(len(record.submit.prompt))
     metrics.request_output_tokens.observe(record.output_tokens)
     if record.first_token_at is not None and record.last_token_at is not None:
         decoding = record.last_token_at - record.first_token_at

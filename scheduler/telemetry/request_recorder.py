@@ -61,15 +61,15 @@ def log_request(model: str, record: StreamRecord, now: float) -> None:
     malformed = record.pipeline.malformed_calls
     # Other kinds are one of thousands of texts of a batch, which has a line of its own
     # (`api/answers/blocks.py`).
-    level = logging.INFO if record.prepared.request.kind == "chat" else logging.DEBUG
+    level = logging.INFO if record.request.kind == "chat" else logging.DEBUG
     _log.log(
         level,
         "request",
-        **_identity(record.prepared.request),
+        **_identity(record.request),
         model=model,
         outcome=record.outcome,
         engine=record.engine,
-        prompt_tokens=len(record.prepared.prompt),
+        prompt_tokens=len(record.submit.prompt),
         cached_tokens=record.cached_tokens,
         output_tokens=record.output_tokens,
         resumed=record.resumed,
@@ -142,7 +142,7 @@ class RecentRequests:
         """Number of the last request that ended."""
 
     def add(self, record: StreamRecord, now: float) -> None:
-        request, start = record.prepared.request, record.arrived_at
+        request, start = record.request, record.arrived_at
         self.number += 1
         self._reports.append(record.report(now))
         self._kept.append(
@@ -152,7 +152,7 @@ class RecentRequests:
                 tenant=request.tenant,
                 session=request.session or "",
                 outcome=record.outcome or "error",
-                prompt_tokens=len(record.prepared.prompt),
+                prompt_tokens=len(record.submit.prompt),
                 cached_tokens=record.cached_tokens,
                 output_tokens=record.output_tokens,
                 dispatched_seconds=None if record.dispatched_at is None else record.dispatched_at - start,

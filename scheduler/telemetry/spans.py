@@ -63,7 +63,7 @@ class RequestSpans:
         def at(moment: float) -> int:
             return offset_ns + int(moment * 1e9)
 
-        request = record.prepared.request
+        request = record.request
         written = "chat" if isinstance(request.prompt, ChatPrompt) else "text_completion"
         operation = _VECTOR_OPERATIONS.get(request.kind, written)
         span = self._tracer.start_span(
@@ -93,17 +93,17 @@ class RequestSpans:
         self._provider.shutdown()
 
     def _attributes(self, record: StreamRecord) -> dict[str, AttributeValue]:
-        request, sampling = record.prepared.request, record.prepared.request.sampling
+        request, sampling = record.request, record.request.sampling
         attributes: dict[str, AttributeValue] = {
             gen_ai.GEN_AI_PROVIDER_NAME: "penstock",
             gen_ai.GEN_AI_REQUEST_MODEL: self._model_name,
             gen_ai.GEN_AI_RESPONSE_MODEL: self._model_name,
             gen_ai.GEN_AI_RESPONSE_ID: request.public_id,
-            gen_ai.GEN_AI_REQUEST_MAX_TOKENS: record.prepared.max_tokens,
+            gen_ai.GEN_AI_REQUEST_MAX_TOKENS: record.submit.max_tokens,
             gen_ai.GEN_AI_REQUEST_TEMPERATURE: sampling.temperature,
             gen_ai.GEN_AI_REQUEST_TOP_P: sampling.top_p,
             gen_ai.GEN_AI_REQUEST_CHOICE_COUNT: request.choices,
-            gen_ai.GEN_AI_USAGE_INPUT_TOKENS: len(record.prepared.prompt),
+            gen_ai.GEN_AI_USAGE_INPUT_TOKENS: len(record.submit.prompt),
             gen_ai.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: record.cached_tokens,
             gen_ai.GEN_AI_USAGE_OUTPUT_TOKENS: record.output_tokens,
             "penstock.outcome": record.outcome or "error",

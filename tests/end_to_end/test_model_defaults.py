@@ -74,5 +74,5 @@ def test_the_embedded_model_takes_an_agents_first_prompt(embedded: Served) -> No
     messages = ({"role": "system", "content": "ship " * 25_000}, {"role": "user", "content": "Hello"})
     request = GenerationRequest("test", ChatPrompt(messages), max_tokens=CLAUDE_CODES_ANSWER)
     prepared = Preparation(tokenizer, folder).prepare(request)
-    assert len(prepared.prompt) > CLAUDE_CODES_PROMPT
-    assert prepared.max_tokens == CLAUDE_CODES_ANSWER
+    assert len(prepared.submit.prompt) > CLAUDE_CODES_PROMPT
+    assert prepared.submit.max_tokens == CLAUDE_CODES_ANSWER

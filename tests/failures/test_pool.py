@@ -66,7 +66,7 @@ class Engines:
 
     def engine_of(self, client: Client) -> str:
         """Return the engine's name of a request that some engine has."""
-        names = {record.prepared.request.public_id: record.engine for record in self.scheduler.pool.records}
+        names = {record.request.public_id: record.engine for record in self.scheduler.pool.records}
         name = names[client.request.public_id]
         assert name is not None
         return name

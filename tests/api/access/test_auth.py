@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from api.admin.exposition import make_metrics_app
 from api.options.options import load
 from api.served_models import ServedModels
 from scheduler.errors import OptionError
-from scheduler.prompt.preparation import NewGrammar, PreparedRequest
+from scheduler.prompt.preparation import Prepared
 from scheduler.request import GenerationRequest
 from scheduler.service import Scheduler
 from tests.api.client import MODEL, chat, client_of
@@ -89,7 +90,7 @@ def test_the_key_names_the_tenant(path: str, body: dict[str, Any], monkeypatch: 
     def watch(scheduler: Scheduler) -> None:
         prepare = scheduler._preparation.prepare_known
 
-        def noted(request: GenerationRequest) -> PreparedRequest | NewGrammar:
+        def noted(request: GenerationRequest) -> Prepared | Callable[[], Prepared]:
             seen.append(request.tenant)
             return prepare(request)
 

@@ -203,7 +203,7 @@ async def test_a_response_can_be_deleted(autojump_clock: trio.testing.MockClock)
 
 def running_ids(scheduler: Scheduler) -> list[str]:
     """httpx's in-process transport shows a body only when it is complete."""
-    return [record.prepared.request.public_id for record in scheduler.pool.records]
+    return [record.request.public_id for record in scheduler.pool.records]
 
 
 @trio_test

@@ -86,7 +86,7 @@ def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[
     prepared = prepared_by.prepare(asked)
     vocabulary = prepared_by._grammars._vocabulary
     assert vocabulary is not None
-    matcher = LLMatcher(vocabulary._tokenizer, prepared.grammar, log_level=0)
+    matcher = LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0)
     tokens: list[int] = []
     while len(tokens) < 1000:
         bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
@@ -97,7 +97,7 @@ def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[
             break
         assert matcher.consume_token(token), matcher.get_error()
         tokens.append(token)
-    (pipeline,) = prepared_by.answer_pipelines(prepared)
+    (pipeline,) = prepared.pipelines()
     return [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]
 
 
@@ -170,13 +170,13 @@ def test_a_choice_of_no_call_leaves_what_was_asked_for() -> None:
 
 def test_what_asks_for_nothing_has_no_grammar() -> None:
     """A strict tool asks for its calls to be held, in every dialect that can be; else it is read as ever."""
-    assert preparation("hermes").prepare(request()).grammar == ""
-    assert preparation("hermes").prepare(request(tools=(TIME,))).grammar == ""
-    assert preparation("hermes").prepare(request(tools=(WEATHER,))).grammar != ""
+    assert preparation("hermes").prepare(request()).submit.grammar == ""
+    assert preparation("hermes").prepare(request(tools=(TIME,))).submit.grammar == ""
+    assert preparation("hermes").prepare(request(tools=(WEATHER,))).submit.grammar != ""
     other = Preparation(DialectTokenizer(form("qwen3_coder"), ()), FOLDER)
-    assert other.prepare(request(tools=(WEATHER,))).grammar != ""
+    assert other.prepare(request(tools=(WEATHER,))).submit.grammar != ""
     unheld = Preparation(DialectTokenizer(MUSE, ()), FOLDER, hold_calls="auto")
-    assert unheld.prepare(request(tools=(WEATHER,))).grammar == ""
+    assert unheld.prepare(request(tools=(WEATHER,))).submit.grammar == ""
 
 
 def test_a_loose_schema_that_cannot_be_used_is_some_object() -> None:
@@ -247,7 +247,7 @@ def test_a_tokenizer_that_the_library_cannot_use_is_no_end() -> None:
             return "{}"
 
     odd = Preparation(Odd(PLAIN), FOLDER)
-    assert odd.prepare(request()).grammar == ""
+    assert odd.prepare(request()).submit.grammar == ""
     with pytest.raises(UnsupportedParameter, match="guided_choice: "):
         odd.prepare(request(OneOf(("a",), "guided_choice")))
 

@@ -62,10 +62,10 @@ def test_a_schema_that_comes_again_is_not_compiled_again(monkeypatch: pytest.Mon
     request = GenerationRequest(
         "test", ChatPrompt(({"role": "user", "content": "x"},)), structure=OneOf(("a",), "x")
     )
-    first = preparation.prepare(request).grammar
+    first = preparation.prepare(request).submit.grammar
     assert compiled
     compiled.clear()
-    assert preparation.prepare(request).grammar == first
+    assert preparation.prepare(request).submit.grammar == first
     assert not compiled
 
 

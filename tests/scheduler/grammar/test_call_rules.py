@@ -222,8 +222,8 @@ def test_whose_calls_are_held_is_the_operators_choice() -> None:
     }
     for hold, held in expected.items():
         walker = walker_of("qwen3_coder", hold)
-        assert tuple(walker.prepare((tool,), **AUTO).grammar != "" for tool in (EDIT, loose)) == held
-        assert walker.prepare((loose,)).grammar != ""
+        assert tuple(walker.prepare((tool,), **AUTO).submit.grammar != "" for tool in (EDIT, loose)) == held
+        assert walker.prepare((loose,)).submit.grammar != ""
 
 
 def _faulty(schema: dict[str, Any], *, strict: bool = True) -> Tool:
@@ -275,16 +275,16 @@ def test_a_tool_whose_name_the_dialect_cannot_write_is_refused_where_it_must_be_
     dashed = Tool("get-time", parameters={}, place="tools.0.parameters")
     with pytest.raises(InvalidRequest, match="named 'get-time'"):
         walker_of("pythonic").prepare((dashed,))
-    assert walker_of("pythonic", "auto").prepare((dashed,), **AUTO).grammar == ""
+    assert walker_of("pythonic", "auto").prepare((dashed,), **AUTO).submit.grammar == ""
 
 
 def test_sixty_four_tools_are_one_grammar_and_written_once() -> None:
     """Tools with the same parameters share their rules; the second request gets the first one's text."""
     walker = walker_of("qwen3_coder")
     tools = tuple(Tool(f"tool_{number}", parameters=EDIT.parameters, strict=True) for number in range(64))
-    first, second = walker.prepare(tools).grammar, walker.prepare(tools).grammar
+    first, second = walker.prepare(tools).submit.grammar, walker.prepare(tools).submit.grammar
     assert first is second
-    one = walker.prepare(tools[:1]).grammar
+    one = walker.prepare(tools[:1]).submit.grammar
     assert len(first) < 8 * len(one)
     call = rendered("qwen3_coder", ("tool_63", {"new": CODE}))
     assert accepts(walker, call, *tools)

@@ -38,7 +38,7 @@ def accepts(schema: Any, text: str, white_space: WhiteSpace | None = None) -> bo
     prepared = PREPARATION.prepare(GenerationRequest("x", TextPrompt("x"), structure=asked))
     vocabulary = PREPARATION._grammars._vocabulary
     assert vocabulary is not None
-    matcher = LLMatcher(vocabulary._tokenizer, prepared.grammar, log_level=0)
+    matcher = LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0)
     return bool(matcher.validate_tokens([*text.encode(), EOS]) == len(text.encode()) + 1)
 
 
@@ -83,7 +83,7 @@ def test_a_tools_arguments_are_held_to_the_same(strict: bool) -> None:
     """Where it must be called."""
     tool = Tool("f", parameters=TRIP, strict=strict, place="tools.0.parameters")
     chat = ChatPrompt(({"role": "user", "content": "x"},), tools=(tool,), tool_choice=ToolChoice.REQUIRED)
-    grammar = json.loads(preparation("hermes").prepare(GenerationRequest("x", chat)).grammar)
+    grammar = json.loads(preparation("hermes").prepare(GenerationRequest("x", chat)).submit.grammar)
     assert r"/ |\n( {0,8}|\t{0,2})/" in grammar["grammars"][0]["lark_grammar"]
 
 

@@ -32,7 +32,7 @@ from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import AnswerCalls, read_block
 from scheduler.events import FinishReason
 from scheduler.grammar.answer_grammar import HoldCalls
-from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.prompt.preparation import Preparation, Prepared
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Tool, ToolChoice
 from scheduler.shared.grammar_limits import parser_limits
 from tests.fakes.byte_tokenizer import EOS, VOCABULARY
@@ -127,7 +127,7 @@ class Walker:
         self._closings = _closings(described)
         self._confusing = [*_CONFUSING, *self._closings, *walked.marks]
 
-    def prepare(self, tools: Sequence[Tool], **asked: Any) -> PreparedRequest:
+    def prepare(self, tools: Sequence[Tool], **asked: Any) -> Prepared:
         chat = ChatPrompt(
             ({"role": "user", "content": "x"},),
             tools=tuple(tools),
@@ -136,10 +136,10 @@ class Walker:
         )
         return self.prepared_by.prepare(GenerationRequest("walk", chat))
 
-    def matcher(self, prepared: PreparedRequest) -> LLMatcher:
+    def matcher(self, prepared: Prepared) -> LLMatcher:
         vocabulary = self.prepared_by._grammars._vocabulary
         assert vocabulary is not None
-        return LLMatcher(vocabulary._tokenizer, prepared.grammar, log_level=0, limits=parser_limits())
+        return LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0, limits=parser_limits())
 
     def walk(self, matcher: LLMatcher, seed: int) -> list[int] | None:
         """The tokens of one walk; None if it found no end."""
@@ -217,19 +217,18 @@ class Walker:
             for call in read_block(raw, self.form.tools, calls)
         ]
 
-    def read(self, tokens: list[int], prepared: PreparedRequest) -> tuple[str, list[tuple[str, Any]]]:
+    def read(self, tokens: list[int], prepared: Prepared) -> tuple[str, list[tuple[str, Any]]]:
         """What a client gets: the text, and the calls."""
-        (pipeline,) = self.prepared_by.answer_pipelines(prepared)
+        (pipeline,) = prepared.pipelines()
         message = Message()
         for piece in [*pipeline.feed(tokens), *pipeline.finish(FinishReason.STOP)]:
             message.add(piece)
         assert not message.malformed, message.malformed
         return message.text, list(message.calls)
 
-    def check(self, tokens: list[int], prepared: PreparedRequest) -> list[tuple[str, Any]]:
+    def check(self, tokens: list[int], prepared: Prepared, tools: Sequence[Tool]) -> list[tuple[str, Any]]:
         """Raises if the walk is not what its schema asks for, or not read as it was written."""
-        assert isinstance(prepared.request.prompt, ChatPrompt)
-        tools, written = prepared.request.prompt.tools, self.text(tokens)
+        written = self.text(tokens)
         schemas = {tool.name: {"type": "object", **tool.parameters} for tool in tools}
         fits = {name: jsonschema.Draft202012Validator(schema).validate for name, schema in schemas.items()}
         judged = self.read_by_mlx_lm(written, tools)
@@ -287,7 +286,7 @@ def walks(dialect: str, schemas: int, each: int, seed: int = 0) -> Iterator[str 
             text = None if tokens is None else walker.text(tokens)
             try:
                 if tokens is not None:
-                    walker.check(tokens, prepared)
+                    walker.check(tokens, prepared, tools)
             except Exception as error:
                 schemas_text = json.dumps([tool.parameters for tool in tools])
                 raise AssertionError(

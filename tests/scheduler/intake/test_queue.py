@@ -54,7 +54,7 @@ class IntakeMachine(RuleBasedStateMachine):
     @rule()
     def finish(self) -> None:
         record = self.running.pop(0)
-        record.prefilled_tokens = len(record.prepared.prompt)
+        record.prefilled_tokens = len(record.submit.prompt)
         self.queue.observe(record, self.now)
         self.queue.charge_actual(record, self.now)
 
@@ -69,12 +69,12 @@ class IntakeMachine(RuleBasedStateMachine):
         assert len(self.queue) == len(waiting)
         assert self.queue.room == LIMIT - len(waiting)
         assert self.queue.full == (len(waiting) >= LIMIT)
-        assert self.queue.prompt_tokens == sum(len(record.prepared.prompt) for record in waiting)
+        assert self.queue.prompt_tokens == sum(len(record.submit.prompt) for record in waiting)
         for tenant in "AB":
-            count_ = sum(record.prepared.request.tenant == tenant for record in waiting)
+            count_ = sum(record.request.tenant == tenant for record in waiting)
             assert self.queue.waiting_of(tenant) == count_
             assert self.queue.room_of(tenant) == 3 - count_
-        assert self.queue.tenants == len({record.prepared.request.tenant for record in waiting})
+        assert self.queue.tenants == len({record.request.tenant for record in waiting})
         assert self.queue.open_charges == len(self.running)
         oldest = min((record.queued_at for record in waiting), default=self.now)
         assert self.queue.oldest_seconds(self.now) == self.now - oldest
@@ -101,7 +101,7 @@ def compute(queue: IntakeQueue, record: StreamRecord, output_tokens: int = 1) ->
     queue.push(record, 0.0)
     assert queue.pop(0.0) is record
     record.move(Event.DISPATCH)
-    record.prefilled_tokens = len(record.prepared.prompt)
+    record.prefilled_tokens = len(record.submit.prompt)
     record.output_tokens = output_tokens
     queue.charge_actual(record, 0.0)
 

@@ -49,7 +49,7 @@ async def test_only_an_unknown_grammar_takes_the_grammar_lane() -> None:
         for times in range(2):
             recorder.taken.clear()
             if good:
-                assert (await preparation.prepare(asks_for(schema))).grammar
+                assert (await preparation.prepare(asks_for(schema))).submit.grammar
             else:
                 with pytest.raises(InvalidRequest):
                     await preparation.prepare(asks_for(schema))

@@ -23,7 +23,7 @@ FRAME = len("<user>\n<assistant>")
 def prepare_in(context: int, request: GenerationRequest) -> tuple[int, int]:
     """Prompt tokens and max_tokens in a model with this context."""
     prepared = Preparation(ByteTokenizer(), folder(context)).prepare(request)
-    return len(prepared.prompt), prepared.max_tokens
+    return len(prepared.submit.prompt), prepared.submit.max_tokens
 
 
 def folder(context: int = 100) -> ModelFolder:
@@ -71,8 +71,8 @@ def test_a_text_to_be_counted_is_tokenized_however_long() -> None:
 def test_stop_tokens_are_the_folders_and_the_tokenizers() -> None:
     """Both lists, each id once, sorted; none if the request ignores the end of sequence."""
     preparation = Preparation(ByteTokenizer(), folder())
-    assert preparation.prepare(ask()).stop_token_ids == (7, 8, EOS)
-    assert preparation.prepare(replace(ask(), ignore_eos=True)).stop_token_ids == ()
+    assert preparation.prepare(ask()).submit.stop_token_ids == (7, 8, EOS)
+    assert preparation.prepare(replace(ask(), ignore_eos=True)).submit.stop_token_ids == ()
     assert preparation.context_tokens == 100
 
 
@@ -82,7 +82,7 @@ def test_a_bias_must_name_a_token_that_exists(token: int, accepted: bool) -> Non
     request = replace(ask(), sampling=Sampling(logit_bias=((5, 1.0), (token, 1.0))))
     preparation = Preparation(ByteTokenizer(), folder())
     if accepted:
-        assert preparation.prepare(request).request is request
+        assert preparation.prepare(request).submit.sampling == request.sampling
     else:
         with pytest.raises(InvalidRequest, match=f"token {token},.* 8192") as caught:
             preparation.prepare(request)
@@ -92,8 +92,11 @@ def test_a_bias_must_name_a_token_that_exists(token: int, accepted: bool) -> Non
 def test_more_tokens_than_can_come_cannot_be_the_least() -> None:
     """Compared with max_tokens, or with the room in the context without it."""
     preparation = Preparation(ByteTokenizer(), folder())
-    assert preparation.prepare(replace(ask(), max_tokens=5, min_tokens=5)).max_tokens == 5
-    for max_tokens, most in ((5, 5), (None, preparation.prepare(replace(ask(), max_tokens=None)).max_tokens)):
+    assert preparation.prepare(replace(ask(), max_tokens=5, min_tokens=5)).submit.max_tokens == 5
+    for max_tokens, most in (
+        (5, 5),
+        (None, preparation.prepare(replace(ask(), max_tokens=None)).submit.max_tokens),
+    ):
         with pytest.raises(InvalidRequest, match=f"min_tokens is {most + 1},.* {most} ") as caught:
             preparation.prepare(replace(ask(), max_tokens=max_tokens, min_tokens=most + 1))
         assert caught.value.param == "min_tokens"
@@ -164,9 +167,9 @@ def test_a_hold_is_for_what_its_messages_render_to() -> None:
     wishes = (Hold(1, 300.0), Hold(2, 3600.0), Hold(3, 1.0), Hold(None, 2.0), Hold(9, 3.0))
     request = replace(ask(), prompt=ChatPrompt(messages), holds=wishes)
     prepared = Preparation(Picky(), folder(1000)).prepare(request)
-    whole = len(prepared.prompt)
+    whole = len(prepared.submit.prompt)
     one = len("<user>one\n<")  # The generation prompt's mark begins like the next message's.
-    assert prepared.holds == (
+    assert prepared.submit.holds == (
         (one, 300.0),
         (one + len("user>two\n<"), 3600.0),
         (whole, 1.0),
@@ -176,4 +179,4 @@ def test_a_hold_is_for_what_its_messages_render_to() -> None:
     system = ({"role": "system", "content": "s"}, *messages)
     request = replace(ask(), prompt=ChatPrompt(system), holds=(Hold(1, 300.0),))
     prepared = Preparation(Picky(), folder(1000)).prepare(request)
-    assert prepared.holds[0][0] in (prepared.system_tokens, len("<system>s\n<"))
+    assert prepared.submit.holds[0][0] in (prepared.submit.system_tokens, len("<system>s\n<"))

@@ -140,7 +140,7 @@ def test_the_embedded_model_s_marks_are_a_token_each() -> None:
     tokenizer = HubTokenizer(EMBEDDED_FOLDER)
     preparation = Preparation(tokenizer, FOLDER)
     for enabled, opens in ((True, True), (False, False), (None, False)):
-        budget = preparation.prepare(request(9, Reasoning(enabled=enabled))).thinking
+        budget = preparation.prepare(request(9, Reasoning(enabled=enabled))).submit.thinking
         assert budget is not None
         assert (len(budget.start), len(budget.end), budget.opens) == (1, 1, opens)
         assert tokenizer.decode(budget.end) == "</think>"

@@ -16,7 +16,7 @@ from llguidance import LLTokenizer
 
 from scheduler.answer.detokenizer import Detokenizer
 from scheduler.events import FinishReason, TextDelta
-from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.prompt.preparation import Preparation, Prepared
 from scheduler.prompt.spelling import Spelling
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
@@ -60,10 +60,10 @@ def preparation(kind: str, *, bos: bool = True) -> Preparation:
 
 def answered(
     ready: Preparation, request: GenerationRequest, ids: Sequence[int]
-) -> tuple[PreparedRequest, list[TextDelta], str]:
+) -> tuple[Prepared, list[TextDelta], str]:
     """The answer of these tokens: its pieces, and all of their text."""
     prepared = ready.prepare(request)
-    (pipeline,) = ready.answer_pipelines(prepared)
+    (pipeline,) = prepared.pipelines()
     entries = [LogprobsOut(-1.0, ()) for _ in ids] if request.top_logprobs is not None else []
     pieces = [*pipeline.feed(ids, entries), *pipeline.finish(FinishReason.LENGTH)]
     deltas = [piece for piece in pieces if isinstance(piece, TextDelta)]
@@ -213,7 +213,7 @@ def test_a_stop_string_that_is_a_special_token_ends_the_answer(kind: str) -> Non
     tokenizer, library = tokenizer_of(kind)
     stop = ("<|user|>", "reads", "<think>", "<|user|><|user|>")
     prepared = preparation(kind).prepare(GenerationRequest("", TextPrompt("The"), stop=stop))
-    assert set(prepared.stop_token_ids) == {*tokenizer.eos_token_ids, library.token_to_id("<|user|>")}
+    assert set(prepared.submit.stop_token_ids) == {*tokenizer.eos_token_ids, library.token_to_id("<|user|>")}
 
 
 @exact_kinds
@@ -231,7 +231,7 @@ def test_a_stop_string_names_a_special_token_beside_text(kind: str, top_logprobs
         asked = replace(request, includes_stop=included, choices=2)
         prepared = preparation(kind).prepare(asked)
         found = set()
-        for pipeline in preparation(kind).answer_pipelines(prepared):
+        for pipeline in prepared.pipelines():
             text = ""
             for token in chain(*parts):
                 if not pipeline.stopped:
@@ -273,7 +273,7 @@ def test_a_text_has_what_its_tokenizer_puts_before_it(kind: str, text: str) -> N
     assert preparation(kind, bos=False).tokenize(TextPrompt(text)).tolist() == plain
     chat = ChatPrompt(({"role": "user", "content": "a"},))
     assert ready.tokenize(chat).tolist().count(start) == 1
-    assert ready.prepare(GenerationRequest("", TextPrompt(text))).prompt.tolist() == whole
+    assert ready.prepare(GenerationRequest("", TextPrompt(text))).submit.prompt.tolist() == whole
 
 
 @exact_kinds
@@ -282,9 +282,9 @@ def test_what_stands_before_a_text_is_no_part_of_it(kind: str) -> None:
     text = "The reads"
     ready = preparation(kind)
     prepared = ready.prepare(GenerationRequest("", TextPrompt(text), prompt_logprobs=0))
-    (pipeline,) = ready.answer_pipelines(prepared)
+    (pipeline,) = prepared.pipelines()
     assert pipeline.prompt is not None
-    pipeline.prompt.add(1, [LogprobsOut(-1.0, ())] * (len(prepared.prompt) - 1))
+    pipeline.prompt.add(1, [LogprobsOut(-1.0, ())] * (len(prepared.submit.prompt) - 1))
     first, *rest = pipeline.prompt.spelled()
     assert (first.data, first.offset, first.logprobs) == (b"<s>", 0, None)
     assert b"".join(token.data for token in rest).decode() == text

@@ -6,8 +6,8 @@ from scheduler.answer.detokenizer import Detokenizer
 from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta
 from scheduler.prompt.prefix_blocks import block_hashes
-from scheduler.prompt.preparation import PreparedRequest
 from scheduler.requests.record import StreamRecord
+from scheduler.shared.messages import Submit
 from scheduler.shared.token_ids import compact
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 from tests.fakes.scheduling import ask
@@ -38,10 +38,10 @@ def make_record(
         prediction=prediction,
     )
     tokens = compact(prompt or [1, 2, 3])
-    blocks = block_hashes(tokens, request.cache_salt)
-    prepared = PreparedRequest(request, tokens, max_tokens, stop_token_ids=(EOS,), prefix_blocks=blocks)
+    submit = Submit(request_id, tokens, max_tokens, (EOS,), request.sampling, session=session)
     pipeline = AnswerPipeline(detokenizer or ByteTokenizer().detokenizer(), stop)
-    return StreamRecord(request_id, prepared, pipeline, arrived_at)
+    blocks = block_hashes(tokens, request.cache_salt)
+    return StreamRecord(request, submit, pipeline, arrived_at, prefix_blocks=blocks)
 
 
 def events_of(record: StreamRecord) -> list[StreamEvent]:

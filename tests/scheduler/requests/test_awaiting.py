@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 
@@ -83,7 +81,7 @@ def test_what_a_dead_engine_held_is_held_no_more() -> None:
     """Its answer is complete, and says so of what it asked to hold."""
     board = Board()
     record = make_record(max_tokens=1)
-    record.prepared = replace(record.prepared, holds=((1, 60.0),))
+    record.submit = msgspec.structs.replace(record.submit, holds=((1, 60.0),))
     board.submit(record)
     board.multiplexer.route(step(tokens=[(1, ord("a"))]))
     board.lose_all()

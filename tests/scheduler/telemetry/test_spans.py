@@ -111,7 +111,7 @@ async def test_it_says_what_the_conventions_ask_and_no_word_of_the_prompt(autoju
 @trio_test
 async def test_a_request_for_a_vector_is_no_chat(autojump_clock: MockClock) -> None:
     collected, record = Collected(), make_record(1)
-    record.prepared = replace(record.prepared, request=replace(ask(), kind="embedding"))
+    record.request = replace(ask(), kind="embedding")
     collected.tracer.trace(record, trio.current_time())
     assert collected.spans.keys() == {"embeddings tiny", "queue"}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import load_model
 
@@ -20,7 +21,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.events import AnswerPiece, FinishReason, TextDelta
 from scheduler.models.random_qwen3 import Shape, write_model
 from scheduler.prompt.model_folder import inspect
-from scheduler.prompt.preparation import Preparation, PreparedRequest
+from scheduler.prompt.preparation import Preparation, Prepared
 from scheduler.prompt.tokenizer import HubTokenizer
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Sampling
 from scheduler.shared.messages import (
@@ -68,7 +69,7 @@ def asked(structure: Structure | None, seed: int, max_tokens: int = 1500, **prom
 class Answer:
     """The output of one request."""
 
-    prepared: PreparedRequest
+    prepared: Prepared
     tokens: list[int] = field(default_factory=list)
     logprobs: list[LogprobsOut] = field(default_factory=list)
     retired: Retired | None = None
@@ -121,17 +122,9 @@ class GrammarEngine:
         prepared = self.preparation.prepare(request)
         number, said = len(self.answers) + 1, list(done)
         self.answers[number] = Answer(prepared, tokens=said[:])
-        return number, Submit(
-            number,
-            compact([*prepared.prompt, *said]),
-            prepared.max_tokens,
-            prepared.stop_token_ids,
-            request.sampling,
-            done_tokens=len(said),
-            top_logprobs=request.top_logprobs,
-            min_tokens=request.min_tokens,
-            grammar=prepared.grammar,
-            thinking=prepared.thinking,
+        prompt = prepared.submit.prompt + compact(said)
+        return number, msgspec.structs.replace(
+            prepared.submit, request_id=number, prompt=prompt, done_tokens=len(said)
         )
 
     def turn(self, commands: Iterable[ToEngine] = ()) -> None:
@@ -161,7 +154,7 @@ class GrammarEngine:
     def pieces(self, answer: Answer) -> list[AnswerPiece]:
         """What the client gets of it."""
         assert answer.retired is not None
-        (pipeline,) = self.preparation.answer_pipelines(answer.prepared)
+        (pipeline,) = answer.prepared.pipelines()
         ended = answer.retired.reason == "stop"
         reason = FinishReason.STOP if ended else FinishReason.LENGTH
         said = answer.tokens[:-1] if ended else answer.tokens

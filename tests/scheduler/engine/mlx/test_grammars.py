@@ -68,7 +68,7 @@ def test_where_the_grammar_ends_the_answer_ends(model: GrammarModel) -> None:
     engine = model.engine()
     (answer,) = engine.run(asked(OneOf(("left",), "x"), 1))
     assert stopped(answer)
-    assert answer.tokens[-1] in answer.prepared.stop_token_ids
+    assert answer.tokens[-1] in answer.prepared.submit.stop_token_ids
     assert engine.text(answer) == "left"
 
 
@@ -116,7 +116,7 @@ def test_where_a_grammar_is_at_its_end_min_tokens_do_not_count(
     ]
     for answer in engine.run(*requests):
         assert stopped(answer)
-        assert answer.tokens[-1] in answer.prepared.stop_token_ids
+        assert answer.tokens[-1] in answer.prepared.submit.stop_token_ids
         assert re.fullmatch("[ab]{5}", engine.text(answer))
 
 

@@ -92,7 +92,7 @@ def test_a_strict_tool_is_held_to_its_schema_where_the_model_may_choose(model: G
     requests = []
     for seed in range(6):
         request = asked(None, seed, 400, tools=(strict,))
-        assert model.preparation.prepare(request).grammar
+        assert model.preparation.prepare(request).submit.grammar
         biased = msgspec.structs.replace(request.sampling, logit_bias=((begin, 10.0),))
         requests.append(GenerationRequest("test", request.prompt, biased, 150))
     answers = engine.run(*requests)

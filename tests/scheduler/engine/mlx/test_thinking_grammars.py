@@ -40,7 +40,7 @@ def thinks(model: GrammarModel, request: GenerationRequest, tokens: int) -> Gene
 
 def said_after_thinking(model: GrammarModel, answer: Answer) -> tuple[int, str]:
     """How many tokens it reasoned for, and what it said then."""
-    budget = answer.prepared.thinking
+    budget = answer.prepared.submit.thinking
     assert budget is not None
     limit = ThinkingLimit(budget, answer.tokens)
     end = answer.tokens.index(budget.end[0])
@@ -96,7 +96,7 @@ def matcher_of(dialect: str, structure: JsonText) -> tuple[LLMatcher, Tokenizer]
     prepared = prepared_by.prepare(chat(structure, reasoning=THINKING))
     vocabulary = prepared_by._grammars._vocabulary
     assert isinstance(vocabulary, GrammarVocabulary)
-    return LLMatcher(vocabulary._tokenizer, prepared.grammar, log_level=0), prepared_by.tokenizer
+    return LLMatcher(vocabulary._tokenizer, prepared.submit.grammar, log_level=0), prepared_by.tokenizer
 
 
 CUTS: dict[str, Sequence[int]] = {
