@@ -170,12 +170,10 @@ class GenerationRequest:
     """vLLM's sign: lower is served first."""
     timeout_seconds: float | None = None
     cache_salt: str = ""
-    """Only requests with equal salts share prefixes."""
+    """Only requests with equal salts share prefixes; and of one tenant, where tenants share none."""
     origin: Origin = Origin()
     adapter: str = ""
     """The name of its LoRA adapter; empty without one."""
-    adapter_key: str = ""
-    """The fingerprint of the adapter's files; the scheduler sets it."""
     kind: ModelKind = "chat"
     """What is asked for; the model must be of this kind. For any kind but "chat" the answer is a vector, and
     `max_tokens` is 0."""

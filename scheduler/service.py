@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -136,19 +135,23 @@ class Scheduler:
         Raise, before anything is queued, InvalidRequest and its subclasses, TenantLimit, QueueFull,
         DeadlineUnmeetable or Unavailable.
         """
-        with self.pool.adapters.using(requests) as with_keys:
-            async with self._stream(with_keys) as stream:
+        with self.pool.adapters.using(requests) as adapters:
+            async with self._stream(requests, adapters) as stream:
                 yield stream
 
     @asynccontextmanager
-    async def _stream(self, requests: tuple[GenerationRequest, ...]) -> AsyncIterator[RequestStream]:
+    async def _stream(
+        self, requests: Sequence[GenerationRequest], adapters: Sequence[str]
+    ) -> AsyncIterator[RequestStream]:
         arrived_at = trio.current_time()
-        requests = tuple(replace(one, cache_salt=self._salt(one.tenant, one.cache_salt)) for one in requests)
         choices = sum(request.choices for request in requests)
         try:
             self.model_loader.check()
             with self._admission.preparing(requests[0], arrived_at, self.pool.dispatcher.room, choices):
-                prepared = [await self._off_loop.prepare(request) for request in requests]
+                prepared = [
+                    await self._off_loop.prepare(request, self._salt(request.tenant, request.cache_salt), key)
+                    for request, key in zip(requests, adapters, strict=True)
+                ]
                 check_prompt_logprobs(requests, prepared)
             # Check again: other requests were admitted while these prompts were tokenized.
             self._admission.check_prepared(
@@ -195,10 +198,10 @@ class Scheduler:
     async def pin_name(self, request: GenerationRequest) -> str:
         """Return the name by which engines release the prompt of `request`, if it is pinned. Raise what
         `tokenize` does."""
-        with self.pool.adapters.using((request,)) as (keyed,):
+        with self.pool.adapters.using((request,)) as (adapter,):
             salt = self._salt(request.tenant, request.cache_salt)
             tokens = await self._off_loop.tokenize(request.prompt, request.tenant, salt)
-            return pin_name(tokens, salted(keyed.adapter_key, salt))
+            return pin_name(tokens, salted(adapter, salt))
 
     async def detokenize(self, token_ids: Sequence[int], field: str, tenant: str = "") -> str:
         """Return the text of these ids. Raise InvalidRequest, which names `field`."""

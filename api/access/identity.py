@@ -13,10 +13,11 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 from scheduler.errors import InvalidRequest
-from scheduler.request import GenerationRequest, Origin
+from scheduler.request import Origin
 
 SESSION_HEADERS = (
     # A router's choice has precedence over the agent's own.
@@ -49,17 +50,20 @@ class Caller:
     timeout_seconds: float | None = None
     origin: Origin = field(default_factory=Origin)
 
-    def asks(self, request: GenerationRequest, adapter: str = "") -> GenerationRequest:
-        """Return `request` with this caller's tenant and session, the shorter of the body's timeout and the
-        header's, and the `adapter` of the model that it names."""
-        return replace(
-            request,
-            tenant=self.tenant,
-            session=self.session or request.session,
-            timeout_seconds=_shorter(request.timeout_seconds, self.timeout_seconds),
-            origin=self.origin,
-            adapter=adapter,
-        )
+    def fields(self, adapter: str, timeout_seconds: float | None = None) -> dict[str, Any]:
+        """Return the fields of a `GenerationRequest` that its body does not say: tenant, session and origin,
+        the `adapter` of the model that it names, and the shorter of the header's timeout and the body's."""
+        given = [seconds for seconds in (self.timeout_seconds, timeout_seconds) if seconds is not None]
+        return {
+            "tenant": self.tenant,
+            "session": self.session,
+            "timeout_seconds": min(given, default=None),
+            "origin": self.origin,
+            "adapter": adapter,
+        }
+
+
+ANYBODY = Caller()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,3 @@ def _timeout(headers: Mapping[str, str]) -> float | None:
             param=TIMEOUT_HEADER,
         )
     return seconds
-
-
-def _shorter(one: float | None, other: float | None) -> float | None:
-    given = [seconds for seconds in (one, other) if seconds is not None]
-    return min(given) if given else None

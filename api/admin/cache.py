@@ -154,11 +154,12 @@ async def _held(scheduler: Scheduler, request: GenerationRequest, seconds: float
 async def prompt_of(body: PrefixRequest, served: Served, caller: Caller, work: BodyWork) -> GenerationRequest:
     """Return a request that prefills the prompt of `body`, at the lowest priority, and generates nothing."""
     given = None if body.prompt is None else _prompt(body.prompt)
-    decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
+    decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
+    decoded = await work.decode(body, decode)
     # The grammar, the choices and the like concern the answer, and there is none.
     asked = replace(decoded, max_tokens=0, min_tokens=0, choices=1, structure=None, top_logprobs=None)
     asked = replace(asked, prompt_logprobs=None, priority=PRIORITIES.stop - 1)
-    return caller.asks(asked if given is None else replace(asked, prompt=given), served.adapter)
+    return asked if given is None else replace(asked, prompt=given)
 
 
 def _prompt(given: str | list[int]) -> TextPrompt | TokenPrompt:

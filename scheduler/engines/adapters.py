@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -85,11 +84,11 @@ class PoolAdapters:
         return tuple(self._sources.values())
 
     @contextmanager
-    def using(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[GenerationRequest, ...]]:
-        """Yield the same requests with their adapters' fingerprints. The adapters stay loaded within this
-        block. Raise ModelNotFound."""
-        found = tuple(self._resolved(request) for request in requests)
-        used = [request.adapter_key for request in found if request.adapter_key]
+    def using(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[str, ...]]:
+        """Yield the fingerprint of each request's adapter, or an empty string for none. The adapters stay
+        loaded within this block. Raise ModelNotFound."""
+        found = tuple(self._key_of(request.adapter) for request in requests)
+        used = [key for key in found if key]
         self._uses.update(used)
         try:
             yield found
@@ -98,12 +97,12 @@ class PoolAdapters:
             for key in used:
                 self._drop_unused(key)
 
-    def _resolved(self, request: GenerationRequest) -> GenerationRequest:
-        if not request.adapter:
-            return request
-        if (source := self._served.get(request.adapter)) is None:
-            raise ModelNotFound(f"the adapter {request.adapter!r} is not loaded", param="model")
-        return replace(request, adapter_key=source.key)
+    def _key_of(self, name: str) -> str:
+        if not name:
+            return ""
+        if (source := self._served.get(name)) is None:
+            raise ModelNotFound(f"the adapter {name!r} is not loaded", param="model")
+        return source.key
 
     async def load(self, source: AdapterSource) -> None:
         """Load an adapter into all engines, or into none. Raise AdapterUnusable with the reason, and

@@ -45,11 +45,11 @@ class PreparationOffLoop:
         self._preparation = preparation
         self._offload = offload
 
-    async def prepare(self, request: GenerationRequest) -> Prepared:
+    async def prepare(self, request: GenerationRequest, salt: str, adapter: str) -> Prepared:
         """Raise TemplateFailed, PromptTooLong, InvalidRequest."""
         offload = partial(self._offload, tenant=request.tenant)
         lane = await self._lane(request.prompt, request.tenant)
-        prepared = await offload(partial(self._preparation.prepare_known, request), lane=lane)
+        prepared = await offload(partial(self._preparation.prepare_known, request, salt, adapter), lane=lane)
         return prepared if isinstance(prepared, Prepared) else await offload(prepared, lane=Lane.GRAMMAR)
 
     async def tokenize(self, prompt: Prompt, tenant: str, salt: str) -> TokenIds:

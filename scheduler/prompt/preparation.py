@@ -124,17 +124,19 @@ class Preparation:
         )
         self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
 
-    def prepare(self, request: GenerationRequest) -> Prepared:
+    def prepare(self, request: GenerationRequest, salt: str = "", adapter: str = "") -> Prepared:
         """Run `prepare_known`, and what it leaves to do. Raise TemplateFailed, PromptTooLong,
         InvalidRequest."""
-        prepared = self.prepare_known(request)
+        prepared = self.prepare_known(request, salt, adapter)
         return prepared if isinstance(prepared, Prepared) else prepared()
 
-    def prepare_known(self, request: GenerationRequest) -> Prepared | Callable[[], Prepared]:
+    def prepare_known(
+        self, request: GenerationRequest, salt: str, adapter: str
+    ) -> Prepared | Callable[[], Prepared]:
         """Render, tokenize, check: about 2 ms per 1,000 tokens, so call it off the event loop. If the grammar
         is not cached, return what compiles and checks it, in up to a second; that raises InvalidRequest.
-        Raise TemplateFailed, PromptTooLong, InvalidRequest."""
-        prepared, in_reasoning = self._prepare_prompt(request)
+        `salt` and `adapter` are the message's. Raise TemplateFailed, PromptTooLong, InvalidRequest."""
+        prepared, in_reasoning = self._prepare_prompt(request, salt, adapter)
         with_grammar = partial(self._with_grammar, request, prepared, in_reasoning=in_reasoning)
         try:
             return with_grammar(known_only=True)
@@ -151,16 +153,16 @@ class Preparation:
         unheld = self._grammars.unheld(request, in_reasoning=in_reasoning)
         return replace(prepared, submit=submit, unheld=unheld)
 
-    def _prepare_prompt(self, request: GenerationRequest) -> tuple[Prepared, bool]:
+    def _prepare_prompt(self, request: GenerationRequest, salt: str, adapter: str) -> tuple[Prepared, bool]:
         """Prepare all but the grammar. Return also whether the prompt has opened reasoning."""
         check_kind(request, self._folder.kind)
         if self._folder.embedder is not None:
             check_dimensions(request.dimensions, self._folder.embedder)
-            return self._prepare_vector(request), False
+            return self._prepare_vector(request, salt, adapter), False
         self._check_bias(request)
         self._check_tools(request.prompt)
         # One token of the context is the answer's.
-        tokens = self._tokens(request.prompt, self.context_tokens - 1, salt=request.cache_salt)
+        tokens = self._tokens(request.prompt, self.context_tokens - 1, salt=salt)
         prompt = tokens.ids
         if not prompt:
             raise InvalidRequest("the prompt is empty", param=_field(request.prompt))
@@ -180,7 +182,7 @@ class Preparation:
             max_tokens=max(1, max_tokens),  # The engine reads a prompt's last token as it computes the next.
             stop_token_ids=self._stop_token_ids(request, silent),
             sampling=request.sampling,
-            salt=request.cache_salt,
+            salt=salt,
             session=request.session,
             system_tokens=system_tokens,
             boundaries=boundaries,
@@ -189,32 +191,34 @@ class Preparation:
             # Without a limit only the server counts.
             thinking=None if thinking is None or thinking.tokens is None else thinking,
             prompt_logprobs=request.prompt_logprobs,
-            adapter=request.adapter_key,
-            holds=tuple(self._held(hold, request, prompt, system_tokens) for hold in request.holds),
+            adapter=adapter,
+            holds=tuple(
+                self._held(hold, request.prompt, prompt, system_tokens, salt) for hold in request.holds
+            ),
             prediction=self.pieces.encode_plain(request.prediction or "")[:MAX_PREDICTION_TOKENS],
         )
         pipelines = partial(self._answer_pipelines, request, tokens, silent, thinking)
-        blocks = block_hashes(prompt, salted(request.adapter_key, request.cache_salt))
+        blocks = block_hashes(prompt, salted(adapter, salt))
         return Prepared(submit, pipelines, blocks), tokens.opens_reasoning
 
     def _held(
-        self, hold: Hold, request: GenerationRequest, prompt: TokenIds, system_tokens: int
+        self, hold: Hold, chat: Prompt, prompt: TokenIds, system_tokens: int, salt: str
     ) -> tuple[int, float]:
         """Return how many tokens of the prompt a hold covers (all, if its messages alone cannot be rendered),
         and its seconds."""
-        chat, count = request.prompt, hold.messages
+        count = hold.messages
         if count is None or not isinstance(chat, ChatPrompt) or count >= len(chat.messages):
             return len(prompt), hold.seconds
         if count <= 1 and system_tokens:
             return system_tokens, hold.seconds
         part = replace(chat, messages=chat.messages[:count], continue_final=False)
         try:
-            tokens = self._tokens(part, None, salt=request.cache_salt).ids
+            tokens = self._tokens(part, None, salt=salt).ids
         except SchedulerError:  # For example, the template wants a user's message last.
             return len(prompt), hold.seconds
         return common_run(prompt, 0, tokens, min(len(prompt), len(tokens))), hold.seconds
 
-    def _prepare_vector(self, request: GenerationRequest) -> Prepared:
+    def _prepare_vector(self, request: GenerationRequest, salt: str, adapter: str) -> Prepared:
         """Prepare a request for a vector: its prompt may fill the context, because no token is generated."""
         context, field = self.context_tokens, FIELDS[request.kind]
         most = truncated_length(request, context)
@@ -236,9 +240,9 @@ class Preparation:
             max_tokens=1,
             stop_token_ids=(),
             sampling=request.sampling,
-            salt=request.cache_salt,
+            salt=salt,
             session=request.session,
-            adapter=request.adapter_key,
+            adapter=adapter,
             dimensions=request.dimensions,
         )
         return Prepared(submit, partial(self._answer_pipelines, request, _Tokens(tokens), {}, None))

@@ -210,7 +210,7 @@ class StreamRecord:
         if request.session is None or self.outcome is None or request.only_prompt:
             return None
         kind = "+".join(sorted(self.called)) if self.called else self.outcome
-        return TurnEnded(request.cache_salt, request.adapter_key, request.session, kind[:MAX_KIND_CHARACTERS])
+        return TurnEnded(self.submit.salt, self.submit.adapter, request.session, kind[:MAX_KIND_CHARACTERS])
 
     def put_prefill(self, done: int, total: int, cached: int, now: float) -> None:
         self.move(Event.PREFILL, now)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, assert_never
 
+from api.access.identity import ANYBODY, Caller
 from api.dialects.anthropic.content import (
     ContentBlock,
     Document,
@@ -41,7 +42,7 @@ from scheduler.request import (
 
 
 def generation_request(
-    body: MessagesRequest, tenant: str = "", defaults: Defaults = NEUTRAL
+    body: MessagesRequest, defaults: Defaults = NEUTRAL, caller: Caller = ANYBODY, adapter: str = ""
 ) -> GenerationRequest:
     """Decode the body. `defaults` of the model's name apply to what it omits. Raise InvalidRequest."""
     return GenerationRequest(
@@ -54,8 +55,8 @@ def generation_request(
         stop=tuple(body.stop_sequences or ()),
         structure=structure(body),
         thinking_tokens=thinking_tokens_of(body),
-        tenant=tenant,
         holds=tuple(_holds(body)),
+        **caller.fields(adapter),
     )
 
 

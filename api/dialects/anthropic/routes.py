@@ -31,8 +31,8 @@ def anthropic_routes(models: ServedModels, keep_alive_seconds: float) -> APIRout
     ) -> Response:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
-        decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
-        request = caller.asks(decoded, served.adapter)
+        decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
+        request = await work.decode(body, decode)
         request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
         show_thinking = _shows_thinking(body)
         if not body.stream:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
 
+from api.access.identity import ANYBODY, Caller
 from api.dialects.completions.schema import CompletionRequest, PromptItem
-from api.dialects.openai.decode import decoding
+from api.dialects.openai.decode import common
 from api.dialects.openai.structured import structure
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
 
 
 def generation_requests(
-    body: CompletionRequest, tenant: str = "", defaults: Defaults = NEUTRAL
+    body: CompletionRequest, defaults: Defaults = NEUTRAL, caller: Caller = ANYBODY, adapter: str = ""
 ) -> list[GenerationRequest]:
     public_id = f"cmpl-{secrets.token_hex(12)}"
-    decoded = decoding(body, defaults)
+    rest = common(body, defaults, caller, adapter)
     return [
-        replace(
-            decoded,
+        GenerationRequest(
             public_id=public_id,
             prompt=_prompt(prompt, body.add_special_tokens),
             max_tokens=body.token_bound,
@@ -28,7 +27,7 @@ def generation_requests(
             choices=body.n or 1,
             top_logprobs=body.logprobs,
             prompt_logprobs=body.wanted_prompt_logprobs,
-            tenant=tenant,
+            **rest,
         )
         for prompt in body.prompt
     ]

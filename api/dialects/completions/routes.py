@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -33,11 +34,9 @@ def completions_routes(models: ServedModels, keep_alive_seconds: float) -> APIRo
     ) -> Response:
         """The rest of each prompt, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
-        decoded = await work(lambda: generation_requests(body, defaults=served.defaults))
+        decoded = await work(partial(generation_requests, body, served.defaults, caller, served.adapter))
         requests = [
-            name_unkept_budget(
-                served.scheduler, caller.asks(request, served.adapter), http.scope, "thinking_token_budget"
-            )
+            name_unkept_budget(served.scheduler, request, http.scope, "thinking_token_budget")
             for request in decoded
         ]
         echoes = await _echoes(served.scheduler, body, caller.tenant)

@@ -10,12 +10,13 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from api.access.auth import CallerOf
+from api.access.identity import Caller
 from api.answers.blocks import all_finished
 from api.dialects.completions.schema import PromptItem
 from api.dialects.embeddings.encode import embeddings_object
 from api.dialects.embeddings.schema import EmbeddingRequest
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
-from api.served_models import ServedModels
+from api.served_models import Served, ServedModels
 from scheduler.errors import InvalidRequest
 from scheduler.prompt.embedder import Embedder
 from scheduler.request import GenerationRequest, TextPrompt, TokenPrompt
@@ -31,8 +32,7 @@ def embedding_routes(models: ServedModels) -> APIRouter:
         public_id, created = f"embd-{secrets.token_hex(12)}", int(time.time())
 
         async def made(start: int, end: int) -> list[GenerationRequest]:
-            make = partial(embedding_requests, body, served.embedder, public_id, start, end)
-            return [caller.asks(request, served.adapter) for request in await work(make)]
+            return await work(partial(embedding_requests, body, served, caller, public_id, start, end))
 
         ends = await all_finished(served.scheduler, len(body.input), made)
         return work.response(embeddings_object(public_id, created, served.name, ends, encoding))
@@ -41,11 +41,11 @@ def embedding_routes(models: ServedModels) -> APIRouter:
 
 
 def embedding_requests(
-    body: EmbeddingRequest, embedder: Embedder | None, public_id: str, start: int, end: int
+    body: EmbeddingRequest, served: Served, caller: Caller, public_id: str, start: int, end: int
 ) -> list[GenerationRequest]:
-    """Return one request for each of these texts. Without `embedder`, the scheduler refuses them. Raise
-    InvalidRequest."""
-    before = _prompt(body.prompt_name, embedder)
+    """Return one request for each of these texts. Those for a model that is no embedder are refused by its
+    scheduler. Raise InvalidRequest."""
+    before = _prompt(body.prompt_name, served.embedder)
     return [
         GenerationRequest(
             public_id=public_id,
@@ -55,7 +55,7 @@ def embedding_requests(
             dimensions=body.dimensions or 0,
             truncate_tokens=_truncated(body.truncate_prompt_tokens),
             priority=body.priority,
-            timeout_seconds=body.timeout,
+            **caller.fields(served.adapter, body.timeout),
         )
         for item in body.input[start:end]
     ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
+from api.access.identity import ANYBODY, Caller
 from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields
@@ -22,18 +22,18 @@ from scheduler.request import (
     GenerationRequest,
     Message,
     Sampling,
-    TextPrompt,
 )
 
 _UNSIGNED_64 = (1 << 64) - 1
 
 
-def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL) -> GenerationRequest:
+def generation_request(
+    body: ChatCompletionRequest, defaults: Defaults = NEUTRAL, caller: Caller = ANYBODY, adapter: str = ""
+) -> GenerationRequest:
     """Decode the body. `defaults` of the model's name apply to what it omits. If it has no bound on tokens,
     the context is the bound."""
     tools = chosen(body.tool_choice, offered(body.tools))
-    return replace(
-        decoding(body, defaults),
+    return GenerationRequest(
         public_id=f"chatcmpl-{secrets.token_hex(12)}",
         prompt=ChatPrompt(
             messages=tuple(_messages(body.messages)),
@@ -52,24 +52,23 @@ def generation_request(body: ChatCompletionRequest, defaults: Defaults = NEUTRAL
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         prediction=None if body.prediction is None else body.prediction.text[:MAX_PREDICTION_CHARACTERS],
+        **common(body, defaults, caller, adapter),
     )
 
 
-def decoding(body: DecodingFields, defaults: Defaults) -> GenerationRequest:
-    """Return a request without a prompt, from the fields that all of OpenAI's APIs have in common."""
-    return GenerationRequest(
-        public_id="",
-        prompt=TextPrompt(""),
-        sampling=_sampling(body, defaults),
-        stop=tuple(body.stop or ()),
-        stop_token_ids=tuple(body.stop_token_ids or ()),
-        includes_stop=body.include_stop_str_in_output or body.no_stop_trim,
-        ignore_eos=body.ignore_eos,
-        min_tokens=body.min_tokens,
-        priority=body.priority,
-        timeout_seconds=body.timeout,
-        cache_salt=body.cache_salt or "",
-    )
+def common(body: DecodingFields, defaults: Defaults, caller: Caller, adapter: str) -> dict[str, Any]:
+    """Return the fields of a request that are read alike in all of OpenAI's APIs."""
+    return {
+        "sampling": _sampling(body, defaults),
+        "stop": tuple(body.stop or ()),
+        "stop_token_ids": tuple(body.stop_token_ids or ()),
+        "includes_stop": body.include_stop_str_in_output or body.no_stop_trim,
+        "ignore_eos": body.ignore_eos,
+        "min_tokens": body.min_tokens,
+        "priority": body.priority,
+        "cache_salt": body.cache_salt or "",
+        **caller.fields(adapter, body.timeout),
+    }
 
 
 def _sampling(body: DecodingFields, defaults: Defaults) -> Sampling:

@@ -32,8 +32,8 @@ def openai_routes(models: ServedModels, keep_alive_seconds: float) -> APIRouter:
         """A conversation's next turn, streamed as server-sent events where `stream` is true."""
         served = models.check(body.model)
         custom_names = body.custom_names
-        decoded = await work.decode(body, partial(generation_request, defaults=served.defaults))
-        request = caller.asks(decoded, served.adapter)
+        decode = partial(generation_request, defaults=served.defaults, caller=caller, adapter=served.adapter)
+        request = await work.decode(body, decode)
         request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
         created = int(time.time())
         if not body.stream:

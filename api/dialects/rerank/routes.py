@@ -11,13 +11,13 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from api.access.auth import CallerOf
+from api.access.identity import Caller
 from api.answers.blocks import all_finished
 from api.dialects.embeddings.encode import numbers, usage_object
 from api.dialects.json_route import BodyWorkOf, JsonRoute, Validated
 from api.dialects.rerank.schema import RerankRequest
-from api.served_models import ServedModels
+from api.served_models import Served, ServedModels
 from scheduler.events import Finished
-from scheduler.prompt.embedder import Embedder
 from scheduler.request import GenerationRequest, TextPrompt
 
 
@@ -33,8 +33,7 @@ def rerank_routes(models: ServedModels) -> APIRouter:
         public_id = f"rerank-{secrets.token_hex(12)}"
 
         async def made(start: int, end: int) -> list[GenerationRequest]:
-            make = partial(rerank_requests, body, served.embedder, public_id, start, end)
-            return [caller.asks(request, served.adapter) for request in await work(make)]
+            return await work(partial(rerank_requests, body, served, caller, public_id, start, end))
 
         ends = await all_finished(served.scheduler, len(body.documents), made)
         return work.response(rerank_object(public_id, served.name, body, ends), repeats=body.return_documents)
@@ -43,10 +42,11 @@ def rerank_routes(models: ServedModels) -> APIRouter:
 
 
 def rerank_requests(
-    body: RerankRequest, embedder: Embedder | None, public_id: str, start: int, end: int
+    body: RerankRequest, served: Served, caller: Caller, public_id: str, start: int, end: int
 ) -> list[GenerationRequest]:
-    """Return one request for each of these documents, with its own copy of the query. Without `embedder` the
-    model is no reranker, and the scheduler refuses them."""
+    """Return one request for each of these documents, with its own copy of the query. Those for a model that
+    is no reranker are refused by its scheduler."""
+    embedder = served.embedder
     return [
         GenerationRequest(
             public_id=public_id,
@@ -58,7 +58,7 @@ def rerank_requests(
             kind="rerank",
             max_tokens=0,
             priority=body.priority,
-            timeout_seconds=body.timeout,
+            **caller.fields(served.adapter, body.timeout),
         )
         for document in body.documents[start:end]
     ]

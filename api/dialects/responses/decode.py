@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from api.access.identity import ANYBODY, Caller
 from api.dialects.openai.bound import token_bound_of
-from api.dialects.openai.decode import decoding
+from api.dialects.openai.decode import common
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
 from api.dialects.openai.tools import chosen
@@ -23,14 +23,14 @@ def generation_request(
     messages: Sequence[Message],
     offered: Offered,
     ids: ResponseIds,
-    tenant: str = "",
     defaults: Defaults = NEUTRAL,
+    caller: Caller = ANYBODY,
+    adapter: str = "",
 ) -> GenerationRequest:
     """Decode the body. `messages` are the whole conversation, `offered` its tools; `defaults` of the model's
     name apply to what the body omits."""
     tools = chosen(body.tool_choice, offered.tools, offered.chosen)
-    return replace(
-        decoding(body, defaults),
+    return GenerationRequest(
         public_id=ids.new(),
         prompt=ChatPrompt(
             messages=with_instructions(body.instructions, messages),
@@ -45,5 +45,5 @@ def generation_request(
         thinking_tokens=thinking_tokens_of(body),
         structure=structure(body),
         top_logprobs=body.wanted_logprobs,
-        tenant=tenant,
+        **common(body, defaults, caller, adapter),
     )

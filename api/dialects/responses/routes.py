@@ -13,6 +13,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import Response
 
 from api.access.auth import CallerOf
+from api.access.identity import Caller
 from api.answers.block_sequence import whole_blocks
 from api.answers.errors import ONLY_HTTP, ApiError, ApiFailure
 from api.answers.openapi import STREAMED
@@ -37,7 +38,6 @@ from api.dialects.responses.store import ResponseStore, Stored, Turn, messages_j
 from api.dialects.responses.stored_responses import Referred, StoredResponses, read_items
 from api.dialects.responses.tools import Offered
 from api.dialects.thinking_budget import name_unkept_budget
-from api.options.model_defaults import Defaults
 from api.served_models import Served, ServedModels
 from scheduler.errors import InvalidRequest
 from scheduler.request import GenerationRequest, Message
@@ -116,13 +116,13 @@ class _Asked:
 
 
 async def _asked(
-    body: CreateResponse, tenant: str, work: BodyWork, served: Served, stored: StoredResponses
+    body: CreateResponse, caller: Caller, work: BodyWork, served: Served, stored: StoredResponses
 ) -> tuple[_Asked, BodyWork]:
-    before = stored.before(tenant, body.previous_response_id, body.conversation_id)
+    before = stored.before(caller.tenant, body.previous_response_id, body.conversation_id)
     if before is not None:
         work = work.also_of(before.bytes)
-    referred = stored.referred(tenant, body.input, before)
-    decode = partial(_decoded, before=before, referred=referred, ids=stored.ids, defaults=served.defaults)
+    referred = stored.referred(caller.tenant, body.input, before)
+    decode = partial(_decoded, before=before, referred=referred, ids=stored.ids, served=served, caller=caller)
     return await work.decode(body, decode), work
 
 
@@ -131,7 +131,8 @@ def _decoded(
     before: Stored | None,
     referred: Referred,
     ids: ResponseIds,
-    defaults: Defaults,
+    served: Served,
+    caller: Caller,
 ) -> _Asked:
     since = list(input_messages(body.input, referred.find))
     compacts = body.compacts
@@ -142,7 +143,7 @@ def _decoded(
     earlier = read_items(before.added() if before else ())
     adding = (item.tools for item in (*earlier, *body.input) if isinstance(item, AddedTools | Result))
     offered = Offered.of(body.tools, adding)
-    request = generation_request(body, messages, offered, ids, defaults=defaults)
+    request = generation_request(body, messages, offered, ids, served.defaults, caller, served.adapter)
     echo = Echo.of(body, request.sampling, offered.called)
     items = referred.resolved(body.kept)
     turn = input_turn(messages_json(since) if body.keeps_items else b"[]", items, request.public_id)
@@ -169,9 +170,8 @@ def _add_creation(
         `background` it goes on without its client, who asks for it by its id."""
         served = models.check(body.model)
         in_background = body.background is True
-        asked, work = await _asked(body, caller.tenant, work, served, stored)
-        request = caller.asks(asked.request, served.adapter)
-        request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
+        asked, work = await _asked(body, caller, work, served, stored)
+        request = name_unkept_budget(served.scheduler, asked.request, http.scope, budget_field_of(body))
         envelope = Envelope(request.public_id, int(time.time()), served.name, asked.echo, in_background)
         remember = partial(asked.remember, stored.store, caller.tenant, in_background)
         hold = asked.hold(running, stored.store, caller.tenant)
@@ -231,7 +231,7 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
     ) -> dict[str, Any]:
         """Return how many tokens `/v1/responses` would make of the same body: exactly, not an estimate."""
         served = models.check(body.model)
-        asked, _ = await _asked(body, caller.tenant, work, served, stored)
+        asked, _ = await _asked(body, caller, work, served, stored)
         tokens = await served.scheduler.tokenize(asked.request.prompt, caller.tenant)
         return {"object": "response.input_tokens", "input_tokens": len(tokens)}
 
@@ -242,9 +242,8 @@ def _add_uses(router: APIRouter, models: ServedModels, stored: StoredResponses) 
         """A conversation that means the same and is shorter: its user's messages, and a summary by the model.
         Its `output` is the next request's `input`."""
         served = models.check(body.model)
-        asked, work = await _asked(body, caller.tenant, work, served, stored)
-        request = caller.asks(asked.request, served.adapter)
-        request = name_unkept_budget(served.scheduler, request, http.scope, budget_field_of(body))
+        asked, work = await _asked(body, caller, work, served, stored)
+        request = name_unkept_budget(served.scheduler, asked.request, http.scope, budget_field_of(body))
         answer = await whole_answer(served.scheduler, request, lowered_by=_LOWERED_BY)
         (choice,) = answer.choices
         item = compaction.item_of(request.public_id, whole_blocks(choice))

@@ -90,9 +90,9 @@ def test_the_key_names_the_tenant(path: str, body: dict[str, Any], monkeypatch: 
     def watch(scheduler: Scheduler) -> None:
         prepare = scheduler._preparation.prepare_known
 
-        def noted(request: GenerationRequest) -> Prepared | Callable[[], Prepared]:
+        def noted(request: GenerationRequest, *rest: str) -> Prepared | Callable[[], Prepared]:
             seen.append(request.tenant)
-            return prepare(request)
+            return prepare(request, *rest)
 
         monkeypatch.setattr(scheduler._preparation, "prepare_known", noted)
 

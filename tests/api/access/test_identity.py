@@ -16,7 +16,7 @@ from scheduler.errors import InvalidRequest, OptionError
 from scheduler.shared.messages import ScriptedPlan
 from tests.api.client import chat, client_of
 from tests.fakes.loopback_engine import LoopbackLauncher
-from tests.fakes.scheduling import ask, make_scheduler, running
+from tests.fakes.scheduling import make_scheduler, running
 
 
 def test_the_sessions_headers_are_those_that_agents_send_in_this_order() -> None:
@@ -38,7 +38,7 @@ def test_the_sessions_headers_are_those_that_agents_send_in_this_order() -> None
 def test_the_first_header_that_says_something_is_the_session(headers: dict[str, str]) -> None:
     """Empty ones count as absent."""
     said = [headers[name] for name in SESSION_HEADERS if headers.get(name)]
-    assert Identity().caller(headers).asks(ask()).session == (said[0] if said else None)
+    assert Identity().caller(headers).session == (said[0] if said else None)
 
 
 @pytest.mark.parametrize("value", ["x" * (MAX_ID_CHARACTERS + 1), "tab\tinside", "é", " padded", "\x7f"])
@@ -46,23 +46,23 @@ def test_the_first_header_that_says_something_is_the_session(headers: dict[str, 
 def test_an_id_that_is_no_id_is_refused_by_the_headers_name(name: str, value: str) -> None:
     """Ids are stored, logged and shown, so they are short and printable."""
     with pytest.raises(InvalidRequest, match=name) as caught:
-        Identity(tenant_header="x-tenant").caller({name: value}).asks(ask())
+        Identity(tenant_header="x-tenant").caller({name: value})
     assert caught.value.param == name
 
 
 def test_tenants_come_from_a_header_only_where_it_is_allowed() -> None:
     """Otherwise a client could claim any tenant."""
     headers = {"x-tenant": "acme"}
-    assert Identity().caller(headers).asks(ask()).tenant == ""
-    assert Identity(tenant_header="x-tenant").caller(headers).asks(ask()).tenant == "acme"
-    assert Identity(tenant_header="x-tenant").caller({}).asks(ask()).tenant == ""
+    assert Identity().caller(headers).tenant == ""
+    assert Identity(tenant_header="x-tenant").caller(headers).tenant == "acme"
+    assert Identity(tenant_header="x-tenant").caller({}).tenant == ""
 
 
 def test_a_credential_is_never_shown() -> None:
     """By `--tenant-header authorization` every key is a tenant, named by a digest."""
     identity = Identity(tenant_header="Authorization")
     one, same, other = (
-        identity.caller({"Authorization": f"Bearer {key}"}).asks(ask()).tenant for key in ("a1", "a1", "b2")
+        identity.caller({"Authorization": f"Bearer {key}"}).tenant for key in ("a1", "a1", "b2")
     )
     assert one == same != other
     assert one.startswith("key-")
@@ -73,8 +73,8 @@ def test_a_credential_is_never_shown() -> None:
 def test_a_keys_tenant_outranks_the_header() -> None:
     """The key's owner counts, whatever else the request has."""
     identity = Identity(tenant_header="x-tenant")
-    assert identity.caller({"x-tenant": "acme"}, "owner").asks(ask()).tenant == "owner"
-    assert identity.caller({"x-tenant": "acme"}).asks(ask()).tenant == "acme"
+    assert identity.caller({"x-tenant": "acme"}, "owner").tenant == "owner"
+    assert identity.caller({"x-tenant": "acme"}).tenant == "acme"
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_a_keys_tenant_outranks_the_header() -> None:
 def test_the_shorter_timeout_counts(body: float | None, header: str | None, expected: float | None) -> None:
     """The body's or the header's."""
     headers = {} if header is None else {"x-request-timeout": header}
-    assert Identity().caller(headers).asks(ask(timeout_seconds=body)).timeout_seconds == expected
+    assert Identity().caller(headers).fields("", body)["timeout_seconds"] == expected
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf", "1e9", "30s"])
 def test_a_timeout_that_is_none_is_refused(value: str) -> None:
     """By the header's name."""
     with pytest.raises(InvalidRequest, match="x-request-timeout"):
-        Identity().caller({"x-request-timeout": value}).asks(ask())
+        Identity().caller({"x-request-timeout": value})
 
 
 @pytest.mark.parametrize("name", ["", "two words", "x:y", "é"])

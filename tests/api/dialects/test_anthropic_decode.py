@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from api.access.identity import Caller
 from api.dialects.anthropic.decode import chat_prompt, generation_request
 from api.dialects.anthropic.schema import CountTokensRequest, MessagesRequest
 from scheduler.request import Hold, ToolChoice
@@ -88,7 +89,7 @@ def test_tool_choice_and_thinking_become_neutral() -> None:
 
 def test_sampling_is_the_bodys() -> None:
     body = MessagesRequest.model_validate(ask_for(temperature=0, top_p=0.5, top_k=7, stop_sequences=["x"]))
-    request = generation_request(body, "farm")
+    request = generation_request(body, caller=Caller("farm"))
     assert (request.sampling.temperature, request.sampling.top_p, request.sampling.top_k) == (0, 0.5, 7)
     assert (request.max_tokens, request.stop, request.tenant) == (1000, ("x",), "farm")
 

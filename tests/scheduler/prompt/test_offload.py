@@ -49,10 +49,10 @@ async def test_only_an_unknown_grammar_takes_the_grammar_lane() -> None:
         for times in range(2):
             recorder.taken.clear()
             if good:
-                assert (await preparation.prepare(asks_for(schema))).submit.grammar
+                assert (await preparation.prepare(asks_for(schema), "", "")).submit.grammar
             else:
                 with pytest.raises(InvalidRequest):
-                    await preparation.prepare(asks_for(schema))
+                    await preparation.prepare(asks_for(schema), "", "")
             lanes = [lane for _, lane in recorder.taken]
             assert lanes == ([Lane.PLAIN] if times else [Lane.PLAIN, Lane.GRAMMAR])
             assert {tenant for tenant, _ in recorder.taken} == {"t"}
@@ -62,9 +62,9 @@ async def test_only_an_unknown_grammar_takes_the_grammar_lane() -> None:
 async def test_large_prompts_and_prompts_of_many_values_leave_the_plain_lane() -> None:
     """Many values are counted in a thread first."""
     preparation, recorder = off_loop()
-    await preparation.prepare(ask("hello"))
+    await preparation.prepare(ask("hello"), "", "")
     with pytest.raises(InvalidRequest):
-        await preparation.prepare(ask("x" * (LARGE_CHARACTERS + 1)))
+        await preparation.prepare(ask("x" * (LARGE_CHARACTERS + 1)), "", "")
     assert [lane for _, lane in recorder.taken] == [Lane.PLAIN, Lane.LARGE]
 
 

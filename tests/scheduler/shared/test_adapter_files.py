@@ -43,7 +43,7 @@ def test_the_engine_and_the_parent_mean_the_same() -> None:
     preparation = Preparation(ByteTokenizer(), FOLDER)
     text = TextPrompt("x" * 600)
     blocks = {
-        preparation.prepare(GenerationRequest("id", text, max_tokens=4, adapter_key=key)).prefix_blocks
+        preparation.prepare(GenerationRequest("id", text, max_tokens=4), adapter=key).prefix_blocks
         for key in KEYS
     }
     assert len(blocks) == 3
