@@ -23,7 +23,7 @@ from api.access.api_keys import ApiKeys
 from api.announcement import show_stage
 from api.bodies.worker_threads import WorkerThreads
 from api.options.back_end import check_back_end
-from api.options.model_defaults import DefaultSettings, from_file, resolve
+from api.options.model_defaults import from_file, resolve
 from api.options.model_list import EMBEDDED, ModelOptions, models_of
 from api.options.options import ENVIRONMENT_PREFIX
 from api.options.scheduler_settings import scheduler_config
@@ -366,9 +366,8 @@ def cache_folder(settings: ServeSettings) -> Path:
 
 def _served_model(settings: ServeSettings, found: _Found, tool_calls: str) -> ServedModel:
     """Return the served model. Log the defaults for what bodies omit, and the ignored values of its file."""
-    file, ignored = DefaultSettings(), dict[str, str]()
-    if settings.generation_config == "auto":
-        file, ignored = from_file(found.folder.generation_config)
+    reads = settings.generation_config == "auto"
+    file, ignored = from_file(found.folder.generation_config if reads else {})
     if ignored:
         _log.warning("generation_config_ignored", file=GENERATION_CONFIG, values=ignored)
     presets = settings.named_presets(found.name)

@@ -8,21 +8,20 @@ defaults for the others (top_k 50, greedy).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 from msgspec import structs
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from api.bodies import sampling_values
+from api.bodies.sampling_values import SamplingFields
 from scheduler.request import Reasoning, Sampling
 
 Thinking: TypeAlias = Literal["on", "off", "auto"]
 """auto leaves it to the chat template."""
-
-_T = TypeVar("_T")
 
 
 class Source(StrEnum):
@@ -34,42 +33,19 @@ class Source(StrEnum):
     NEUTRAL = "neutral"
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultSettings:
-    """What one source sets; None where it sets nothing."""
+class _Values(SamplingFields):
+    """Every setting, with the bounds that it has in a body."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     thinking: Thinking | None = None
 
 
-SETTINGS = tuple(each.name for each in fields(DefaultSettings))
+SETTINGS = tuple(name for name in _Values.model_fields if name != "seed")
+DefaultSettings: TypeAlias = Mapping[str, Any]
+"""The values that one source sets, by their names in SETTINGS; each is `checked`."""
 _OF_SAMPLING = tuple(name for name in SETTINGS if name != "thinking")
-_OF_FILE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_NOT_OF_FILE = ("presence_penalty", "frequency_penalty", "thinking")
 _SWITCHES = frozenset({"enable_thinking", "thinking"})
 """Template options that turn thinking on or off."""
-
-
-_KINDS: Mapping[str, Any] = {
-    "temperature": sampling_values.Temperature,
-    "top_p": sampling_values.TopP,
-    "top_k": sampling_values.TopK,
-    "min_p": sampling_values.MinP,
-    "repetition_penalty": sampling_values.RepetitionPenalty,
-    "presence_penalty": sampling_values.PresencePenalty,
-    "frequency_penalty": sampling_values.FrequencyPenalty,
-    "thinking": Thinking,
-}
-"""The type of each setting, with the bounds that it has in a body."""
-_ADAPTERS = {
-    name: TypeAdapter[Any](kind, config=None if name == "thinking" else ConfigDict(allow_inf_nan=False))
-    for name, kind in _KINDS.items()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,35 +57,12 @@ class Defaults:
     """Whether the model thinks; None leaves it to the chat template."""
     sources: Mapping[str, Source] = field(default_factory=lambda: dict.fromkeys(SETTINGS, Source.NEUTRAL))
 
-    def sampling_for(
-        self,
-        *,
-        seed: int,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        repetition_context: int | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        logit_bias: tuple[tuple[int, float], ...] = (),
-    ) -> Sampling:
-        """Return the body's values, and the defaults where it has None. Every dialect's decoder calls
-        this."""
-        default = self.sampling
-        return Sampling(
-            temperature=_given(temperature, default.temperature),
-            top_p=_given(top_p, default.top_p),
-            top_k=max(0, _given(top_k, default.top_k)),
-            min_p=_given(min_p, default.min_p),
-            seed=seed,
-            repetition_penalty=_given(repetition_penalty, default.repetition_penalty),
-            repetition_context=repetition_context or 0,
-            presence_penalty=_given(presence_penalty, default.presence_penalty),
-            frequency_penalty=_given(frequency_penalty, default.frequency_penalty),
-            logit_bias=logit_bias,
-        )
+    def sampling_for(self, body: BaseModel, **others: Any) -> Sampling:
+        """Return the values of the body's sampling fields and `others`, which have precedence, and the
+        defaults where these are None. Every dialect's decoder calls this."""
+        given = {name: getattr(body, name, None) for name in _OF_SAMPLING} | others
+        values = {name: value for name, value in given.items() if value is not None}
+        return structs.replace(self.sampling, **_without_negative_k(values))
 
     def reasoning_for(self, asked: Reasoning, template_options: Mapping[str, Any] | None = None) -> Reasoning:
         """Return `asked`, with the default if neither it nor the body's template options turn thinking on or
@@ -135,28 +88,29 @@ def resolve(preset: DefaultSettings, options: DefaultSettings, file: DefaultSett
     values: dict[str, Any] = {}
     sources = dict.fromkeys(SETTINGS, Source.NEUTRAL)
     for source, says in ((Source.FILE, file), (Source.OPTION, options), (Source.NAME, preset)):
-        for name in SETTINGS:
-            if (value := getattr(says, name)) is not None:
-                values[name], sources[name] = value, source
+        values |= says
+        sources |= dict.fromkeys(says, source)
     thinking: bool | None = {"on": True, "off": False}.get(values.pop("thinking", "auto"))
-    if "top_k" in values:
-        values["top_k"] = max(0, values["top_k"])
-    return Defaults(structs.replace(Sampling(), **values), thinking, sources)
+    return Defaults(structs.replace(Sampling(), **_without_negative_k(values)), thinking, sources)
+
+
+def _without_negative_k(values: dict[str, Any]) -> dict[str, Any]:
+    return values | {"top_k": max(0, values["top_k"])} if "top_k" in values else values
 
 
 def checked(name: str, value: Any) -> Any:
     """Check `value` for the setting `name`, and return it. Raise ValueError if no body may have it."""
-    return _validated(_ADAPTERS[name].validate_python, value, strict=True)
+    return _validated(partial(_Values.model_validate, strict=True), name, value)
 
 
 def from_text(name: str, text: str) -> Any:
     """Check the value as `checked`, from its text in an option."""
-    return _validated(_ADAPTERS[name].validate_strings, text)
+    return _validated(_Values.model_validate_strings, name, text)
 
 
-def _validated(validate: Any, value: Any, **options: Any) -> Any:
+def _validated(validate: Callable[[Any], _Values], name: str, value: Any) -> Any:
     try:
-        return validate(value, **options)
+        return getattr(validate({name: value}), name)
     except ValidationError as error:
         raise ValueError(error.errors(include_url=False)[0]["msg"]) from None
 
@@ -166,9 +120,9 @@ def from_file(content: Mapping[str, Any]) -> tuple[DefaultSettings, dict[str, st
     the file is the model's author's, and a server without one of its values is better than none."""
     values: dict[str, Any] = {}
     ignored: dict[str, str] = {}
-    for name in _OF_FILE:
-        # Exporters write null for what they do not say.
-        if (value := content.get(name)) is not None:
+    for name in SETTINGS:
+        # Exporters write null for what they do not say. vLLM, too, reads no other names.
+        if name not in _NOT_OF_FILE and (value := content.get(name)) is not None:
             try:
                 values[name] = checked(name, value)
             except ValueError as error:
@@ -181,8 +135,4 @@ def from_file(content: Mapping[str, Any]) -> tuple[DefaultSettings, dict[str, st
             pass
         case other:
             ignored["do_sample"] = f"{other!r:.40}: neither true nor false"
-    return DefaultSettings(**values), ignored
-
-
-def _given(value: _T | None, default: _T) -> _T:
-    return default if value is None else value
+    return values, ignored

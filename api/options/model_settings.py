@@ -8,14 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from api.bodies.media import Policy
 from api.options.effort_tokens import by_effort
-from api.options.model_defaults import DefaultSettings, Thinking
+from api.options.model_defaults import SETTINGS, DefaultSettings, Thinking, checked, from_text
 from api.options.option_values import (
     adapter_folders,
-    default_of,
     effort_budgets,
     named_folders,
     served_names,
@@ -157,33 +156,29 @@ class ModelSettings(BaseModel):
         " top_k, min_p, repetition_penalty; do_sample: false is temperature 0.",
         "auto",
     )
-    default_temperature: Annotated[float | None, default_of("temperature")] = option(
+    default_temperature: float | None = option(
         "Defaults",
         "temperature of requests that say none, nor does the name of the model that they ask for.",
         None,
         "temp",
     )
-    default_top_p: Annotated[float | None, default_of("top_p")] = option(
-        "Defaults", "top_p of such requests.", None, "top_p"
-    )
-    default_top_k: Annotated[int | None, default_of("top_k")] = option(
-        "Defaults", "top_k of such requests.", None, "top_k"
-    )
-    default_min_p: Annotated[float | None, default_of("min_p")] = option(
-        "Defaults", "min_p of such requests.", None, "min_p"
-    )
-    default_repetition_penalty: Annotated[float | None, default_of("repetition_penalty")] = option(
+    default_top_p: float | None = option("Defaults", "top_p of such requests.", None, "top_p")
+    default_top_k: int | None = option("Defaults", "top_k of such requests.", None, "top_k")
+    default_min_p: float | None = option("Defaults", "min_p of such requests.", None, "min_p")
+    default_repetition_penalty: float | None = option(
         "Defaults", "repetition_penalty of such requests.", None
     )
-    default_presence_penalty: Annotated[float | None, default_of("presence_penalty")] = option(
-        "Defaults", "presence_penalty of such requests.", None
-    )
-    default_frequency_penalty: Annotated[float | None, default_of("frequency_penalty")] = option(
-        "Defaults", "frequency_penalty of such requests.", None
-    )
+    default_presence_penalty: float | None = option("Defaults", "presence_penalty of such requests.", None)
+    default_frequency_penalty: float | None = option("Defaults", "frequency_penalty of such requests.", None)
     default_thinking: Thinking = option(
         "Defaults", "thinking of such requests; auto: as the chat template does where nobody asks.", "auto"
     )
+
+    @field_validator(*(f"default_{name}" for name in SETTINGS if name != "thinking"), mode="before")
+    @classmethod
+    def _as_in_a_body(cls, given: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name).removeprefix("default_")
+        return from_text(name, given) if isinstance(given, str) else given and checked(name, given)
 
     def thinking(self) -> ThinkingConfig:
         return ThinkingConfig(self.thinking_tokens, by_effort(self.effort_tokens))
@@ -197,13 +192,6 @@ class ModelSettings(BaseModel):
         return named_presets(self.served_model_name) if self.served_model_name else (NamedPreset(own_name),)
 
     def default_settings(self) -> DefaultSettings:
-        return DefaultSettings(
-            temperature=self.default_temperature,
-            top_p=self.default_top_p,
-            top_k=self.default_top_k,
-            min_p=self.default_min_p,
-            repetition_penalty=self.default_repetition_penalty,
-            presence_penalty=self.default_presence_penalty,
-            frequency_penalty=self.default_frequency_penalty,
-            thinking=None if self.default_thinking == "auto" else self.default_thinking,
-        )
+        """Return what the options set; `auto` sets nothing, so that the model's name may."""
+        given = {name: getattr(self, f"default_{name}") for name in SETTINGS}
+        return {name: value for name, value in given.items() if value not in (None, "auto")}

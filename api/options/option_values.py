@@ -10,7 +10,6 @@ from pydantic import BeforeValidator
 
 from api.access.allowed_hosts import EVERY, host_name
 from api.options.effort_tokens import by_effort
-from api.options.model_defaults import checked, from_text
 from api.options.served_names import named_presets
 from scheduler.engines.boundary import MOST_ENGINES
 from scheduler.shared.messages import ScriptedPlan
@@ -147,15 +146,6 @@ def adapter_folders(given: Any) -> Any:
 def effort_budgets(text: Any) -> Any:
     by_effort(str(text))
     return text
-
-
-def default_of(name: str) -> BeforeValidator:
-    """Return the check of an option `--default-...`: the values that a body may have in the field `name`."""
-
-    def value_of(given: Any) -> Any:
-        return from_text(name, given) if isinstance(given, str) else given and checked(name, given)
-
-    return BeforeValidator(value_of)
 
 
 def vllm_is_none(text: Any) -> Any:

@@ -18,7 +18,7 @@ class NamedPreset:
     """One name, and the defaults that it sets."""
 
     name: str
-    preset: DefaultSettings = field(default_factory=DefaultSettings)
+    preset: DefaultSettings = field(default_factory=dict)
 
 
 def named_presets(text: str) -> tuple[NamedPreset, ...]:
@@ -39,7 +39,7 @@ def named_presets(text: str) -> tuple[NamedPreset, ...]:
             _set(found, last, key, value, part)
     if not found:
         raise ValueError("it contains no name")
-    return tuple(NamedPreset(name, DefaultSettings(**settings)) for name, settings in found.items())
+    return tuple(NamedPreset(name, settings) for name, settings in found.items())
 
 
 def _set(found: dict[str, dict[str, Any]], name: str | None, key: str, value: str, part: str) -> None:

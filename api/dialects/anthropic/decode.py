@@ -48,9 +48,7 @@ def generation_request(
     return GenerationRequest(
         public_id=f"msg_{secrets.token_hex(12)}",
         prompt=chat_prompt(body, defaults),
-        sampling=defaults.sampling_for(
-            temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=secrets.randbits(63)
-        ),
+        sampling=defaults.sampling_for(body, seed=secrets.randbits(63)),
         max_tokens=token_bound_of(body),
         stop=tuple(body.stop_sequences or ()),
         structure=structure(body),

@@ -8,7 +8,7 @@ from pydantic import Field, PlainValidator, StrictBool, ValidationInfo, field_va
 
 from api.bodies.fields import Partly, Refused, WithoutEffect, unsupported
 from api.dialects.openai.bound import token_bound_of
-from api.dialects.openai.schema import SamplingFields
+from api.dialects.openai.schema import CompletionFields
 from api.dialects.openai.thinking import MAX_THINKING_TOKENS
 from api.dialects.spellings import TOKEN_BOUND
 
@@ -48,7 +48,7 @@ def _is_token(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(CompletionFields):
     """`POST /v1/completions`."""
 
     prompt: Annotated[

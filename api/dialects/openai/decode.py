@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from api.access.identity import ANYBODY, Caller
+from api.bodies.sampling_values import MAX_SEED
 from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.messages import ChatMessage
 from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields
@@ -23,8 +24,6 @@ from scheduler.request import (
     Message,
     Sampling,
 )
-
-_UNSIGNED_64 = (1 << 64) - 1
 
 
 def generation_request(
@@ -73,16 +72,11 @@ def common(body: DecodingFields, defaults: Defaults, caller: Caller, adapter: st
 
 def _sampling(body: DecodingFields, defaults: Defaults) -> Sampling:
     return defaults.sampling_for(
+        body,
         # A request without a seed gets one: its tokens can then be computed again after an engine's death.
-        seed=secrets.randbits(63) if body.seed is None else body.seed & _UNSIGNED_64,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
-        min_p=body.min_p,
+        seed=secrets.randbits(63) if body.seed is None else body.seed & MAX_SEED,
         repetition_penalty=REPETITION_PENALTY.value_of(body),
         repetition_context=max(0, REPETITION_WINDOW.value_of(body) or 0),
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
         logit_bias=tuple(sorted((body.logit_bias or {}).items())),
     )
 

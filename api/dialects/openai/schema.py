@@ -10,15 +10,7 @@ from pydantic import BeforeValidator, Field, StrictBool, ValidationInfo, field_v
 from api.access.identity import MAX_TIMEOUT_SECONDS
 from api.bodies.body import Body
 from api.bodies.fields import AtMost, JsonObject, Listed, Partly, Refused, WithoutEffect, unsupported
-from api.bodies.sampling_values import (
-    FrequencyPenalty,
-    MinP,
-    PresencePenalty,
-    RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
-)
+from api.bodies.sampling_values import RepetitionPenalty, SamplingFields
 from api.dialects.openai.bound import BoundFields
 from api.dialects.openai.messages import ChatMessage, Prediction
 from api.dialects.openai.structured import NO_VERBOSITY, StructuredFields
@@ -35,7 +27,6 @@ from scheduler.request import (
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 MAX_BIASES = 1024
-MAX_SEED = 2**64 - 1
 MAX_CHOICES = 128
 MAX_STOP_TOKENS = 256
 
@@ -71,18 +62,9 @@ Stop = Annotated[
 ]
 
 
-class DecodingFields(Body):
-    """How tokens are chosen and where they end, the same in all of OpenAI's ways of asking: OpenAI's fields,
-    and vLLM's extra ones by vLLM's names."""
+class DecodingFields(SamplingFields):
+    """How tokens are chosen and where they end, the same in all of OpenAI's ways of asking."""
 
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    seed: int | None = Field(default=None, ge=-(2**63), le=MAX_SEED)
-    repetition_penalty: RepetitionPenalty | None = None
-    presence_penalty: PresencePenalty | None = None
-    frequency_penalty: FrequencyPenalty | None = None
     logit_bias: Annotated[dict[int, Annotated[float, Field(ge=-100, le=100)]], AtMost(MAX_BIASES)] | None = (
         None
     )
@@ -168,7 +150,7 @@ class DecodingFields(Body):
         return value
 
 
-class SamplingFields(BoundFields, StructuredFields, DecodingFields):
+class CompletionFields(BoundFields, StructuredFields, DecodingFields):
     """What chat completions and completions have in common."""
 
     model: str | None = None
@@ -189,13 +171,13 @@ class SamplingFields(BoundFields, StructuredFields, DecodingFields):
         return value
 
     @model_validator(mode="after")
-    def _streams_what_has_options(self) -> SamplingFields:
+    def _streams_what_has_options(self) -> CompletionFields:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options needs stream: true")
         return self
 
 
-class ChatCompletionRequest(ThinkingFields, SamplingFields):
+class ChatCompletionRequest(ThinkingFields, CompletionFields):
     """`POST /v1/chat/completions`."""
 
     bulk = ("messages", "tools")

@@ -45,12 +45,12 @@ def served(folder: Path, content: dict[str, Any], options: DefaultSettings | Non
     (folder / "generation_config.json").write_text(json.dumps(content))
     file, ignored = from_file(model_folder.inspect(folder).generation_config)
     assert not ignored
-    presets = {
-        "plain": DefaultSettings(),
-        "coder": DefaultSettings(temperature=0.2, thinking="off"),
-        "auto": DefaultSettings(thinking="auto"),
+    presets: dict[str, DefaultSettings] = {
+        "plain": {},
+        "coder": {"temperature": 0.2, "thinking": "off"},
+        "auto": {"thinking": "auto"},
     }
-    defaults = {name: resolve(preset, options or DefaultSettings(), file) for name, preset in presets.items()}
+    defaults = {name: resolve(preset, options or {}, file) for name, preset in presets.items()}
     return ServedModel(tuple(defaults), 1_700_000_000, 40960, defaults=defaults)
 
 
@@ -97,19 +97,19 @@ async def test_a_minimal_body_gets_the_files_sampling(
 @pytest.mark.parametrize(
     ("options", "model", "fields", "expected"),
     [
-        (DefaultSettings(), "plain", {}, FILE),
-        (DefaultSettings(top_k=7, min_p=0.1), "plain", {}, FILE | {"top_k": 7, "min_p": 0.1}),
-        (DefaultSettings(top_k=0), "plain", {}, {"temperature": 0.6, "top_p": 0.95}),
-        (DefaultSettings(temperature=0.4), "coder", {}, FILE | {"temperature": 0.2}),
-        (DefaultSettings(temperature=0.4), "coder", {"temperature": 0.9}, FILE | {"temperature": 0.9}),
+        ({}, "plain", {}, FILE),
+        ({"top_k": 7, "min_p": 0.1}, "plain", {}, FILE | {"top_k": 7, "min_p": 0.1}),
+        ({"top_k": 0}, "plain", {}, {"temperature": 0.6, "top_p": 0.95}),
+        ({"temperature": 0.4}, "coder", {}, FILE | {"temperature": 0.2}),
+        ({"temperature": 0.4}, "coder", {"temperature": 0.9}, FILE | {"temperature": 0.9}),
         (
-            DefaultSettings(),
+            {},
             "plain",
             {"temperature": 0, "top_p": 0.5},
             FILE | {"temperature": 0, "top_p": 0.5},
         ),
-        (DefaultSettings(), "plain", {"temperature": 1, "top_p": 1}, {"top_k": 20}),
-        (DefaultSettings(), "plain", {"temperature": None}, FILE),
+        ({}, "plain", {"temperature": 1, "top_p": 1}, {"top_k": 20}),
+        ({}, "plain", {"temperature": None}, FILE),
     ],
     ids=["file", "option", "option off", "name", "body", "body zero", "body neutral", "null"],
 )
@@ -152,7 +152,7 @@ async def test_thinking_follows_the_same_order(
     path: str, tmp_path: Path, asked: list[GenerationRequest], autojump_clock: trio.testing.MockClock
 ) -> None:
     """An option turns it on, a name off or back to the template's way, and a body has the last word."""
-    model = served(tmp_path, {}, DefaultSettings(thinking="on"))
+    model = served(tmp_path, {}, {"thinking": "on"})
     for name, fields in (("plain", {}), ("coder", {}), ("auto", {}), ("coder", _TURNED_ON[path])):
         await post(model, path, model=name, **fields)
     prompts = [request.prompt for request in asked]
@@ -206,7 +206,7 @@ async def test_counting_renders_what_is_answered(
 async def test_the_listing_shows_each_names_defaults_and_their_sources(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    model = served(tmp_path, FILE, DefaultSettings(min_p=0.1))
+    model = served(tmp_path, FILE, {"min_p": 0.1})
     scheduler = make_scheduler(LoopbackLauncher())
     async with running(scheduler), client_of(scheduler, model=model) as client:
         listed = (await client.get("/v1/models")).json()["data"]

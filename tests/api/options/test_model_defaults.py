@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from api.bodies.sampling_values import SamplingFields
 from api.options.model_defaults import (
     NEUTRAL,
     SETTINGS,
@@ -32,11 +32,7 @@ _SOME: dict[str, st.SearchStrategy[Any]] = {
     "presence_penalty": st.floats(-2, 2),
     "frequency_penalty": st.floats(-2, 2),
 }
-SOURCE = st.builds(
-    DefaultSettings,
-    **{name: st.none() | some for name, some in _SOME.items()},
-    thinking=st.sampled_from([None, "on", "off", "auto"]),
-)
+SOURCE = st.fixed_dictionaries({}, optional={**_SOME, "thinking": st.sampled_from(["on", "off", "auto"])})
 BODY = st.fixed_dictionaries({name: st.none() | some for name, some in _SOME.items()})
 THINKING = {"on": True, "off": False, "auto": None}
 
@@ -48,20 +44,20 @@ def test_each_field_comes_from_the_first_source_that_says_it(
 ) -> None:
     """Body, preset of the served name, option, file, neutral: each field on its own."""
     defaults = resolve(preset, options, file)
-    drawn = defaults.sampling_for(seed=7, **body)
+    drawn = defaults.sampling_for(SamplingFields(**body), seed=7)
     for name, said in body.items():
         order = [
             (None, said),
-            (Source.NAME, getattr(preset, name)),
-            (Source.OPTION, getattr(options, name)),
-            (Source.FILE, getattr(file, name)),
+            (Source.NAME, preset.get(name)),
+            (Source.OPTION, options.get(name)),
+            (Source.FILE, file.get(name)),
             (Source.NEUTRAL, getattr(Sampling(), name)),
         ]
         source, value = next((source, value) for source, value in order if value is not None)
         assert getattr(drawn, name) == (max(0, value) if name == "top_k" else value)
         assert source in (None, defaults.sources[name])
     assert drawn.seed == 7
-    says = [THINKING[each.thinking] for each in (preset, options, file) if each.thinking is not None]
+    says = [THINKING[each["thinking"]] for each in (preset, options, file) if "thinking" in each]
     assert defaults.thinking == (says[0] if says else None)
 
 
@@ -72,15 +68,14 @@ def test_a_body_that_says_everything_gets_that_whatever_the_defaults(body: dict[
     said: dict[str, Any] = {name: value if value is not None else 0.5 for name, value in body.items()} | {
         "top_k": 3
     }
-    other = resolve(
-        DefaultSettings(0.1, 0.2, 5, 0.3, 1.5, 1.0, 1.0, "off"), DefaultSettings(), DefaultSettings()
-    )
-    assert other.sampling_for(seed=1, **said) == NEUTRAL.sampling_for(seed=1, **said)
+    other = resolve(dict(zip(SETTINGS, (0.1, 0.2, 5, 0.3, 1.5, 1.0, 1.0, "off"), strict=True)), {}, {})
+    asked = SamplingFields(**said)
+    assert other.sampling_for(asked, seed=1) == NEUTRAL.sampling_for(asked, seed=1)
 
 
 def test_nothing_said_is_what_it_always_was() -> None:
     """Temperature 1, nothing cut off, no penalty, thinking as the template does."""
-    neutral = resolve(DefaultSettings(), DefaultSettings(), DefaultSettings())
+    neutral = resolve({}, {}, {})
     assert neutral == NEUTRAL
     assert neutral.sampling == Sampling()
     assert neutral.thinking is None
@@ -89,20 +84,20 @@ def test_nothing_said_is_what_it_always_was() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, DefaultSettings(0.6, 0.95, 20)),
-        ({"do_sample": False}, DefaultSettings(0.0)),
-        ({"do_sample": False, "temperature": 0.7, "top_k": 20}, DefaultSettings(0.0, top_k=20)),
+        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
+        ({"do_sample": False}, {"temperature": 0.0}),
+        ({"do_sample": False, "temperature": 0.7, "top_k": 20}, {"temperature": 0.0, "top_k": 20}),
         # transformers would say top_k 50 here, and greedy without do_sample; as vLLM, we take what is there.
-        ({"do_sample": True}, DefaultSettings()),
-        ({"temperature": 0.7}, DefaultSettings(0.7)),
-        ({"do_sample": None, "temperature": None, "top_p": None}, DefaultSettings()),
-        ({"min_p": 0.05, "repetition_penalty": 1.05}, DefaultSettings(min_p=0.05, repetition_penalty=1.05)),
-        ({"temperature": 1, "top_k": -1}, DefaultSettings(1.0, top_k=-1)),
+        ({"do_sample": True}, {}),
+        ({"temperature": 0.7}, {"temperature": 0.7}),
+        ({"do_sample": None, "temperature": None, "top_p": None}, {}),
+        ({"min_p": 0.05, "repetition_penalty": 1.05}, {"min_p": 0.05, "repetition_penalty": 1.05}),
+        ({"temperature": 1, "top_k": -1}, {"temperature": 1.0, "top_k": -1}),
         (
             {"eos_token_id": 3, "max_new_tokens": 5, "thinking": "off", "presence_penalty": 1},
-            DefaultSettings(),
+            {},
         ),
-        ({}, DefaultSettings()),
+        ({}, {}),
     ],
 )
 def test_the_file_says_what_is_in_it(content: dict[str, Any], says: DefaultSettings) -> None:
@@ -139,7 +134,7 @@ def test_what_no_body_may_say_is_ignored_by_name(key: str, value: Any) -> None:
     assert len(ignored[key]) < 120
     expected: dict[str, Any] = {"top_p": 0.9, "temperature": 0.5}
     expected.pop(key, None)
-    assert says == DefaultSettings(**expected)
+    assert says == expected
 
 
 _JSON = st.recursive(
@@ -154,8 +149,8 @@ _JSON = st.recursive(
 def test_no_file_can_give_a_value_that_a_body_could_not(content: dict[str, Any]) -> None:
     """Nor keep the server from starting."""
     says, ignored = from_file(content)
-    for name, value in asdict(says).items():
-        assert value is None or checked(name, value) == value
+    for name, value in says.items():
+        assert checked(name, value) == value
     assert ignored.keys() <= content.keys()
 
 
@@ -187,21 +182,21 @@ def test_thinking_is_the_default_only_where_nobody_turns_it_on_or_off(
         ("mine", [NamedPreset("mine")]),
         (" a , owner/b ,", [NamedPreset("a"), NamedPreset("owner/b")]),
         ("qwen3:8b", [NamedPreset("qwen3:8b")]),
-        ("qwen3:8b:top_k=5", [NamedPreset("qwen3:8b", DefaultSettings(top_k=5))]),
+        ("qwen3:8b:top_k=5", [NamedPreset("qwen3:8b", {"top_k": 5})]),
         ("temperature", [NamedPreset("temperature")]),
         ("a:temperature", [NamedPreset("a:temperature")]),
         (
             "penstock,coder:temperature=0.2,thinking=off,greedy:temperature=0,last",
             [
                 NamedPreset("penstock"),
-                NamedPreset("coder", DefaultSettings(0.2, thinking="off")),
-                NamedPreset("greedy", DefaultSettings(0.0)),
+                NamedPreset("coder", {"temperature": 0.2, "thinking": "off"}),
+                NamedPreset("greedy", {"temperature": 0.0}),
                 NamedPreset("last"),
             ],
         ),
         (
             "x: top_p = 0.5 , min_p=0.1,presence_penalty=-1",
-            [NamedPreset("x", DefaultSettings(top_p=0.5, min_p=0.1, presence_penalty=-1.0))],
+            [NamedPreset("x", {"top_p": 0.5, "min_p": 0.1, "presence_penalty": -1.0})],
         ),
     ],
 )

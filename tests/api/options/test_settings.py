@@ -12,7 +12,6 @@ from api import serving
 from api.access.api_keys import ApiKeys, load_keys
 from api.assembly import engine_environment
 from api.cli.command_line import penstock
-from api.options.model_defaults import DefaultSettings
 from api.options.options import Option, load, options, refuse_unknown_variables
 from api.options.scheduler_settings import scheduler_config
 from api.options.served_names import NamedPreset
@@ -88,8 +87,8 @@ def test_options_become_defaults() -> None:
     """And `auto` thinking is nothing said: the model's name may still say something."""
     given = {"default_temperature": "0.5", "default_top_k": "-1", "default_presence_penalty": "1"}
     found = load(given).default_settings()
-    assert found == DefaultSettings(0.5, top_k=-1, presence_penalty=1.0)
-    assert load({"default_thinking": "off"}).default_settings() == DefaultSettings(thinking="off")
+    assert found == {"temperature": 0.5, "top_k": -1, "presence_penalty": 1.0}
+    assert load({"default_thinking": "off"}).default_settings() == {"thinking": "off"}
 
 
 def test_the_models_own_name_is_one_name_whatever_is_in_it() -> None:
