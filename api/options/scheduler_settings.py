@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from inspect import signature
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from api.access.api_keys import ApiKeys
 from api.options.settings import ServeSettings
@@ -36,51 +37,41 @@ def scheduler_config(
     disk tier. Raise StartupError for an adapter whose folder cannot be read, and for options that engines of
     several ranks do not support."""
     _check_ranks(settings, pooler, models)
+    engine = {
+        **_same(settings, EngineConfig),
+        "backend": settings.engine,
+        "model_folder": str(model_folder),
+        "model": "",
+        "kv_disk": "" if settings.kv_disk is None else str(settings.kv_disk),
+        "kv_disk_bytes": settings.kv_disk_bytes // (settings.local_engines * models),
+        "cache_folder": str(cache_folder),
+        "sharers": 1 if settings.engines_join else sharers_of(settings.local_engines, gpus_of(os.environ)),
+        "adapters": _adapters(settings),
+        "pooler": pooler,
+        "ranks": _ranks(settings),
+    }
+    # 0 is no bound, and here that is None. All rows of an embedder's step may end with it, and the next step
+    # needs as many.
+    intake: dict[str, Any] = {name: value or None for name, value in _same(settings, IntakeConfig).items()}
+    lookahead = {} if pooler is None else {"lookahead": settings.max_slots}
     return SchedulerConfig(
         engines=0 if settings.engines_join else settings.local_engines,
         engines_join=settings.engines_join,
         cache_sharing=_cache_sharing(settings, keys),
-        engine=EngineConfig(
-            backend=settings.engine,
-            model_folder=str(model_folder),
-            max_slots=settings.max_slots,
-            prefill_chunk_tokens=settings.prefill_chunk_tokens,
-            itl_target_ms=settings.itl_target_ms,
-            weights_dtype=settings.weights_dtype,
-            kv_cache_dtype=settings.kv_cache_dtype,
-            max_model_len=settings.max_model_len,
-            scripted=settings.scripted,
-            kv_cache_bytes=settings.kv_cache_bytes,
-            kv_disk="" if settings.kv_disk is None else str(settings.kv_disk),
-            kv_disk_bytes=settings.kv_disk_bytes // (settings.local_engines * models),
-            load_check=settings.load_check,
-            cache_folder=str(cache_folder),
-            memory_limit=settings.memory_limit,
-            sharers=1 if settings.engines_join else sharers_of(settings.local_engines, gpus_of(os.environ)),
-            adapters=_adapters(settings),
-            pooler=pooler,
-            ranks=_ranks(settings),
-            wired=settings.wired,
-            speculation=settings.speculation,
-        ),
-        supervision=SupervisionConfig(ready_seconds=settings.ready_seconds),
+        engine=EngineConfig(**engine),
+        supervision=SupervisionConfig(**_same(settings, SupervisionConfig)),
         intake=IntakeConfig(
-            max_queue=settings.max_queue,
-            max_queued_tokens=settings.max_queued_tokens or None,
-            max_queue_per_tenant=settings.max_queue_per_tenant or None,
-            queue_seconds=settings.queue_seconds or None,
-            max_running_seconds=settings.max_running_seconds or None,
-            fairness=FairnessConfig(aging_seconds=settings.priority_aging_seconds),
-            # All rows of a step may end with it, and the next step needs as many.
-            **({} if pooler is None else {"lookahead": settings.max_slots}),
+            **intake, fairness=FairnessConfig(aging_seconds=settings.priority_aging_seconds), **lookahead
         ),
         stall_seconds=settings.stall_seconds,
-        recovery=RecoveryConfig(
-            max_request_deaths=settings.max_request_deaths,
-            max_engine_deaths=settings.max_engine_deaths,
-            death_window_seconds=settings.death_window_seconds,
-        ),
+        recovery=RecoveryConfig(**_same(settings, RecoveryConfig)),
     )
+
+
+def _same(settings: ServeSettings, kind: type[Any]) -> dict[str, Any]:
+    """Return the fields of a configuration class that are options of the same name."""
+    options = ServeSettings.model_fields
+    return {name: getattr(settings, name) for name in signature(kind).parameters if name in options}
 
 
 def _check_ranks(settings: ServeSettings, pooler: Pooler | None, models: int) -> None:

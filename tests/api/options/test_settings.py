@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from operator import attrgetter
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from api.options.options import Option, load, options, refuse_unknown_variables
 from api.options.scheduler_settings import scheduler_config
 from api.options.served_names import NamedPreset
 from api.options.settings import ServeSettings
-from scheduler.config import load_message
+from scheduler.config import EngineConfig, IntakeConfig, RecoveryConfig, SupervisionConfig, load_message
 from scheduler.errors import OptionError, StartupError
 from scheduler.shared.messages import RankGroup
 from scheduler.shared.pooling import Pooler
@@ -262,6 +263,27 @@ def test_rows_verify_drafts_unless_the_operator_says_not() -> None:
         assert load_message(config).speculation == expected
     with pytest.raises(OptionError, match="--speculation"):
         load({"speculation": "ngram"})
+
+
+def test_what_an_option_and_a_configuration_name_alike_is_one_value() -> None:
+    """But for four, of which an engine gets what is made of them."""
+    made = {"model", "kv_disk", "kv_disk_bytes", "ranks"}
+    parts = {"engine": EngineConfig, "supervision": SupervisionConfig, "recovery": RecoveryConfig}
+    both = {
+        part: {*signature(kind).parameters} & {*ServeSettings.model_fields} for part, kind in parts.items()
+    }
+    assert both["engine"] > made
+    given = {name: object() for names in both.values() for name in names - made}
+    settings = load({}).model_copy(update=given)
+    config = scheduler_config(settings, Path("none"), ApiKeys(), Path("cache"))
+    found = {name: getattr(getattr(config, part), name) for part in both for name in both[part] - made}
+    assert found == given
+
+
+def test_a_bound_of_zero_is_none() -> None:
+    given = {"max_queued_tokens": "0", "queue_seconds": "0", "max_running_seconds": "5", "max_queue": "9"}
+    queue = scheduler_config(load(given), Path("none"), ApiKeys(), Path("cache")).intake
+    assert queue == IntakeConfig(max_queue=9, max_running_seconds=5.0)
 
 
 def test_more_adapters_than_there_may_be_are_refused() -> None:
