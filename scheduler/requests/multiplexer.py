@@ -95,7 +95,7 @@ class Multiplexer:
         """Hand a queued request to the engine."""
         record.dispatched_at = self._clock()
         self._observer.submitted(record, record.dispatched_at)
-        self._take(record, record.submit_message)
+        self._take(record, lambda: record.submit)
 
     def resume(self, record: StreamRecord) -> None:
         """Resume a request whose engine died."""

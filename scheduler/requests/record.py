@@ -74,7 +74,7 @@ class StreamRecord:
 
     request: GenerationRequest
     submit: Submit
-    """What its engine gets; the next one gets also what it has emitted."""
+    """What its engine gets; the next one also gets what is emitted."""
     pipeline: AnswerPipeline
     arrived_at: float
     choice: int = 0
@@ -190,12 +190,8 @@ class StreamRecord:
         """Return the message that resumes it on another engine, after the tokens that it has."""
         self.resumed += 1
         self.resumed_tokens, self.steps = self.output_tokens, 0
-        if self.pipeline.prompt is not None:
-            self.pipeline.prompt.lose()
-        return self.submit_message()
-
-    def submit_message(self) -> Submit:
-        scores = self.pipeline.prompt
+        if (scores := self.pipeline.prompt) is not None:
+            scores.lose()
         return msgspec.structs.replace(
             self.submit,
             prompt=self.submit.prompt + self.emitted,
@@ -389,7 +385,7 @@ def records_of(
     return [
         StreamRecord(
             request,
-            _of_choice(one.submit, choice, next(ids)),
+            _of_choice(one.submit, choice, next(ids), pipeline),
             pipeline,
             arrived_at,
             choice=choice,
@@ -402,11 +398,17 @@ def records_of(
     ]
 
 
-def _of_choice(submit: Submit, choice: int, request_id: int) -> Submit:
-    """Return the message of one choice. Each has its own seed; the first has the request's."""
+def _of_choice(submit: Submit, choice: int, request_id: int, pipeline: AnswerPipeline) -> Submit:
+    """Return the message of one choice. Each has its own seed, and the first one, which has the request's,
+    also gets the prompt's log-probabilities."""
     seed = (submit.sampling.seed + choice * _SEED_STRIDE) % 2**64
-    sampling = msgspec.structs.replace(submit.sampling, seed=seed)
-    return msgspec.structs.replace(submit, request_id=request_id, sampling=sampling)
+    scores = pipeline.prompt
+    return msgspec.structs.replace(
+        submit,
+        request_id=request_id,
+        sampling=msgspec.structs.replace(submit.sampling, seed=seed),
+        prompt_logprobs=None if scores is None or scores.whole else submit.prompt_logprobs,
+    )
 
 
 def deadline_of(request: GenerationRequest, arrived_at: float) -> float | None:

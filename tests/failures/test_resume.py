@@ -326,4 +326,4 @@ async def test_a_prompts_log_probabilities_come_once(place: str, autojump_clock:
     assert found == scores(undisturbed_client)
     assert len(found) == len(record.submit.prompt)
     assert [token.offset for token in found if token.logprobs is None] == [0]
-    assert record.submit_message().prompt_logprobs is None
+    assert record.resubmit_message().prompt_logprobs is None
