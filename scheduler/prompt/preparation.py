@@ -53,7 +53,7 @@ from scheduler.shared.token_ids import TokenIds, common_run, compact
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A checked request: what its engine gets, and what only the server makes of its prompt and its tools."""
+    """A checked request: the message for its engine, and what only the server needs."""
 
     submit: Submit
     """The message for its first choice, with request id 0."""
