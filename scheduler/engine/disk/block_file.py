@@ -151,7 +151,7 @@ def _identity(place: Place, fingerprint: str) -> dict[str, str]:
     return {
         "fingerprint": fingerprint,
         "key": place.key.hex(),
-        "parent": place.parent.hex(),
+        "parent": place.predecessor.hex(),
         "place": f"{place.kind}{place.position}",
     }
 

@@ -1,7 +1,7 @@
 """The disk tier's folder: its lock, its layout, and the calls to the file system.
 
-`FOLDER/3f/3f…-PARENT-b512.kv1.safetensors`: 256 subfolders, named after the first byte of the key. The name
-has what the index needs, so that a scan opens no file. The tier never touches files with other names. It
+`FOLDER/3f/3f…-PREDECESSOR-b512.kv1.safetensors`: 256 subfolders, named after the first byte of the key. The
+name has what the index needs, so that a scan opens no file. The tier never touches files with other names. It
 writes whole files by a rename. After a SIGKILL a partial file may remain, which the next scan removes: under
 the lock no other engine can be writing it. Files that an operator copies into the folder are found by a later
 scan, which lists only the subfolders that have changed.

@@ -1,15 +1,16 @@
-"""The index of the disk tier's files: which file needs which, and the order of eviction.
+"""The index of the disk tier's files, in the order of their use.
 
-Host memory only: it touches no file. `disk_store.py` alone calls it, under its lock. Two rules hold after
-every call: the parent of an entry is in the index too; and in the order of use an entry comes before its
-parent, so that the least recently used entry never has children.
+Host memory only: it touches no file. `disk_store.py` alone calls it, under its lock. A block names its
+predecessor, and that is all: one without it is never matched, so never used, and ages out. A use of a block
+is a later use of all before it, so that the end of a chain is evicted before its beginning.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Key, Place
 
@@ -31,150 +32,90 @@ class Entry:
     place: Place
     nbytes: int
     stamped: float = float("-inf")  # When its use was last written to the file system; the store's clock.
+    leaving: bool = False
+    """Its file is damaged or evicted: it is not matched, and deleted next."""
 
 
 class DiskIndex:
-    """`nbytes` is the sum of the entries' sizes after every call."""
+    """`nbytes` is the sum of the entries' sizes."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[Key, Entry] = OrderedDict()  # Least recently used first.
-        self._children: dict[Key, set[Key]] = {}  # By parent.
-        self._snapshots: dict[Key, Counter[int]] = {}  # By parent: the positions of its snapshots.
+        self._entries: OrderedDict[Place, Entry] = OrderedDict()  # Least recently used first.
+        self._snapshots: dict[Key, set[Place]] = {}  # By predecessor.
         self.nbytes = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: Key) -> Entry | None:
-        return self._entries.get(key)
+    def __contains__(self, place: Place) -> bool:
+        """Return whether its file is on disk, of use or not."""
+        return place in self._entries
 
-    def has_parent(self, place: Place) -> bool:
-        """Return whether the parent that it needs is in the index. A block's parent must end where the block
-        begins, so that no set of file names forms a cycle."""
-        if place.parent_tokens == 0:
-            return True
-        parent = self._entries.get(place.parent)
-        return (
-            parent is not None and parent.place.kind == "b" and parent.place.position == place.parent_tokens
-        )
+    def get(self, place: Place) -> Entry | None:
+        """Return the entry if its file is of use."""
+        entry = self._entries.get(place)
+        return None if entry is None or entry.leaving else entry
 
     def add(self, entry: Entry) -> None:
-        """Add the most recently used entry. Its parent is in the index, and it is new."""
-        self._hold(entry)
-        self.touch(entry.place.key)
+        """Add the most recently used entry, in the place of an earlier file of its name."""
+        self.remove(entry.place)
+        self._entries[entry.place] = entry
+        self.nbytes += entry.nbytes
+        if entry.place.kind != "b":
+            self._snapshots.setdefault(entry.place.predecessor, set()).add(entry.place)
 
-    def restore(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """Take over what a scan found, as more recently used than all that is here. Return files without
-        their parent, and duplicates."""
+    def restore(self, found: Collection[FoundFile]) -> None:
+        """Add what a scan found, in the order of its use."""
         used: dict[Key, float] = {}
-        standing: set[Key] = set()  # What was here and has new files above it.
-        orphans: list[FoundFile] = []
-        for file in sorted(found, key=lambda file: file.place.parent_tokens):
-            if self.has_parent(file.place) and file.place.key not in self._entries:
-                self._hold(Entry(file.place, file.nbytes))
-                used[file.place.key] = file.used
-                if file.place.parent_tokens and file.place.parent not in used:
-                    standing.add(file.place.parent)
-            else:
-                orphans.append(file)
-        # `touch` stamps only the end of a path: propagate its time to the parents.
-        for key in reversed(tuple(used)):
-            place = self._entries[key].place
-            if place.parent in used and place.parent_tokens:
-                used[place.parent] = max(used[place.parent], used[key])
-        for key in sorted(used, key=lambda key: (used[key], -self._entries[key].place.parent_tokens)):
-            self._entries.move_to_end(key)
-        for key in standing:
-            self.touch(key)
-        return orphans
+        for file in sorted(found, key=lambda file: -file.place.tokens_before):
+            # `touch` stamps only the end of a path: its time is also that of what is before it.
+            key, before = file.place.key, file.place.predecessor
+            used[key] = max(file.used, used.get(key, 0.0))
+            used[before] = max(used[key], used.get(before, 0.0))
+        for file in sorted(found, key=lambda file: (used[file.place.key], -file.place.tokens_before)):
+            self.add(Entry(file.place, file.nbytes))
 
-    def touch(self, key: Key) -> Entry | None:
-        """Mark an entry and its parents as used now: O(path). Return the entry, or None if it is not in the
-        index."""
-        entry = above = self._entries.get(key)
-        while above is not None:
-            self._entries.move_to_end(above.place.key)
-            above = self._entries.get(above.place.parent) if above.place.parent_tokens else None
-        return entry
+    def touch(self, path: Sequence[Place]) -> None:
+        """Mark a path as used now, its beginning last."""
+        for place in reversed(path):
+            if self.get(place) is not None:
+                self._entries.move_to_end(place)
 
-    def remove(self, key: Key) -> list[Entry]:
-        """Forget an entry and its descendants. Return them deepest first, the order to delete them in."""
-        subtree, pending = [], [key]
-        while pending:
-            entry = self._entries.pop(pending.pop())
-            subtree.append(entry)
-            self.nbytes -= entry.nbytes
-            self._unlink(entry.place)
-            pending.extend(self._children.get(entry.place.key, ()))
-        return subtree[::-1]
+    def leave(self, entry: Entry) -> None:
+        """Match it no more, and delete it next."""
+        entry.leaving = True
+        self._entries.move_to_end(entry.place, last=False)
+
+    def postpone(self, entry: Entry) -> None:
+        """Delete all others before it."""
+        self._entries.move_to_end(entry.place)
+
+    def remove(self, place: Place) -> None:
+        """Forget the entry, if there is one."""
+        if (entry := self._entries.pop(place, None)) is None:
+            return
+        self.nbytes -= entry.nbytes
+        if place.kind != "b":
+            self._snapshots[place.predecessor].remove(place)
+            if not self._snapshots[place.predecessor]:
+                del self._snapshots[place.predecessor]
 
     def oldest(self) -> Entry | None:
-        """Return the entry to evict, which has no children."""
+        """Return the entry to delete next."""
         return next(iter(self._entries.values()), None)
-
-    def path_bytes(self, place: Place) -> int:
-        """Return the size of all its parents together."""
-        nbytes = 0
-        while place.parent_tokens and (entry := self._entries.get(place.parent)) is not None:
-            nbytes += entry.nbytes
-            place = entry.place
-        return nbytes
 
     def match(self, chain: Chain, limit: int) -> int:
         """Return how many leading tokens are in the index as blocks, at most `limit`."""
-        blocks, whole = 0, min(limit, chain.tokens) // BLOCK_TOKENS
-        while blocks < whole and chain.key(blocks + 1) in self._entries:
-            blocks += 1
-        return blocks * BLOCK_TOKENS
+        found = takewhile(lambda block: self.get(block) is not None, chain.blocks(limit))
+        return BLOCK_TOKENS * sum(1 for _ in found)
 
     def deepest_snapshot(self, chain: Chain, limit: int, alone: bool) -> int:
         """Return the position of the deepest snapshot that can be used, at most `limit`; 0: there is none."""
         limit = min(limit, chain.tokens)
         reach = limit if alone else self.match(chain, limit)
         for blocks in range(reach // BLOCK_TOKENS, -1, -1):
-            for position in sorted(self._snapshots.get(chain.key(blocks), ()), reverse=True):
-                if position <= limit and chain.snapshot(position, alone).key in self._entries:
+            snapshots = self._snapshots.get(chain.key(blocks), ())
+            for position in sorted({place.position for place in snapshots}, reverse=True):
+                if position <= limit and self.get(chain.snapshot(position, alone)) is not None:
                     return position
         return 0
-
-    def check_integrity(self) -> list[str]:
-        """Return violated invariants in words, empty if none. O(files)."""
-        complaints = (
-            [] if self.nbytes == sum(e.nbytes for e in self._entries.values()) else ["nbytes is wrong"]
-        )
-        seen: set[Key] = set()
-        for key, entry in self._entries.items():
-            seen.add(key)
-            if not self.has_parent(entry.place):
-                complaints.append(f"{entry.place.file_name} has no parent")
-            if entry.place.parent_tokens and entry.place.parent in seen:
-                complaints.append(f"{entry.place.file_name} would outlive its parent")
-        if {key for key in seen if self._entries[key].place.parent_tokens} != set().union(
-            *self._children.values()
-        ):
-            complaints.append("children and entries are not the same")
-        return complaints
-
-    def _hold(self, entry: Entry) -> None:
-        place = entry.place
-        assert place.key not in self._entries, "a file is indexed once"
-        self._entries[place.key] = entry
-        if place.parent_tokens:
-            self._children.setdefault(place.parent, set()).add(place.key)
-        if place.kind != "b":
-            self._snapshots.setdefault(place.parent, Counter())[place.position] += 1
-        self.nbytes += entry.nbytes
-
-    def _unlink(self, place: Place) -> None:
-        if place.parent_tokens:
-            siblings = self._children[place.parent]
-            siblings.remove(place.key)
-            if not siblings:
-                del self._children[place.parent]
-        if place.kind != "b":
-            positions = self._snapshots[place.parent]
-            positions[place.position] -= 1
-            if not positions[place.position]:
-                del positions[place.position]
-            if not positions:
-                del self._snapshots[place.parent]

@@ -13,13 +13,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Key, Place
+from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
 from scheduler.engine.disk.block_file import Content
 from scheduler.engine.disk.disk_folder import DiskFolder
-from scheduler.engine.disk.disk_reading import DiskRead, ReadOutcome
 from scheduler.engine.disk.disk_store import DiskStore, ErrorKind
 
 _LOOK_SECONDS = 5.0
@@ -41,14 +42,31 @@ class DiskStatistics:
     writes: int
     write_bytes: int
     dropped_writes: int
-    """Dropped because the queue was full, the parent is missing, it does not fit, or writes are paused after
-    an error."""
+    """Dropped because the queue was full, the block before is missing, it does not fit, or writes are paused
+    after an error."""
     evicted_files: int
     errors: Mapping[ErrorKind, int]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadOutcome:
+    """What was read and was intact."""
+
+    blocks: tuple[Content, ...] = ()
+    """Consecutive, from the start of the read; fewer than requested if one was damaged or missing."""
+    snapshot: Content | None = None
+    """The snapshot, if all requested blocks were found."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    blocks: tuple[Place, ...]
+    snapshot: Place | None
+    outcome: Future[ReadOutcome] = field(default_factory=Future)
+
+
 class DiskTier:
-    """One thread (the engine's) calls it; any thread may call `statistics` and `DiskRead.cancel`."""
+    """One thread (the engine's) calls it; any thread may call `statistics`."""
 
     def __init__(
         self,
@@ -73,13 +91,13 @@ class DiskTier:
         # Guards the fields below; the writer waits on it for work, `flush` for the end of work. The store's
         # own lock may be taken under this one, never the other way round.
         self._changed = threading.Condition()
-        self._queue: deque[tuple[Place, Content]] = deque()
-        self._pending: set[Key] = set()  # Queued or being written.
+        self._queue: deque[tuple[Sequence[Place], Content]] = deque()  # What to write is the end of a path.
+        self._pending: set[Place] = set()  # Queued or being written.
         self._pending_bytes = self._dropped_writes = 0
         self._closing = self._working = self._looking = False
         self._clock = clock
         self._looked_at = clock()
-        self._readings: queue.SimpleQueue[DiskRead | None] = queue.SimpleQueue()
+        self._readings: queue.SimpleQueue[_Reading | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="disk writer", daemon=True)
         self._reader = threading.Thread(target=self._read, name="disk reader", daemon=True)
         self._writer.start()
@@ -116,54 +134,46 @@ class DiskTier:
         there = self._store.match(chain, chain.tokens)
         with self._changed:
             if there:
-                self._touch(chain.block(there).key)
-            while there + BLOCK_TOKENS <= chain.tokens and self._knows(chain.block(there + BLOCK_TOKENS).key):
+                self._touch(chain.path(chain.block(there)))
+            while there + BLOCK_TOKENS <= chain.tokens and self._knows(chain.block(there + BLOCK_TOKENS)):
                 there += BLOCK_TOKENS
         return there
 
     def has_snapshot(self, chain: Chain, position: int) -> bool:
         """Return whether the snapshot is on disk or pending. Check it before copying one to the host."""
         with self._changed:
-            return self._knows(chain.snapshot(position, self._lone_snapshots).key)
+            return self._knows(chain.snapshot(position, self._lone_snapshots))
 
     def put_block_nowait(self, chain: Chain, end: int, content: Content) -> bool:
         """Write the block of tokens [end - BLOCK_TOKENS, end), after the blocks before it. Return False if it
         was dropped, which is counted. The bytes must not change afterwards."""
-        return self._put(chain.block(end), content)
+        return self._put(chain.path(chain.block(end)), content)
 
     def put_snapshot_nowait(self, chain: Chain, position: int, content: Content) -> bool:
         """Write the state right after `position` tokens, after the blocks up to there. It must also contain
         what layers that can be cut hold between the last block's end and `position`, or it cannot be
         restored. Return False if it was dropped, which is counted. The bytes must not change afterwards."""
-        return self._put(chain.snapshot(position, self._lone_snapshots), content)
+        return self._put(chain.path(chain.snapshot(position, self._lone_snapshots)), content)
 
-    def start_read(
-        self,
-        chain: Chain,
-        start: int,
-        end: int,
-        *,
-        snapshot: int = 0,
-        when_done: Callable[[], None] | None = None,
-    ) -> DiskRead:
+    def start_read(self, chain: Chain, start: int, end: int, *, snapshot: int = 0) -> Future[ReadOutcome]:
         """Read the whole blocks in tokens [start, end) and, if not 0, the snapshot at that position.
 
         `start` is a multiple of BLOCK_TOKENS. All of it is in host memory when the reading ends: read a
-        long prefix piece by piece. `when_done` is called once, in the reader's thread; it must not raise.
+        long prefix piece by piece. `cancel` ends the read before its next file; it never ends with an error.
         """
         assert start % BLOCK_TOKENS == 0, "a read begins where a block does"
         ends = range(start + BLOCK_TOKENS, min(end, chain.tokens) + 1, BLOCK_TOKENS)
         blocks = tuple(chain.block(block_end) for block_end in ends)
         state = chain.snapshot(snapshot, self._lone_snapshots) if snapshot else None
-        reading = DiskRead(blocks, state, when_done)
+        reading = _Reading(blocks, state)
         with self._changed:
-            for place in (*blocks[-1:], *([state] if state else [])):
-                self._touch(place.key)
+            for place in (*([state] if state else []), *blocks[-1:]):
+                self._touch(chain.path(place))
         if self._closing:
-            reading.finish(ReadOutcome())  # The reader is ending or has ended.
+            reading.outcome.set_result(ReadOutcome())  # The reader is ending or has ended.
         else:
             self._readings.put(reading)
-        return reading
+        return reading.outcome
 
     def statistics(self) -> DiskStatistics:
         held = self._store.statistics()
@@ -180,10 +190,6 @@ class DiskTier:
                 evicted_files=held.evicted_files,
                 errors=held.errors,
             )
-
-    def check_integrity(self) -> list[str]:
-        """Return violated invariants in words, empty if none: an alarm, never a crash. O(files)."""
-        return self._store.check_integrity()
 
     def flush(self, deadline_seconds: float) -> bool:
         """Wait until everything put is written or dropped and damaged files are deleted. Return False on
@@ -202,35 +208,33 @@ class DiskTier:
         with self._changed:
             self._dropped_writes += len(self._queue)
             self._pending_bytes -= sum(content.nbytes for _, content in self._queue)
-            self._pending -= {place.key for place, _ in self._queue}
+            self._pending -= {path[-1] for path, _ in self._queue}
             self._queue.clear()
             self._changed.notify_all()
         for thread in (self._writer, self._reader):
             thread.join(max(0.0, deadline - time.monotonic()))
         return flushed
 
-    def _put(self, place: Place, content: Content) -> bool:
+    def _put(self, path: Sequence[Place], content: Content) -> bool:
         nbytes = content.nbytes
         with self._changed:
-            if self._knows(place.key):
-                self._touch(place.key)
+            if self._knows(path[-1]):
+                self._touch(path)
                 return True
-            has_parent = not place.parent_tokens or self._knows(place.parent)
-            full = self._pending_bytes + nbytes > self._queue_bytes
-            if self._closing or full or not has_parent or self._store.paused:
+            if self._closing or self._pending_bytes + nbytes > self._queue_bytes or self._store.paused:
                 self._dropped_writes += 1
                 return False
-            self._queue.append((place, content))
-            self._pending.add(place.key)
+            self._queue.append((path, content))
+            self._pending.add(path[-1])
             self._pending_bytes += nbytes
             self._changed.notify_all()
             return True
 
-    def _knows(self, key: Key) -> bool:
-        return key in self._pending or self._store.holds(key)
+    def _knows(self, place: Place) -> bool:
+        return place in self._pending or self._store.holds(place)
 
-    def _touch(self, key: Key) -> None:
-        self._store.touch(key)
+    def _touch(self, path: Sequence[Place]) -> None:
+        self._store.touch(path)
         if self._store.untidy:
             self._changed.notify_all()
 
@@ -269,14 +273,14 @@ class DiskTier:
         with self._changed:
             if not self._queue:
                 return
-            place, content = self._queue.popleft()
+            path, content = self._queue.popleft()
         kept = False
         try:
-            kept = self._store.save(place, content)
+            kept = self._store.save(path, content)
         except Exception as error:  # Not an OSError: the thread must survive it, too.
             self._store.fail(error)
         with self._changed:
-            self._pending.remove(place.key)
+            self._pending.remove(path[-1])
             self._pending_bytes -= content.nbytes
             self._dropped_writes += not kept
 
@@ -297,17 +301,17 @@ class DiskTier:
             self._store.fail(error)
         with self._changed:
             self._changed.notify_all()  # The writer may have something to delete.
-        try:
-            reading.finish(outcome)
-        except Exception as error:  # `when_done` raised, against its contract.
-            self._store.fail(error)
+        with suppress(InvalidStateError):  # It was cancelled.
+            reading.outcome.set_result(outcome)
         return True
 
-    def _perform(self, reading: DiskRead) -> ReadOutcome:
+    def _perform(self, reading: _Reading) -> ReadOutcome:
         """Read the snapshot first: without it the blocks are useless if both were requested."""
         contents: list[Content] = []
         for place in (*([reading.snapshot] if reading.snapshot else []), *reading.blocks):
-            if self._closing or reading.cancelled or (content := self._store.load(place)) is None:
+            if self._closing or reading.outcome.cancelled():
+                break
+            if (content := self._store.load(place)) is None:
                 break
             contents.append(content)
         if reading.snapshot is None:

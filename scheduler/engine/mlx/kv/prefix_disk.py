@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain
 from scheduler.engine.disk.block_file import Content
-from scheduler.engine.disk.disk_reading import DiskRead, ReadOutcome
-from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.disk.disk_tier import DiskTier, ReadOutcome
 from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout, RowState
 from scheduler.engine.mlx.kv.content_codec import layers_of, span_content, state_content, state_of
@@ -46,7 +46,7 @@ class _Fetch:
     snapshot: int
     """The position of the state, which is read last; 0: none is needed."""
     start: int
-    reading: DiskRead
+    reading: Future[ReadOutcome]
 
 
 @dataclass(slots=True)
@@ -56,6 +56,9 @@ class _Path:
     chain: Chain
     safe: bool = False
     """Whether the device was waited for since the path was computed, and reported no failure."""
+    block_end: int = 0
+    state_position: int = 0
+    """What was handed over last: if it is not there, the disk has no room for it, or does not take it."""
 
 
 class PrefixDisk:
@@ -123,15 +126,15 @@ class PrefixDisk:
         same = fetch.salt == sequence.submit.salt and tokens <= max(fetch.end, fetch.snapshot)
         return same and common_run(fetch.tokens, 0, sequence.tokens, tokens) == tokens
 
-    def _read(self, chain: Chain, start: int, end: int, snapshot: int) -> DiskRead:
+    def _read(self, chain: Chain, start: int, end: int, snapshot: int) -> Future[ReadOutcome]:
         last = min(end, start + _SLICE_TOKENS)
         return self.tier.start_read(chain, start, last, snapshot=snapshot if last == end else 0)
 
     def _continue(self, number: int, fetch: _Fetch) -> bool:
-        if (outcome := fetch.reading.poll()) is None:
+        if not fetch.reading.done():
             return True
         expected = min(fetch.end, fetch.start + _SLICE_TOKENS)
-        fetch.start = self._take(fetch, outcome)
+        fetch.start = self._take(fetch, fetch.reading.result())
         if fetch.start == expected < fetch.end:
             fetch.reading = self._read(fetch.chain, fetch.start, fetch.end, fetch.snapshot)
             return True
@@ -206,17 +209,21 @@ class PrefixDisk:
             there = self.tier.touch(path.chain) if self._layout.has_cuttable else 0
             end = there + BLOCK_TOKENS
             if self._layout.has_cuttable and end <= lease.length:
+                if end <= path.block_end:
+                    return False
+                path.block_end = end
                 block = Content(span_content(lease.pieces, there, end))
                 return self.tier.put_block_nowait(path.chain, end, block)
             for node in match.path:
                 position, state = node.end, node.snapshot
-                if state is None or position > match.length:
+                if state is None or not path.state_position < position <= match.length:
                     continue
                 base = position // BLOCK_TOKENS * BLOCK_TOKENS
                 if self.tier.has_snapshot(path.chain, position) or (
                     self._layout.has_cuttable and base > there
                 ):
                     continue
+                path.state_position = position
                 tail = span_content(lease.pieces, base, position)
                 return self.tier.put_snapshot_nowait(path.chain, position, state_content(state, tail))
             return False

@@ -45,12 +45,23 @@ class Desk:
         """Every block of the chain."""
         chain = chain_of(letters)
         places = [chain.block(256 * count) for count in range(1, len(letters) + 1)]
-        return [self.store.holds(place.key) or self.store.save(place, content_of(place)) for place in places]
+        return [self._has(chain.path(place)) for place in places]
+
+    def _has(self, path: tuple[Place, ...]) -> bool:
+        return self.store.holds(path[-1]) or self.store.save(path, content_of(path[-1]))
+
+    def touch(self, letters: str) -> None:
+        chain = chain_of(letters)
+        self.store.touch(chain.path(chain.block(256 * len(letters))))
 
     def held(self) -> set[str]:
-        """Every block that is there, as the letters of its chain."""
+        """Every block that is found, with all before it, as the letters of its chain."""
         chains = {"".join(letters) for n in range(1, 5) for letters in _words("abcx", n)}
-        return {letters for letters in chains if self.store.holds(chain_of(letters).key(len(letters)))}
+        return {letters for letters in chains if self.matched(letters) == len(letters)}
+
+    def matched(self, letters: str) -> int:
+        """How many blocks of the chain are found."""
+        return self.store.match(chain_of(letters), 256 * len(letters)) // 256
 
     def paused(self) -> bool:
         return self.store.paused

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from scheduler.engine.disk.block_chain import BLOCK_TOKENS, Chain, Place
 from scheduler.engine.disk.block_file import Content, HostArray
-from scheduler.engine.disk.disk_reading import ReadOutcome
-from scheduler.engine.disk.disk_tier import DiskTier
+from scheduler.engine.disk.disk_tier import DiskTier, ReadOutcome
 
 MODEL = "5e" * 32
 """A fingerprint."""
@@ -20,6 +19,9 @@ PLENTY = 10**9
 """Bytes: a budget with room for all that a test writes."""
 SOON = 20.0
 """Seconds within which anything ends, on any machine that runs tests."""
+
+LONG_AGO = 1e9
+"""A time of modification: the copy is finished."""
 
 
 def content_of(place: Place, rows: int = 1) -> Content:
@@ -54,9 +56,7 @@ def put_snapshot(tier: DiskTier, chain: Chain, position: int, alone: bool = Fals
 
 
 def read_all(tier: DiskTier, chain: Chain) -> ReadOutcome:
-    outcome = tier.start_read(chain, 0, chain.tokens).wait(SOON)
-    assert outcome is not None, "a reading did not end"
-    return outcome
+    return tier.start_read(chain, 0, chain.tokens).result(SOON)
 
 
 def files_in(folder: Path) -> dict[str, Path]:

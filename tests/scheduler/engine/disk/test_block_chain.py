@@ -63,15 +63,15 @@ def test_a_files_name_says_its_place(text: str, position: int, alone: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("kind", "position", "parent_tokens"),
+    ("kind", "position", "tokens_before"),
     [("b", 256, 0), ("b", 768, 512), ("s", 255, 0), ("s", 256, 256), ("s", 700, 512), ("l", 700, 0)],
 )
 def test_a_place_stands_on_the_blocks_before_it_but_a_lone_snapshot_on_none(
-    kind: str, position: int, parent_tokens: int
+    kind: str, position: int, tokens_before: int
 ) -> None:
     place = parse(f"{'0' * 40}-{'1' * 40}-{kind}{position}.kv1.safetensors")
     assert isinstance(place, Place)
-    assert place.parent_tokens == parent_tokens
+    assert place.tokens_before == tokens_before
 
 
 @pytest.mark.parametrize(

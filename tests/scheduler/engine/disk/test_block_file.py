@@ -77,7 +77,7 @@ def test_the_header_says_format_model_and_place() -> None:
     metadata = json.loads(FILE[8:HEADER_END])["__metadata__"]
     assert metadata["format"] == "penstock-kv-1"
     assert metadata["fingerprint"] == MODEL
-    assert (metadata["key"], metadata["parent"]) == (PLACE.key.hex(), PLACE.parent.hex())
+    assert (metadata["key"], metadata["parent"]) == (PLACE.key.hex(), PLACE.predecessor.hex())
 
 
 @pytest.mark.parametrize("bit", range(8))

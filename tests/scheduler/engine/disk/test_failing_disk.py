@@ -97,7 +97,8 @@ def test_a_file_that_cannot_be_deleted_counts_against_the_budget(
     refusal.on = False
     desk.clock.now += 60
     assert desk.save("c") == [True]
-    assert desk.held() == {"c"}, "a is still on the disk"
+    assert desk.held() == {"c"}
+    assert set(files_in(desk.path)) == {desk.file("a").name, desk.file("c").name}
     assert weight_of(files_in(desk.path).values()) <= 2 * SIZE
 
 
@@ -105,7 +106,7 @@ def test_a_use_that_cannot_be_stamped_is_counted(desk: Desk, monkeypatch: pytest
     desk.save("a")
     desk.clock.now += 60
     Refusal(monkeypatch, "utime", errno.EROFS)
-    desk.store.touch(block("a").key)
+    desk.touch("a")
     desk.store.tidy()
     assert desk.errors() == {"denied": 1}
 
@@ -198,7 +199,6 @@ def test_a_subfolder_that_can_be_used_again_has_lost_nothing(desk: Desk, obstacl
     assert desk.held() == {"a", "ab"}
     assert desk.save("ax") == [True, True]
     assert desk.errors() == {OBSTACLES[obstacle.kind]: 1}
-    assert desk.store.check_integrity() == []
 
 
 def test_a_running_tier_finds_what_is_copied_in_beside_a_subfolder_that_it_cannot_use(
@@ -226,7 +226,7 @@ def test_a_subfolder_that_a_file_replaces_while_it_is_in_use_is_a_miss(
     desk.save("b")
     Obstacle(desk, monkeypatch, "file").appear()
     desk.clock.now += 60
-    desk.store.touch(block("a").key)
+    desk.touch("a")
     desk.store.tidy()
     assert desk.store.load(block("a")) is None
     desk.store.tidy()
@@ -291,7 +291,7 @@ def test_content_that_cannot_be_encoded_raises_before_anything_is_evicted(desk: 
     desk.save("a")
     odd: Callable[[], None] = lambda: None  # noqa: E731
     with pytest.raises(TypeError):
-        desk.store.save(block("b"), Content({}, {"a function": odd}))
+        desk.store.save([block("b")], Content({}, {"a function": odd}))
     assert desk.held() == {"a"}
 
 

@@ -65,8 +65,7 @@ def test_every_type_of_array_is_opened_by_mlx_as_it_was(tmp_path: Path, arrays: 
     for name, array in arrays.items():
         assert (opened[name].dtype, opened[name].shape) == (array.dtype, array.shape)
         assert detached(opened[name]) == detached(array)
-    outcome = tier.start_read(chain, 0, 256).wait(SOON)
-    assert outcome is not None
+    outcome = tier.start_read(chain, 0, 256).result(SOON)
     assert outcome.blocks == (content,)
     tier.close(SOON)
 
@@ -88,8 +87,7 @@ def test_what_is_read_becomes_an_array_without_another_copy_on_the_host(tmp_path
     )
     tier.put_block_nowait(chain, 256, block)
     assert tier.flush(SOON)
-    outcome = tier.start_read(chain, 0, 256).wait(SOON)
-    assert outcome is not None
+    outcome = tier.start_read(chain, 0, 256).result(SOON)
     keys = outcome.blocks[0].arrays["keys"]
     host = np.frombuffer(keys.data, np.uint16).reshape(keys.shape)
     assert mx.array_equal(mx.array(host).view(mx.bfloat16), wanted)

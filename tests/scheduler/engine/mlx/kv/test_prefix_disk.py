@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from pathlib import Path
 
 import mlx.core as mx
@@ -178,3 +179,19 @@ def test_the_folder_stays_within_its_bytes(tmp_path: Path) -> None:
         engine.ask(engine.submit([token % 300 for token in prompt_of(520, 100 + number)]))
     _stopped(engine)
     assert 0 < sum(path.stat().st_size for path in tmp_path.rglob("*.safetensors")) <= 1 << 19
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])
+def test_a_path_that_the_disk_has_no_room_for_is_offered_once(family: str, tmp_path: Path) -> None:
+    """Each piece of it at most, however fast the writer drops it; the paths behind it are written."""
+    engine = _engine(family, tmp_path, budget_bytes=1 << 19)
+    engine.ask(engine.submit([token % 300 for token in prompt_of(2000, 3)], boundaries=(1990,)))
+    disk = engine.backend.disk
+    assert disk is not None
+    steps = 0
+    disk.note(array("I", [token % 300 for token in prompt_of(2000, 3)]), "")
+    while disk.advance(idle=False):
+        assert disk.tier.flush(SOON)
+        steps += 1
+        assert steps < 50, "the same piece again and again"
+    _stopped(engine)
