@@ -69,14 +69,14 @@ def step(rows: tuple[int, ...], model: Path | None, steps: int, sampling: Sampli
     with served(folder, max(rows), sampling) as server, _bare(folder, environment) as process:
         _both(server, process, vocabulary, rows[0], _MORE_STEPS, False, "warm-up")
         for count in rows:
-            engine, front, bare = _both(server, process, vocabulary, count, steps, False, "times")
+            engine, serving, bare = _both(server, process, vocabulary, count, steps, False, "times")
             counted = _both(server, process, vocabulary, count, _COUNTED_STEPS, True, "counts")
             for line in table.lines(
                 count,
                 table.side(engine, counted[0], count),
                 table.side(bare, counted[2], count),
-                table.side(front, counted[1], count),
-                table.way_out(engine, front),
+                table.side(serving, counted[1], count),
+                table.way_out(engine, serving),
             ):
                 click.echo(line)
 
@@ -99,9 +99,12 @@ def _both(
     one by one, and must be longer to run at the same time."""
     asked = prompts(vocabulary, rows, _PROMPT_TOKENS, salt)
     for longer in _LONGER:
-        engine, front = server.run(asked, longer * steps + _MORE_STEPS, counting)
-        if len(table.steady(engine, rows)) >= _LEAST_STEPS and len(table.steady(front, rows)) >= _LEAST_STEPS:
-            return engine, front, _alone(process, asked, steps, counting)
+        engine, serving = server.run(asked, longer * steps + _MORE_STEPS, counting)
+        if (
+            len(table.steady(engine, rows)) >= _LEAST_STEPS
+            and len(table.steady(serving, rows)) >= _LEAST_STEPS
+        ):
+            return engine, serving, _alone(process, asked, steps, counting)
     raise OperatorError(f"{rows} requests did not run at the same time: the machine is too busy")
 
 

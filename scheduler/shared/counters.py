@@ -33,7 +33,6 @@ class CacheCounters(msgspec.Struct, array_like=True, gc=False):
         counter(
             "penstock_prefix_hit_tokens",
             "Prompt tokens found in the prefix cache, so not computed.",
-            live="cached_tokens",
             history="cached",
             vllm=("prefix_cache_hits", "prompt_tokens_cached"),
         ),
@@ -192,7 +191,6 @@ class Counters(msgspec.Struct, array_like=True, gc=False):
         counter(
             "penstock_prefilled_tokens",
             "Prompt tokens computed.",
-            live="prefilled_tokens",
             history="prefilled",
         ),
     ] = 0
