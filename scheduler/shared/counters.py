@@ -1,5 +1,5 @@
 """What an engine counts, as each step's output brings it: totals since its process started, and gauges. What
-operators read of them is said here, once (`figures.py`)."""
+operators read of them is declared here, once (`figures.py`)."""
 
 from __future__ import annotations
 

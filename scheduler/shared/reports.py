@@ -38,9 +38,9 @@ class CacheReport(WireStruct, frozen=True):
     segment_bytes: int
     snapshot_bytes: int
     key_bytes: int
-    """Of the token ids themselves."""
+    """The token ids themselves."""
     replaced_bytes: int
-    """Of segments split while leased, which leases may still hold whole."""
+    """The segments that were split while leased, which leases may still hold whole."""
     leases: int
     query_tokens: int
     hit_tokens: int

@@ -37,7 +37,7 @@ class RadixTree(Generic[SegmentT, SnapshotT]):
         self.snapshots = 0
         self.snapshot_bytes = 0
         self.replaced_bytes = 0
-        """Of segments split while leased, which leases may still hold whole."""
+        """The segments that were split while leased, which leases may still hold whole."""
 
     @property
     def nbytes(self) -> int:
