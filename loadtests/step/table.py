@@ -126,7 +126,8 @@ def lines(
     names = dict.fromkeys(name for one in (engine, bare, server) for name in one.counts)
     for name in names:
         cells = (one.counts.get(name) for one in (engine, bare, server))
-        yield f"  {name:26}" + "".join(" " * 9 if one is None else f"{one:9.1f}" for one in cells)
+        text = "".join(" " * 9 if one is None else f"{one:9.1f}" for one in cells)
+        yield f"  {name:26}{text}".rstrip()
 
 
 def _head(title: str, columns: Sequence[str]) -> str:
