@@ -53,13 +53,17 @@ def test_a_second_install_keeps_the_environment_file(places: ServiceFiles) -> No
 
 def test_uninstall_leaves_nothing_but_what_is_kept(places: ServiceFiles) -> None:
     install(places)
-    stranger = places.unit.parent / "other.service"
-    stranger.write_text("")
-    assert installation.remove(places, keep_environment=True) == [places.unit, places.socket, places.record]
+    logs = [places.log.with_name(name) for name in ("p.crash.log", "p.log", "p.log.1", "p-2.log")]
+    for stranger in (other := places.unit.parent / "other.service", *logs):
+        stranger.parent.mkdir(exist_ok=True)
+        stranger.write_text("")
+    removed = [places.unit, places.socket, places.record, *logs[:3]]
+    assert installation.remove(places, keep_environment=True) == removed
     assert places.environment.exists()
     assert installation.remove(places, keep_environment=False) == [places.environment]
     assert not places.folder.exists()
-    assert stranger.exists()
+    assert other.exists()
+    assert logs[3].exists(), "it is that of a service with a longer name"
 
 
 def test_a_folder_that_cannot_be_written_is_named(places: ServiceFiles) -> None:
