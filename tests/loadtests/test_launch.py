@@ -242,16 +242,14 @@ def test_a_target_that_nobody_answers_for_needs_its_models_name() -> None:
 def test_what_a_running_target_lacks_is_known_before_anything_starts(fake: MakeFake) -> None:
     """Nobody there, though the model is named; a server that refuses what a run would send."""
     one = fake()
-    wanted: list[Target | Launch] = [
-        one.launch,
-        Target("away", f"http://127.0.0.1:{launch.free_port()}", "m"),
-    ]
+    nobody = Target("away", f"http://127.0.0.1:{launch.free_port()}", "m")
+    choices: list[Target | Launch] = [one.launch, nobody]
 
     async def body(targets: tuple[Target, ...]) -> None:
         pytest.fail("it is not there")
 
     with pytest.raises(LaunchError, match=r"away: http.* does not answer: connect_failed"):
-        trio.run(with_servers, wanted, one.bench, body, one.notes.append)
+        trio.run(with_servers, choices, one.bench, body, one.notes.append)
     assert one.notes == []
 
 
