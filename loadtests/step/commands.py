@@ -66,17 +66,17 @@ def step(rows: tuple[int, ...], model: Path | None, steps: int, sampling: Sampli
     blas = prepare("auto", cache)
     environment = {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ)
     vocabulary = _vocabulary(folder)
-    with served(folder, max(rows), sampling) as server, _bare(folder, environment) as process:
-        _both(server, process, vocabulary, rows[0], _MORE_STEPS, False, "warm-up")
+    with served(folder, max(rows), sampling) as started, _bare(folder, environment) as process:
+        _both(started, process, vocabulary, rows[0], _MORE_STEPS, False, "warm-up")
         for count in rows:
-            engine, serving, bare = _both(server, process, vocabulary, count, steps, False, "times")
-            counted = _both(server, process, vocabulary, count, _COUNTED_STEPS, True, "counts")
+            engine, server, bare = _both(started, process, vocabulary, count, steps, False, "times")
+            counted = _both(started, process, vocabulary, count, _COUNTED_STEPS, True, "counts")
             for line in table.lines(
                 count,
                 table.side(engine, counted[0], count),
                 table.side(bare, counted[2], count),
-                table.side(serving, counted[1], count),
-                table.way_out(engine, serving),
+                table.side(server, counted[1], count),
+                table.way_out(engine, server),
             ):
                 click.echo(line)
 
@@ -87,7 +87,7 @@ def _vocabulary(folder: Path) -> int:
 
 
 def _both(
-    server: Served,
+    started: Served,
     process: subprocess.Popen[str],
     vocabulary: int,
     rows: int,
@@ -99,12 +99,12 @@ def _both(
     one by one, and must be longer to run at the same time."""
     asked = prompts(vocabulary, rows, _PROMPT_TOKENS, salt)
     for longer in _LONGER:
-        engine, serving = server.run(asked, longer * steps + _MORE_STEPS, counting)
+        engine, server = started.run(asked, longer * steps + _MORE_STEPS, counting)
         if (
             len(table.steady(engine, rows)) >= _LEAST_STEPS
-            and len(table.steady(serving, rows)) >= _LEAST_STEPS
+            and len(table.steady(server, rows)) >= _LEAST_STEPS
         ):
-            return engine, serving, _alone(process, asked, steps, counting)
+            return engine, server, _alone(process, asked, steps, counting)
     raise OperatorError(f"{rows} requests did not run at the same time: the machine is too busy")
 
 

@@ -33,7 +33,7 @@ class Spread:
 class PartFigures:
     passed: Spread
     used: Spread
-    """The processor's time of this thread."""
+    """Processor time of this thread."""
 
 
 @dataclass(frozen=True, slots=True)
