@@ -32,8 +32,8 @@ from api.served_models import ServedModel, ServedModels
 from api.smollm2 import model as smollm2
 from api.version import own_version, release_of
 from scheduler.answer.answer_format import AnswerFormat
-from scheduler.answer.dialects.catalog import dialect_of
-from scheduler.answer.dialects.description import Unheld
+from scheduler.answer.notations.catalog import notation_of
+from scheduler.answer.notations.description import Unheld
 from scheduler.config import SchedulerConfig
 from scheduler.engine.mlx.cpu.fast_blas import BlasChoice, prepare
 from scheduler.engines.boundary import EngineProvision, Launchers, MemoryShare
@@ -251,7 +251,7 @@ def _described(config: SchedulerConfig, form: AnswerFormat, embedder: Embedder |
 
 
 def _unheld(form: AnswerFormat) -> str:
-    dialect = dialect_of(form, lambda token: True)
+    dialect = notation_of(form, lambda token: True)
     if not isinstance(dialect, Unheld):
         return ""
     return f"; no call can be held to a schema: the dialect {dialect.name} {dialect.why}"

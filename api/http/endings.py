@@ -1,4 +1,4 @@
-"""How many requests of clients that left end in one turn of the event loop.
+"""How many requests of clients that left end in one pass of the event loop.
 
 An end costs some 0.4 ms: the handler unwinds, and its request leaves queue, engine and tables. A machine that
 goes away resets all its connections at one moment, trio runs all that is ready before it looks at sockets and
@@ -23,7 +23,7 @@ class Endings:
     def __init__(self) -> None:
         self._reserved_until = 0.0
 
-    async def turn(self) -> None:
+    async def wait(self) -> None:
         """Wait until it is this end's turn: not at all while few end."""
         now = trio.current_time()
         self._reserved_until = max(self._reserved_until, now) + END_SECONDS

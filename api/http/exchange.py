@@ -210,7 +210,7 @@ class Exchange:
 
     async def _on_client_end(self) -> None:
         if self._needs_client:
-            await self._service.endings.turn()
+            await self._service.endings.wait()
         if self._needs_client:
             self._cancel_app(EarlyEnd.CLIENT_GONE)
 

@@ -80,7 +80,7 @@ def _answered(submits: Sequence[Submit], masks: GrammarTokenizer) -> list[list[i
     backend = loading.load(load, lambda stage: None)
     loop = EngineLoop(backend, _SLOTS, PrefillPace(_CHUNK_TOKENS))
     answers: list[list[int]] = [[] for _ in submits]
-    frames = loop.turn(submits)
+    frames = loop.iterate(submits)
     while True:
         for frame in frames:
             assert isinstance(frame, StepOutput)
@@ -90,7 +90,7 @@ def _answered(submits: Sequence[Submit], masks: GrammarTokenizer) -> list[list[i
             assert not failed, failed
         if loop.idle:
             return answers
-        frames = loop.turn(())
+        frames = loop.iterate(())
 
 
 def _compared(way: str, here: Sequence[list[int]], there: Sequence[list[int]]) -> Finding:

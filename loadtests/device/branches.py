@@ -149,7 +149,7 @@ def _answers(subject: Subject, sampling: Sampling, together: bool = True) -> Ans
     answers: Answers = [(prompt, []) for prompt in prompts]
 
     def turn(commands: Sequence[Submit]) -> None:
-        for frame in loop.turn(commands):
+        for frame in loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:
                 answers[token.request_id][1].append(token)

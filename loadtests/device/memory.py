@@ -15,7 +15,7 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.mlx.kv.cache_layout import CacheLayout
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
-from scheduler.engine.sequence import Sequence as Row
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Sampling, Submit
 from scheduler.shared.token_ids import compact
 
@@ -47,7 +47,7 @@ def _transient_bytes(work: Callable[[], object]) -> int:
 def _peaks(backend: MlxBackend, context_tokens: int, sizes: Sequence[int]) -> Iterator[Finding]:
     limit = backend.facts.memory_limit
     peak = ChunkPeak(limit.first_peak_bytes, max(sizes))
-    row = Row.of(
+    row = EngineSequence.of(
         Submit(1, compact([*words(backend, context_tokens, 1), 1]), 1, (), Sampling(temperature=0.0))
     )
     backend.admit(row)

@@ -54,14 +54,14 @@ def _growth(backend: MlxBackend, prompts: int, most_tokens: int) -> Finding:
         lengths = [
             1 + 37 * number * number % most_tokens for number in range(begin, min(prompts, begin + fifth))
         ]
-        loop.turn(
+        loop.iterate(
             [
                 Submit(begin + at, compact(words(backend, length, begin + at)), 2, (), _GREEDY)
                 for at, length in enumerate(lengths)
             ]
         )
         while not loop.idle:
-            loop.turn(())
+            loop.iterate(())
         seconds.append(time.perf_counter() - started)
         assert backend.prefixes is not None
         backend.prefixes.clear()
@@ -107,7 +107,7 @@ def _answers(subject: Subject, prompts: list[list[int]], kv_bytes: int) -> tuple
     counters = Counters()
     with patch.object(memory, "GROWTH_TOKENS", _RESERVED_TOKENS):
         while commands or not loop.idle:
-            frames, commands = loop.turn(commands), []
+            frames, commands = loop.iterate(commands), []
             for frame in frames:
                 assert isinstance(frame, StepOutput)
                 counters = frame.counters

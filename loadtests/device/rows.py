@@ -13,7 +13,7 @@ from scheduler.engine.mlx.device import device
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import share
 from scheduler.engine.prefill_batches import next_batch
-from scheduler.engine.sequence import Sequence as Row
+from scheduler.engine.sequence import EngineSequence
 from scheduler.models.random_qwen3 import FIRST_ADDED_TOKEN_ID
 from scheduler.shared.messages import KvCacheDtype, Sampling, Submit
 from scheduler.shared.token_ids import compact
@@ -60,7 +60,7 @@ def decoding(backend: MlxBackend, prompts: Sequence[Sequence[int]]) -> list[int]
     end by themselves."""
     greedy = Sampling(temperature=0.0)
     rows = [
-        Row.of(Submit(number, compact([*prompt]), 1 << 30, (), greedy))
+        EngineSequence.of(Submit(number, compact([*prompt]), 1 << 30, (), greedy))
         for number, prompt in enumerate(prompts, 1)
     ]
     result = backend.execute(StepPlan(admit=tuple(Admit(row) for row in rows)))

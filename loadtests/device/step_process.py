@@ -28,7 +28,7 @@ from scheduler.engine.backend import Backend
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import share
 from scheduler.engine.prefill_batches import next_batch
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Load, Sampling, ScriptedPlan, Submit
 from scheduler.shared.token_ids import compact
 
@@ -121,7 +121,7 @@ def ours(folder: Path) -> Callable[[Job], dict[str, Any]]:
 
 def _decode_all(backend: Backend, submits: list[Submit]) -> None:
     """Admit these rows, and step until each has a token."""
-    rows = [Sequence.of(submit) for submit in submits]
+    rows = [EngineSequence.of(submit) for submit in submits]
     result = backend.execute(StepPlan(admit=tuple(Admit(row) for row in rows)))
     decode = tuple(row.request_id for row in rows)
     while True:

@@ -19,7 +19,7 @@ from scheduler.engine.mlx.sampling.draw import Cuts
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
-from scheduler.engine.sequence import Sequence as Row
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import KvCacheDtype, Sampling, Submit
 from scheduler.shared.token_ids import compact
 
@@ -189,7 +189,7 @@ def _chunk(name: str, backend: MlxBackend, tokens: int) -> Finding:
 
 def _chunk_seconds(backend: MlxBackend, tokens: int, seed: int, evaluation_seconds: float | None) -> float:
     prompt = compact([*words(backend, tokens + 1, seed), 1])
-    backend.admit(Row.of(Submit(1, prompt, 1, (), Sampling(temperature=0.0))))
+    backend.admit(EngineSequence.of(Submit(1, prompt, 1, (), Sampling(temperature=0.0))))
     with forced(replace(device().traits, evaluation_seconds=evaluation_seconds)):
         seconds = _seconds(lambda: backend.step(StepPlan(chunks=(Chunk(1, tokens),))))
     leave(backend, [1])

@@ -100,10 +100,10 @@ class _Run:
         self.answers[row, times] = []
         return submit
 
-    def turn(self, commands: Sequence[Submit | Cancel] = ()) -> list[Submit]:
+    def iterate(self, commands: Sequence[Submit | Cancel] = ()) -> list[Submit]:
         """Run one turn of the loop. Return the requests that follow the rows that have ended."""
         again: list[Submit] = []
-        for frame in self.loop.turn(commands):
+        for frame in self.loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             self.counters = frame.counters
             self.tokens += len(frame.tokens)
@@ -117,9 +117,9 @@ class _Run:
         return again
 
     def leave(self) -> None:
-        self.turn([Cancel(number) for number in self._asked])
+        self.iterate([Cancel(number) for number in self._asked])
         while not self.loop.idle:
-            self.turn()
+            self.iterate()
 
 
 class Bench:
@@ -165,13 +165,13 @@ class Bench:
 
         loop = EngineLoop(self._backend, 64, PrefillPace(512), clock=self._clock, speculation=speculation)
         run = _Run(loop, submit)
-        coming = run.turn([run.ask(row, 0) for row in range(len(asked))])
+        coming = run.iterate([run.ask(row, 0) for row in range(len(asked))])
         while not all(run.answers[row, 0] for row in range(len(asked))):
-            coming = run.turn(coming)
+            coming = run.iterate(coming)
         before, counters = run.tokens, run.counters
         started, worked = time.perf_counter(), time.process_time()
         while run.tokens - before < len(asked) * tokens:
-            coming = run.turn(coming)
+            coming = run.iterate(coming)
         seconds, processor = time.perf_counter() - started, time.process_time() - worked
         after = run.counters
         run.leave()

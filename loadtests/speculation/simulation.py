@@ -122,9 +122,9 @@ def _played(device: DeviceModel, text: str, rows: int, speculation: Speculation 
         for number in range(rows)
     ]
     steps = 0
-    loop.turn(submits)
+    loop.iterate(submits)
     while not loop.idle:
-        for frame in loop.turn(()):
+        for frame in loop.iterate(()):
             assert isinstance(frame, StepOutput)
             steps = frame.counters.steps
     return clock.now, steps

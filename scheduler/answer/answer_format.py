@@ -86,19 +86,19 @@ class AnswerFormat:
 
     @property
     def tool_calls(self) -> Literal["native", "generic", "none"]:
-        """Return whose dialect the calls are in: the model's own template's, or ours
+        """Return whose notation the calls are in: the model's own template's, or ours
         (`prompt/generic_tools.py`)."""
         if not self.has_tool_calls:
             return "none"
         return "generic" if self.tools is not None and self.tools.name == GENERIC else "native"
 
     @property
-    def call_dialect(self) -> str:
+    def call_notation(self) -> str:
         """Return the name for metrics."""
         return "harmony" if self.tools is None else self.tools.name
 
     @property
-    def reasoning_dialect(self) -> str:
+    def reasoning_notation(self) -> str:
         """Return the name that `--reasoning-parser` gives it, for an operator; `none` where the model writes
         no reasoning."""
         if self.layout is not Layout.MARKS:
@@ -177,7 +177,7 @@ class AnswerFormat:
 PLAIN = AnswerFormat()
 
 GENERIC = "generic"
-"""The name of the dialect of models whose template has no tools."""
+"""The name of the notation of models whose template has no tools."""
 GENERIC_CALL = ("<tool_call>", "</tool_call>")
 GENERIC_RESULT = "<tool_response>"
 

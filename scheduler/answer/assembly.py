@@ -9,7 +9,7 @@ from typing import Final
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.answer.splitter import REASONING, Opened, Section, SectionKind, Splitter
 from scheduler.answer.token_spans import TokenSpans
-from scheduler.answer.tool_calls.dialect_reader import call_reader
+from scheduler.answer.tool_calls.notation_reader import call_reader
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import AnswerCalls, CallReader, ObjectReader, UnreadableCall
 from scheduler.events import AnswerPiece, FinishReason, MalformedCall, ReasoningDelta, TextDelta
@@ -62,8 +62,8 @@ class Assembly:
         self.malformed_calls = 0
 
     @property
-    def call_dialect(self) -> str:
-        return self._format.call_dialect
+    def call_notation(self) -> str:
+        return self._format.call_notation
 
     @property
     def in_reasoning(self) -> bool:

@@ -75,9 +75,9 @@ class AnswerPipeline:
         return 0 if self._assembly is None else self._assembly.malformed_calls
 
     @property
-    def call_dialect(self) -> str:
+    def call_notation(self) -> str:
         """Return the syntax of its tool calls, or an empty string if it can have none."""
-        return "" if self._assembly is None else self._assembly.call_dialect
+        return "" if self._assembly is None else self._assembly.call_notation
 
     @property
     def stop_string(self) -> str | None:

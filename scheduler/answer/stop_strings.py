@@ -140,7 +140,7 @@ def _marks(wanted: tuple[str, ...]) -> WantedStrings:
 
 def possible_beginning(text: str, marks: Sequence[str]) -> int:
     """Return the length of the longest suffix of `text` that is a proper prefix of one of `marks`. These are
-    a dialect's, so what is computed of them is cached."""
+    a notation's, so what is computed of them is cached."""
     wanted = _marks(tuple(marks))
     state = wanted.start
     for character in text[max(0, len(text) - wanted.longest + 1) :]:

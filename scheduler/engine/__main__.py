@@ -164,7 +164,7 @@ def _run(loop: EngineLoop, inbox: Inbox[ToEngine]) -> NoReturn:
             commands = inbox.wait_briefly()
         else:
             commands = inbox.drain_nowait()
-        for frame in loop.turn(commands):
+        for frame in loop.iterate(commands):
             inbox.send(frame)
 
 

@@ -7,8 +7,7 @@ everything around it); `mlx/pooling/backend.py` passes those for vectors (`check
 
 from __future__ import annotations
 
-from collections import abc
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,7 +20,7 @@ from scheduler.engine.plan import Restorable, StepPlan
 from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.prefill_batches import Begun
 from scheduler.engine.prefix.prefixes import Prefixes
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import (
     MAX_TOP_LOGPROBS,
@@ -43,9 +42,9 @@ class StepResult:
     with its vector where it asked for one. A row with drafts has several tokens, in order: the accepted ones,
     and the one drawn behind them."""
 
-    tokens: abc.Sequence[TokenOut] = ()
-    retired: abc.Sequence[Retired] = ()
-    prefills: abc.Sequence[PrefillOut] = ()
+    tokens: Sequence[TokenOut] = ()
+    retired: Sequence[Retired] = ()
+    prefills: Sequence[PrefillOut] = ()
     computed_prefill_tokens: int = 0
     """Prompt tokens computed, padding included."""
     decoded_rows: int = field(default=0, compare=False)
@@ -54,7 +53,7 @@ class StepResult:
     """The part of the step's time that the chunks took."""
     model_seconds: float = field(default=0.0, compare=False)
     """The part of the step's time that the model took; the rest is bookkeeping."""
-    prompt_logprobs: abc.Sequence[PromptLogprobsOut] = ()
+    prompt_logprobs: Sequence[PromptLogprobsOut] = ()
     change_seconds: float = field(default=0.0, compare=False)
     """What the plan's changes took, before the model's step."""
     refused: tuple[tuple[int, str], ...] = ()
@@ -135,11 +134,11 @@ class Backend(Protocol):
         """Return what was loaded."""
         ...
 
-    def check(self, sequence: Sequence) -> None:
+    def check(self, sequence: EngineSequence) -> None:
         """Raise RequestRefused for what could fail inside the batch or index outside an array."""
         ...
 
-    def preparing(self, sequence: Sequence) -> bool:
+    def preparing(self, sequence: EngineSequence) -> bool:
         """Return whether a waiting sequence has unfinished prerequisites: a disk read, a grammar being
         compiled. The first call starts them. Raise RequestRefused if it cannot run."""
         ...
@@ -162,7 +161,7 @@ class Backend(Protocol):
 class NoSuchRows(Exception):
     """A plan names rows that have left, or never were. Nothing of it was carried out."""
 
-    def __init__(self, request_ids: abc.Set[int]) -> None:
+    def __init__(self, request_ids: Set[int]) -> None:
         super().__init__(f"the batch has no row of {sorted(request_ids)}")
         self.request_ids = request_ids
 

@@ -7,11 +7,11 @@ from typing import Any
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefix.holds import NO_CACHE
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.adapter_files import salted
 
 
-def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: Sequence, tokens: int) -> None:
+def take_holds(prefixes: PrefixCache[Any, Any] | None, sequence: EngineSequence, tokens: int) -> None:
     """Hold the prefixes that a request asks for, as far as they are within the first `tokens` of its
     sequence, and note a refusal in `hold_refusal`. A longer prefix is left to a later call: the prompt's last
     token is computed apart. Without `prefixes`, all are refused."""

@@ -13,7 +13,7 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer
 
 from scheduler.engine.constraint import Constraint
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.deep_stack import on_deep_stack
 from scheduler.shared.grammar_limits import parser_limits
@@ -66,7 +66,7 @@ class Grammars:
             for grammar in [grammar for grammar, kept in self._compiled.items() if kept is awaited]:
                 del self._compiled[grammar]
 
-    def constraint(self, sequence: Sequence) -> Constraint | None:
+    def constraint(self, sequence: EngineSequence) -> Constraint | None:
         """Return the constraint of a request about to run, advanced by its answer so far; None without a
         grammar. Raise RequestRefused."""
         submit = sequence.submit

@@ -1,7 +1,7 @@
 """The engine's loop: drain, plan, step, emit.
 
-Plain and synchronous: `turn` takes the commands that have arrived and returns the frames to send. `__main__`
-waits for commands and sends frames over a socket, the tests over memory streams.
+Plain and synchronous: `iterate` takes the commands that have arrived and returns the frames to send.
+`__main__` waits for commands and sends frames over a socket, the tests over memory streams.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scheduler.engine.memory import Memory, charged_bytes
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PlanInput, StepPlan, plan, with_changes
 from scheduler.engine.plan_check import contradictions
-from scheduler.engine.sequence import Sequence, Slots
+from scheduler.engine.sequence import EngineSequence, Slots
 from scheduler.engine.step_meter import StepMeter
 from scheduler.errors import LinkError, RequestRefused
 from scheduler.shared.messages import (
@@ -97,7 +97,7 @@ class EngineLoop:
         self._clock = clock
         self._slots = Slots(max_slots)
         # Arrival order; a dict, because a cancel must find its request without a scan.
-        self._waiting: dict[int, Sequence] = {}
+        self._waiting: dict[int, EngineSequence] = {}
         self._retired: list[Retired] = []
         self._replies: list[Outgoing] = []
         self._changes = _Changes()
@@ -129,7 +129,7 @@ class EngineLoop:
         self._begins = begins
         self._begun = Begun("reading", ())
         self._preparing: list[int] = []
-        """Waiting sequences whose prerequisites were not done when this turn was planned."""
+        """Waiting sequences whose prerequisites were not done when this iteration was planned."""
 
     @property
     def idle(self) -> bool:
@@ -146,7 +146,7 @@ class EngineLoop:
         """Return whether there are no rows, but background work or waiting requests."""
         return not self._slots and not self.resting
 
-    def turn(self, commands: Iterable[ToEngine]) -> list[Outgoing]:
+    def iterate(self, commands: Iterable[ToEngine]) -> list[Outgoing]:
         """Run one turn of the loop. Return its frames, none when there is nothing to report."""
         self._drain(commands)
         todo = self._plan()
@@ -183,7 +183,7 @@ class EngineLoop:
 
     def _receive(self, submit: Submit) -> None:
         try:
-            sequence = Sequence.of(submit, self._clock())
+            sequence = EngineSequence.of(submit, self._clock())
             self._backend.check(sequence)
             memory = self._memory()
             if memory is not None and (refusal := memory.refusal(sequence)) is not None:
@@ -193,7 +193,7 @@ class EngineLoop:
         else:
             self._waiting[sequence.request_id] = sequence
 
-    def _refuse(self, sequence: Sequence, refusal: RequestRefused) -> None:
+    def _refuse(self, sequence: EngineSequence, refusal: RequestRefused) -> None:
         self._speculation.ended(sequence.request_id)  # It may have run before, and been preempted.
         self._waits.forget(sequence.request_id)
         self._retired.append(Retired(sequence.request_id, "refused", str(refusal)))
@@ -276,9 +276,9 @@ class EngineLoop:
         admitted = {admit.sequence.request_id for admit in todo.admit}
         return {one: todo.waits.get(one, unready) for one in self._waiting if one not in admitted}
 
-    def _ready(self) -> list[Sequence]:
+    def _ready(self) -> list[EngineSequence]:
         """Return the waiting sequences whose prerequisites are done."""
-        ready: list[Sequence] = []
+        ready: list[EngineSequence] = []
         self._preparing = []
         for sequence in list(self._waiting.values()) if self._slots.free > 0 else ():
             try:
@@ -304,7 +304,7 @@ class EngineLoop:
             self._memory_watch.whole_bytes,
         )
 
-    def _cached_tokens(self, sequence: Sequence) -> int:
+    def _cached_tokens(self, sequence: EngineSequence) -> int:
         if self._cache is None or sequence.unscored:
             return 0
         return self._cache.prefixes.match_length(sequence.tokens, sequence.submit.salt)

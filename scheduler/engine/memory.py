@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.token_ids import KEY_BYTES
 
@@ -42,7 +42,7 @@ class Memory:
     def pinned_bytes(self) -> int:
         return self.count_pinned_bytes()
 
-    def refusal(self, sequence: Sequence) -> str | None:
+    def refusal(self, sequence: EngineSequence) -> str | None:
         """Return why this request can never run here, or None."""
         # Without the answer so far: a resumed request was accepted before.
         prompt_tokens = sequence.asked_tokens
@@ -56,14 +56,18 @@ class Memory:
             f" and there are {whole_bytes} (--kv-cache-bytes)"
         )
 
-    def room_bytes(self, running: Iterable[Sequence]) -> int:
+    def room_bytes(self, running: Iterable[EngineSequence]) -> int:
         """Return what these rows leave of the budget; negative if they have outgrown it."""
         return (
             self.budget_bytes - self.pinned_bytes - sum(charged_bytes(row, self.row_bytes) for row in running)
         )
 
     def coming_bytes(
-        self, sequence: Sequence, known_tokens: int, running: Iterable[Sequence], saving: bool = False
+        self,
+        sequence: EngineSequence,
+        known_tokens: int,
+        running: Iterable[EngineSequence],
+        saving: bool = False,
     ) -> int:
         """Return what a sequence with a prefix hit of `known_tokens` adds beside these rows: its own charge,
         and what is pinned for it alone. It attends in place to what another row shares, and copies the rest
@@ -75,7 +79,7 @@ class Memory:
         own = charged_bytes(sequence, self.row_bytes, in_place)
         return own + (in_place - pinned) * (self.row_bytes.token_bytes + KEY_BYTES)
 
-    def victims(self, running: Collection[Sequence]) -> list[Sequence]:
+    def victims(self, running: Collection[EngineSequence]) -> list[EngineSequence]:
         """Return the rows to preempt, in this order, until the others fit: the fewest generated tokens first,
         to minimize recomputation, and the younger of two. One row always stays."""
         held_bytes = sum(charged_bytes(row, self.row_bytes) for row in running)
@@ -84,7 +88,7 @@ class Memory:
         excess = held_bytes + self.pinned_bytes - self.budget_bytes
         movable = [row for row in running if row.preemptions < MOST_PREEMPTIONS]
         movable.sort(key=lambda row: (row.generated_tokens, -row.request_id))
-        chosen: list[Sequence] = []
+        chosen: list[EngineSequence] = []
         for row in movable:
             if excess <= 0 or len(running) - len(chosen) < 2:
                 break
@@ -94,7 +98,7 @@ class Memory:
 
 
 def left_in_place(
-    sequence: Sequence, known_tokens: int, rows: Iterable[Sequence], saving: bool = False
+    sequence: EngineSequence, known_tokens: int, rows: Iterable[EngineSequence], saving: bool = False
 ) -> int:
     """Return the part of a prefix hit that a sequence will probably attend to in place beside these rows."""
     if saving:
@@ -102,7 +106,7 @@ def left_in_place(
     return min(known_tokens, max((sequence.shared_with(row) for row in rows), default=0))
 
 
-def charged_bytes(sequence: Sequence, row_bytes: RowBytes, in_place_tokens: int | None = None) -> int:
+def charged_bytes(sequence: EngineSequence, row_bytes: RowBytes, in_place_tokens: int | None = None) -> int:
     """Return a running row's own bytes, with its reserve. `in_place_tokens` overrides the sequence's."""
     in_place = sequence.in_place_tokens if in_place_tokens is None else in_place_tokens
     still = min(sequence.submit.max_tokens - sequence.generated_tokens + sequence.new_tokens, GROWTH_TOKENS)

@@ -9,8 +9,7 @@ planned anew.
 
 from __future__ import annotations
 
-from collections import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -24,7 +23,7 @@ from scheduler.engine.memory import Memory, left_in_place
 from scheduler.engine.pace import BudgetReason, PrefillBudget, PrefillPace
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, Chunk, PrefillLimits, padded_tokens, share
 from scheduler.engine.prefill_batches import Begun, members_of, next_batch, rows_of
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import AdapterSource, TurnEnded, WaitReason
 from scheduler.shared.wire_struct import WireStruct
 
@@ -53,12 +52,12 @@ class PlanInput:
     the length of a sequence's prefix hit. Without `memory`, only slots bound admission. `has_pending`: the
     back end has sampled tokens that it has not returned yet."""
 
-    waiting: abc.Sequence[Sequence]
-    running: abc.Sequence[Sequence]
+    waiting: Sequence[EngineSequence]
+    running: Sequence[EngineSequence]
     begun: Begun
     free_slots: int
     restorable: Restorable
-    cached_tokens: Callable[[Sequence], int]
+    cached_tokens: Callable[[EngineSequence], int]
     memory: Memory | None
     pace: PrefillPace
     limits: PrefillLimits
@@ -71,7 +70,7 @@ class PlanInput:
     verified_tokens: int = 0
     """Bound on the rows of a step with drafts times the tokens computed of each; 0: drafts are not
     verified."""
-    proposals: abc.Sequence[Proposal] = ()
+    proposals: Sequence[Proposal] = ()
     """What rows that decode may write next."""
     costs: VerifyCosts = field(default_factory=VerifyCosts)
     """What verifying drafts costs."""
@@ -88,7 +87,7 @@ class Admit(WireStruct, frozen=True):
     """Give this sequence a slot. The other fields are its expected prefix hit, and where its prefill
     pauses."""
 
-    sequence: Sequence
+    sequence: EngineSequence
     cached_tokens: int = 0
     in_place_tokens: int = 0
     checkpoints: tuple[int, ...] = ()
@@ -216,7 +215,7 @@ def plan(state: PlanInput, now: float) -> StepPlan:
 
 
 def _drafts(
-    state: PlanInput, rows: abc.Sequence[Sequence], gone: abc.Sequence[Sequence]
+    state: PlanInput, rows: Sequence[EngineSequence], gone: Sequence[EngineSequence]
 ) -> tuple[Draft, ...]:
     """Return what the decoding ones of `rows` verify. `gone`: rows that leave. While memory is short nothing
     is verified, as drafts take activations."""
@@ -243,7 +242,7 @@ class _Prefill:
     taken_bytes: int = 0
 
 
-def _prefill(state: PlanInput, rows: abc.Sequence[Sequence], prompts: abc.Sequence[Sequence]) -> _Prefill:
+def _prefill(state: PlanInput, rows: Sequence[EngineSequence], prompts: Sequence[EngineSequence]) -> _Prefill:
     """Return the chunks of one of the batches that these prompts form. Where they take too much memory, the
     longest prompts join later, and then chunks are smaller; prompts that have begun continue, and a single
     prompt is always computed."""
@@ -291,9 +290,7 @@ def _allowed(budget: PrefillBudget, memory_tokens: int | None, ceiling_tokens: i
     return budget
 
 
-def _reason(
-    budget: PrefillBudget | None, chunks: abc.Sequence[Chunk], decode: abc.Sequence[int]
-) -> StepReason:
+def _reason(budget: PrefillBudget | None, chunks: Sequence[Chunk], decode: Sequence[int]) -> StepReason:
     if budget is None or not chunks:
         return "decode_only" if decode else "idle"
     if budget.reason == "within_target" and padded_tokens(chunks) > budget.tokens:
@@ -301,9 +298,9 @@ def _reason(
     return budget.reason
 
 
-def _as_admitted(admit: Admit, admission: int) -> Sequence:
+def _as_admitted(admit: Admit, admission: int) -> EngineSequence:
     """Return a copy of the sequence as it will be after admission, for arithmetic."""
-    copied: Sequence = msgspec.structs.replace(
+    copied: EngineSequence = msgspec.structs.replace(
         admit.sequence,
         computed_tokens=admit.cached_tokens,
         in_place_tokens=admit.in_place_tokens,
@@ -318,7 +315,7 @@ class _Admissions:
     """`rows`: running rows, then the admitted ones as they will be. `keep`: tokens by request id. `waits`:
     why the others are not admitted."""
 
-    rows: list[Sequence]
+    rows: list[EngineSequence]
     admit: list[Admit] = field(default_factory=list)
     keep: dict[int, int] = field(default_factory=dict)
     waits: dict[int, WaitReason] = field(default_factory=dict)
@@ -328,7 +325,7 @@ class _Admissions:
         return tuple(Keep(*item) for item in self.keep.items())
 
 
-def _admissions(state: PlanInput, running: list[Sequence], free_slots: int, now: float) -> _Admissions:
+def _admissions(state: PlanInput, running: list[EngineSequence], free_slots: int, now: float) -> _Admissions:
     """Return which sequences to admit beside these rows, and what the rows must put into the prefix cache
     before."""
     found = _Admissions(list(running))
@@ -382,13 +379,13 @@ def _admissions(state: PlanInput, running: list[Sequence], free_slots: int, now:
     return found
 
 
-def _checkpoints(sequence: Sequence, waiting: Iterable[Sequence], known: int) -> tuple[int, ...]:
+def _checkpoints(sequence: EngineSequence, waiting: Iterable[EngineSequence], known: int) -> tuple[int, ...]:
     followed = [other.shared_with(sequence) for other in waiting if other is not sequence]
     return checkpoints_of(sequence.submit.boundaries, followed, known, sequence.prompt_tokens)
 
 
 def checkpoints_of(
-    boundaries: abc.Sequence[int], shared: Iterable[int], start: int, length: int
+    boundaries: Sequence[int], shared: Iterable[int], start: int, length: int
 ) -> tuple[int, ...]:
     """Return where the prefill of a model with states pauses to keep the state (SGLang, too, calls such Mamba
     states checkpoints): positions in (start, length), ascending.
@@ -415,7 +412,7 @@ def checkpoints_of(
     return (*chosen, *range(previous + CHECKPOINT_EVERY_TOKENS, length, CHECKPOINT_EVERY_TOKENS))
 
 
-def _clusters(positions: abc.Sequence[int]) -> set[int]:
+def _clusters(positions: Sequence[int]) -> set[int]:
     """Return the first of each group of close positions, which ascend: behind one prefix, prompts diverge
     within some tokens."""
     firsts: list[int] = []
@@ -426,10 +423,10 @@ def _clusters(positions: abc.Sequence[int]) -> set[int]:
 
 
 def _best_leader(
-    sequence: Sequence, rows: Iterable[Sequence], restorable: Restorable
-) -> tuple[Sequence | None, int]:
+    sequence: EngineSequence, rows: Iterable[EngineSequence], restorable: Restorable
+) -> tuple[EngineSequence | None, int]:
     """Return the row in prefill that shares most of this prompt, and how much of that can be continued."""
-    best: Sequence | None = None
+    best: EngineSequence | None = None
     most = 0
     for row in rows:
         if not row.prefilling:

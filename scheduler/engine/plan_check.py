@@ -12,11 +12,11 @@ from itertools import pairwise
 
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill_batches import Begun
-from scheduler.engine.sequence import Sequence, Slots
+from scheduler.engine.sequence import EngineSequence, Slots
 
 
 def contradictions(
-    plan: StepPlan, slots: Slots, waiting: Mapping[int, Sequence], begun: Begun
+    plan: StepPlan, slots: Slots, waiting: Mapping[int, EngineSequence], begun: Begun
 ) -> dict[int, str]:
     """Return the requests of which the plan says what cannot be, each with its first fault in words. `slots`:
     the running rows. `begun`: the batches in the middle of their prefill, of which a step computes one with

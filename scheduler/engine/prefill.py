@@ -10,11 +10,11 @@ So a short prompt passes any number of long ones, and none starves.
 
 from __future__ import annotations
 
-from collections import abc
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.engine.prefill_batches import NextBatch
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.wire_struct import WireStruct
 
 LEAST_CHUNK_TOKENS = 8
@@ -58,18 +58,18 @@ def share(batch: NextBatch, budget_tokens: int, limits: PrefillLimits) -> tuple[
     return tuple(Chunk(row.request_id, min(tokens, row.until_pause)) for row in chosen)
 
 
-def padded_tokens(chunks: abc.Sequence[Chunk]) -> int:
+def padded_tokens(chunks: Sequence[Chunk]) -> int:
     """Return the tokens that the device computes for these chunks, padding included."""
     return len(chunks) * max((chunk.tokens for chunk in chunks), default=0)
 
 
-def _joining(batch: NextBatch, budget_tokens: int, most_rows: int) -> list[Sequence]:
+def _joining(batch: NextBatch, budget_tokens: int, most_rows: int) -> list[EngineSequence]:
     begun, waiting = batch.begun, batch.coming
     if most_rows == 1:
         return [] if begun else list(waiting[:1])
     places = max(1, min(most_rows, budget_tokens // _ROW_BUDGET_TOKENS)) - len(begun)
     first = min((row.admission for row in waiting), default=0)
-    joining: list[Sequence] = []
+    joining: list[EngineSequence] = []
     left = [row.chunkable_tokens for row in begun]
     for row in sorted(waiting, key=lambda one: (one.admission > first + MOST_PASSES, one.chunkable_tokens)):
         tokens = row.chunkable_tokens

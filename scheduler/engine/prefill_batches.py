@@ -8,12 +8,11 @@ them: that with the shortest remaining prompt, but each has its turn after a bou
 
 from __future__ import annotations
 
-from collections import abc
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 
 MOST_PADDING_TOKENS = 2048
 """Padding of a row that costs less than a further batch, which takes steps of its own. A longer row may be
@@ -32,7 +31,7 @@ class BegunBatch:
     passed_steps: int = 0
 
 
-Begun: TypeAlias = abc.Sequence[BegunBatch]
+Begun: TypeAlias = Sequence[BegunBatch]
 
 
 def rows_of(begun: Begun) -> frozenset[int]:
@@ -40,13 +39,13 @@ def rows_of(begun: Begun) -> frozenset[int]:
     return frozenset[int]().union(*(batch.rows for batch in begun))
 
 
-def members_of(begun: Begun, rows: Iterable[Sequence]) -> list[list[Sequence]]:
+def members_of(begun: Begun, rows: Iterable[EngineSequence]) -> list[list[EngineSequence]]:
     """Return each batch's rows."""
     by_number = {row.request_id: row for row in rows}
     return [[by_number[one] for one in sorted(batch.rows) if one in by_number] for batch in begun]
 
 
-def own_tokens(row: Sequence) -> int:
+def own_tokens(row: EngineSequence) -> int:
     """Return the tokens that the row holds for itself, or copies when it joins."""
     return row.computed_tokens - row.in_place_tokens
 
@@ -56,20 +55,20 @@ class NextBatch:
     """The batch of a step with chunks. `begun`: its rows in the middle of their prefill, none in a new batch.
     `coming`: prompts that may join them."""
 
-    begun: list[Sequence]
-    coming: list[Sequence] = field(default_factory=list)
+    begun: list[EngineSequence]
+    coming: list[EngineSequence] = field(default_factory=list)
     passed_steps: int = MOST_STEPS
 
     @property
-    def rows(self) -> list[Sequence]:
+    def rows(self) -> list[EngineSequence]:
         return [*self.begun, *self.coming]
 
-    def padding_with(self, row: Sequence) -> int:
+    def padding_with(self, row: EngineSequence) -> int:
         """Return by how much the shortest row would be padded."""
         lengths = [own_tokens(one) for one in (*self.begun, *self.coming, row)]
         return max(lengths) - min(lengths)
 
-    def takes(self, row: Sequence) -> bool:
+    def takes(self, row: EngineSequence) -> bool:
         shortest = min(own_tokens(one) for one in (*self.begun, *self.coming, row))
         return self.padding_with(row) <= max(MOST_PADDING_TOKENS, shortest)
 
@@ -82,7 +81,7 @@ class NextBatch:
         return not passed, -self.passed_steps if passed else 0, shortest
 
 
-def next_batch(prompts: Iterable[Sequence], begun: Begun, most_rows: int) -> NextBatch:
+def next_batch(prompts: Iterable[EngineSequence], begun: Begun, most_rows: int) -> NextBatch:
     """Return the batch whose turn it is; without prompts it is empty. `prompts` have tokens left to compute
     in chunks, and `most_rows` may be computed together: if that is 1, there is one batch."""
     known = list(prompts)

@@ -6,7 +6,7 @@ import math
 import struct
 import zlib
 from array import array
-from collections import abc
+from collections.abc import Sequence
 
 from scheduler.shared.messages import LogprobsOut
 
@@ -40,6 +40,6 @@ def scripted_vector(prompt_digest: int, dimensions: int) -> bytes:
     )
 
 
-def digest(prompt: abc.Sequence[int], adapter: str = "") -> int:
+def digest(prompt: Sequence[int], adapter: str = "") -> int:
     """Return a prompt's digest. `adapter`: the key of its LoRA adapter, which changes every answer."""
     return zlib.crc32(array("I", prompt).tobytes() + adapter.encode())

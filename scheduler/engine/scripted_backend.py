@@ -7,8 +7,7 @@ keeps the same contract as `mlx/backend.py`.
 from __future__ import annotations
 
 import time
-from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.nodes import Lease, Snapshot
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.scripted_answers import digest, scripted_logprobs, scripted_token, scripted_vector
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import AdapterRefused, check_unchanged, named, read_config
 from scheduler.shared.messages import (
@@ -87,7 +86,7 @@ class ScriptedDevice:
 
 @dataclass(slots=True)
 class _Row:
-    sequence: Sequence
+    sequence: EngineSequence
     lease: Lease[ScriptedRun, Snapshot] | None
     prompt_digest: int
     thinking: ThinkingLimit | None
@@ -164,7 +163,7 @@ class ScriptedBackend:
     def prefixes(self) -> PrefixCache[ScriptedRun, Snapshot] | None:
         return self._prefixes
 
-    def check(self, sequence: Sequence) -> None:
+    def check(self, sequence: EngineSequence) -> None:
         submit, tokens = sequence.submit, sequence.tokens
         if not tokens:
             raise RequestRefused("the prompt is empty")
@@ -180,7 +179,7 @@ class ScriptedBackend:
             # Its tokens are arithmetic, and no vocabulary maps them to text.
             raise RequestRefused("the scripted engine does not support grammars")
 
-    def preparing(self, sequence: Sequence) -> bool:
+    def preparing(self, sequence: EngineSequence) -> bool:
         return False
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -240,7 +239,7 @@ class ScriptedBackend:
             check_unchanged(Path(source.folder), source.key)
         self._adapters.add(source.key)
 
-    def admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: EngineSequence) -> None:
         lease = None
         if self._prefixes is not None and not sequence.unscored:
             submit = sequence.submit
@@ -339,18 +338,18 @@ class ScriptedBackend:
         sequence.computed_tokens += min(chunk.tokens, sequence.chunkable_tokens)
         return self._progress(sequence)
 
-    def _begin(self, sequence: Sequence) -> PrefillOut:
+    def _begin(self, sequence: EngineSequence) -> PrefillOut:
         """Compute the prompt's last token, with the rows that decode."""
         sequence.computed_tokens += 1
         return self._progress(sequence)
 
     @staticmethod
-    def _progress(sequence: Sequence) -> PrefillOut:
+    def _progress(sequence: EngineSequence) -> PrefillOut:
         return PrefillOut(
             sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens, sequence.cached_tokens
         )
 
-    def _written(self, row: _Row, drafts: abc.Sequence[int]) -> list[TokenOut]:
+    def _written(self, row: _Row, drafts: Sequence[int]) -> list[TokenOut]:
         """Return the row's next token, and those behind its drafts as far as these are its tokens."""
         written = [self._decode(row)]
         for draft in drafts:

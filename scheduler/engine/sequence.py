@@ -12,7 +12,7 @@ from scheduler.shared.messages import Submit
 from scheduler.shared.token_ids import TokenIds, common_run
 
 
-class Sequence(msgspec.Struct, eq=False, array_like=True):
+class EngineSequence(msgspec.Struct, eq=False, array_like=True):
     """`tokens` is the only copy of its token ids in this process: prompt, then answer. Most other fields are
     positions in it. As part of a `StepPlan` it goes to the other ranks of an engine, each of which continues
     a record of its own."""
@@ -44,7 +44,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
     _shared: dict[int, int] = msgspec.field(default_factory=dict)
 
     @classmethod
-    def of(cls, submit: Submit, arrived_at: float = 0.0) -> Sequence:
+    def of(cls, submit: Submit, arrived_at: float = 0.0) -> EngineSequence:
         """Return the record of a request. The prompt's ids are copied, as the answer is appended to them."""
         tokens = submit.prompt[:]
         salt = salted(submit.adapter, submit.salt)
@@ -133,7 +133,7 @@ class Sequence(msgspec.Struct, eq=False, array_like=True):
         self.preemptions += 1
         self._shared.clear()
 
-    def shared_with(self, other: Sequence) -> int:
+    def shared_with(self, other: EngineSequence) -> int:
         """Return the length of the common prefix of both prompts, without this one's last token, which it
         must compute itself. Cached: every step needs it while one waits and the other prefills."""
         if other.request_id not in self._shared:
@@ -150,22 +150,22 @@ class Slots:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._by_request: dict[int, Sequence] = {}
+        self._by_request: dict[int, EngineSequence] = {}
 
     @property
     def free(self) -> int:
         return self.limit - len(self._by_request)
 
-    def take(self, sequence: Sequence) -> None:
+    def take(self, sequence: EngineSequence) -> None:
         assert self.free > 0, "more sequences were admitted than there are slots"
         assert sequence.request_id not in self._by_request, "a request id was used twice"
         self._by_request[sequence.request_id] = sequence
 
-    def release(self, request_id: int) -> Sequence | None:
+    def release(self, request_id: int) -> EngineSequence | None:
         """Return the sequence that left, or None if it had no slot."""
         return self._by_request.pop(request_id, None)
 
-    def __getitem__(self, request_id: int) -> Sequence:
+    def __getitem__(self, request_id: int) -> EngineSequence:
         return self._by_request[request_id]
 
     def __contains__(self, request_id: int) -> bool:
@@ -174,5 +174,5 @@ class Slots:
     def __len__(self) -> int:
         return len(self._by_request)
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[EngineSequence]:
         return iter(self._by_request.values())

@@ -34,11 +34,11 @@ from scheduler.engines.supervisor import EngineNeverReady, Supervisor
 from scheduler.errors import EngineLost
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.prefix_estimate import PrefixEstimate
+from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import State as RequestState
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.turns import Turns
 from scheduler.shared.messages import (
     AdapterLoaded,
     Alive,
@@ -96,7 +96,7 @@ class Shared:
     awaiting: Awaiting
     adapters: PoolAdapters
     compatibility: Compatibility
-    turns: Turns
+    reading: AnswerReading
     telemetry: Containment
 
 
@@ -124,7 +124,7 @@ class Engine:
             shared.observer.retired,
             shared.observer.left,
             traits.observer,
-            shared.turns,
+            shared.reading,
             traits.clock,
         )
         self.supervisor = Supervisor(launcher, self, config.supervision, shared.compatibility.refusal)

@@ -31,10 +31,10 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.offload import Offload
+from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.turns import Turns
 from scheduler.shared.messages import Ready
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
@@ -67,7 +67,7 @@ class Pool:
         observer: PoolObserver,
         offload: Offload,
     ) -> None:
-        self.turns = Turns(offload, self.cancel, self._over)
+        self.reading = AnswerReading(offload, self.cancel, self._over)
         self.awaiting = Awaiting(observer.retired)
         config = self._config = traits.config
         self._provision = traits.provision
@@ -80,7 +80,7 @@ class Pool:
         self._engines: dict[str, Engine] = {}
         self.adapters = PoolAdapters(config.engine.adapters, self._lives)
         self._shared = Shared(
-            traits, self, self.awaiting, self.adapters, Compatibility(), self.turns, self._telemetry
+            traits, self, self.awaiting, self.adapters, Compatibility(), self.reading, self._telemetry
         )
         self._numbers = count()
         self.loaded = config.load_at_start
@@ -102,7 +102,7 @@ class Pool:
     def __len__(self) -> int:
         """Return how many requests the engines hold, or are to resume, or have just ended."""
         held = sum(len(engine.multiplexer) for engine in self)
-        return held + len(self.awaiting) + len(self.turns.ending)
+        return held + len(self.awaiting) + len(self.reading.ending)
 
     def __iter__(self) -> Iterator[Engine]:
         return iter(self._engines.values())
@@ -124,7 +124,7 @@ class Pool:
         for engine in self:
             yield from engine.multiplexer
         yield from self.awaiting
-        yield from self.turns.ending.values()
+        yield from self.reading.ending.values()
 
     @property
     def ready(self) -> Ready | None:
@@ -149,7 +149,7 @@ class Pool:
         """Never returns by itself; cancel it to end the engines. Raise EngineNeverReady if the first engines
         cannot be started, and must."""
         async with trio.open_nursery() as self._nursery:
-            self._nursery.start_soon(self.turns.run)
+            self._nursery.start_soon(self.reading.run)
             if self.loaded:
                 self._start_all()
         if self._never_ready is not None:
@@ -309,7 +309,7 @@ class Pool:
     def cancel(self, record: StreamRecord) -> None:
         """Cancel a request that no reader waits for."""
         if record.state is State.ENDING:
-            self.turns.drop(record)
+            self.reading.drop(record)
         elif record in self.awaiting:
             self.awaiting.cancel(record)
         elif (engine := self._of(record)) is not None:
@@ -326,9 +326,9 @@ class Pool:
         """Fail every request with `error`, and cancel those that engines have."""
         for record in list(self.awaiting):
             self.awaiting.give_up(record, error)
-        for record in list(self.turns.ending.values()):
+        for record in list(self.reading.ending.values()):
             record.fail(error)
-            self.turns.drop(record)
+            self.reading.drop(record)
         for engine in self:
             engine.multiplexer.end_all(error)
 

@@ -101,7 +101,7 @@ class Fleet:
                 # A change that woke this task may be the schedulers' end.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 try:
-                    self.turn(trio.current_time())
+                    self.iterate(trio.current_time())
                 except Exception:
                     # Models that are loaded go on, whatever is wrong with a decision about others.
                     _log.exception("fleet_turn_failed")
@@ -113,7 +113,7 @@ class Fleet:
         with structlog.contextvars.bound_contextvars(**({"model": model.name} if len(self) > 1 else {})):
             await model.scheduler.run()
 
-    def turn(self, now: float) -> None:
+    def iterate(self, now: float) -> None:
         """Decide which models are loaded, and begin what follows from it."""
         self._notify()
         self._change = trio.Event()

@@ -211,7 +211,7 @@ class Model(ModelLoader):
 
     def give_up(self) -> None:
         """Unload it, or stop its load, as an operator asks. Requests that wait have it loaded again."""
-        # Its engines may be ready, and have requests, since the fleet's last turn.
+        # Its engines may be ready, and have requests, since the fleet's last iteration.
         self.follow(self._clock())
         self._wanted_at = None
         match self.state:

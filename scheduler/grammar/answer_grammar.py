@@ -15,8 +15,8 @@ from threading import Event
 from typing import Any, Literal, TypeAlias
 
 from scheduler.answer.answer_format import PLAIN, AnswerFormat, Layout
-from scheduler.answer.dialects.catalog import dialect_of
-from scheduler.answer.dialects.description import Dialect, Unheld
+from scheduler.answer.notations.catalog import notation_of
+from scheduler.answer.notations.description import Notation, Unheld
 from scheduler.errors import InvalidRequest, UnsupportedParameter
 from scheduler.grammar.caches import GrammarTexts, UnknownVerdict, Verdicts, content_key
 from scheduler.grammar.call_rules import CallRules
@@ -162,7 +162,7 @@ class AnswerGrammars:
                 f"{place}: not supported when continuing a given message", param=place
             )
         if self._answer_format.layout is Layout.MUSE_SPARK:
-            return _unheld(place, dialect_of(self._answer_format, self._vocabulary.has_special))
+            return _unheld(place, notation_of(self._answer_format, self._vocabulary.has_special))
         return None
 
 
@@ -243,13 +243,13 @@ class _Draft:
         if not tools:
             return body
         must = prompt.tool_choice is ToolChoice.REQUIRED
-        dialect = dialect_of(self.form, self.vocabulary.has_special)
-        if not isinstance(dialect, Dialect):
+        notation = notation_of(self.form, self.vocabulary.has_special)
+        if not isinstance(notation, Notation):
             if must or body is not None:
-                raise _unheld(place, dialect)
+                raise _unheld(place, notation)
             return None
-        mark = dialect.head.split("{", 1)[0] if self.form.tools is None else self.form.tools.start
-        rules = CallRules(dialect, mark, self.book, self.parts.complaint, self._json_arguments)
+        mark = notation.head.split("{", 1)[0] if self.form.tools is None else self.form.tools.start
+        rules = CallRules(notation, mark, self.book, self.parts.complaint, self._json_arguments)
         several = prompt.parallel_tool_calls and not prompt.only_tool
         try:
             if must:
@@ -316,8 +316,8 @@ class _Draft:
         return "reasoning?"
 
 
-def _unheld(place: str, dialect: Dialect | Unheld | None) -> UnsupportedParameter:
+def _unheld(place: str, notation: Notation | Unheld | None) -> UnsupportedParameter:
     why = "writes no tool calls"
-    if isinstance(dialect, Unheld):
-        why = f"writes tool calls in {dialect.name}, which {dialect.why}"
+    if isinstance(notation, Unheld):
+        why = f"writes tool calls in {notation.name}, which {notation.why}"
     return UnsupportedParameter(f"{place}: this model {why}, so no grammar can hold them", param=place)

@@ -1,4 +1,4 @@
-"""The rules of an answer's calls, from the dialect's description and the tools' schemas."""
+"""The rules of an answer's calls, from the notation's description and the tools' schemas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from keyword import iskeyword
 from typing import Any
 
-from scheduler.answer.dialects.description import (
+from scheduler.answer.notations.description import (
     BREAK,
     NAME,
     NUMBER,
@@ -17,12 +17,12 @@ from scheduler.answer.dialects.description import (
     TYPE,
     Arguments,
     Braced,
-    Dialect,
     JsonObject,
     Keywords,
+    Notation,
     Tagged,
 )
-from scheduler.answer.dialects.parameter_kind import ParameterKind, parameter_kind
+from scheduler.answer.notations.parameter_kind import ParameterKind, parameter_kind
 from scheduler.grammar.endless import endless_reference
 from scheduler.grammar.lark_pattern import Unwritable, lark_pattern, regex_pattern
 from scheduler.grammar.part import ENDLESS
@@ -42,11 +42,11 @@ MAX_FREE_PARAMETERS = 16
 
 
 class CallRules:
-    """Writes the rules of one dialect's calls into a grammar."""
+    """Writes the rules of one notation's calls into a grammar."""
 
     def __init__(
         self,
-        dialect: Dialect,
+        notation: Notation,
         mark: str,
         book: RuleBook,
         complaint: Complaint,
@@ -54,7 +54,7 @@ class CallRules:
     ) -> None:
         """`mark`: the text at which calls begin for a reader. `json_arguments`: the rule of a
         tool's arguments as one JSON object, for the tool with a number."""
-        self._dialect = dialect
+        self._notation = notation
         self._mark = mark
         self._book = book
         self._complaint = complaint
@@ -64,17 +64,17 @@ class CallRules:
         """Return the rule of one or more calls of any of the tools, and no text. Raise Inexpressible, with
         the tool's place as the first step of its path."""
         self._write(tools, several=several)
-        before, after = self._dialect.around_text
+        before, after = self._notation.around_text
         empty_text = " ".join(_choice(self._book.literal, ("", mark)) for mark in (before, after))
         return f"{empty_text} {self._book.literal(self._mark)} marked {self._trails()}"
 
     def text_with_calls(self, tools: Sequence[Tool], *, several: bool) -> str:
         """Return the rule of any text with calls in it, each of them constrained from its mark on. Raise
         Inexpressible."""
-        self._write(tools, several=several and bool(self._dialect.opening))
+        self._write(tools, several=several and bool(self._notation.opening))
         free = text_without((self._mark,))
         text, marked = self._book.terminal(free), f"{self._book.ended_by(free, self._mark)} marked"
-        before, after = self._dialect.around_text
+        before, after = self._notation.around_text
         if before:
             begun, ended = (_choice(self._book.literal, ("", mark)) for mark in (before, after))
             calls = f"({self._book.literal(self._mark)} marked)?"
@@ -83,28 +83,28 @@ class CallRules:
 
     def _write(self, tools: Sequence[Tool], *, several: bool) -> None:
         """Add the rule `marked`: the calls, without the mark with which they begin."""
-        dialect, literal = self._dialect, self._book.literal
+        notation, literal = self._notation, self._book.literal
         for number, tool in enumerate(tools):
             self._book.add(f"call_{number}: {self._call(number, tool)}")
         self._book.add("call: " + " | ".join(f"call_{number}" for number in range(len(tools))))
-        more, again = "", "" if dialect.opening else literal(self._mark)
-        if several and dialect.parallel:
-            more = f"({_choice(literal, dialect.separators)} {again} call){{0,{MAX_CALLS - 1}}}"
-        opening = literal(dialect.opening.removeprefix(self._mark))
-        self._book.add(f"marked: {opening} call {more} {literal(dialect.closing)}")
+        more, again = "", "" if notation.opening else literal(self._mark)
+        if several and notation.parallel:
+            more = f"({_choice(literal, notation.separators)} {again} call){{0,{MAX_CALLS - 1}}}"
+        opening = literal(notation.opening.removeprefix(self._mark))
+        self._book.add(f"marked: {opening} call {more} {literal(notation.closing)}")
 
     def _trails(self) -> str:
         """Return what may stand after the last call. Where a newline separates calls, a model that is not
         used to calls ends its lines with one too, or with two. If a newline could only be followed by another
         call, the model would have to make one: SmolLM2-135M then called until MAX_CALLS."""
-        newline = "\n" in self._dialect.separators
+        newline = "\n" in self._notation.separators
         ends = ("", "\n", "\n\n") if newline else ("",)
-        return _choice(self._book.literal, [trail + end for trail in self._dialect.trails for end in ends])
+        return _choice(self._book.literal, [trail + end for trail in self._notation.trails for end in ends])
 
     def _call(self, number: int, tool: Tool) -> str:
         try:
-            if re.fullmatch(self._dialect.tools, tool.name) is None or self._is_keyword(tool.name):
-                raise CannotWrite((), f"the dialect cannot write a call of a tool named {tool.name!r}")
+            if re.fullmatch(self._notation.tools, tool.name) is None or self._is_keyword(tool.name):
+                raise CannotWrite((), f"the notation cannot write a call of a tool named {tool.name!r}")
             body = self._arguments(number, tool if tool.text is None else _held_to_text(tool, tool.text))
         except Inexpressible as fault:
             if tool.text is not None:
@@ -112,17 +112,17 @@ class CallRules:
                 raise Inexpressible((tool.place,), fault.why) from None
             raise Inexpressible((tool.place, *fault.path), fault.why) from None
         name = json.dumps(tool.name, ensure_ascii=False)[1:-1] if self._quotes_name else tool.name
-        written = self._dialect.head.replace(TOOL, name)
-        head = self._with_number(written if self._dialect.opening else written.removeprefix(self._mark))
-        form = self._dialect.arguments
+        written = self._notation.head.replace(TOOL, name)
+        head = self._with_number(written if self._notation.opening else written.removeprefix(self._mark))
+        form = self._notation.arguments
         if body == NOTHING and isinstance(form, Tagged) and form.without_parameters is not None:
             bare = form.without_parameters.replace(TOOL, tool.name)
             return self._book.literal(bare.removeprefix(self._mark))
-        return f"{head} {body} {self._book.literal(self._dialect.tail)}"
+        return f"{head} {body} {self._book.literal(self._notation.tail)}"
 
     @property
     def _quotes_name(self) -> bool:
-        return isinstance(self._dialect.arguments, JsonObject) and f'"{TOOL}"' in self._dialect.head
+        return isinstance(self._notation.arguments, JsonObject) and f'"{TOOL}"' in self._notation.head
 
     def _with_number(self, head: str) -> str:
         before, numbered, after = head.partition(NUMBER)
@@ -133,10 +133,10 @@ class CallRules:
         )
 
     def _is_keyword(self, name: str) -> bool:
-        return isinstance(self._dialect.arguments, Keywords) and any(map(iskeyword, name.split(".")))
+        return isinstance(self._notation.arguments, Keywords) and any(map(iskeyword, name.split(".")))
 
     def _arguments(self, number: int, tool: Tool) -> str:
-        form = self._dialect.arguments
+        form = self._notation.arguments
         if not isinstance(form, JsonObject):
             return self._by_forms(form, tool, strict=tool.strict)
         try:
@@ -254,7 +254,7 @@ class _TaggedRules:
 
     def _parameter(self, name: str, schema: Any, path: Path) -> str:
         if re.fullmatch(self._form.names, name) is None:
-            raise CannotWrite(path, f"the dialect cannot write a parameter named {name!r}")
+            raise CannotWrite(path, f"the notation cannot write a parameter named {name!r}")
         forms = self._forms.of(schema, path)
         texts = [one for one in forms if one.kind == "string"]
         others = [one for one in forms if one.kind != "string"]
@@ -324,7 +324,7 @@ class _TaggedRules:
             return self._no_parameters()
         path = (*one.path, "additionalProperties")
         if parameter_kind(others, self._forms.root) is ParameterKind.JSON:
-            self._forms.fault(path, "parameters without declared names can only be strings in this dialect")
+            self._forms.fault(path, "parameters without declared names can only be strings in this notation")
             return self._no_parameters()
         texts = [form for form in self._forms.of(others, path) if form.kind == "string"]
         before, after = self._form.opening.split(NAME)
@@ -339,7 +339,7 @@ class _TaggedRules:
         return self._broken(opening.replace(NAME, name))
 
     def _broken(self, text: str) -> str:
-        """Return the text with each BREAK as one of the dialect's breaks."""
+        """Return the text with each BREAK as one of the notation's breaks."""
         return f" {self._breaks()} ".join(map(self._book.literal, text.split(BREAK)))
 
     def _breaks(self) -> str:

@@ -1,7 +1,7 @@
 """A grammar in Lark's syntax as one regular expression: what a client asks of the text of a custom tool.
 
 A call's text stands between quotes or tags, in which a grammar's greedy terminals would swallow what ends it.
-A pattern has none of that: the rules of calls know how to hold a string to it in every dialect. So each rule
+A pattern has none of that: the rules of calls know how to hold a string to it in every notation. So each rule
 is written out where it is named, which works for all grammars but those whose rules contain themselves.
 """
 

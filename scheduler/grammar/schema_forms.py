@@ -14,7 +14,7 @@ from typing import Any, cast
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from scheduler.answer.dialects.parameter_kind import JSON_TYPES, json_types
+from scheduler.answer.notations.parameter_kind import JSON_TYPES, json_types
 from scheduler.answer.schema_check import SchemaCheck, StepBudget, StepsExhausted
 
 MOST_STEPS = 20_000
@@ -56,7 +56,7 @@ class Inexpressible(Exception):
 
 
 class CannotWrite(Inexpressible):
-    """A part that the dialect has no way to write: where it is optional, it is left out, also of a strict
+    """A part that the notation has no way to write: where it is optional, it is left out, also of a strict
     schema."""
 
 
@@ -142,7 +142,7 @@ class SchemaForms:
             required = range(len(_listed(schema, "required")) + 1)
             if keyword == "minProperties" and value is not True and value in required:
                 continue
-            self.fault((*path, keyword), f"{keyword!r} cannot be held in this model's dialect of calls")
+            self.fault((*path, keyword), f"{keyword!r} cannot be held in this model's notation of calls")
         declared = schema.get("type")
         kinds = declared if isinstance(declared, list) else [declared] if "type" in schema else []
         if not all(isinstance(kind, str) and kind in JSON_TYPES for kind in kinds):

@@ -1,6 +1,6 @@
 """Terminals of bare text: any text up to a mark that a string's schema allows.
 
-No text can contain what would end it, whatever the schema allows: the dialect cannot carry that.
+No text can contain what would end it, whatever the schema allows: the notation cannot carry that.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def text_pattern(
     if (choices := form.choices) is not None:
         carried = [text for text in choices if not any(end in text for end in ends)]
         if not carried:
-            raise CannotWrite(form.path, "the dialect cannot write any of its values")
+            raise CannotWrite(form.path, "the notation cannot write any of its values")
         conjuncts.append("(" + " | ".join(map(quoted, carried)) + ")")
     least, most = schema.get("minLength", 0), schema.get("maxLength")
     if least or most is not None:

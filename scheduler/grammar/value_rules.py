@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from scheduler.answer.dialects.description import Braced, Order
+from scheduler.answer.notations.description import Braced, Order
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
 from scheduler.grammar.schema_forms import CannotWrite, Form, Inexpressible, Path, SchemaForms
 from scheduler.grammar.text_pattern import lacking, length_bounds, text_pattern, without
@@ -186,11 +186,11 @@ class ValueRules:
     def form(self, form: Form) -> str:
         """Raise Inexpressible."""
         if form.kind in ("array", "object") and not self._notation.nests:
-            raise CannotWrite(form.path, f"the dialect cannot write a value of type {form.kind!r}")
+            raise CannotWrite(form.path, f"the notation cannot write a value of type {form.kind!r}")
         if (choices := form.choices) is not None:
             written = [self._notation.constant(value) for value in choices]
             if not (carried := [rule for rule in written if rule is not None]):
-                raise CannotWrite(form.path, "the dialect cannot write any of its values")
+                raise CannotWrite(form.path, "the notation cannot write any of its values")
             return one_of(carried)
         match form.kind:
             case "string":
@@ -249,7 +249,7 @@ class ValueRules:
         except Inexpressible:
             if least:
                 raise
-            self._forms.fault((*form.path, "items"), "the dialect cannot write them")
+            self._forms.fault((*form.path, "items"), "the notation cannot write them")
             return empty
         more = f"{{{max(least - 1, 0)},{'' if most is None else int(most) - 1}}}"
         some = f'"[" {gap} {item} ("," {gap} {item}){more} {gap} "]"'
@@ -270,7 +270,7 @@ class ValueRules:
             try:
                 key = key_of(name)
                 if key is None:
-                    raise CannotWrite(path, f"the dialect cannot write the name {name!r}")
+                    raise CannotWrite(path, f"the notation cannot write the name {name!r}")
                 rules.append((f"{key} {self.value(schema, path)}", required))
             except Inexpressible as fault:
                 if required or (self._forms.strict and not isinstance(fault, CannotWrite)):

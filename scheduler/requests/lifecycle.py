@@ -65,7 +65,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.WAITING, Event.WAIT): State.WAITING,
     # It waits for free memory until it has a slot again, whatever else is missing.
     (State.PREEMPTED, Event.WAIT): State.PREEMPTED,
-    # The engine sends the last change of a turn, so what was before it may be unknown.
+    # The engine sends the last change of an iteration, so what was before it may be unknown.
     **{(state, Event.ADMIT): State.PREFILLING for state in IN_ENGINE},
     **{(state, Event.PREEMPT): State.PREEMPTED for state in IN_ENGINE},
     **{(state, Event.PREFILL): State.PREFILLING for state in IN_ENGINE if state is not State.DECODING},

@@ -19,9 +19,9 @@ from scheduler.errors import (
     SchedulerError,
 )
 from scheduler.events import FinishReason
+from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import End, EndToken, StreamRecord
-from scheduler.requests.turns import Turns
 from scheduler.shared.messages import (
     Cancel,
     PrefillOut,
@@ -69,7 +69,7 @@ class Multiplexer:
         on_retired: Callable[[StreamRecord], None],
         on_left: Callable[[StreamRecord], None],
         observer: RequestObserver,
-        turns: Turns,
+        reading: AnswerReading,
         clock: Callable[[], float],
     ) -> None:
         """`engine`: its name."""
@@ -78,7 +78,7 @@ class Multiplexer:
         self._on_retired = on_retired
         self._on_left = on_left
         self._observer = observer
-        self._turns = turns
+        self._reading = reading
         self._clock = clock
         self._records: dict[int, StreamRecord] = {}
 
@@ -124,14 +124,14 @@ class Multiplexer:
             self._send(Cancel(record.request_id))
 
     def route(self, output: StepOutput) -> list[StreamRecord]:
-        """Deliver one step: what `turns` does not read at once is read later, in order. A failure in one
+        """Deliver one step: what `reading` does not read at once is read later, in order. A failure in one
         request's text ends that request and no other. Return the requests that the step has advanced and not
         ended.
 
         Raise LinkError for output that a working engine cannot send.
         """
         now = self._clock()
-        self._turns.begin_step()
+        self._reading.begin_step()
         ends = {retired.request_id: retired for retired in output.retired}
         for wait in output.waits:
             self._route_wait(wait, now)
@@ -197,7 +197,7 @@ class Multiplexer:
                 self._observer.tokens(record, now)
             record.count_token(out.token, now, begins_step=place == 0)
             is_stop_token = ends_with_stop_token and place == len(tokens) - 1
-            self._turns.read(record, EndToken(out) if is_stop_token else out)
+            self._reading.read(record, EndToken(out) if is_stop_token else out)
 
     def _route_retired(self, retired: Retired) -> None:
         record = self._held(retired.request_id)
@@ -233,7 +233,7 @@ class Multiplexer:
                 error = RequestFailed("the engine cancelled a request without a Cancel")
             case _:
                 assert_never(retired.reason)
-        self._turns.read(record, End(reason, retired.vector, retired.hold_refusal, error))
+        self._reading.read(record, End(reason, retired.vector, retired.hold_refusal, error))
 
     def lose_all(self) -> list[StreamRecord]:
         """Let go of all requests, because the engine died. Return those whose answers are incomplete, which
@@ -250,7 +250,7 @@ class Multiplexer:
             if (ending := record.ending) is not None:
                 record.move(Event.END)
                 refusal = _ENGINE_LOST if record.submit.holds else ""
-                self._turns.read(record, End(ending, hold_refusal=refusal))
+                self._reading.read(record, End(ending, hold_refusal=refusal))
             else:
                 lost.append(record)
         return lost

@@ -90,7 +90,7 @@ class StreamRecord:
     """The prefilled tokens that came from the prefix cache, as the engine reported."""
     output_tokens: int = 0
     unread: deque[Part] = field(default_factory=deque)
-    """Parts that have come, and that are not read to their end yet (`turns.py`)."""
+    """Parts that have come, and that are not read to their end yet (`answer_reading.py`)."""
     emitted: array[int] = field(default_factory=lambda: array("I"))
     """Every token of the answer, its stop token included: the next engine needs them to resume."""
     reported_prefill: int = 0

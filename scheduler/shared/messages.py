@@ -306,9 +306,9 @@ class Pulse(WireStruct, frozen=True, tag="pulse"):
 
 
 class SetMemoryLimit(WireStruct, frozen=True, tag="set_memory_limit"):
-    """Use no more than this from the next turn on. Answered by a StepOutput, which may be empty, and whose
-    counters say what holds from then on (`MemoryState.limit`): a limit is never below what running rows need,
-    and becomes lower as they end. Ignored by an engine that has no limit."""
+    """Use no more than this from the next iteration on. Answered by a StepOutput, which may be empty, and
+    whose counters say what holds from then on (`MemoryState.limit`): a limit is never below what running rows
+    need, and becomes lower as they end. Ignored by an engine that has no limit."""
 
     limit_bytes: int
     sharers: int

@@ -47,7 +47,7 @@ class Waits:
     """What the engine's requests without a slot wait for, as the server learns it: each change once, and none
     of a request that has retired, which the server would take for a broken engine.
 
-    `now` is the engine's clock. O(waiting) a turn, and nothing a token.
+    `now` is the engine's clock. O(waiting) an iteration, and nothing a token.
     """
 
     def __init__(self) -> None:
@@ -61,8 +61,8 @@ class Waits:
         return bool(self._changes)
 
     def look(self, reasons: Mapping[int, WaitReason], now: float) -> None:
-        """Note why these requests are not admitted in this turn. A preempted one keeps that reason until it
-        has a slot again: it waits for free memory."""
+        """Note why these requests are not admitted in this iteration. A preempted one keeps that reason until
+        it has a slot again: it waits for free memory."""
         for request_id, reason in reasons.items():
             known = self._reported.get(request_id)
             if known not in (reason, "preempted"):

@@ -10,9 +10,9 @@ from typing import Any
 import trio
 import trio.testing
 
-from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.plan import StepPlan
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import SchedulerError
 from scheduler.events import Failed, Finished, StreamEvent, TextDelta, TokenLogprobs
 from scheduler.request import GenerationRequest
@@ -55,7 +55,7 @@ class _Observed(FaultyBackend):
         super().__init__(plan, faults, sleep=lambda seconds: None)
         self._observer = observer
 
-    def admit(self, sequence: engine.Sequence) -> None:
+    def admit(self, sequence: EngineSequence) -> None:
         submit = sequence.submit
         super().admit(sequence)
         seen = self._observer

@@ -24,8 +24,8 @@ class _Engine:
         self.ends: dict[int, Retired] = {}
         self.preemptions = 0
 
-    def turn(self, *commands: ToEngine) -> None:
-        for frame in self.loop.turn(commands):
+    def iterate(self, *commands: ToEngine) -> None:
+        for frame in self.loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:
                 self.tokens.setdefault(token.request_id, []).append(token.token)
@@ -38,7 +38,7 @@ class _Engine:
         for _ in range(5000):
             if self.loop.idle:
                 break
-            self.turn()
+            self.iterate()
         assert self.loop.idle
         assert self.backend.kv_bytes() == 0
         prefixes = self.backend.prefixes
@@ -50,39 +50,39 @@ class _Engine:
 
 def _waiting_for_a_slot(engine: _Engine) -> int:
     for number in range(8):
-        engine.turn(request(number, prompt_of(30, 10 + number), 50))
-    engine.turn(request(99, prompt_of(30, 99), 50))
+        engine.iterate(request(number, prompt_of(30, 10 + number), 50))
+    engine.iterate(request(99, prompt_of(30, 99), 50))
     return 99
 
 
 def _looked_up(engine: _Engine) -> int:
-    engine.turn(request(1, _SHARED_PREFIX, 2))
+    engine.iterate(request(1, _SHARED_PREFIX, 2))
     while not engine.loop.idle:
-        engine.turn()
-    engine.turn(request(2, [*_SHARED_PREFIX, 1, 2, 3], 50))
+        engine.iterate()
+    engine.iterate(request(2, [*_SHARED_PREFIX, 1, 2, 3], 50))
     return 2
 
 
 def _leader(engine: _Engine) -> int:
-    engine.turn(*(request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)))
+    engine.iterate(*(request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)))
     return 0
 
 
 def _follower(engine: _Engine) -> int:
-    engine.turn(*(request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)))
+    engine.iterate(*(request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)))
     return 2
 
 
 def _prefilling(engine: _Engine) -> int:
-    engine.turn(request(1, _SHARED_PREFIX, 5))
-    engine.turn()
+    engine.iterate(request(1, _SHARED_PREFIX, 5))
+    engine.iterate()
     return 1
 
 
 def _decoding(engine: _Engine) -> int:
-    engine.turn(request(1, _SHARED_PREFIX, 500))
+    engine.iterate(request(1, _SHARED_PREFIX, 500))
     while 1 not in engine.tokens:
-        engine.turn()
+        engine.iterate()
     return 1
 
 
@@ -94,7 +94,7 @@ def test_a_cancel_leaves_nothing(place: Callable[[_Engine], int]) -> None:
     tokens."""
     engine = _Engine()
     victim = place(engine)
-    engine.turn(Cancel(victim))
+    engine.iterate(Cancel(victim))
     assert engine.ends[victim].reason == "cancelled"
     engine.finish()
     for number, retired in engine.ends.items():
@@ -106,8 +106,8 @@ def test_followers_of_a_cancelled_leader_have_their_tokens() -> None:
     """Another sequence leads."""
     engine = _Engine()
     submits = [request(number, [*_SHARED_PREFIX, number], 5) for number in range(3)]
-    engine.turn(*submits)
-    engine.turn(Cancel(0))
+    engine.iterate(*submits)
+    engine.iterate(Cancel(0))
     engine.finish()
     for submit in submits[1:]:
         assert engine.tokens[submit.request_id] == alone(ScriptedBackend(_PLAN), submit)
@@ -117,13 +117,13 @@ def test_a_preempted_request_can_be_cancelled_while_it_waits() -> None:
     """It is first in the queue again: its cancel ends it there, and the other goes on."""
     engine = _Engine(budget_tokens=1500)
     first, second = (request(number, prompt_of(100, number), 1100) for number in range(2))
-    engine.turn(first)
+    engine.iterate(first)
     for _ in range(30):
-        engine.turn()
-    engine.turn(second)
+        engine.iterate()
+    engine.iterate(second)
     while not engine.preemptions:
-        engine.turn()
-    engine.turn(Cancel(1))
+        engine.iterate()
+    engine.iterate(Cancel(1))
     assert engine.ends[1].reason == "cancelled"
     engine.finish()
     assert engine.tokens[0] == alone(ScriptedBackend(_PLAN), first)

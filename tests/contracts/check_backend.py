@@ -16,7 +16,7 @@ import pytest
 from scheduler.engine.backend import Backend, NoSuchRows
 from scheduler.engine.plan import Keep, StepPlan
 from scheduler.engine.prefill import Chunk
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import MAX_TOP_LOGPROBS, LogprobsOut, Retired
 from scheduler.shared.token_ids import compact
@@ -219,14 +219,14 @@ def check_refusals_change_nothing(make: MakeBackend) -> None:
     course = journal.admit(request(1, prompt_of(CHUNK + 1, 10), 4))
     for step, prompt in enumerate([[], [2**32 - 1], [vocabulary], [0, 1, vocabulary, 2]]):
         with pytest.raises(RequestRefused, match="vocabulary" if prompt else "empty"):
-            backend.check(Sequence.of(request(2 + step, prompt)))
+            backend.check(EngineSequence.of(request(2 + step, prompt)))
         with pytest.raises(NoSuchRows):
             backend.execute(StepPlan(release=(2 + step,)))
         journal.step()
     journal.finish()
     assert course.tokens == expected
     with pytest.raises(RequestRefused, match="max_tokens"):
-        backend.check(Sequence.of(request(8, prompt_of(3, 10), 0)))
+        backend.check(EngineSequence.of(request(8, prompt_of(3, 10), 0)))
     edge = request(9, [0, vocabulary - 1], 1)
     assert len(alone(backend, edge)) == 1
 
@@ -281,7 +281,7 @@ def check_logprobs_are_only_for_rows_that_asked(make: MakeBackend) -> None:
     for top in (-1, MAX_TOP_LOGPROBS + 1):
         asks = msgspec.structs.replace(request(9, prompt_of(3, 13)), top_logprobs=top)
         with pytest.raises(RequestRefused, match="top_logprobs"):
-            backend.check(Sequence.of(asks))
+            backend.check(EngineSequence.of(asks))
 
 
 def _check_logprobs(token: int, found: LogprobsOut, top: int) -> None:
@@ -315,7 +315,7 @@ def check_prompts_are_scored_for_rows_that_asked(make: MakeBackend) -> None:
                 _check_logprobs(token, found, top or 0)
     asks = msgspec.structs.replace(request(9, prompt_of(3, 13)), prompt_logprobs=MAX_TOP_LOGPROBS + 1)
     with pytest.raises(RequestRefused, match="prompt_logprobs"):
-        backend.check(Sequence.of(asks))
+        backend.check(EngineSequence.of(asks))
 
 
 def check_an_answer_taken_up_again_has_the_same_logprobs(make: MakeBackend) -> None:
@@ -385,7 +385,7 @@ def check_drafts_change_no_token(make: MakeBackend) -> None:
     for seed in range(4):
         generator = random.Random(seed)
 
-        def guess(row: Sequence, generator: random.Random = generator) -> list[int]:
+        def guess(row: EngineSequence, generator: random.Random = generator) -> list[int]:
             rest = plain[row.request_id].tokens[row.generated_tokens :]
             drafts = rest[: generator.randrange(6)]
             if drafts and generator.random() < 0.5:

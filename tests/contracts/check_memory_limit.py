@@ -55,10 +55,10 @@ class Engine:
     def __post_init__(self) -> None:
         self.loop = EngineLoop(self.backend, MAX_ROWS, PrefillPace(CHUNK), clock=lambda: self.now)
 
-    def turn(self, *commands: ToEngine) -> int:
+    def iterate(self, *commands: ToEngine) -> int:
         """Return how many frames came of it."""
         self.now += _TURN_SECONDS
-        frames = self.loop.turn(commands)
+        frames = self.loop.iterate(commands)
         for frame in frames:
             assert isinstance(frame, StepOutput)
             for out in frame.tokens:
@@ -72,11 +72,11 @@ class Engine:
         for _ in range(5000):
             if self.loop.idle:
                 return
-            self.turn()
+            self.iterate()
         raise AssertionError("no progress")
 
     def answer(self, submits: Iterable[Submit]) -> dict[int, list[int]]:
-        self.turn(*submits)
+        self.iterate(*submits)
         self.finish()
         return self.tokens
 
@@ -97,7 +97,7 @@ def check_an_idle_engine_gives_back_at_once(make: MakeLimited) -> None:
     expected = dict(engine.answer(_submits(8, 6)))
     held_bytes = engine.counters.cache.kept_bytes
     message = engine.limit(300)
-    assert engine.turn(message) == 1
+    assert engine.iterate(message) == 1
     guard = engine.counters.guard
     assert guard.used <= guard.limit == message.limit_bytes
     assert 0 < engine.counters.cache.kept_bytes <= held_bytes // 2
@@ -110,7 +110,7 @@ def check_what_fits_is_kept(make: MakeLimited) -> None:
     engine = Engine(make(6000))
     engine.answer(_submits(4, 6))
     held_bytes = engine.counters.cache.kept_bytes
-    assert engine.turn(engine.limit(3000)) == 1
+    assert engine.iterate(engine.limit(3000)) == 1
     assert engine.counters.cache.kept_bytes == held_bytes
 
 
@@ -120,11 +120,11 @@ def check_running_rows_stay(make: MakeLimited) -> None:
     submits = [request(n, prompt_of(70 + 10 * n, n), 10 * (n + 1)) for n in range(5)]
     expected = Engine(make(6000)).answer(submits)
     engine = Engine(make(6000))
-    engine.turn(*submits)
+    engine.iterate(*submits)
     while engine.counters.running < len(submits):
-        engine.turn()
+        engine.iterate()
     message = engine.limit(100)
-    engine.turn(message)
+    engine.iterate(message)
     assert engine.counters.running == len(submits)
     assert engine.counters.guard.limit > message.limit_bytes
     engine.limits = []
@@ -139,9 +139,9 @@ def check_running_rows_stay(make: MakeLimited) -> None:
 def check_a_lowered_limit_admits_fewer(make: MakeLimited) -> None:
     """Who comes then waits for room, and is answered."""
     engine = Engine(make(6000))
-    engine.turn(engine.limit(300))
-    engine.turn(*_submits(6, 10))
-    engine.turn()
+    engine.iterate(engine.limit(300))
+    engine.iterate(*_submits(6, 10))
+    engine.iterate()
     assert 0 < engine.counters.running < 6
     engine.finish()
     assert {one.reason for one in engine.retired.values()} == {"length"}
@@ -152,10 +152,10 @@ def check_a_raised_limit_is_used_at_once(make: MakeLimited) -> None:
     """All who waited for memory run in the turn that gets it."""
     engine = Engine(make(300))
     expected = Engine(make(6000)).answer(_submits(6, 16))
-    engine.turn(*_submits(6, 16))
-    engine.turn()
+    engine.iterate(*_submits(6, 16))
+    engine.iterate()
     assert engine.counters.running < 6
-    engine.turn(engine.limit(6000))
+    engine.iterate(engine.limit(6000))
     assert engine.counters.running == 6
     engine.finish()
     assert engine.tokens == expected
@@ -165,9 +165,9 @@ def check_a_prompt_within_the_most_is_not_refused(make: MakeLimited) -> None:
     """It runs alone, asks for the limit that it needs, and is answered; beyond the most it is refused."""
     engine = Engine(make(500))
     long, longer = request(1, prompt_of(1200, 1), 5), request(2, prompt_of(2 * MOST_TOKENS, 2), 5)
-    engine.turn(long, longer)
+    engine.iterate(long, longer)
     assert engine.retired[2].reason == "refused"
-    engine.turn()
+    engine.iterate()
     assert engine.counters.guard.least > engine.limit(800).limit_bytes
     engine.finish()
     assert engine.retired[1].reason == "length"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Submit, ThinkingBudget
 from scheduler.shared.token_ids import compact
@@ -63,7 +63,7 @@ def check_marks_outside_the_vocabulary_are_refused(make: MakeBackend) -> None:
     outside = backend.describe().vocabulary
     for marks in ({"end": (1, outside)}, {"start": ()}):
         with pytest.raises(RequestRefused, match="mark"):
-            backend.check(Sequence.of(_replace(request(1, [1]), thinking=_replace(BUDGET, **marks))))
+            backend.check(EngineSequence.of(_replace(request(1, [1]), thinking=_replace(BUDGET, **marks))))
 
 
 THINKING_CHECKS = (

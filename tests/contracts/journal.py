@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeAlias
@@ -16,7 +15,7 @@ from scheduler.engine.drafts.speculation import Draft
 from scheduler.engine.plan import Admit, StepPlan
 from scheduler.engine.prefill import Chunk, share
 from scheduler.engine.prefill_batches import next_batch
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import LogprobsOut, Retired, Sampling, Submit
 from scheduler.shared.token_ids import compact
@@ -67,12 +66,12 @@ class Course:
     retired: Retired | None = None
 
 
-Guess: TypeAlias = Callable[[Sequence], abc.Sequence[int]]
+Guess: TypeAlias = Callable[[EngineSequence], Sequence[int]]
 """What a row that decodes may write next, right or wrong."""
 
 
 def step_of(
-    rows: Iterable[Sequence], chunks: tuple[Chunk, ...] = (), drafts: tuple[Draft, ...] = ()
+    rows: Iterable[EngineSequence], chunks: tuple[Chunk, ...] = (), drafts: tuple[Draft, ...] = ()
 ) -> StepPlan:
     """Return the plan of a step that computes these chunks, and a token of each row whose prompt they end."""
     tokens = {chunk.request_id: chunk.tokens for chunk in chunks}
@@ -91,7 +90,7 @@ class Rows:
     def __init__(self, backend: Backend, guess: Guess | None = None) -> None:
         self.backend = backend
         self.guess = guess
-        self.running: dict[int, Sequence] = {}
+        self.running: dict[int, EngineSequence] = {}
         self.last = StepResult()
         self._admissions = count()
 
@@ -99,9 +98,9 @@ class Rows:
         self.last = self.backend.execute(plan)
         return self.last
 
-    def admit(self, submit: Submit, checkpoints: tuple[int, ...] = ()) -> Sequence:
+    def admit(self, submit: Submit, checkpoints: tuple[int, ...] = ()) -> EngineSequence:
         """Raise RequestRefused."""
-        sequence = Sequence.of(submit)
+        sequence = EngineSequence.of(submit)
         self.backend.check(sequence)
         sequence.checkpoints, sequence.admission = checkpoints, next(self._admissions)
         for _, why in self.execute(StepPlan(admit=(Admit(sequence),))).refused:
@@ -128,7 +127,7 @@ class Rows:
             del self.running[retired.request_id]
         return result
 
-    def _drafts(self, rows: abc.Sequence[Sequence]) -> tuple[Draft, ...]:
+    def _drafts(self, rows: Sequence[EngineSequence]) -> tuple[Draft, ...]:
         if self.guess is None or not self.backend.facts.verifies:
             return ()
         guesses = [(row.request_id, tuple(self.guess(row))) for row in rows if not row.prefilling]

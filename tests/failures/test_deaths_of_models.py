@@ -41,7 +41,7 @@ _ON_START = """
 import os, signal, sys
 if "scheduler.engine" in sys.orig_argv:
     from scheduler.engine.loop import EngineLoop
-    turn = EngineLoop.turn
+    turn = EngineLoop.iterate
     def deadly(loop, commands):
         frames = turn(loop, commands)
         rows = list(loop._slots)
@@ -50,7 +50,7 @@ if "scheduler.engine" in sys.orig_argv:
                 open({marker!r}, "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)
         return frames
-    EngineLoop.turn = deadly
+    EngineLoop.iterate = deadly
 """
 """For the first engine: dead once all are on board and have tokens, of which the last are not sent. A kill
 from outside would come too late on a busy machine."""

@@ -13,7 +13,7 @@ from tests.cancellation.bench import Client
 from tests.failures.repeated_deaths import STEP_SECONDS, SUPERVISION, follow_through_deaths
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler
-from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Message, Written
+from tests.scheduler.answer.notations import TOOLS, WRITTEN, Message, Written
 
 PATIENT = RecoveryConfig(max_request_deaths=1000, max_engine_deaths=1000)
 CALLING = [written for written in WRITTEN if written.calls and not written.in_reasoning]

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from scheduler.engine import scripted_backend
-from scheduler.engine import sequence as engine
 from scheduler.engine.backend import StepResult
 from scheduler.engine.drafts.verify_costs import DRAFTED
 from scheduler.engine.loop import EngineLoop
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Retired, ScriptedPlan, Submit, ToEngine
 
@@ -93,12 +93,12 @@ class FaultyBackend(ScriptedBackend):
         self._time_out = time_out or _raise_timeout
         self._steps_begun = 0
 
-    def check(self, sequence: engine.Sequence) -> None:
+    def check(self, sequence: EngineSequence) -> None:
         super().check(sequence)
         if self._faults.refuse_token in sequence.tokens:
             raise RequestRefused("this prompt is refused on purpose")
 
-    def admit(self, sequence: engine.Sequence) -> None:
+    def admit(self, sequence: EngineSequence) -> None:
         if self._faults.die_token in sequence.tokens:
             self._die()
         super().admit(sequence)
@@ -172,7 +172,7 @@ def hold(streams: int, tokens: int, folder: Path) -> None:
     """While the file `hold` exists, requests wait until all `streams` have come, however late a busy machine
     sends the last, and start together. When these have `tokens`, the loop makes the file `held`, and goes on
     when `hold` is gone."""
-    turn, emit = EngineLoop.turn, EngineLoop._emit
+    turn, emit = EngineLoop.iterate, EngineLoop._emit
     asked, emitted = folder / "hold", 0
     withheld: list[ToEngine] = []
 
@@ -196,7 +196,7 @@ def hold(streams: int, tokens: int, folder: Path) -> None:
                 time.sleep(0.01)
         return emit(loop, result)
 
-    setattr(EngineLoop, "turn", gathered)  # noqa: B010 (mypy: a method is replaced)
+    setattr(EngineLoop, "iterate", gathered)  # noqa: B010 (mypy: a method is replaced)
     setattr(EngineLoop, "_emit", held)  # noqa: B010
 
 

@@ -130,7 +130,7 @@ class LoopbackLauncher:
             commands = await shell.wait() if loop.idle else shell.drain_nowait()
             frames, end = [], None
             try:
-                frames = loop.turn(commands)
+                frames = loop.iterate(commands)
             except (Exception, EngineDeath, EngineHang) as error:
                 end = error
             # The real engine has sent them before it did what they report.

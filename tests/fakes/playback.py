@@ -11,9 +11,9 @@ from typing import TypeAlias
 import msgspec
 import trio
 
-from scheduler.engine import sequence as engine
 from scheduler.engine.backend import Backend
 from scheduler.engine.scripted_backend import ScriptedBackend, _Row
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Load, ScriptedPlan, Submit
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.loopback_engine import LoopbackLauncher
@@ -36,14 +36,14 @@ class PlaybackBackend(ScriptedBackend):
         self._by_request: dict[int, bytes] = {}
         self.submits: list[Submit] = []
 
-    def check(self, sequence: engine.Sequence) -> None:
+    def check(self, sequence: EngineSequence) -> None:
         # Its text is fixed; `submits` shows that a grammar was requested.
         submit = sequence.submit
         sequence.submit = msgspec.structs.replace(submit, grammar="")
         super().check(sequence)
         self._asked[sequence.request_id] = msgspec.structs.replace(submit, prompt=sequence.tokens[:])
 
-    def admit(self, sequence: engine.Sequence) -> None:
+    def admit(self, sequence: EngineSequence) -> None:
         super().admit(sequence)
         submit = self._asked[sequence.request_id]
         prompt = ByteTokenizer().decode(submit.prompt.tolist())

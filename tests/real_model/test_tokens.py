@@ -53,7 +53,7 @@ _ON_START = """
 import os, signal, sys
 if "scheduler.engine" in sys.orig_argv:
     from scheduler.engine.loop import EngineLoop
-    turn = EngineLoop.turn
+    turn = EngineLoop.iterate
     def deadly(loop, commands):
         frames = turn(loop, commands)
         # Also those of rows that have ended: with drafts one may end in a single step.
@@ -61,7 +61,7 @@ if "scheduler.engine" in sys.orig_argv:
             open({marker!r}, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
         return frames
-    EngineLoop.turn = deadly
+    EngineLoop.iterate = deadly
 """
 """For the first engine: dead in the middle of its streams, the last tokens not sent."""
 

@@ -39,7 +39,7 @@ from scheduler.fleet.residency import ModelState
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.processes.listener import MOST_UNIDENTIFIED
 from scheduler.prompt.preparation import MAX_PROMPT_LOGPROBS
-from scheduler.requests import record, time_line, turns
+from scheduler.requests import answer_reading, record, time_line
 from scheduler.shared.hello import TOKEN_BYTES
 from scheduler.shared.keep_alive import SILENCE_SECONDS
 from scheduler.shared.pins import MOST_PINS
@@ -92,7 +92,7 @@ CLAIMS = [
     ("scheduler/intake/README.md", "{} x output tokens", FAIRNESS.output_weight),
     ("scheduler/requests/README.md", "At most {} spans a request", time_line.MOST_SPANS),
     ("scheduler/requests/README.md", "The last {} requests that ended", KEPT),
-    ("scheduler/requests/README.md", "is {} ms of its CPU time", turns.STEP_SECONDS * 1000),
+    ("scheduler/requests/README.md", "is {} ms of its CPU time", answer_reading.STEP_SECONDS * 1000),
     ("scheduler/engine/README.md", "may take {} times a step without", pace.AUTOMATIC_RATIO),
     ("scheduler/engine/README.md", "at least {} prompt tokens whatever", LEAST_CHUNK_TOKENS),
     ("scheduler/engine/README.md", "and {} until speeds are known", pace._FIRST_TOKENS),

@@ -62,7 +62,7 @@ QUESTIONS |= {
     "Where is a stop string matched?": ("scheduler/answer/stop_strings.py", "StopStrings"),
     "Who decides that a Mac is full, and what goes first?": ("scheduler/engine/budget/policy.py", "Relief"),
     "Where is a reasoning parser added?": ("scheduler/answer/answer_format.py", "ReasoningSyntax"),
-    "Where is a syntax of tool calls added?": ("scheduler/answer/dialects/description.py", "Dialect"),
+    "Where is a syntax of tool calls added?": ("scheduler/answer/notations/description.py", "Notation"),
     "What must a new API's encoder have?": ("api/answers/event_stream.py", "Encoder"),
     "How does a picture become text?": ("api/bodies/media.py", "note"),
     "Which temperature has a body without one?": ("api/options/model_defaults.py", "Defaults"),

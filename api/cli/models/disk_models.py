@@ -207,8 +207,8 @@ def _with_dialects(model: DiskModel) -> DiskModel:
         model,
         chat_template=tokenizer.has_chat_template,
         template_verdicts=tokenizer.template_verdicts,
-        tool_dialect=form.call_dialect if form.has_tool_calls else "none",
-        reasoning_dialect=form.reasoning_dialect,
+        tool_dialect=form.call_notation if form.has_tool_calls else "none",
+        reasoning_dialect=form.reasoning_notation,
     )
 
 

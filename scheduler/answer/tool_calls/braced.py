@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from scheduler.answer.answer_format import tool_syntax
-from scheduler.answer.dialects.description import TOOL, Braced, Dialect
+from scheduler.answer.notations.description import TOOL, Braced, Notation
 from scheduler.answer.tool_calls.block_text import BlockText, Pieces
 from scheduler.answer.tool_calls.json_arguments import takes_strings
 from scheduler.answer.tool_calls.nested_text import nested_value
@@ -21,10 +21,10 @@ _GEMMA4 = tool_syntax("gemma4")
 
 
 class BracedCalls:
-    def __init__(self, block: BlockText, dialect: Dialect, braced: Braced) -> None:
+    def __init__(self, block: BlockText, notation: Notation, braced: Braced) -> None:
         self._block = block
         self._stream = block.stream
-        self._head = (dialect.opening + dialect.head).removeprefix(block.syntax.start)
+        self._head = (notation.opening + notation.head).removeprefix(block.syntax.start)
         self._mark = braced.string_mark
 
     def pieces(self) -> Pieces:
@@ -68,7 +68,7 @@ class BracedCalls:
                 return
 
     def _value(self, text: str) -> Any:
-        """Return what the parser reads in a value. Both dialects write values alike, but FunctionGemma's
+        """Return what the parser reads in a value. Both notations write values alike, but FunctionGemma's
         parser reads none with braces, so Gemma 4's parser reads its values first."""
         head = self._head.replace(TOOL, _ANY)
         if self._mark == _GEMMA4.string_mark:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from scheduler.answer.dialects.parameter_kind import JSON_TYPES, MOST_STEPS, parser_view, property_types
+from scheduler.answer.notations.parameter_kind import JSON_TYPES, MOST_STEPS, parser_view, property_types
 from scheduler.answer.schema_check import Schema, SchemaCheck, StepBudget
 from scheduler.request import Tool
 

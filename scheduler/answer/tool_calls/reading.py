@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from scheduler.answer.answer_format import ToolSyntax
 from scheduler.answer.bounded_regex import time_limit
-from scheduler.answer.dialects.catalog import writes_bare_text
-from scheduler.answer.dialects.parameter_kind import read_bare
+from scheduler.answer.notations.catalog import writes_bare_text
+from scheduler.answer.notations.parameter_kind import read_bare
 from scheduler.answer.schema_check import StepBudget
 from scheduler.answer.tool_calls.coercion import coerce, property_schema
 from scheduler.answer.tool_calls.json_arguments import JsonArguments, MalformedArguments, json_text

@@ -1,7 +1,7 @@
 """Calls whose parameters stand between tags: Qwen3-Coder's, GLM's, MiniMax's, DeepSeek's, Kimi K3's.
 
 A text keeps every character between its tags but the line breaks that the template writes around it. mlx-lm's
-parsers of some dialects trim more, which would change an indented line of code.
+parsers of some notations trim more, which would change an indented line of code.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from json import loads
 from typing import Any
 
-from scheduler.answer.dialects.description import BREAK, NAME, NUMBER, TOOL, TYPE, Dialect, Tagged
-from scheduler.answer.dialects.parameter_kind import read_mixed
+from scheduler.answer.notations.description import BREAK, NAME, NUMBER, TOOL, TYPE, Notation, Tagged
+from scheduler.answer.notations.parameter_kind import read_mixed
 from scheduler.answer.tool_calls.block_text import BlockText, Pieces
 from scheduler.answer.tool_calls.json_arguments import json_text, takes_strings
 from scheduler.answer.tool_calls.text_stream import NotAsWritten, TextEnded, Waiting
@@ -35,11 +35,11 @@ _NAME = re.compile(r"[^\s<>]+")
 
 
 class TaggedCalls:
-    def __init__(self, block: BlockText, dialect: Dialect, tagged: Tagged) -> None:
+    def __init__(self, block: BlockText, notation: Notation, tagged: Tagged) -> None:
         self._block = block
         self._stream = block.stream
-        self._head = (dialect.opening + dialect.head).removeprefix(block.syntax.start)
-        self._tail = dialect.tail.removesuffix(block.syntax.end)
+        self._head = (notation.opening + notation.head).removeprefix(block.syntax.start)
+        self._tail = notation.tail.removesuffix(block.syntax.end)
         self._tagged = tagged
         self._opening = tagged.opening.rstrip()
         self._key_start, self._after_key = self._opening.split(NAME)
@@ -114,7 +114,7 @@ class TaggedCalls:
         call.inside_member = False
 
     def _quoted(self, call: WrittenCall, key: str, opening: str, start: str, end: str) -> Pieces:
-        """Yield a value in a dialect that puts marks around a text with line breaks. Only marked text is
+        """Yield a value in a notation that puts marks around a text with line breaks. Only marked text is
         streamed, because only such text is long."""
         yield from self._stream.space()
         types = call.json_types(key)

@@ -1,6 +1,6 @@
 """The text of a block of calls, read by generators that pause where more of it is needed.
 
-A reader of a dialect is then written as the dialect is, from left to right, and no character is looked at
+A reader of a notation is then written as the notation is, from left to right, and no character is looked at
 again with each piece: only what may begin a mark stays here.
 """
 
@@ -27,7 +27,7 @@ def _pattern(marks: tuple[str, ...]) -> re.Pattern[str]:
 
 
 class NotAsWritten(Exception):
-    """The text is not as the dialect's template writes it: mlx-lm's parser decides about the whole block."""
+    """The text is not as the notation's template writes it: mlx-lm's parser decides about the whole block."""
 
 
 class TextEnded(NotAsWritten):

@@ -1,4 +1,4 @@
-"""One call whose arguments are sent as JSON text while another dialect's text is read."""
+"""One call whose arguments are sent as JSON text while another notation's text is read."""
 
 from __future__ import annotations
 

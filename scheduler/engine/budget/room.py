@@ -12,13 +12,12 @@ counted before a row is admitted and before it joins the batch:
 
 from __future__ import annotations
 
-from collections import abc
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 
 from scheduler.engine.budget.learned import ChunkPeak
 from scheduler.engine.prefill_batches import Begun, members_of, own_tokens, rows_of
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.token_ids import KEY_BYTES
 
@@ -38,11 +37,11 @@ class StepRoom:
 
     def taken_bytes(
         self,
-        reading: abc.Sequence[Collection[Sequence]],
-        decoding: Collection[Sequence],
-        whole: Collection[Sequence],
+        reading: Sequence[Collection[EngineSequence]],
+        decoding: Collection[EngineSequence],
+        whole: Collection[EngineSequence],
         begun: Container[int],
-        resting: abc.Sequence[Collection[Sequence]] = (),
+        resting: Sequence[Collection[EngineSequence]] = (),
     ) -> int:
         """Return what a step with these rows takes at most, without the chunk's activations. `reading`: the
         prefill batches that it computes, `resting`: those that it does not. `whole`: prompts that may be
@@ -61,12 +60,12 @@ class StepRoom:
         copied = max(arrays, held) if moving else writing
         return grown + int(self.copied_part * copied) + kept * (self.row_bytes.token_bytes + KEY_BYTES)
 
-    def _arrays(self, batch: Collection[Sequence], grows: bool) -> int:
+    def _arrays(self, batch: Collection[EngineSequence], grows: bool) -> int:
         """Return the most bytes of a prefill batch: `grows`, to the ends of its prompts."""
         coming = max((row.chunkable_tokens for row in batch), default=0) if grows else 0
         return self.row_bytes.batch([own_tokens(row) for row in batch], coming)
 
-    def for_admission(self, rows: Collection[Sequence], begun: Begun) -> int:
+    def for_admission(self, rows: Collection[EngineSequence], begun: Begun) -> int:
         """Return the bytes left for new sequences; rows admitted but not started are charged their whole
         prompt."""
         joined = rows_of(begun)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from scheduler.engine import sequence as engine
 from scheduler.engine.drafts.ngram_table import NgramTable
+from scheduler.engine.sequence import EngineSequence
 
 Source: TypeAlias = Literal["grammar", "prediction", "long_match", "short_match"]
 """Where a draft comes from: what the grammar forces; the client's prediction; what followed an earlier place
@@ -45,7 +45,7 @@ class RowDrafts:
     """The position in the row's text at which it is expected."""
 
     @classmethod
-    def of(cls, row: engine.Sequence, everyone: Chances) -> RowDrafts:
+    def of(cls, row: EngineSequence, everyone: Chances) -> RowDrafts:
         size, prediction = len(row.tokens) + row.submit.max_tokens, row.submit.prediction
         predicted = NgramTable(_SHORT, len(prediction) + 1)
         predicted.extend(prediction)
@@ -53,7 +53,7 @@ class RowDrafts:
         return cls(long, short, prediction, predicted, everyone, dict(everyone))
 
     def candidates(
-        self, row: engine.Sequence, forced: Sequence[int], count: int
+        self, row: EngineSequence, forced: Sequence[int], count: int
     ) -> Sequence[tuple[Source, tuple[int, ...]]]:
         """Return up to `count` tokens that may follow the row's, by each source that knows some."""
         self._look_back(row)
@@ -62,7 +62,7 @@ class RowDrafts:
         return self._expected
 
     def _sources(
-        self, row: engine.Sequence, forced: Sequence[int], count: int
+        self, row: EngineSequence, forced: Sequence[int], count: int
     ) -> Iterator[tuple[Source, tuple[int, ...]]]:
         yield "grammar", tuple(forced[:count])
         if self.prediction:
@@ -73,7 +73,7 @@ class RowDrafts:
             if (start := table.find(row.tokens, row.tokens)) is not None:
                 yield source, _continued(row.tokens, start, count)
 
-    def _look_back(self, row: engine.Sequence) -> None:
+    def _look_back(self, row: EngineSequence) -> None:
         for source, expected in self._expected:
             written = row.tokens[self._expected_at : self._expected_at + len(expected)]
             right = common(expected, written)
@@ -82,7 +82,7 @@ class RowDrafts:
                 self.chances[source] += weight * (share - self.chances[source])
                 self.everyone[source] += weight / _SLOWNESS * (share - self.everyone[source])
 
-    def _predicted_from(self, row: engine.Sequence) -> int:
+    def _predicted_from(self, row: EngineSequence) -> int:
         """Return where the answer is in the prediction, or its end if it is not in it."""
         written = row.generated_tokens
         if written < _SHORT:

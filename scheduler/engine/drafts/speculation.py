@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from scheduler.engine import sequence as engine
 from scheduler.engine.drafts.row_drafts import FIRST_CHANCE, SOURCES, Chances, RowDrafts, Source, common
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.counters import DraftCounters
 from scheduler.shared.wire_struct import WireStruct
 
@@ -90,14 +90,14 @@ class Speculation:
         return DraftCounters(self._steps, self._saved_seconds, dict(self._tallies))
 
     def proposals(
-        self, rows: Iterable[engine.Sequence], forced: DraftTokens, has_pending: bool
+        self, rows: Iterable[EngineSequence], forced: DraftTokens, has_pending: bool
     ) -> list[Proposal]:
         """Return what the rows that decode may write next. `forced`: by their grammars. `has_pending`: the
         last token of each is not known yet."""
         found = (self._proposal(row, forced.get(row.request_id, ()), has_pending) for row in rows)
         return [one for one in found if one is not None]
 
-    def _proposal(self, row: engine.Sequence, forced: Sequence[int], has_pending: bool) -> Proposal | None:
+    def _proposal(self, row: EngineSequence, forced: Sequence[int], has_pending: bool) -> Proposal | None:
         count = min(DRAFTED[-1], row.submit.max_tokens - row.generated_tokens - 1 - has_pending)
         if count <= 0:
             return None

@@ -6,8 +6,7 @@ Metal and CUDA take the same path through this file; we have run only the CPU bu
 from __future__ import annotations
 
 import time
-from collections import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -40,7 +39,7 @@ from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.prefix.retention import BufferBound
 from scheduler.engine.row_sharing import GROUP_COST_TOKENS
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.adapter_files import AdapterRefused, named
 from scheduler.shared.device_errors import is_device_error
@@ -151,7 +150,7 @@ class MlxBackend:
     def has_pending(self) -> bool:
         return self._batch.has_pending
 
-    def check(self, sequence: Sequence) -> None:
+    def check(self, sequence: EngineSequence) -> None:
         """Raise RequestRefused for what could fail inside the batch, and for ids that would index outside an
         array: the device does not check them."""
         vocabulary, submit = self._description.vocabulary, sequence.submit
@@ -246,13 +245,13 @@ class MlxBackend:
                 refused.append((admit.sequence.request_id, str(refusal)))
         return tuple(refused)
 
-    def admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: EngineSequence) -> None:
         sampling = self._sampling(sequence)
         self.forget(sequence.request_id)
         self._batch.add(self._rows.start(sequence, sampling))
         self._regrouping = True
 
-    def _sampling(self, sequence: Sequence) -> RowSampling:
+    def _sampling(self, sequence: EngineSequence) -> RowSampling:
         submit, vocabulary = sequence.submit, self._description.vocabulary
         constraint = self._grammars.constraint(sequence)
         sampling = submit.sampling
@@ -290,7 +289,7 @@ class MlxBackend:
         if tier is not None and self._prefixes is not None:
             self._disk = PrefixDisk(tier, self._prefixes, self._layout)
 
-    def preparing(self, sequence: Sequence) -> bool:
+    def preparing(self, sequence: EngineSequence) -> bool:
         reading = (disk := self.disk) is not None and not sequence.unscored and disk.preparing(sequence)
         return self._grammars.preparing(sequence.submit) or reading
 
@@ -321,7 +320,7 @@ class MlxBackend:
         if row.joined and computed > row.sequence.cached_tokens:
             self._put(row, tokens, self._batch.layers_of(row), tokens == computed, session_end)
 
-    def _put(self, row: Row, tokens: int, layers: abc.Sequence[Any], whole: bool, session_end: bool) -> None:
+    def _put(self, row: Row, tokens: int, layers: Sequence[Any], whole: bool, session_end: bool) -> None:
         kept = row.sequence.tokens[:tokens]
         self._rows.keep(row, kept, layers, whole, session_end)
         if whole and (disk := self.disk) is not None:
@@ -400,7 +399,7 @@ class MlxBackend:
             kv_bytes=held_bytes,
         )
 
-    def _sizes(self, chunks: abc.Sequence[Chunk]) -> dict[Row, int]:
+    def _sizes(self, chunks: Sequence[Chunk]) -> dict[Row, int]:
         """Return how many tokens each row's chunk has. A prefix hit may be longer than planned, so a chunk is
         cut at its row's next checkpoint."""
         sizes: dict[Row, int] = {}
@@ -416,7 +415,7 @@ class MlxBackend:
             sizes = dict.fromkeys(sizes, min(sizes.values()))
         return sizes
 
-    def _outcome(self, sampled: abc.Sequence[Sampled]) -> tuple[list[TokenOut], list[Retired]]:
+    def _outcome(self, sampled: Sequence[Sampled]) -> tuple[list[TokenOut], list[Retired]]:
         tokens: list[TokenOut] = []
         ended: list[Sampled] = []
         for one in sampled:
@@ -432,7 +431,7 @@ class MlxBackend:
             self._rows.set_running_bytes(self.kv_bytes())
         return tokens, [*self._retired(ended), *self._fail_rows()]
 
-    def _retired(self, ended: abc.Sequence[Sampled]) -> Iterator[Retired]:
+    def _retired(self, ended: Sequence[Sampled]) -> Iterator[Retired]:
         """Take the holds of rows that have ended, and yield their last messages. All of these rows have left
         the batch, so the holds may use the memory that they leave."""
         for one in ended:
@@ -473,7 +472,7 @@ class MlxBackend:
         return device()
 
 
-def _progress(sequence: Sequence) -> PrefillOut:
+def _progress(sequence: EngineSequence) -> PrefillOut:
     return PrefillOut(
         sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens, sequence.cached_tokens
     )

@@ -27,8 +27,7 @@ there is mlx-lm's own (plamo3 differs by where a prompt is cut), and is served.
 from __future__ import annotations
 
 import math
-from collections import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, TypeAlias
@@ -44,7 +43,7 @@ from scheduler.engine.mlx.kv.cache_layout import alone
 from scheduler.engine.mlx.packed import Packing
 from scheduler.engine.mlx.sharing_check import computes_in_float32, sharing_fault
 from scheduler.engine.pace import PrefillPace
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.messages import LogprobsOut, Retired, Sampling, StepOutput, Submit, TokenOut
 from scheduler.shared.token_ids import compact
@@ -145,7 +144,7 @@ class _Reference:
         """Return whether it begins with this text, and has its positions from `start` on."""
         return self._start <= start and self.text[: len(text)] == text
 
-    def differences(self, answer: abc.Sequence[TokenOut], start: int) -> list[float]:
+    def differences(self, answer: Sequence[TokenOut], start: int) -> list[float]:
         """Return the difference at each token, as a fraction of the largest logit: between what was reported
         for it and its alternatives and what is expected, and of the chosen token from the best. `start`: the
         position that chose the first token."""
@@ -279,7 +278,7 @@ class _Check:
     def _prompt(self, count: int, seed: int) -> list[int]:
         return [self._tokens[(seed * 97 + 31 * at * at + 7 * at) % len(self._tokens)] for at in range(count)]
 
-    def _compare(self, submit: Submit, answer: abc.Sequence[TokenOut], batching: Batching) -> None:
+    def _compare(self, submit: Submit, answer: Sequence[TokenOut], batching: Batching) -> None:
         """Raise _Differs if an answer is not, within the tolerance, what the model gives alone."""
         packing = self._packing if batching.batched else None  # One row a call has mlx-lm's own caches.
         text = [*submit.prompt, *(token.token for token in answer[:-1])]
@@ -318,7 +317,9 @@ class _Guesses(Speculation):
         self._asked = 0
         self._tokens = {number: [token.token for token in answer] for number, answer in answers.items()}
 
-    def proposals(self, rows: Iterable[Sequence], forced: DraftTokens, has_pending: bool) -> list[Proposal]:
+    def proposals(
+        self, rows: Iterable[EngineSequence], forced: DraftTokens, has_pending: bool
+    ) -> list[Proposal]:
         self._asked += 1
         if self._asked % 2 == 0:
             return []
@@ -344,7 +345,7 @@ class _Run:
         self.answers: dict[int, list[TokenOut]] = {}
 
     def submit(self, *prompts: Iterable[int], answer_tokens: int = _ANSWER_TOKENS) -> list[Submit]:
-        """Submit these prompts, all in one turn of the loop."""
+        """Submit these prompts, all in one iteration of the loop."""
         submits = [
             Submit(
                 len(self.submits) + number,
@@ -360,21 +361,21 @@ class _Run:
         ]
         self.submits += submits
         self.answers |= {submit.request_id: [] for submit in submits}
-        self._turn(submits)
+        self._iterate(submits)
         return submits
 
     def until(self, done: Callable[[], bool]) -> None:
         for _ in range(_MOST_TURNS):
             if done():
                 return
-            self._turn([])
+            self._iterate([])
         raise _Differs("requests do not end")
 
     def ended(self) -> bool:
         return self._loop.idle
 
-    def _turn(self, commands: abc.Sequence[Submit]) -> None:
-        for frame in self._loop.turn(commands):
+    def _iterate(self, commands: Sequence[Submit]) -> None:
+        for frame in self._loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:
                 self.answers[token.request_id].append(token)

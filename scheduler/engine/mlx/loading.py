@@ -42,7 +42,7 @@ from scheduler.engine.mlx.kv.cache_layout import CacheLayout, row_bytes, unpacka
 from scheduler.engine.mlx.load_check import CHECK_CHUNK_TOKENS, CHECK_ROWS, Verdict, check
 from scheduler.engine.mlx.loaded_model import LoadedModel
 from scheduler.engine.mlx.packed import PACKINGS
-from scheduler.engine.mlx.sharding.join import join
+from scheduler.engine.mlx.sharding.group_forming import form_group
 from scheduler.engine.mlx.sharding.rank import Rank
 from scheduler.engine.mlx.sharding.split import split, way_of
 from scheduler.engine.mlx.sharing_check import has_float32_weights
@@ -102,7 +102,7 @@ def load_weights(
         way = way_of(model, rank.group.ranks, rank.group.backend)
         rank.compare(_facts(model, config))
         report("joining the ranks")
-        split(model, join(rank.group, rank.number), way)
+        split(model, form_group(rank.group, rank.number), way)
         command = msgspec.structs.replace(command, sharers=command.sharers * rank.on_this_machine)
     adapters_bytes = sum(weights_bytes(Path(adapter.folder)) for adapter in command.adapters)
     limit = limit_of(command, sum(value.nbytes for value in _arrays(model)) + adapters_bytes)

@@ -8,8 +8,7 @@ our own while a step was in flight came back full of that step's numbers.
 from __future__ import annotations
 
 import time
-from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,7 +20,7 @@ from scheduler.engine.load_failure import LoadRefused
 from scheduler.engine.plan import StepPlan, with_changes
 from scheduler.engine.ranks.messages import Joined, Prepare, RankState
 from scheduler.engine.ranks.other_rank import Digest, PlanClock, RanksDisagree, disagreement, joined
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Ready
 
 COMPARED_STEPS = 64
@@ -38,11 +37,11 @@ class Followers(Protocol):
         """Send to each of them, in order."""
         ...
 
-    def joined(self) -> abc.Sequence[Joined]:
+    def joined(self) -> Sequence[Joined]:
         """Wait until all have loaded the model."""
         ...
 
-    def states(self) -> abc.Sequence[tuple[int, RankState]]:
+    def states(self) -> Sequence[tuple[int, RankState]]:
         """Return the states that have arrived since the last call, each with its rank."""
         ...
 
@@ -98,10 +97,10 @@ class AllRanks:
         described: Ready = msgspec.structs.replace(self._own.describe(), ranks=self._ranks)
         return described
 
-    def check(self, sequence: Sequence) -> None:
+    def check(self, sequence: EngineSequence) -> None:
         self._own.check(sequence)
 
-    def preparing(self, sequence: Sequence) -> bool:
+    def preparing(self, sequence: EngineSequence) -> bool:
         """Send the other ranks a sequence with a grammar, once: only that takes a while. They need not be
         asked whether they are done: each waits for itself when the sequence is admitted."""
         request_id = sequence.request_id
@@ -187,7 +186,7 @@ class AllRanks:
         return self._own.background(idle)
 
 
-def _check_equal(own: Backend, others: abc.Sequence[Joined]) -> None:
+def _check_equal(own: Backend, others: Sequence[Joined]) -> None:
     """Raise LoadRefused where another rank has loaded something else."""
     mine = joined(own)
     for rank, other in enumerate(others, 1):

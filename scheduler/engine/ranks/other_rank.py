@@ -14,7 +14,7 @@ import msgspec
 from scheduler.engine.backend import Backend, StepResult
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.ranks.messages import Joined, LoadReports, Prepare, RankState, Start, ToRank
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 
 
 class RanksDisagree(Exception):
@@ -100,7 +100,7 @@ class OtherRank:
             case StepPlan():
                 self._execute(message)
             case Prepare(submit=submit):
-                self._backend.preparing(Sequence.of(submit))
+                self._backend.preparing(EngineSequence.of(submit))
             case Start() | LoadReports():
                 raise RanksDisagree(f"{type(message).__name__} after the model was loaded")
             case _:

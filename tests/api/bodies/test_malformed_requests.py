@@ -17,7 +17,7 @@ from tests.api.client import chat, client_of
 from tests.examples import examples, some
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
-from tests.scheduler.answer.dialects import form
+from tests.scheduler.answer.notations import form
 
 DEEP: Any = "x"
 for _ in range(200):

@@ -26,13 +26,13 @@ from scheduler.answer.token_spans import TokenSpans
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.events import Failed, Finished, StreamEvent
 from scheduler.request import Tool
+from scheduler.requests.answer_reading import STEP_SECONDS, AnswerReading
 from scheduler.requests.mailbox import Doorbell, Mailbox
 from scheduler.requests.stream import RequestStream
-from scheduler.requests.turns import STEP_SECONDS, Turns
 from scheduler.shared.messages import Counters, LogprobsOut, Retired, StepOutput, TokenOut
 from tests.examples import sampled
 from tests.scheduler.answer.adversarial import MARKS, texts
-from tests.scheduler.answer.dialects import HARMONY
+from tests.scheduler.answer.notations import HARMONY
 from tests.scheduler.requests.board import Board
 from tests.scheduler.requests.records import make_record
 
@@ -89,7 +89,7 @@ class Longest(trio.abc.Instrument):
 def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
     """Return the longest turn of any task, in seconds, and what the choices' readers got."""
     board, doorbell = Board(), Doorbell()
-    board.turns = board.multiplexer._turns = Turns(WorkerThreads(2), board._cancel, board._retire)
+    board.reading = board.multiplexer._reading = AnswerReading(WorkerThreads(2), board._cancel, board._retire)
     pieces = [hostile.text[at : at + hostile.piece] for at in range(0, len(hostile.text), hostile.piece)]
     offered, stops = OfferedTools(hostile.tools), WantedStrings(hostile.stop)
     records = []
@@ -132,7 +132,7 @@ def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(board.turns.run)
+            nursery.start_soon(board.reading.run)
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(read)
             with trio.fail_after(60):

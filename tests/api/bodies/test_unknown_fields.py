@@ -20,7 +20,7 @@ from tests.api.client import chat, client_of
 from tests.api.dialects.test_malformed_dialects import TARGETS, Target
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
-from tests.scheduler.answer.dialects import form
+from tests.scheduler.answer.notations import form
 
 CHAT = Target("/v1/chat/completions", ChatCompletionRequest, chat(max_tokens=4))
 EVERY = [*TARGETS, CHAT]

@@ -17,7 +17,7 @@ from tests.api.client import chat, client_of, events
 from tests.fakes.playback import Playback
 from tests.fakes.samples import sample
 from tests.fakes.scheduling import make_scheduler, running
-from tests.scheduler.answer.dialects import WRITTEN, Written, form
+from tests.scheduler.answer.notations import WRITTEN, Written, form
 
 HERMES = form("json_tools", "think")
 SAID = (

@@ -19,7 +19,7 @@ from tests.api.client import client_of
 from tests.examples import examples
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
-from tests.scheduler.answer.dialects import form
+from tests.scheduler.answer.notations import form
 
 SEARCH = {
     "type": "web_search_tool_result",

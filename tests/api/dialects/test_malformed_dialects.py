@@ -25,7 +25,7 @@ from tests.api.client import client_of
 from tests.examples import examples, some
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
-from tests.scheduler.answer.dialects import form
+from tests.scheduler.answer.notations import form
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tests.api.transcripts import message_of, named_events, response_of
 from tests.examples import sampled
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import make_scheduler, running
-from tests.scheduler.answer.dialects import form
+from tests.scheduler.answer.notations import form
 from tests.scheduler.answer.templates import TEMPLATES
 
 # The clients leave their own generators to the garbage collector after a stream.

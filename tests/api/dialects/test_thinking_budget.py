@@ -22,7 +22,7 @@ from tests.api.client import client_of
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.playback import Playback
 from tests.fakes.scheduling import FOLDER, make_scheduler, running
-from tests.scheduler.answer.dialects import form
+from tests.scheduler.answer.notations import form
 
 SAID = "<think>0123456789</think>" + "and then some more words"
 QUESTION = [{"role": "user", "content": "hello"}]

@@ -15,7 +15,7 @@ async def ends_of(number: int) -> list[float]:
     endings, times = Endings(), list[float]()
 
     async def end() -> None:
-        await endings.turn()
+        await endings.wait()
         times.append(trio.current_time())
 
     async with trio.open_nursery() as nursery:
@@ -46,8 +46,8 @@ async def test_what_was_reserved_passes(autojump_clock: MockClock) -> None:
     """After a pause the next ones end at once again."""
     endings = Endings()
     for _ in range(100):
-        await endings.turn()
+        await endings.wait()
     await trio.sleep(1)
     now = trio.current_time()
-    await endings.turn()
+    await endings.wait()
     assert trio.current_time() == now

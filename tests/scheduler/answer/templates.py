@@ -1,4 +1,4 @@
-"""Calls as the chat templates of each dialect render those of earlier turns: written by hand from the
+"""Calls as the chat templates of each notation render those of earlier turns: written by hand from the
 templates, not from the descriptions that the readers are made of."""
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _hermes(name: str, arguments: Arguments) -> str:
 
 @dataclass(frozen=True)
 class Template:
-    """`ends`: what a string cannot contain in this dialect."""
+    """`ends`: what a string cannot contain in this notation."""
 
     parser: str
     call: Callable[[str, Arguments], str]

@@ -1,4 +1,4 @@
-"""Detection of a model's dialect: by its template and vocabulary, or from the operator's options."""
+"""Detection of a model's notation: by its template and vocabulary, or from the operator's options."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_none_turns_either_off() -> None:
             answer_format(Tokenizer(), "", **{option: "nope"})
 
 
-def test_control_tokens_of_the_dialect_are_seen_and_no_others() -> None:
+def test_control_tokens_of_the_notation_are_seen_and_no_others() -> None:
     """A mark that is a special token would otherwise never be found."""
     hub = HubTokenizer(TOKENIZER_FOLDER)
     ids = hub.encode("a<|im_start|>b<|im_end|>c")

@@ -1,4 +1,4 @@
-"""For any output in any dialect: an answer or one of our errors, soon, and not longer than the output."""
+"""For any output in any notation: an answer or one of our errors, soon, and not longer than the output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scheduler.events import FinishReason
 from scheduler.models.random_qwen3 import TINY, ensure_model, user_cache_folder
 from scheduler.prompt.tokenizer import HubTokenizer
 from tests.examples import examples
-from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Message, message_of, pipeline
+from tests.scheduler.answer.notations import TOOLS, WRITTEN, Message, message_of, pipeline
 
 FORMS: dict[str, AnswerFormat] = {written.name: written.form for written in WRITTEN}
 _RAW = [written.raw.encode() for written in WRITTEN]
@@ -28,7 +28,7 @@ _RAW = [written.raw.encode() for written in WRITTEN]
 
 @st.composite
 def slices(draw: st.DrawFn) -> bytes:
-    """A piece of some model's output, in any dialect, including marks and halves of marks."""
+    """A piece of some model's output, in any notation, including marks and halves of marks."""
     raw = draw(st.sampled_from(_RAW))
     start = draw(st.integers(0, len(raw)))
     return raw[start : draw(st.integers(start, len(raw)))]
@@ -44,10 +44,10 @@ def size_of(message: Message) -> int:
 @pytest.mark.parametrize("name", FORMS)
 @settings(max_examples=examples(20), deadline=None)
 @given(pieces=said, end=st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]), in_reasoning=st.booleans())
-def test_any_bytes_in_any_dialect_are_an_answer_or_an_error_of_ours(
+def test_any_bytes_in_any_notation_are_an_answer_or_an_error_of_ours(
     name: str, pieces: list[bytes], end: FinishReason, in_reasoning: bool
 ) -> None:
-    """Pieces of all dialects and of none, cut anywhere."""
+    """Pieces of all notations and of none, cut anywhere."""
     started = time.process_time()
     with suppress(SchedulerError):
         message, _ = message_of(pipeline(FORMS[name], in_reasoning=in_reasoning), pieces, end)

@@ -17,7 +17,7 @@ from scheduler.events import AnswerPiece, FinishReason, TextDelta, TokenLogprobs
 from scheduler.shared.messages import LogprobsOut
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
-from tests.scheduler.answer.dialects import TOOLS, WRITTEN, Written
+from tests.scheduler.answer.notations import TOOLS, WRITTEN, Written
 
 WORD = 300
 """`w300 `, one token."""
@@ -51,7 +51,7 @@ def plain(*stop: str, min_tokens: int = 0) -> AnswerPipeline:
     return AnswerPipeline(tokenizer.detokenizer(), stop, min_tokens=min_tokens, spans=spans)
 
 
-def in_dialect(written: Written, *stop: str) -> AnswerPipeline:
+def in_notation(written: Written, *stop: str) -> AnswerPipeline:
     tokenizer = ByteTokenizer()
     spans = TokenSpans(tokenizer.token_bytes)
     assembly = Assembly(
@@ -149,12 +149,12 @@ def test_cuts_change_nothing(ids: list[int], stops: list[str], sizes: list[int],
 
 @pytest.mark.parametrize("written", WRITTEN, ids=[written.name for written in WRITTEN])
 def test_only_the_text_s_tokens_are_there(written: Written) -> None:
-    """In every dialect: not those of reasoning, calls, marks, and the white space next to them."""
+    """In every notation: not those of reasoning, calls, marks, and the white space next to them."""
     ids = written.raw.encode()
-    text, entries = read(in_dialect(written), ids, [1] * len(ids))
+    text, entries = read(in_notation(written), ids, [1] * len(ids))
     assert text == written.text
     # A byte a token: the tokens spell the text.
     assert b"".join([entry.chosen.data for entry in entries]).decode() == written.text
     assert [entry.chosen.token_id for entry in entries] == [ids[place] for place in places(entries)]
-    assert read(in_dialect(written), ids) == (text, entries)
-    assert read(in_dialect(written), ids, [3, 7] * len(ids)) == (text, entries)
+    assert read(in_notation(written), ids) == (text, entries)
+    assert read(in_notation(written), ids, [3, 7] * len(ids)) == (text, entries)

@@ -1,4 +1,4 @@
-"""The parts of mlx-lm's dialects that we import without mlx-lm, compared with mlx-lm imported."""
+"""The parts of mlx-lm's notations that we import without mlx-lm, compared with mlx-lm imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler.models.random_qwen3 import TOKENIZER_FOLDER
 from scheduler.prompt.tokenizer import HubTokenizer
 
 
-def test_the_embedded_models_dialect_is_what_mlx_lm_infers() -> None:
+def test_the_embedded_models_notation_is_what_mlx_lm_infers() -> None:
     """Both of the same folder. Catches: an inference that moved or changed its meaning."""
     theirs = tokenizer_utils.load(TOKENIZER_FOLDER)
     ours = HubTokenizer(TOKENIZER_FOLDER).answer_format

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler.answer.answer_format import tool_syntax
-from scheduler.answer.dialects.parameter_kind import (
+from scheduler.answer.notations.parameter_kind import (
     ParameterKind,
     json_types,
     parameter_kind,

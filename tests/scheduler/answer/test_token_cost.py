@@ -11,7 +11,7 @@ import pytest
 from api.answers.whole_answer import WholeChoice
 from scheduler.answer.answer_format import AnswerFormat
 from scheduler.events import AnswerPiece, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStarted
-from tests.scheduler.answer.dialects import HARMONY, KIMI_K3, MUSE, form, pipeline
+from tests.scheduler.answer.notations import HARMONY, KIMI_K3, MUSE, form, pipeline
 
 _TOKENS = 5_000
 _MOST_BYTES = 4_096
@@ -25,7 +25,7 @@ _KIMI_CALL = (
     b"<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>"
 )
 ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
-    # name: (the dialect, the beginning of the answer, the repeated token)
+    # name: (the notation, the beginning of the answer, the repeated token)
     "text": (form(None), b"", b"word "),
     "space-first": (form("json_tools", "think"), b"", b"    "),
     "space-in-text": (form("json_tools", "think"), b"x", b"    "),
@@ -64,8 +64,8 @@ ANSWERS: dict[str, tuple[AnswerFormat, bytes, bytes]] = {
 def test_a_token_late_in_an_answer_allocates_no_more_than_an_early_one(name: str) -> None:
     """Bytes, not seconds: code that copies or joins held back text shows here. The median, because lists grow
     now and then."""
-    dialect, beginning, token = ANSWERS[name]
-    answer = pipeline(dialect, stop=("a stop string",))
+    notation, beginning, token = ANSWERS[name]
+    answer = pipeline(notation, stop=("a stop string",))
     for piece in (beginning, *([token] * _TOKENS)):
         list(answer.feed(piece))
     assert statistics.median(_allocated_by(lambda: list(answer.feed(token)))) < _MOST_BYTES

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from scheduler.engine import sequence as engine
 from scheduler.engine.drafts.speculation import Draft, DraftTokens, Proposal, Speculation
 from scheduler.engine.drafts.verify_costs import VerifyCosts
+from scheduler.engine.sequence import EngineSequence
 
 _MOST_TOKENS = 9
 
@@ -34,7 +34,7 @@ class Guesses(Speculation):
         self._random = random.Random(seed)
 
     def proposals(
-        self, rows: Iterable[engine.Sequence], forced: DraftTokens, has_pending: bool
+        self, rows: Iterable[EngineSequence], forced: DraftTokens, has_pending: bool
     ) -> list[Proposal]:
         guesses = ((row, self._guess(row, has_pending)) for row in rows)
         return [
@@ -43,7 +43,7 @@ class Guesses(Speculation):
             if guess
         ]
 
-    def _guess(self, row: engine.Sequence, has_pending: bool) -> tuple[int, ...]:
+    def _guess(self, row: EngineSequence, has_pending: bool) -> tuple[int, ...]:
         start = row.generated_tokens + has_pending
         guess = list(self._answers[row.request_id][start : start + self._random.randrange(_MOST_TOKENS)])
         if guess and self._random.random() < 0.5:

@@ -12,7 +12,7 @@ from scheduler.engine.chunk_ceiling import ChunkCeiling
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import plan
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from tests.contracts.journal import prompt_of, request
 from tests.scheduler.engine.test_plan import state_of
 
@@ -82,7 +82,7 @@ def test_it_never_falls_and_never_passes_the_whole(whole: int, first: int, chunk
 def test_a_step_stays_below_both_ceilings(tokens: int, memory: int | None, lengths: list[int]) -> None:
     """The device's and the memory guard's, padding included; the reason names the lower one."""
     ceiling = ChunkCeiling(WHOLE, tokens)
-    waiting = [Sequence.of(request(at, prompt_of(length, at))) for at, length in enumerate(lengths)]
+    waiting = [EngineSequence.of(request(at, prompt_of(length, at))) for at, length in enumerate(lengths)]
     state = state_of(waiting, pace=PrefillPace(WHOLE), limits=ceiling.limits(LIMITS))
     bounded = replace(state, chunk_ceiling=ceiling.tokens, allowance=Allowance(chunk_tokens=memory))
     todo = plan(bounded, 0.0)

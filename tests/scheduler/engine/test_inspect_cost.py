@@ -43,13 +43,13 @@ class Watched:
         monkeypatch.setattr(PrefixCache, "check_integrity", counted_check)
 
     def fill(self, requests: int) -> None:
-        self.loop.turn([request(number, [number, *range(100, 120)]) for number in range(1, requests + 1)])
+        self.loop.iterate([request(number, [number, *range(100, 120)]) for number in range(1, requests + 1)])
         while not self.loop.idle:
-            self.loop.turn([])
+            self.loop.iterate([])
 
     def inspect(self, top: int) -> Inspection:
         (answer,) = (
-            frame for frame in self.loop.turn([Inspect(1, top=top)]) if isinstance(frame, Inspection)
+            frame for frame in self.loop.iterate([Inspect(1, top=top)]) if isinstance(frame, Inspection)
         )
         return answer
 
@@ -75,13 +75,13 @@ def test_an_inspect_walks_for_shared_prefixes_alone(watched: Watched, top: int, 
 def test_integrity_is_checked_when_the_engine_is_idle_and_told_by_every_inspect(watched: Watched) -> None:
     assert watched.inspect(0).cache.complaints == []  # type: ignore[union-attr]
     watched.now += LONG_IDLE_SECONDS
-    running = watched.loop.turn([request(99, [7, 8, 9])])
+    running = watched.loop.iterate([request(99, [7, 8, 9])])
     assert any(isinstance(frame, StepOutput) for frame in running)
     watched.inspect(0)
     assert watched.checks == 0, "a request runs"
     while not watched.loop.idle:
-        watched.loop.turn([])
-    watched.loop.turn([])
+        watched.loop.iterate([])
+    watched.loop.iterate([])
     assert watched.checks == 1
     assert watched.inspect(0).cache.complaints == ["a damage"]  # type: ignore[union-attr]
     assert watched.checks == 1

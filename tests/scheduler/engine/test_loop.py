@@ -15,8 +15,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import Sequence as EngineSequence
-from scheduler.engine.sequence import Slots
+from scheduler.engine.sequence import EngineSequence, Slots
 from scheduler.errors import LinkError, RequestRefused
 from scheduler.shared.messages import (
     Begun,
@@ -128,9 +127,9 @@ class _Run:
     def open(self) -> set[int]:
         return self.submitted.keys() - self.retired.keys()
 
-    def turn(self, commands: Sequence[ToEngine]) -> StepOutput | None:
+    def iterate(self, commands: Sequence[ToEngine]) -> StepOutput | None:
         cancelled = self._note(commands)
-        frames = self.loop.turn(commands)
+        frames = self.loop.iterate(commands)
         output = frames[0] if frames else None
         assert output is None or isinstance(output, StepOutput)
         stepped = self.backend.take_stepped()
@@ -191,7 +190,7 @@ class _Run:
         for _ in range(2000):
             if self.loop.idle:
                 break
-            self.turn([])
+            self.iterate([])
         assert not self.open
         assert not self.backend.rows
         assert self.backend.kv_bytes() == 0
@@ -226,7 +225,7 @@ def test_every_schedule_keeps_the_promises(
         commands: list[ToEngine] = [
             Cancel(entry) if isinstance(entry, int) else _submit(next(ids), *entry) for entry in turn
         ]
-        run.turn(commands)
+        run.iterate(commands)
     run.finish()
     assert run.retired.keys() == run.submitted.keys()
     assert run.backend.admitted == sorted(run.backend.admitted)
@@ -251,8 +250,8 @@ def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
     loop = EngineLoop(backend, 2, PrefillPace(512), clock=lambda: float(next(ticks)))
 
     def run(request_id: int) -> Counters:
-        (first,) = loop.turn([request(request_id, [1, 2], 2)])
-        frames = [first, *[frame for _ in range(2) for frame in loop.turn([])]]
+        (first,) = loop.iterate([request(request_id, [1, 2], 2)])
+        frames = [first, *[frame for _ in range(2) for frame in loop.iterate([])]]
         assert loop.idle
         last = frames[-1]
         assert isinstance(last, StepOutput)
@@ -262,7 +261,7 @@ def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
     assert (first.steps, first.busy_seconds, first.model_seconds) == (2, 2.0, 0.5)
     assert first.between_seconds > 0
     for _ in range(100):
-        loop.turn([])
+        loop.iterate([])
         next(ticks)
     second = run(2)
     assert second.between_seconds == 2 * first.between_seconds
@@ -271,14 +270,14 @@ def test_time_is_the_models_or_bookkeeping_or_between_steps() -> None:
 def test_a_step_like_the_last_one_is_not_reported_again() -> None:
     """Decoding the same rows costs no message a token."""
     run = _Run(2)
-    run.turn([_submit(1, "plain", 4, 50), _submit(2, "plain", 4, 50)])
-    run.turn([])
+    run.iterate([_submit(1, "plain", 4, 50), _submit(2, "plain", 4, 50)])
+    run.iterate([])
     reports = len(run.backend.begun)
     for _ in range(20):
-        run.turn([])
+        run.iterate([])
     assert len(run.backend.begun) == reports
     assert run.backend.begun[-1] == Begun("decode", (1, 2), run.backend.begun[-1].context_tokens)
-    run.turn([Cancel(1)])
+    run.iterate([Cancel(1)])
     assert run.backend.begun[-1].requests == (2,)
 
 
@@ -286,21 +285,21 @@ def test_requests_that_are_prepared_are_reported_alone_and_beside_rows() -> None
     """A grammar that is compiled in a thread may end the process, too."""
     run = _Run(2)
     run.backend.prepares = {2}
-    run.loop.turn([_submit(2, "plain", 4, 50)])
+    run.loop.iterate([_submit(2, "plain", 4, 50)])
     assert run.backend.begun == [Begun("reading", (2,))]
-    run.loop.turn([_submit(1, "plain", 4, 50)])
+    run.loop.iterate([_submit(1, "plain", 4, 50)])
     assert run.backend.begun[-1].requests == (1, 2)
     run.backend.prepares.clear()
     for _ in range(5):
-        run.loop.turn([])
+        run.loop.iterate([])
     assert (run.backend.begun[-1].work, run.backend.begun[-1].requests) == ("decode", (1, 2))
 
 
 def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:
     """A waiting request takes the slot in the turn that cancels."""
     run = _Run(slots=1)
-    run.turn([_submit(1, "plain", 3, 9), _submit(2, "plain", 3, 9)])
-    output = run.turn([Cancel(1)])
+    run.iterate([_submit(1, "plain", 3, 9), _submit(2, "plain", 3, 9)])
+    output = run.iterate([Cancel(1)])
     assert output is not None
     assert output.retired == [Retired(1, "cancelled")]
     assert {prefill.request_id for prefill in output.prefills} == {2}
@@ -309,7 +308,9 @@ def test_a_cancelled_row_makes_room_in_the_same_turn() -> None:
 def test_a_refused_request_does_not_hold_its_slot_for_a_turn() -> None:
     """The next in line is admitted in the same turn, however many before it are refused."""
     run = _Run(slots=1)
-    output = run.turn([_submit(1, "refused", 3, 9), _submit(2, "refused", 3, 9), _submit(3, "plain", 3, 9)])
+    output = run.iterate(
+        [_submit(1, "refused", 3, 9), _submit(2, "refused", 3, 9), _submit(3, "plain", 3, 9)]
+    )
     assert output is not None
     assert [(r.request_id, r.reason) for r in output.retired] == [(1, "refused"), (2, "refused")]
     assert all(r.detail for r in output.retired)
@@ -319,17 +320,17 @@ def test_a_refused_request_does_not_hold_its_slot_for_a_turn() -> None:
 def test_a_cancel_that_crosses_the_end_is_ignored() -> None:
     """The request has ended by itself when the cancel arrives: no second Retired, no frame, no error."""
     run = _Run(slots=1)
-    run.turn([_submit(1, "plain", 1, 1)])
+    run.iterate([_submit(1, "plain", 1, 1)])
     run.finish()
     assert run.retired[1].reason == "length"
-    assert run.turn([Cancel(1)]) is None
-    assert run.turn([Cancel(1), Cancel(77)]) is None
+    assert run.iterate([Cancel(1)]) is None
+    assert run.iterate([Cancel(1), Cancel(77)]) is None
 
 
 def test_submitted_and_cancelled_in_one_turn() -> None:
     """It is answered, and the back end never sees it; a second cancel of it is ignored."""
     run = _Run(slots=1)
-    output = run.turn([_submit(1, "plain", 3, 9), Cancel(1), Cancel(1)])
+    output = run.iterate([_submit(1, "plain", 3, 9), Cancel(1), Cancel(1)])
     assert output is not None
     assert output.retired == [Retired(1, "cancelled")]
     assert run.backend.admitted == []
@@ -339,21 +340,21 @@ def test_a_second_load_is_refused() -> None:
     """An engine loads one model in its life; a parent that says otherwise is broken."""
     load = Load("scripted", "", 1, 1, 1, "auto", ScriptedPlan())
     with pytest.raises(LinkError, match="second first message"):
-        EngineLoop(ScriptedBackend(ScriptedPlan()), 1, PrefillPace(512)).turn([load])
+        EngineLoop(ScriptedBackend(ScriptedPlan()), 1, PrefillPace(512)).iterate([load])
 
 
 def test_a_broken_step_is_the_caller_s_to_hear() -> None:
     """The loop hides no failure of the whole batch."""
     loop = EngineLoop(FaultyBackend(ScriptedPlan(), Faults(die_at_step=1)), 1, PrefillPace(512))
     with pytest.raises(EngineDeath):
-        loop.turn([request(1, [1])])
+        loop.iterate([request(1, [1])])
 
 
 def test_an_idle_loop_is_silent() -> None:
     """Without commands and requests nothing is stepped and nothing is sent."""
     run = _Run(slots=2)
     assert run.loop.idle
-    assert run.turn([]) is None
+    assert run.iterate([]) is None
 
 
 def _sequence(request_id: int) -> EngineSequence:
@@ -401,5 +402,5 @@ def test_the_end_of_a_turn_reaches_the_prefix_cache() -> None:
     backend.prefixes.ended = lambda *told: ended.append(told)  # type: ignore[method-assign]
     for one in (backend, ScriptedBackend(ScriptedPlan())):
         loop = EngineLoop(one, max_slots=2, pace=PrefillPace(64))
-        assert loop.turn([TurnEnded("mine", "", "agent", "read")]) == []
+        assert loop.iterate([TurnEnded("mine", "", "agent", "read")]) == []
     assert ended == [("mine", "agent", "read")]

@@ -21,7 +21,7 @@ from scheduler.engine.memory import (
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, StepPlan, plan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, Submit
 from scheduler.shared.row_bytes import RowBytes, Window
 from tests.contracts.journal import alone, prompt_of, request
@@ -36,12 +36,12 @@ def _memory(budget_bytes: int, row_bytes: RowBytes = _ONE, pinned_bytes: int = 0
 
 
 def _plan(
-    waiting: list[Sequence], running: list[Sequence], memory: Memory, free: int, now: float
+    waiting: list[EngineSequence], running: list[EngineSequence], memory: Memory, free: int, now: float
 ) -> StepPlan:
     return plan(state_of(waiting, running, free, "never", memory=memory), now)
 
 
-def _admitted(todo: StepPlan) -> list[Sequence]:
+def _admitted(todo: StepPlan) -> list[EngineSequence]:
     return [admit.sequence for admit in todo.admit]
 
 
@@ -76,11 +76,11 @@ class _Farm:
         rows = list(self.loop._slots)
         return len(rows) > 1 and any(row.preemptions < MOST_PREEMPTIONS for row in rows)
 
-    def turn(self, submits: list[Submit]) -> None:
+    def iterate(self, submits: list[Submit]) -> None:
         self.now += 0.01
         for submit in submits:
             self.tokens[submit.request_id] = []
-        for frame in self.loop.turn(submits):
+        for frame in self.loop.iterate(submits):
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:
                 self.tokens[token.request_id].append(token.token)
@@ -116,7 +116,7 @@ def test_everybody_finishes_within_the_bytes(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_memory, "GROWTH_TOKENS", 40)  # So that shorter answers outgrow it.
         for turn in range(30_000):
-            farm.turn([submit for submit in submits if arrivals[submit.request_id] == turn])
+            farm.iterate([submit for submit in submits if arrivals[submit.request_id] == turn])
             assert farm.held_bytes <= farm.budget_bytes or not farm.can_preempt
             if turn > 60 and farm.loop.idle:
                 break
@@ -135,13 +135,13 @@ def test_what_will_be_pinned_is_counted_before_it_is() -> None:
     waits, if there is no room for the row and for what is kept of it."""
     shared_prefix = prompt_of(200, 0)
     farm = _Farm(budget_tokens=420)
-    farm.turn([request(1, shared_prefix + prompt_of(200, 1), 1)])
+    farm.iterate([request(1, shared_prefix + prompt_of(200, 1), 1)])
     for _ in range(4):
-        farm.turn([])
-    farm.turn([request(2, shared_prefix + prompt_of(1, 2), 1)])
+        farm.iterate([])
+    farm.iterate([request(2, shared_prefix + prompt_of(1, 2), 1)])
     assert farm.held_bytes <= farm.budget_bytes
     while not farm.loop.idle:
-        farm.turn([])
+        farm.iterate([])
         assert farm.held_bytes <= farm.budget_bytes
     assert farm.ends.keys() == {1, 2}
 
@@ -150,12 +150,12 @@ def test_growth_preempts_the_youngest_answer() -> None:
     """The row with the fewest output tokens is computed again; it goes on where it was."""
     farm = _Farm(budget_tokens=1500)
     submits = [request(number, prompt_of(100, number), 1100) for number in range(2)]
-    farm.turn(submits[:1])
+    farm.iterate(submits[:1])
     for _ in range(30):
-        farm.turn([])
-    farm.turn(submits[1:])
+        farm.iterate([])
+    farm.iterate(submits[1:])
     while not farm.loop.idle:
-        farm.turn([])
+        farm.iterate([])
     assert farm.preemptions >= 1
     assert farm.preempted[0] == farm.preempted[-1] == 0
     assert max(farm.preempted) == 1
@@ -166,16 +166,16 @@ def test_growth_preempts_the_youngest_answer() -> None:
 def test_what_can_never_fit_is_refused_in_words() -> None:
     """Both numbers are named, nothing else is disturbed."""
     farm = _Farm(budget_tokens=500)
-    farm.turn([request(1, prompt_of(600, 1), 5), request(2, prompt_of(50, 2), 5)])
+    farm.iterate([request(1, prompt_of(600, 1), 5), request(2, prompt_of(50, 2), 5)])
     while not farm.loop.idle:
-        farm.turn([])
+        farm.iterate([])
     assert farm.ends[1].reason == "refused"
     assert str(600 * KV_BYTES_PER_TOKEN) in farm.ends[1].detail
     assert farm.ends[2].reason == "length"
 
 
-def _sequence(number: int, prompt: int, answer: int = 10, said: int = 0) -> Sequence:
-    sequence = Sequence.of(request(number, prompt_of(prompt, number), answer))
+def _sequence(number: int, prompt: int, answer: int = 10, said: int = 0) -> EngineSequence:
+    sequence = EngineSequence.of(request(number, prompt_of(prompt, number), answer))
     sequence.tokens.extend([1] * said)
     return sequence
 
@@ -200,7 +200,7 @@ def test_an_answer_that_goes_on_is_not_refused_for_its_own_length() -> None:
     assert memory.refusal(_sequence(2, 101)) is not None
 
 
-def _fits(memory: Memory, sequence: Sequence, known: int, running: list[Sequence]) -> bool:
+def _fits(memory: Memory, sequence: EngineSequence, known: int, running: list[EngineSequence]) -> bool:
     return memory.coming_bytes(sequence, known, running) <= memory.room_bytes(running)
 
 
@@ -208,8 +208,8 @@ def test_a_hit_is_charged_for_what_it_computes() -> None:
     """What a running row stands on, too, is not needed twice; what is only kept will be copied."""
     memory = _memory(900, pinned_bytes=400)
     shared_prefix = prompt_of(400, 9)
-    newcomer = Sequence.of(request(2, [*shared_prefix, *prompt_of(100, 2)], 10))
-    sharer = Sequence.of(request(1, [*shared_prefix, 1], 10))
+    newcomer = EngineSequence.of(request(2, [*shared_prefix, *prompt_of(100, 2)], 10))
+    sharer = EngineSequence.of(request(1, [*shared_prefix, 1], 10))
     sharer.in_place_tokens = 400
     assert not _fits(memory, newcomer, 0, [sharer])
     assert _fits(memory, newcomer, 400, [sharer])
@@ -229,7 +229,7 @@ def test_who_is_admitted_together_fits_together(running: list[int], waiting: lis
     queue = [_sequence(100 + number, tokens) for number, tokens in enumerate(waiting)]
     todo = _plan(queue, rows, memory, 6, now=0.0)
     assert not todo.preempt, "these few fit"
-    expected: list[Sequence] = []
+    expected: list[EngineSequence] = []
     for sequence in queue:
         beside = [*rows, *expected]
         if len(expected) < 6 and (not beside or _fits(memory, sequence, 0, beside)):
@@ -250,16 +250,16 @@ def test_a_row_reserves_a_share_of_what_it_may_say(answer: int, charged: int) ->
 def test_a_request_that_is_cancelled_while_preempted_leaves_no_index_of_its_text() -> None:
     """Half a megabyte each, where prompts are long; the others' go with their ends."""
     farm = _Farm(budget_tokens=1500)
-    farm.turn([request(number, prompt_of(100, number), 1100) for number in range(2)])
+    farm.iterate([request(number, prompt_of(100, number), 1100) for number in range(2)])
     while not farm.preemptions:
         assert not farm.loop.idle
-        farm.turn([])
+        farm.iterate([])
     (waiting,) = farm.loop._waiting
     assert waiting in farm.speculation._rows
-    farm.loop.turn([Cancel(waiting)])
+    farm.loop.iterate([Cancel(waiting)])
     assert waiting not in farm.speculation._rows
     while not farm.loop.idle:
-        farm.turn([])
+        farm.iterate([])
     assert farm.speculation._rows == {}
 
 

@@ -25,7 +25,7 @@ from scheduler.engine.plan import (
 )
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, PrefillLimits, padded_tokens
 from scheduler.engine.prefill_batches import Begun, BegunBatch, rows_of
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
 from tests.examples import examples
@@ -33,22 +33,22 @@ from tests.examples import examples
 SHARED_PREFIX = prompt_of(100, 1)
 
 
-def together(rows: Iterable[Sequence]) -> Begun:
+def together(rows: Iterable[EngineSequence]) -> Begun:
     """These rows in the middle of their prefill, as one batch."""
     begun = frozenset(row.request_id for row in rows)
     return [BegunBatch(begun)] if begun else ()
 
 
-def _behind_prefix(request_id: int, shared: int = 100, own: int = 30) -> Sequence:
-    return Sequence.of(request(request_id, SHARED_PREFIX[:shared] + [400 + request_id] * own))
+def _behind_prefix(request_id: int, shared: int = 100, own: int = 30) -> EngineSequence:
+    return EngineSequence.of(request(request_id, SHARED_PREFIX[:shared] + [400 + request_id] * own))
 
 
 def state_of(
-    waiting: list[Sequence],
-    running: list[Sequence] | None = None,
+    waiting: list[EngineSequence],
+    running: list[EngineSequence] | None = None,
     free: int = 8,
     restorable: Restorable = "anywhere",
-    cached_tokens: Callable[[Sequence], int] = lambda sequence: 0,
+    cached_tokens: Callable[[EngineSequence], int] = lambda sequence: 0,
     memory: Memory | None = None,
     pace: PrefillPace | None = None,
     limits: PrefillLimits | None = None,
@@ -71,8 +71,8 @@ def state_of(
 
 
 def _plan(
-    waiting: list[Sequence],
-    running: list[Sequence] | None = None,
+    waiting: list[EngineSequence],
+    running: list[EngineSequence] | None = None,
     free: int = 8,
     restorable: Restorable = "anywhere",
     known: int = 0,
@@ -92,7 +92,7 @@ def _ids(todo: StepPlan) -> list[int]:
 )
 def test_admits_as_many_as_fit_in_order_of_arrival(ids: list[int], free: int, restorable: Restorable) -> None:
     """min(waiting, free) requests that share nothing, the oldest first; none where no slot is free."""
-    waiting = [Sequence.of(request(request_id, prompt_of(20, request_id))) for request_id in ids]
+    waiting = [EngineSequence.of(request(request_id, prompt_of(20, request_id))) for request_id in ids]
     assert _ids(_plan(waiting, free=free, restorable=restorable)) == ids[: min(len(ids), max(0, free))]
 
 
@@ -118,7 +118,7 @@ def test_a_leader_that_has_gone_is_followed_by_another() -> None:
 def test_followers_have_leaders_of_their_own_deeper_down() -> None:
     """Eight agents behind one repository behind one system prompt: each part is computed once."""
     repository = prompt_of(60, 2)
-    deep = [Sequence.of(request(n, SHARED_PREFIX + repository + [400 + n] * 20)) for n in range(1, 4)]
+    deep = [EngineSequence.of(request(n, SHARED_PREFIX + repository + [400 + n] * 20)) for n in range(1, 4)]
     leader = _behind_prefix(0)
     leader.computed_tokens = 110
     todo = _plan([*deep, _behind_prefix(9)], [leader])
@@ -152,7 +152,7 @@ def test_another_salt_is_another_world() -> None:
 
 def test_who_shares_nothing_passes_those_who_wait() -> None:
     """A waiting follower does not delay the requests behind it."""
-    other = Sequence.of(request(7, prompt_of(50, 7)))
+    other = EngineSequence.of(request(7, prompt_of(50, 7)))
     assert _ids(_plan([_behind_prefix(0), _behind_prefix(1), other], free=2)) == [0, 7]
 
 
@@ -205,15 +205,15 @@ def test_a_prompt_that_ends_in_this_step_decodes_in_it() -> None:
     assert (todo.chunks, todo.decode, todo.reason) == ((), (2, 3), "decode_only")
 
 
-def _decoding(number: int, prompt: int = 20, answer: int = 1) -> Sequence:
-    sequence = Sequence.of(request(number, prompt_of(prompt, number), 10_000))
+def _decoding(number: int, prompt: int = 20, answer: int = 1) -> EngineSequence:
+    sequence = EngineSequence.of(request(number, prompt_of(prompt, number), 10_000))
     sequence.tokens.extend([5] * answer)
     sequence.computed_tokens = len(sequence.tokens) - 1
     return sequence
 
 
-def _prefilling(number: int, prompt: int, computed: int) -> Sequence:
-    sequence = Sequence.of(request(number, prompt_of(prompt, number), 10_000))
+def _prefilling(number: int, prompt: int, computed: int) -> EngineSequence:
+    sequence = EngineSequence.of(request(number, prompt_of(prompt, number), 10_000))
     sequence.computed_tokens, sequence.admission = min(computed, prompt - 1), number
     return sequence
 
@@ -251,7 +251,7 @@ def test_a_step_stays_within_its_target_or_says_why(
     running = [_decoding(number) for number in range(decoding)]
     reading = [_prefilling(100 + at, length, done) for at, (length, done) in enumerate(prompts)]
     begun = [row for row in reading[:rows] if row.chunkable_tokens]
-    queue = [Sequence.of(request(200 + at, prompt_of(length, at))) for at, length in enumerate(waiting)]
+    queue = [EngineSequence.of(request(200 + at, prompt_of(length, at))) for at, length in enumerate(waiting)]
     limits = PrefillLimits(rows, 2048, padded)
     todo = plan(
         state_of(
@@ -352,8 +352,8 @@ def test_a_conversation_stops_at_its_ends_and_now_and_then() -> None:
 def test_who_shares_the_whole_prompt_continues_from_the_state_before_its_last_token() -> None:
     """That state is kept of every row; the one behind the last token is the answer's."""
     assert checkpoints_of((), [1000, 1003, 400], 0, 1000) == (400, 999)
-    asked = Sequence.of(request(1, prompt_of(60, 1)))
-    longer = Sequence.of(request(2, [*prompt_of(60, 1), 7, 8]))
+    asked = EngineSequence.of(request(1, prompt_of(60, 1)))
+    longer = EngineSequence.of(request(2, [*prompt_of(60, 1), 7, 8]))
     todo = _plan([asked, longer], restorable="at_checkpoints")
     assert todo.admit == (Admit(asked, checkpoints=(59,)),)
     assert todo.waits == {2: "prefix"}

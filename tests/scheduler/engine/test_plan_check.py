@@ -16,7 +16,7 @@ from scheduler.engine.plan_check import contradictions
 from scheduler.engine.prefill import Chunk
 from scheduler.engine.prefill_batches import BegunBatch
 from scheduler.engine.scripted_backend import ScriptedBackend
-from scheduler.engine.sequence import Sequence, Slots
+from scheduler.engine.sequence import EngineSequence, Slots
 from scheduler.shared.messages import Cancel, Retired, ScriptedPlan, StepOutput, ToEngine
 from tests.contracts.journal import alone, prompt_of, request
 
@@ -26,13 +26,13 @@ _BATCHES = (BegunBatch(frozenset({_BEGUN, _BESIDE})), BegunBatch(frozenset({_RES
 _PROMPT_TOKENS = 20
 
 
-def _sequence(request_id: int, computed: int = 0) -> Sequence:
-    sequence = Sequence.of(request(request_id, prompt_of(_PROMPT_TOKENS, request_id), 9))
+def _sequence(request_id: int, computed: int = 0) -> EngineSequence:
+    sequence = EngineSequence.of(request(request_id, prompt_of(_PROMPT_TOKENS, request_id), 9))
     sequence.computed_tokens = computed
     return sequence
 
 
-def _scene() -> tuple[Slots, dict[int, Sequence]]:
+def _scene() -> tuple[Slots, dict[int, EngineSequence]]:
     """A row whose prompt waits for its turn, two in the middle of their prefill in one batch and one in
     another, one that decodes; and one that waits for the last slot."""
     slots = Slots(6)
@@ -119,8 +119,8 @@ class _Run:
         self.tokens: dict[int, list[int]] = {}
         self.retired: dict[int, Retired] = {}
 
-    def turn(self, *commands: ToEngine) -> None:
-        for frame in self.loop.turn(commands):
+    def iterate(self, *commands: ToEngine) -> None:
+        for frame in self.loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             for out in frame.tokens:
                 self.tokens.setdefault(out.request_id, []).append(out.token)
@@ -132,7 +132,7 @@ class _Run:
         for _ in range(100):
             if self.loop.idle:
                 return
-            self.turn()
+            self.iterate()
         raise AssertionError("it never ended")
 
 
@@ -167,7 +167,7 @@ def test_a_wrong_plan_fails_its_request_and_no_other(
 
     monkeypatch.setattr(engine_loop, "plan", wrong)
     run = _Run(ScriptedBackend(_PLAN, kv_cache_bytes=1 << 20))
-    run.turn(*_SUBMITS)
+    run.iterate(*_SUBMITS)
     run.finish()
     assert run.retired[2].reason == "failed"
     assert run.retired[2].detail.startswith("the engine's plan was wrong: this request ")
@@ -204,10 +204,10 @@ def test_a_row_that_the_batch_has_lost_fails_alone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(engine_loop, "plan", _preempting)
     backend = _Forgetful(_PLAN)
     run = _Run(backend)
-    run.turn(*_SUBMITS)
+    run.iterate(*_SUBMITS)
     while len(backend._rows) < 3:
-        run.turn()
-    run.turn(Cancel(3))
+        run.iterate()
+    run.iterate(Cancel(3))
     assert backend._rows.keys() == {1, 3}, "nothing of the plan was carried out"
     run.finish()
     assert run.retired[2] == Retired(2, "failed", "the batch has lost its row")
@@ -218,8 +218,8 @@ def test_a_row_that_the_batch_has_lost_fails_alone(monkeypatch: pytest.MonkeyPat
 def test_a_cancelled_row_that_the_batch_has_lost_is_gone() -> None:
     """It has had its last message."""
     run = _Run(_Forgetful(_PLAN))
-    run.turn(*_SUBMITS)
-    run.turn(Cancel(2), Cancel(3))
+    run.iterate(*_SUBMITS)
+    run.iterate(Cancel(2), Cancel(3))
     run.finish()
     assert {number: one.reason for number, one in run.retired.items()} == {
         1: "length",

@@ -16,15 +16,15 @@ from scheduler.engine.prefill import (
     share,
 )
 from scheduler.engine.prefill_batches import BegunBatch, NextBatch, next_batch
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from tests.contracts.journal import request
 
 _LIMITS = PrefillLimits(8, 2048)
 
 
-def _sequence(number: int, tokens: int, checkpoints: tuple[int, ...] = ()) -> Sequence:
+def _sequence(number: int, tokens: int, checkpoints: tuple[int, ...] = ()) -> EngineSequence:
     """One whose prompt has this many tokens to compute in chunks."""
-    sequence = Sequence.of(request(number, [1] * (tokens + 1)))
+    sequence = EngineSequence.of(request(number, [1] * (tokens + 1)))
     sequence.admission, sequence.checkpoints = number, checkpoints
     return sequence
 
@@ -33,7 +33,7 @@ class _Prompts:
     """Prompts that are prefilled as `share` decides."""
 
     def __init__(self, limits: PrefillLimits = _LIMITS) -> None:
-        self.left: dict[int, Sequence] = {}
+        self.left: dict[int, EngineSequence] = {}
         self.begun: set[int] = set()
         """Those in the middle of their prefill."""
         self._limits = limits

@@ -17,15 +17,15 @@ from scheduler.engine.prefill_batches import (
     own_tokens,
     rows_of,
 )
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from tests.contracts.journal import request
 
 _LIMITS = PrefillLimits(8, 1024)
 
 
-def _prompt(number: int, left: int, cached: int = 0, in_place: int = 0) -> Sequence:
+def _prompt(number: int, left: int, cached: int = 0, in_place: int = 0) -> EngineSequence:
     """One with `left` tokens to compute in chunks behind a prefix hit."""
-    row = Sequence.of(request(number, [1] * (cached + left + 1)))
+    row = EngineSequence.of(request(number, [1] * (cached + left + 1)))
     row.computed_tokens, row.in_place_tokens, row.admission = cached, min(in_place, cached), number
     return row
 
@@ -35,7 +35,7 @@ class _Batches:
     """A back end's batches, as `Batch` keeps them."""
 
     limits: PrefillLimits = _LIMITS
-    left: dict[int, Sequence] = field(default_factory=dict)
+    left: dict[int, EngineSequence] = field(default_factory=dict)
     begun: list[BegunBatch] = field(default_factory=list)
 
     def step(self, budget_tokens: int) -> list[int]:

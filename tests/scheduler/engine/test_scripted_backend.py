@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Retired, ScriptedPlan
 from tests.contracts.check_backend import CHECKS, CHUNK, MakeBackend
@@ -47,7 +47,7 @@ def test_it_holds_no_answer_to_a_grammar() -> None:
     """It has no vocabulary to do so with, and says that rather than ignore it."""
     held = msgspec.structs.replace(request(1, [1], 3), grammar="start: /a/")
     with pytest.raises(RequestRefused, match="grammar"):
-        _backend(ScriptedPlan()).check(Sequence.of(held))
+        _backend(ScriptedPlan()).check(EngineSequence.of(held))
 
 
 def test_it_dies_at_its_step() -> None:
@@ -80,7 +80,7 @@ def test_it_dies_of_a_request() -> None:
     backend = _faulty(die_token=66)
     assert alone(backend, request(1, [65], 2))
     with pytest.raises(EngineDeath):
-        backend.admit(Sequence.of(request(2, [65, 66])))
+        backend.admit(EngineSequence.of(request(2, [65, 66])))
 
 
 def test_it_refuses_a_request_alone() -> None:

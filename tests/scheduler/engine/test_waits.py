@@ -14,7 +14,7 @@ from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import PATIENCE_SECONDS, PlanInput, plan
 from scheduler.engine.prefill import PrefillLimits
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import Cancel, ScriptedPlan, StepOutput, ToEngine, WaitOut, WaitReason
 from scheduler.shared.row_bytes import RowBytes
 from scheduler.shared.waits import Waits
@@ -22,7 +22,7 @@ from tests.contracts.journal import prompt_of, request
 from tests.examples import examples
 
 
-def state_of(waiting: list[Sequence], running: list[Sequence], **fields: object) -> PlanInput:
+def state_of(waiting: list[EngineSequence], running: list[EngineSequence], **fields: object) -> PlanInput:
     defaults: dict[str, object] = {
         "begun": (),
         "free_slots": 4,
@@ -35,8 +35,8 @@ def state_of(waiting: list[Sequence], running: list[Sequence], **fields: object)
     return PlanInput(waiting, running, **(defaults | fields))  # type: ignore[arg-type]
 
 
-def unlike(request_id: int, tokens: int = 20) -> Sequence:
-    return Sequence.of(request(request_id, prompt_of(tokens, request_id)))
+def unlike(request_id: int, tokens: int = 20) -> EngineSequence:
+    return EngineSequence.of(request(request_id, prompt_of(tokens, request_id)))
 
 
 def test_a_plan_says_why_each_is_not_admitted() -> None:
@@ -53,7 +53,7 @@ def test_a_plan_says_why_each_is_not_admitted() -> None:
 def test_a_follower_waits_for_its_prefix() -> None:
     """Until its leader has computed it."""
     prefix = prompt_of(100, 1)
-    leader, follower = (Sequence.of(request(n, prefix + [400 + n] * 30)) for n in range(2))
+    leader, follower = (EngineSequence.of(request(n, prefix + [400 + n] * 30)) for n in range(2))
     assert plan(state_of([leader, follower], []), 0.0).waits == {1: "prefix"}
     leader.computed_tokens = 100
     assert plan(state_of([follower], [leader]), 0.0).waits == {}
@@ -90,8 +90,8 @@ class Told:
         self.reasons: dict[int, list[WaitReason]] = {}
         self.retired: set[int] = set()
 
-    def turn(self, commands: list[ToEngine]) -> None:
-        for frame in self._loop.turn(commands):
+    def iterate(self, commands: list[ToEngine]) -> None:
+        for frame in self._loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             for wait in frame.waits:
                 assert wait.request_id not in self.retired, "the parent does not know it any more"
@@ -100,12 +100,12 @@ class Told:
 
     def rest(self) -> None:
         while not self._loop.idle:
-            self.turn([])
+            self.iterate([])
 
 
 def test_who_gets_a_slot_at_once_is_not_mentioned() -> None:
     told = Told(slots=1)
-    told.turn([request(1, prompt_of(20, 1)), request(2, prompt_of(20, 2))])
+    told.iterate([request(1, prompt_of(20, 1)), request(2, prompt_of(20, 2))])
     told.rest()
     assert told.reasons == {2: ["slot", "nothing"]}
 
@@ -113,10 +113,10 @@ def test_who_gets_a_slot_at_once_is_not_mentioned() -> None:
 def test_a_preempted_row_is_reported_once_and_so_is_its_return() -> None:
     """Its answer grew until the KV budget had no room for both."""
     told = Told(slots=2, kv_cache_bytes=1500 * (KV_BYTES_PER_TOKEN + 4))
-    told.turn([request(1, prompt_of(100, 1), 1100)])
+    told.iterate([request(1, prompt_of(100, 1), 1100)])
     for _ in range(50):
-        told.turn([])
-    told.turn([request(2, prompt_of(100, 2), 1100)])
+        told.iterate([])
+    told.iterate([request(2, prompt_of(100, 2), 1100)])
     told.rest()
     assert told.reasons == {2: ["preempted", "nothing"]}
 
@@ -133,10 +133,10 @@ def test_what_it_sends_ends_with_a_slot_or_with_the_request(
     for number, cancel in script:
         if not cancel and number not in known:
             known.add(number)
-            told.turn([request(number, prompt_of(30, number % 3))])
+            told.iterate([request(number, prompt_of(30, number % 3))])
         elif cancel and number in known:
             cancelled.add(number)
-            told.turn([Cancel(number)])
+            told.iterate([Cancel(number)])
     told.rest()
     for number, reasons in told.reasons.items():
         assert all(one != other for one, other in pairwise(reasons))

@@ -35,7 +35,7 @@ class Simulated:
     def used(self) -> int:
         return self.least + self.prefixes
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         """Apply one message, and report. Another may arrive in the middle of a long step."""
         if self.inbox:
             self.asked = self.inbox.popleft().limit_bytes
@@ -47,16 +47,16 @@ class Simulated:
         if self.least + size <= self.limit:
             self.rows.append(size)
             self.prefixes = min(self.prefixes, self.limit - self.least)
-        self.turn()
+        self.iterate()
 
     def fill(self, size: int) -> None:
         self.prefixes = max(0, min(self.prefixes + size, self.limit - self.least))
-        self.turn()
+        self.iterate()
 
     def end(self) -> None:
         if self.rows:
             self.prefixes += self.rows.pop()
-        self.turn()
+        self.iterate()
 
     def report(self) -> None:
         state = MemoryState(
@@ -124,7 +124,7 @@ class World:
             self.now += 1.0
             self.rebalance()
             for name, engine in self.engines.items():
-                engine.turn()
+                engine.iterate()
                 while engine.outbox:
                     self.deliver(name)
             self.start()

@@ -38,7 +38,7 @@ def test_a_newcomer_is_loaded_when_its_part_is_free() -> None:
     assert message.sharers == 1
     world.rebalance()
     assert not world.budget.may_load("b"), "it was sent, but is not confirmed"
-    world.engines["a"].turn()
+    world.engines["a"].iterate()
     world.deliver("a")
     world.rebalance()
     given = world.budget.given("b")
@@ -178,7 +178,7 @@ def test_an_idle_engine_that_uses_more_than_its_part_is_asked_again() -> None:
     world.load("a", "b")
     engine = world.engines["a"]
     limit = engine.limit
-    engine.turn()
+    engine.iterate()
     late = engine.outbox.pop()
     state = MemoryState(used=limit + 10, limit=limit, floor=1000, least=1000, kept=1000, asked=limit)
     world.budget.observe("a", Counters(guard=state), world.now)

@@ -52,7 +52,7 @@ class Engines(RuleBasedStateMachine):
             case "end":
                 engine.end()
             case _:
-                engine.turn()
+                engine.iterate()
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -80,7 +80,7 @@ class Engines(RuleBasedStateMachine):
         engine = self.world.engines[data.draw(st.sampled_from(self.live))]
         if floor + sum(engine.rows) <= engine.limit:
             engine.floor = floor
-            engine.turn()
+            engine.iterate()
 
     @invariant()
     def never_over_the_budget(self) -> None:

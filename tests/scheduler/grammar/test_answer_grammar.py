@@ -1,4 +1,4 @@
-"""Everything that a grammar allows satisfies the request, in each dialect: tested by random walks over
+"""Everything that a grammar allows satisfies the request, in each notation: tested by random walks over
 tokens."""
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, TextProm
 from scheduler.shared.messages import MAX_GRAMMAR_BYTES
 from scheduler.structure import JsonText, OneOf, Pattern, Rules, Structure
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
-from tests.fakes.dialect_tokenizer import DialectTokenizer
+from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
-from tests.scheduler.answer.dialects import MUSE, form
+from tests.scheduler.answer.notations import MUSE, form
 
 WEATHER = Tool(
     "get_weather",
@@ -54,7 +54,7 @@ _KIMI = (
     "<|tool_call_end|>",
 )
 _HARMONY = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|constrain|>", "<|return|>")
-DIALECTS: dict[str, tuple[AnswerFormat, tuple[str, ...]]] = {
+NOTATIONS: dict[str, tuple[AnswerFormat, tuple[str, ...]]] = {
     "hermes": (form("json_tools", "think"), ("<tool_call>", "</tool_call>", "<think>", "</think>")),
     "hermes, its marks mere text": (form("json_tools", "think"), ()),
     "mistral": (form("mistral", "magistral"), ("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]")),
@@ -64,9 +64,9 @@ DIALECTS: dict[str, tuple[AnswerFormat, tuple[str, ...]]] = {
 }
 
 
-def preparation(dialect: str) -> Preparation:
-    answer_format, marks = DIALECTS[dialect]
-    return Preparation(DialectTokenizer(answer_format, marks), FOLDER)
+def preparation(notation: str) -> Preparation:
+    answer_format, marks = NOTATIONS[notation]
+    return Preparation(NotationTokenizer(answer_format, marks), FOLDER)
 
 
 def request(structure: Structure | None = None, **prompt: Any) -> GenerationRequest:
@@ -79,7 +79,7 @@ def walk(prepared_by: Preparation, asked: GenerationRequest, seed: int) -> list[
     prefers what leads to an end: brackets, quotes, marks."""
     generator = random.Random(seed)
     tokenizer = prepared_by.tokenizer
-    has_marks = isinstance(tokenizer, DialectTokenizer) and bool(tokenizer.marks)
+    has_marks = isinstance(tokenizer, NotationTokenizer) and bool(tokenizer.marks)
     if not has_marks and isinstance(asked.prompt, ChatPrompt):
         # At random nobody spells the end of reasoning in letters.
         asked = replace(asked, prompt=replace(asked.prompt, reasoning=Reasoning(enabled=False)))
@@ -118,11 +118,11 @@ def thoughts_of(pieces: list[AnswerPiece]) -> str:
     return "".join(piece.text for piece in pieces if isinstance(piece, ReasoningDelta))
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_required_calls_are_read_back_as_calls(dialect: str) -> None:
+@pytest.mark.parametrize("notation", NOTATIONS)
+def test_required_calls_are_read_back_as_calls(notation: str) -> None:
     """They are calls of any tool, with arguments of its schema, and no words; reasoning before them is
     allowed."""
-    prepared_by = preparation(dialect)
+    prepared_by = preparation(notation)
     required = request(tools=(WEATHER, TIME), tool_choice=ToolChoice.REQUIRED)
     walked = [walk(prepared_by, required, seed) for seed in range(12)]
     for pieces in walked:
@@ -133,23 +133,23 @@ def test_required_calls_are_read_back_as_calls(dialect: str) -> None:
     assert {name for pieces in walked for name, _ in calls(pieces)} == set(SCHEMAS)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_one_named_tool_is_called_once(dialect: str) -> None:
-    """In every dialect."""
-    prepared_by = preparation(dialect)
+@pytest.mark.parametrize("notation", NOTATIONS)
+def test_one_named_tool_is_called_once(notation: str) -> None:
+    """In every notation."""
+    prepared_by = preparation(notation)
     named = request(tools=(WEATHER, TIME), tool_choice=ToolChoice.REQUIRED, only_tool="get-time")
     for seed in range(4):
         assert calls(walk(prepared_by, named, seed)) == [("get-time", {})]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_text_is_held_and_reasoning_is_not(dialect: str) -> None:
+@pytest.mark.parametrize("notation", NOTATIONS)
+def test_text_is_held_and_reasoning_is_not(notation: str) -> None:
     """Thoughts come first or not at all; then a choice, in the section that is the client's."""
-    prepared_by = preparation(dialect)
+    prepared_by = preparation(notation)
     held = request(OneOf(("left", "right"), "x"))
     walked = [walk(prepared_by, held, seed) for seed in range(12)]
     assert {text_of(pieces) for pieces in walked} == {"left", "right"}
-    if dialect not in ("mistral, as a list", "hermes, its marks mere text"):
+    if notation not in ("mistral, as a list", "hermes, its marks mere text"):
         assert any(thoughts_of(pieces) for pieces in walked)
 
 
@@ -169,13 +169,13 @@ def test_a_choice_of_no_call_leaves_what_was_asked_for() -> None:
 
 
 def test_what_asks_for_nothing_has_no_grammar() -> None:
-    """A strict tool asks for its calls to be held, in every dialect that can be; else it is read as ever."""
+    """A strict tool asks for its calls to be held, in every notation that can be; else it is read as ever."""
     assert preparation("hermes").prepare(request()).submit.grammar == ""
     assert preparation("hermes").prepare(request(tools=(TIME,))).submit.grammar == ""
     assert preparation("hermes").prepare(request(tools=(WEATHER,))).submit.grammar != ""
-    other = Preparation(DialectTokenizer(form("qwen3_coder"), ()), FOLDER)
+    other = Preparation(NotationTokenizer(form("qwen3_coder"), ()), FOLDER)
     assert other.prepare(request(tools=(WEATHER,))).submit.grammar != ""
-    unheld = Preparation(DialectTokenizer(MUSE, ()), FOLDER, hold_calls="auto")
+    unheld = Preparation(NotationTokenizer(MUSE, ()), FOLDER, hold_calls="auto")
     assert unheld.prepare(request(tools=(WEATHER,))).submit.grammar == ""
 
 
@@ -230,9 +230,9 @@ def test_what_cannot_be_held_to_is_refused_by_its_place(
     assert len(refused.value.message) < 1000
 
 
-def test_a_dialect_that_cannot_be_held_is_refused_by_its_name_and_the_reason() -> None:
+def test_a_notation_that_cannot_be_held_is_refused_by_its_name_and_the_reason() -> None:
     """Where a call must be made; so is a text that is held to something, in an answer format with headers."""
-    other = Preparation(DialectTokenizer(MUSE, ()), FOLDER)
+    other = Preparation(NotationTokenizer(MUSE, ()), FOLDER)
     with pytest.raises(UnsupportedParameter, match=r"tool_choice: .* muse_spark, which names the tool both"):
         other.prepare(request(tools=(TIME,), tool_choice=ToolChoice.REQUIRED))
     with pytest.raises(UnsupportedParameter, match=r"guided_choice: .* muse_spark"):

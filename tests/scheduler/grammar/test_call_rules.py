@@ -1,5 +1,5 @@
-"""Calls are held to their schema in the model's own dialect: what its template writes is allowed, and what no
-reader could read is not."""
+"""Calls are held to their schema in the model's own notation: what its template writes is allowed, and what
+no reader could read is not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.request import Tool, ToolChoice
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.answer.templates import TEMPLATES
-from tests.scheduler.grammar.walks import DIALECTS, Walker, walker_of, walks
+from tests.scheduler.grammar.walks import NOTATIONS, Walker, walker_of, walks
 
 CODE = (
     "def f(a):\n\tif a < 1 and a > '0':\n        return '<tool_call>\\n' & \"<parameter=x>\"\n\n"
@@ -70,7 +70,7 @@ STOP = Tool("stop", parameters={"type": "object", "properties": {}, "additionalP
 EDITED = {"count": 3, "new": CODE, "number": "01", "rate": 0.5, "where": "a b"}
 REPLACED = {"edits": [{"old": "<b>x</b>", "size": None}, {"old": ""}], "tree": {"kids": [{}, {"kids": []}]}}
 XML = ("qwen3_coder", "glm47", "longcat", "minimax_m2", "minicpm5", "dsml", "kimi_k3")
-_WALKED = {name: name for name in DIALECTS} | {"glm45": "glm47", "laguna": "laguna, its marks mere text"}
+_WALKED = {name: name for name in NOTATIONS} | {"glm45": "glm47", "laguna": "laguna, its marks mere text"}
 
 
 def accepts(walker: Walker, text: str, *tools: Tool, **asked: Any) -> bool:
@@ -93,10 +93,10 @@ def rendered(name: str, *calls: tuple[str, dict[str, Any]]) -> str:
     return TEMPLATES[name].render(calls)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_random_walks_are_read_by_mlx_lm_and_fit_their_schema(dialect: str) -> None:
+@pytest.mark.parametrize("notation", NOTATIONS)
+def test_random_walks_are_read_by_mlx_lm_and_fit_their_schema(notation: str) -> None:
     """And by this server's own reader, character for character. `walks.py` does ten thousand of them."""
-    texts = list(walks(dialect, schemas=examples(6), each=5))
+    texts = list(walks(notation, schemas=examples(6), each=5))
     assert sum(text is not None for text in texts) > len(texts) * 2 / 3
 
 
@@ -231,7 +231,7 @@ def _faulty(schema: dict[str, Any], *, strict: bool = True) -> Tool:
 
 
 def test_what_no_rule_can_say_is_refused_by_its_place() -> None:
-    """In a strict tool: a keyword, an overlap, a value or a name that the dialect cannot write, and a schema
+    """In a strict tool: a keyword, an overlap, a value or a name that the notation cannot write, and a schema
     that is none."""
     word = {"type": "string"}
     refused: list[tuple[str, dict[str, Any], str, str]] = [
@@ -270,7 +270,7 @@ def test_a_loose_tool_is_held_as_far_as_rules_can_say_it() -> None:
         ), schema
 
 
-def test_a_tool_whose_name_the_dialect_cannot_write_is_refused_where_it_must_be_called() -> None:
+def test_a_tool_whose_name_the_notation_cannot_write_is_refused_where_it_must_be_called() -> None:
     """And where it need not be, nothing is held."""
     dashed = Tool("get-time", parameters={}, place="tools.0.parameters")
     with pytest.raises(InvalidRequest, match="named 'get-time'"):

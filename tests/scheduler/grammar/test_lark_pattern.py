@@ -1,4 +1,4 @@
-"""The text of a custom tool is held to its grammar, in each dialect of calls."""
+"""The text of a custom tool is held to its grammar, in each notation of calls."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from scheduler.grammar.lark_pattern import Unwritable, lark_pattern, regex_patte
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import Tool, ToolChoice
 from scheduler.structure import Pattern, Rules
-from tests.fakes.dialect_tokenizer import DialectTokenizer
+from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
-from tests.scheduler.answer.dialects import form
-from tests.scheduler.grammar.test_answer_grammar import DIALECTS, calls, preparation, request, walk
+from tests.scheduler.answer.notations import form
+from tests.scheduler.grammar.test_answer_grammar import NOTATIONS, calls, preparation, request, walk
 
 PATCH = """start: begin_patch hunk+ end_patch
 begin_patch: "*** Begin Patch" LF
@@ -132,22 +132,22 @@ def custom(text: Pattern | Rules) -> Tool:
     return Tool("edit", "", parameters, strict=True, place="tools.0.format", text=text)
 
 
-def prepared_for(dialect: str) -> Preparation:
-    if dialect in DIALECTS:
-        return preparation(dialect)
-    return Preparation(DialectTokenizer(form(dialect), ()), FOLDER)
+def prepared_for(notation: str) -> Preparation:
+    if notation in NOTATIONS:
+        return preparation(notation)
+    return Preparation(NotationTokenizer(form(notation), ()), FOLDER)
 
 
 @pytest.mark.parametrize("syntax", TEXTS)
-@pytest.mark.parametrize("dialect", [*DIALECTS, "qwen3_coder", "minimax_m2", "gemma4", "pythonic"])
-def test_a_custom_tools_text_matches_its_grammar(dialect: str, syntax: str) -> None:
-    """Random walks through the masks, read back by the dialect's parser."""
+@pytest.mark.parametrize("notation", [*NOTATIONS, "qwen3_coder", "minimax_m2", "gemma4", "pythonic"])
+def test_a_custom_tools_text_matches_its_grammar(notation: str, syntax: str) -> None:
+    """Random walks through the masks, read back by the notation's parser."""
     tool = custom(TEXTS[syntax])
     text = TEXTS[syntax]
     pattern = lark_pattern(text.text) if isinstance(text, Rules) else regex_pattern(text.regex)
     asked = request(tools=(tool,), tool_choice=ToolChoice.REQUIRED, parallel_tool_calls=False)
-    by = prepared_for(dialect)
-    for seed in random.Random(dialect).sample(range(1000), 3):
+    by = prepared_for(notation)
+    for seed in random.Random(notation).sample(range(1000), 3):
         [(name, arguments)] = calls(walk(by, asked, seed))
         assert name == "edit"
         assert set(arguments) == {"input"}

@@ -1,10 +1,10 @@
-"""Random walks through the masks of random schemas, in each dialect.
+"""Random walks through the masks of random schemas, in each notation.
 
-A walker takes any token that it may. It likes to spell what could confuse a reader: the dialect's own marks,
+A walker takes any token that it may. It likes to spell what could confuse a reader: the notation's own marks,
 line breaks, quotes, words that look like other types. After a while it looks for the end. Each finished walk
 is read by mlx-lm's own parser and validated against the tool's schema.
 
-    python -m tests.scheduler.grammar.walks --walks 10000 [dialect ...]
+    python -m tests.scheduler.grammar.walks --walks 10000 [notation ...]
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from scheduler.answer.answer_format import AnswerFormat
-from scheduler.answer.dialects.catalog import dialect_of
-from scheduler.answer.dialects.description import NAME, Braced, Dialect, Tagged
+from scheduler.answer.notations.catalog import notation_of
+from scheduler.answer.notations.description import NAME, Braced, Notation, Tagged
 from scheduler.answer.splitter import Opened, Section, SectionKind
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import AnswerCalls, read_block
@@ -36,9 +36,9 @@ from scheduler.prompt.preparation import Preparation, Prepared
 from scheduler.request import ChatPrompt, GenerationRequest, Reasoning, Tool, ToolChoice
 from scheduler.shared.grammar_limits import parser_limits
 from tests.fakes.byte_tokenizer import EOS, VOCABULARY
-from tests.fakes.dialect_tokenizer import DialectTokenizer
+from tests.fakes.notation_tokenizer import NotationTokenizer
 from tests.fakes.scheduling import FOLDER
-from tests.scheduler.answer.dialects import KIMI_K3, Message, form
+from tests.scheduler.answer.notations import KIMI_K3, Message, form
 from tests.scheduler.grammar.random_schemas import RandomSchemas
 
 _LONG = 80
@@ -73,14 +73,14 @@ _CONFUSING = (
 
 @dataclass(frozen=True)
 class Walked:
-    """`marks`: the dialect's texts that are tokens of their own."""
+    """`marks`: the notation's texts that are tokens of their own."""
 
     form: AnswerFormat
     marks: tuple[str, ...]
 
 
 _DSML = "｜DSML｜"
-DIALECTS: dict[str, Walked] = {
+NOTATIONS: dict[str, Walked] = {
     "json_tools": Walked(form("json_tools"), ("<tool_call>", "</tool_call>")),
     "qwen3_coder": Walked(form("qwen3_coder"), ("<tool_call>", "</tool_call>")),
     "qwen3_coder, its marks mere text": Walked(form("qwen3_coder"), ()),
@@ -114,16 +114,16 @@ DIALECTS: dict[str, Walked] = {
 
 
 class Walker:
-    """Walks in one dialect."""
+    """Walks in one notation."""
 
-    def __init__(self, dialect: str, hold_calls: HoldCalls = "strict") -> None:
-        walked = DIALECTS[dialect]
+    def __init__(self, notation: str, hold_calls: HoldCalls = "strict") -> None:
+        walked = NOTATIONS[notation]
         self.form = walked.form
-        self.tokenizer = DialectTokenizer(walked.form, walked.marks)
+        self.tokenizer = NotationTokenizer(walked.form, walked.marks)
         self.prepared_by = Preparation(self.tokenizer, FOLDER, hold_calls=hold_calls)
-        described = dialect_of(walked.form, lambda text: text in walked.marks)
-        assert isinstance(described, Dialect)
-        self.dialect = described
+        described = notation_of(walked.form, lambda text: text in walked.marks)
+        assert isinstance(described, Notation)
+        self.notation = described
         self._closings = _closings(described)
         self._confusing = [*_CONFUSING, *self._closings, *walked.marks]
 
@@ -246,7 +246,7 @@ class Walker:
 
     def is_written(self, name: str, value: str, text: str) -> bool:
         """Whether a string stands in `text`, character for character."""
-        match self.dialect.arguments:
+        match self.notation.arguments:
             case Tagged() as form:
                 start, end = form.quoted or ("", "")
                 opening = form.opening.replace(NAME, name).split("{break}")[-1]
@@ -259,23 +259,23 @@ class Walker:
 
 
 @cache
-def walker_of(dialect: str, hold_calls: HoldCalls = "strict") -> Walker:
+def walker_of(notation: str, hold_calls: HoldCalls = "strict") -> Walker:
     """Return the walker that tests share: the library takes 50 ms to read its tokenizer."""
-    return Walker(dialect, hold_calls)
+    return Walker(notation, hold_calls)
 
 
-def _closings(dialect: Dialect) -> list[str]:
-    form = dialect.arguments
+def _closings(notation: Notation) -> list[str]:
+    form = notation.arguments
     own = (
         [form.closing] if isinstance(form, Tagged) else [form.string_mark] if isinstance(form, Braced) else []
     )
-    return [text for text in (*own, *own, *own, dialect.tail, dialect.closing, '"', "}") if text]
+    return [text for text in (*own, *own, *own, notation.tail, notation.closing, '"', "}") if text]
 
 
-def walks(dialect: str, schemas: int, each: int, seed: int = 0) -> Iterator[str | None]:
+def walks(notation: str, schemas: int, each: int, seed: int = 0) -> Iterator[str | None]:
     """The texts of checked walks; None for one that found no end."""
-    walker = walker_of(dialect)
-    nests = not isinstance(walker.dialect.arguments, Braced) or walker.dialect.arguments.nests
+    walker = walker_of(notation)
+    nests = not isinstance(walker.notation.arguments, Braced) or walker.notation.arguments.nests
     for number in range(seed, seed + schemas):
         tools = RandomSchemas(number, nests=nests).tools()
         prepared = walker.prepare(tools)
@@ -290,28 +290,28 @@ def walks(dialect: str, schemas: int, each: int, seed: int = 0) -> Iterator[str 
             except Exception as error:
                 schemas_text = json.dumps([tool.parameters for tool in tools])
                 raise AssertionError(
-                    f"{dialect}, schema {number}, walk {step}: {error}\n{text!r}\n{schemas_text}"
+                    f"{notation}, schema {number}, walk {step}: {error}\n{text!r}\n{schemas_text}"
                 ) from error
             yield text
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dialects", nargs="*", default=list(DIALECTS))
+    parser.add_argument("notations", nargs="*", default=list(NOTATIONS))
     parser.add_argument("--walks", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    for dialect in options.dialects:
+    for notation in options.notations:
         started, finished, endless = time.monotonic(), 0, 0
         schemas = options.walks // 20
-        for text in walks(dialect, schemas + schemas // 5, 20, options.seed):
+        for text in walks(notation, schemas + schemas // 5, 20, options.seed):
             finished += text is not None
             endless += text is None
             if finished == options.walks:
                 break
         seconds = time.monotonic() - started
         print(
-            f"{dialect}: {finished} walks read and valid, {endless} without an end, {seconds:.0f} s",
+            f"{notation}: {finished} walks read and valid, {endless} without an end, {seconds:.0f} s",
             flush=True,
         )
 

@@ -22,7 +22,7 @@ from scheduler.request import (
 from scheduler.shared.messages import ThinkingBudget
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.scheduling import FOLDER
-from tests.scheduler.answer.dialects import KIMI_K3, MUSE, TOOLS, form
+from tests.scheduler.answer.notations import KIMI_K3, MUSE, TOOLS, form
 
 HERMES = form("json_tools", "think")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.turns import Turns
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     Counters,
@@ -36,18 +36,18 @@ class Board:
     now: float = 0.0
     multiplexer: Multiplexer = field(init=False)
     awaiting: Awaiting = field(init=False)
-    turns: Turns = field(init=False)
+    reading: AnswerReading = field(init=False)
 
     def __post_init__(self) -> None:
         self.awaiting = Awaiting(self.left.append)
-        self.turns = Turns(in_place, self._cancel, self._retire)
+        self.reading = AnswerReading(in_place, self._cancel, self._retire)
         self.multiplexer = Multiplexer(
             "0",
             self._send,
             self.left.append,
             lambda record: None,
             RequestSamples(self.metrics),
-            self.turns,
+            self.reading,
             lambda: self.now,
         )
 
@@ -58,7 +58,7 @@ class Board:
     def _cancel(self, record: StreamRecord) -> None:
         """As the pool does."""
         if record.state is State.ENDING:
-            self.turns.drop(record)
+            self.reading.drop(record)
         elif record in self.awaiting:
             self.awaiting.cancel(record)
         else:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import GenerationRequest, TextPrompt
 from scheduler.shared.adapter_files import AdapterRefused, fingerprint, read_config, salted
@@ -39,7 +39,7 @@ def test_what_has_no_adapter_is_cached_as_ever() -> None:
 def test_the_engine_and_the_parent_mean_the_same() -> None:
     """Sequences of different adapters share nothing, nor do the parent's estimates."""
     submit = Submit(1, [1, 2], 4, (), GREEDY, salt="s", adapter="a" * 64)  # type: ignore[arg-type]
-    assert Sequence.of(submit).submit.salt == salted("a" * 64, "s")
+    assert EngineSequence.of(submit).submit.salt == salted("a" * 64, "s")
     preparation = Preparation(ByteTokenizer(), FOLDER)
     text = TextPrompt("x" * 600)
     blocks = {

@@ -8,7 +8,7 @@ that its own tokens always have a path to continue, and shared runs stay in plac
 from __future__ import annotations
 
 from array import array
-from collections import abc
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +20,7 @@ from scheduler.engine.mlx.sampling.row_sampling import RowSampling
 from scheduler.engine.prefix.nodes import Lease, Match, Node
 from scheduler.engine.prefix.prefix_cache import PrefixCache
 from scheduler.engine.row_sharing import RowPath, runs_in_place
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 
 _CLEAR_AT_BYTES = 256 << 20
 """MLX caches freed buffers; after evicting this much, return them to the device."""
@@ -30,7 +30,7 @@ _CLEAR_AT_BYTES = 256 << 20
 class Row:
     """One sequence in the batch: its sampling, and its lease on the prefix cache."""
 
-    sequence: Sequence
+    sequence: EngineSequence
     sampling: RowSampling
     lease: Lease[KvSegment, RowState] | None
     runs: int = 0
@@ -81,7 +81,7 @@ class Row:
         return "length" if self.sequence.generated_tokens >= self.sequence.submit.max_tokens else None
 
 
-RowLeases: TypeAlias = abc.Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
+RowLeases: TypeAlias = Mapping[Row, tuple[Lease[KvSegment, RowState], int]]
 """Rows with the number of pieces of their lease that they attend to in place."""
 
 
@@ -104,7 +104,7 @@ class CachedRows:
         self.saving = False
         """Whether rows attend in place to all that is cached of them."""
 
-    def start(self, sequence: Sequence, sampling: RowSampling) -> Row:
+    def start(self, sequence: EngineSequence, sampling: RowSampling) -> Row:
         """Return a row with the longest prefix that can be restored, or with none if log-probabilities of its
         prompt are still to be computed."""
         submit, lease = sequence.submit, None
@@ -116,7 +116,7 @@ class CachedRows:
         sequence.in_place_tokens = 0
         return Row(sequence, sampling, lease)
 
-    def regroup(self, rows: abc.Sequence[Row]) -> RowLeases:
+    def regroup(self, rows: Sequence[Row]) -> RowLeases:
         """Decide what each row attends to in place from now on, after rows were added or prompts completed.
         Return the rows in a batch for which that changes.
 
@@ -162,7 +162,7 @@ class CachedRows:
         return match
 
     def keep(
-        self, row: Row, tokens: array[int], layers: abc.Sequence[Any], whole: bool, session_end: bool
+        self, row: Row, tokens: array[int], layers: Sequence[Any], whole: bool, session_end: bool
     ) -> None:
         """Put `tokens` into the prefix cache, from `layers` as the batch's views give them.
 

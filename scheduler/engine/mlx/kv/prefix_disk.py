@@ -22,7 +22,7 @@ from scheduler.engine.mlx.kv.content_codec import layers_of, span_content, state
 from scheduler.engine.mlx.kv.kv_segment import KvSegment
 from scheduler.engine.mlx.packed import KeysValues, span_of
 from scheduler.engine.prefix.prefix_cache import PrefixCache
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.counters import DiskCounters
 from scheduler.shared.device_errors import is_device_error
 from scheduler.shared.token_ids import common_run
@@ -83,7 +83,7 @@ class PrefixDisk:
 
     # --- reading
 
-    def preparing(self, sequence: Sequence) -> bool:
+    def preparing(self, sequence: EngineSequence) -> bool:
         """Return whether a waiting request's prefix is still being read from disk. Called in every turn; the
         first call decides whether anything is worth reading."""
         number = sequence.request_id
@@ -126,7 +126,7 @@ class PrefixDisk:
         return snapshot // BLOCK_TOKENS * BLOCK_TOKENS if self._layout.has_cuttable else 0, snapshot
 
     @staticmethod
-    def _covers(fetch: _Fetch, sequence: Sequence, tokens: int) -> bool:
+    def _covers(fetch: _Fetch, sequence: EngineSequence, tokens: int) -> bool:
         same = fetch.salt == sequence.submit.salt and tokens <= max(fetch.end, fetch.snapshot)
         return same and common_run(fetch.tokens, 0, sequence.tokens, tokens) == tokens
 

@@ -17,7 +17,7 @@ it is computed with the last one.
 from __future__ import annotations
 
 import time
-from collections import abc
+from collections.abc import Sequence
 from dataclasses import replace
 
 import mlx.core as mx
@@ -36,7 +36,7 @@ from scheduler.engine.mlx.upstream.two_way import body_of
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.prefill import Chunk, PrefillLimits
 from scheduler.engine.prefill_batches import Begun, BegunBatch
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Load, PrefillOut, Ready, Retired
 from scheduler.shared.pooling import Pooler
@@ -91,7 +91,7 @@ class PoolingBackend:
     def cache(self) -> None:
         """There is no prefix cache."""
 
-    def check(self, sequence: Sequence) -> None:
+    def check(self, sequence: EngineSequence) -> None:
         """Raise RequestRefused for ids that would index outside an array on the device, and for a KV cache
         that never fits."""
         submit, vocabulary = sequence.submit, self._description.vocabulary
@@ -109,7 +109,7 @@ class PoolingBackend:
                 f"the text's KV cache takes {needed} bytes, and the engine has {whole} for it"
             )
 
-    def preparing(self, sequence: Sequence) -> bool:
+    def preparing(self, sequence: EngineSequence) -> bool:
         return False
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -135,7 +135,7 @@ class PoolingBackend:
         begun = frozenset(number for number, row in self._rows.items() if row.sequence.computed_tokens)
         return [BegunBatch(begun)] if begun else ()
 
-    def _step(self, chunks: abc.Sequence[Chunk], predicted_seconds: float | None) -> StepResult:
+    def _step(self, chunks: Sequence[Chunk], predicted_seconds: float | None) -> StepResult:
         sizes = {chunk.request_id: chunk.tokens for chunk in chunks}
         ends = {number: row for number, row in self._rows.items() if _ends(row, sizes.get(number, 0))}
         ending, going = list(ends.values()), [self._rows[number] for number in sizes if number not in ends]
@@ -163,13 +163,13 @@ class PoolingBackend:
             model_seconds=seconds,
         )
 
-    def _read_whole(self, rows: abc.Sequence[PooledRow]) -> int:
+    def _read_whole(self, rows: Sequence[PooledRow]) -> int:
         """Read whole prompts, in groups of similar lengths. Return the tokens computed."""
         lengths = [row.sequence.prompt_tokens for row in rows]
         groups = groups_of(lengths, self._most_tokens)
         return sum(self._read_together([rows[at] for at in group]) for group in groups)
 
-    def _read_together(self, rows: abc.Sequence[PooledRow]) -> int:
+    def _read_together(self, rows: Sequence[PooledRow]) -> int:
         """Read whole prompts. Return the tokens computed, padding included."""
         prompts = [row.sequence.tokens[: row.sequence.prompt_tokens].tolist() for row in rows]
         lengths = [len(prompt) for prompt in prompts]
@@ -182,7 +182,7 @@ class PoolingBackend:
         mx.eval([row.found for row in rows])
         return len(rows) * longest
 
-    def _hidden(self, padded: mx.array, lengths: abc.Sequence[int]) -> mx.array:
+    def _hidden(self, padded: mx.array, lengths: Sequence[int]) -> mx.array:
         """Return the final hidden states, (rows, longest, hidden size)."""
         both_ways = {"lengths": mx.array(list(lengths))} if self._pooler.two_way else {}
         hidden: mx.array = self._body(padded, **both_ways)
@@ -202,7 +202,7 @@ class PoolingBackend:
         row.sequence.computed_tokens = end
         return end - start
 
-    def _retire(self, rows: abc.Sequence[PooledRow]) -> list[Retired]:
+    def _retire(self, rows: Sequence[PooledRow]) -> list[Retired]:
         """End these rows, each with its vector. A row whose vector is not finite fails alone."""
         if not rows:
             return []
@@ -235,5 +235,5 @@ def _ends(row: PooledRow, tokens: int) -> bool:
     return row.sequence.chunkable_tokens <= tokens
 
 
-def _progress(sequence: Sequence) -> PrefillOut:
+def _progress(sequence: EngineSequence) -> PrefillOut:
     return PrefillOut(sequence.request_id, sequence.prefilled_tokens, sequence.prompt_tokens)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduler.engine.mlx.upstream.two_way import body_of
-from scheduler.engine.sequence import Sequence as Request
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.pooling import PooledTokens, Pooler
 
 Vector = npt.NDArray[np.float32]
@@ -23,7 +23,7 @@ _LEAST_LENGTH = 1e-12
 class PooledRow:
     """A prompt that is being read. `layers`: its own KV cache, where it is read in chunks."""
 
-    sequence: Request
+    sequence: EngineSequence
     layers: list[Any] = field(default_factory=list)
     found: mx.array | None = None
     """The sum of hidden states of the chunks so far, or the chosen state, (hidden size), float32."""

@@ -7,14 +7,14 @@ sampling.
 
 from __future__ import annotations
 
-from collections import abc
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
 from scheduler.engine.mlx.cpu.softmax import weight
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import MAX_TOP_LOGPROBS, LogprobsOut, PromptLogprobsOut
 
 _LEAST = -9999.0
@@ -77,7 +77,7 @@ class RowLogprobs:
 class LogprobsRequested:
     """The rows of a batch that request log-probabilities. Rebuilt when rows join or leave."""
 
-    def __init__(self, tops: abc.Sequence[int | None]) -> None:
+    def __init__(self, tops: Sequence[int | None]) -> None:
         """`tops`: for each row, how many of the likeliest tokens it wants beside the chosen one, or None."""
         self._rows = len(tops)
         self._requested = [(row, top) for row, top in enumerate(tops) if top is not None]
@@ -103,12 +103,12 @@ class PromptChunk:
     """The log-probabilities of prompt tokens that one row's chunk gives, on the device until the first is
     read."""
 
-    sequence: Sequence
+    sequence: EngineSequence
     positions: range
     step: StepLogprobs
 
     @classmethod
-    def of(cls, sequence: Sequence, tokens: int, logits: mx.array) -> PromptChunk | None:
+    def of(cls, sequence: EngineSequence, tokens: int, logits: mx.array) -> PromptChunk | None:
         """Return the part of a sequence that has just computed `tokens` of its prompt, with `logits`, (at
         least `tokens`, vocabulary), or None if it asks for none of these. They count as returned."""
         start = sequence.computed_tokens - tokens
@@ -127,7 +127,7 @@ class PromptChunk:
         return PromptLogprobsOut(self.sequence.request_id, self.positions.start, entries)
 
 
-def _top(sequence: Sequence) -> int:
+def _top(sequence: EngineSequence) -> int:
     return sequence.submit.prompt_logprobs or 0
 
 

@@ -1,4 +1,4 @@
-"""Calls of every dialect that are not as a template writes them, whose beginning a client has already."""
+"""Calls of every notation that are not as a template writes them, whose beginning a client has already."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scheduler.answer.answer_format import tool_syntax
 from scheduler.events import FinishReason
 from tests.examples import examples
-from tests.scheduler.answer.dialects import Message, form, message_of, pipeline
+from tests.scheduler.answer.notations import Message, form, message_of, pipeline
 from tests.scheduler.answer.templates import TEMPLATES
 from tests.scheduler.answer.tool_calls.test_streamed_calls import EVERY, OTHER, name_in, tools_for
 

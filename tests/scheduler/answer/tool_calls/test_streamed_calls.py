@@ -1,4 +1,4 @@
-"""Arguments in every dialect leave while they are written, and what is read back is what was written."""
+"""Arguments in every notation leave while they are written, and what is read back is what was written."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.answer.answer_format import tool_syntax
-from scheduler.answer.dialects.parameter_kind import property_types
 from scheduler.answer.mlx_lm_parts import chat_template
-from scheduler.answer.tool_calls import dialect_reader
+from scheduler.answer.notations.parameter_kind import property_types
+from scheduler.answer.tool_calls import notation_reader
 from scheduler.answer.tool_calls.offered_tools import OfferedTools
 from scheduler.answer.tool_calls.reading import AnswerCalls, read_block
 from scheduler.events import FinishReason
 from scheduler.request import Tool
 from tests.examples import examples
-from tests.scheduler.answer.dialects import Message, form, message_of, pipeline
+from tests.scheduler.answer.notations import Message, form, message_of, pipeline
 from tests.scheduler.answer.templates import TEMPLATES, Call, Template
 
 EVERY = pytest.mark.parametrize("name", TEMPLATES)
@@ -52,7 +52,7 @@ FRAGMENTS = (
     *("null", "None", "7", "</", "<parameter=x>", "</parameter", "<arg_value>", "</arg_value", "</invoke>"),
     *("<|", '<|"', "<esc", "</function>", "</｜DSML｜", "<![CDATA[", "]]", "(", ")", "=", "'''", '"""'),
 )
-"""What texts are made of here: above all beginnings and pieces of marks, also of other dialects."""
+"""What texts are made of here: above all beginnings and pieces of marks, also of other notations."""
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)
 
 
@@ -111,7 +111,7 @@ def tools_for(template: Template) -> tuple[Tool, ...]:
 
 
 def carries(template: Template, value: Any) -> bool:
-    """Whether the dialect can carry a value at all: no text in it contains an end."""
+    """Whether the notation can carry a value at all: no text in it contains an end."""
     if isinstance(value, str):
         return not any(end in value or _meets(value, end) for end in template.ends)
     if isinstance(value, list):
@@ -149,7 +149,7 @@ def read(template: Template, raw: str, cuts: list[int]) -> Message:
 @contextmanager
 def without_the_whole_block() -> Iterator[None]:
     """What a template writes must not need the end of the block."""
-    with patch.object(dialect_reader, "read_block", side_effect=AssertionError):
+    with patch.object(notation_reader, "read_block", side_effect=AssertionError):
         yield
 
 
@@ -157,7 +157,7 @@ def without_the_whole_block() -> Iterator[None]:
 @settings(deadline=None, derandomize=True, max_examples=examples(12))
 @given(data=st.data())
 def test_any_arguments_in_any_pieces_are_themselves(name: str, data: st.DataObject) -> None:
-    """Character for character: line breaks, white space at both ends, quotes, other dialects' marks."""
+    """Character for character: line breaks, white space at both ends, quotes, other notations' marks."""
     template = TEMPLATES[name]
     made = data.draw(calls(template))
     raw = template.render(made)
@@ -195,7 +195,7 @@ def agrees(template: Template, value: Any) -> bool:
 @settings(deadline=None, derandomize=True, max_examples=examples(15))
 @given(data=st.data())
 def test_mlx_lms_parser_reads_the_same_in_what_it_can_carry(name: str, data: st.DataObject) -> None:
-    """The judge of every dialect: its reading of the whole block, coerced."""
+    """The judge of every notation: its reading of the whole block, coerced."""
     template = TEMPLATES[name]
     keys = data.draw(st.lists(st.sampled_from(AGREED), unique=True, min_size=1, max_size=5))
     arguments = {

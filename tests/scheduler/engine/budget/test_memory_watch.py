@@ -74,9 +74,9 @@ class _Farm:
         self.retired: dict[int, Retired] = {}
         self.reliefs: list[int] = []
 
-    def turn(self, commands: Many[Submit] = ()) -> None:
+    def iterate(self, commands: Many[Submit] = ()) -> None:
         self.now += 0.25
-        for frame in self.loop.turn(commands):
+        for frame in self.loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             for out in frame.tokens:
                 self.tokens.setdefault(out.request_id, []).append(out.token)
@@ -89,7 +89,7 @@ class _Farm:
         for _ in range(turns):
             if self.loop.idle:
                 return
-            self.turn()
+            self.iterate()
         raise AssertionError("no progress")
 
 
@@ -106,11 +106,11 @@ def test_beside_programs_that_come_and_go_all_answers_are_those_of_an_undisturbe
 ) -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
     submits = [request(n, prompt_of(length, n), answer) for n, (length, answer) in enumerate(asked)]
-    farm.turn(submits)
+    farm.iterate(submits)
     for turns, outside, pressure in phases:
         farm.device.outside_bytes, farm.device.pressure = outside, pressure
         for _ in range(turns):
-            farm.turn()
+            farm.iterate()
     farm.device.outside_bytes, farm.device.pressure = 0, Pressure.NORMAL
     farm.finish()
     undisturbed = ScriptedBackend(_PLAN)
@@ -126,10 +126,10 @@ def test_memory_exceeds_the_limit_by_less_than_a_chunk(
 ) -> None:
     """Once a chunk was measured: its peak is reserved, and KV has the rest."""
     farm = _Farm(machine_bytes=1 << 30, limit_bytes=limit_bytes)
-    farm.turn([request(0, prompt_of(_CHUNK_TOKENS * 2, 99), 1)])
+    farm.iterate([request(0, prompt_of(_CHUNK_TOKENS * 2, 99), 1)])
     farm.finish()
     farm.backend.most_bytes = 0
-    farm.turn([request(n + 1, prompt_of(length, n), answer) for n, (length, answer) in enumerate(asked)])
+    farm.iterate([request(n + 1, prompt_of(length, n), answer) for n, (length, answer) in enumerate(asked)])
     farm.finish()
     # One row always runs, however little is left for it.
     least = _WEIGHTS_BYTES + (250 + 40 + 128) * _TOKEN_BYTES
@@ -138,13 +138,13 @@ def test_memory_exceeds_the_limit_by_less_than_a_chunk(
 
 def test_another_program_costs_prefixes_then_chunks_then_admission_then_rows() -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
-    farm.turn([request(n, prompt_of(60, n), 200) for n in range(4)])
+    farm.iterate([request(n, prompt_of(60, n), 200) for n in range(4)])
     for _ in range(20):
-        farm.turn()
+        farm.iterate()
     farm.device.outside_bytes = 55_000
-    farm.turn([request(9, prompt_of(60, 9), 5)])
+    farm.iterate([request(9, prompt_of(60, 9), 5)])
     for _ in range(6):
-        farm.turn()
+        farm.iterate()
     order = [relief for at, relief in enumerate(farm.reliefs) if relief != farm.reliefs[at - 1]]
     assert order == [Relief.NONE, Relief.EVICT, Relief.SMALL_CHUNKS, Relief.HOLD, Relief.PREEMPT]
     assert len(farm.loop._slots) < 4
@@ -158,13 +158,13 @@ def test_what_joins_at_once_fits_before_it_joins() -> None:
     """What sixteen take that join at once is in no chunk's peak: it is counted, and those wait for whom there
     is no room, until there is."""
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000, slots=16)
-    farm.turn([request(0, prompt_of(60, 0), 100)])
+    farm.iterate([request(0, prompt_of(60, 0), 100)])
     for _ in range(4):
-        farm.turn()
+        farm.iterate()
     farm.device.outside_bytes = 15_000
-    farm.turn()
+    farm.iterate()
     assert farm.reliefs[-1] == Relief.NONE
-    farm.turn([request(n, prompt_of(100, n), 10) for n in range(1, 16)])
+    farm.iterate([request(n, prompt_of(100, n), 10) for n in range(1, 16)])
     assert 1 < len(farm.loop._slots) < 16
     farm.finish()
     assert set(farm.reliefs) == {Relief.NONE}
@@ -174,17 +174,17 @@ def test_what_joins_at_once_fits_before_it_joins() -> None:
 
 def test_while_memory_is_short_chunks_are_as_small_as_fit() -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
-    farm.turn([request(0, prompt_of(200, 1), 1)])
+    farm.iterate([request(0, prompt_of(200, 1), 1)])
     farm.finish()
     farm.device.outside_bytes = 70_000 - _WEIGHTS_BYTES
     for _ in range(4):
-        farm.turn([request(1, prompt_of(200, 2), 1)] if 1 not in farm.tokens else [])
+        farm.iterate([request(1, prompt_of(200, 2), 1)] if 1 not in farm.tokens else [])
         if farm.reliefs[-1] >= Relief.SMALL_CHUNKS:
             break
     sizes = []
     for _ in range(5):
         before = farm.loop._meter.totals.prefilled_tokens
-        farm.turn()
+        farm.iterate()
         sizes.append(farm.loop._meter.totals.prefilled_tokens - before)
     assert set(sizes) == {LEAST_CHUNK_TOKENS}
 
@@ -193,22 +193,22 @@ def test_a_prompt_that_fits_the_whole_budget_is_not_refused_under_pressure() -> 
     """Relief is temporary; a refusal would be final."""
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
     farm.device.pressure = Pressure.CRITICAL
-    farm.turn([request(0, prompt_of(60, 1), 30)])
+    farm.iterate([request(0, prompt_of(60, 1), 30)])
     for _ in range(8):
-        farm.turn()
-    farm.turn([request(1, prompt_of(400, 2), 1)])
+        farm.iterate()
+    farm.iterate([request(1, prompt_of(400, 2), 1)])
     farm.finish()
     assert farm.retired[1].reason == "length"
 
 
 def test_freed_buffers_go_back_when_memory_is_short() -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
-    farm.turn([request(0, prompt_of(200, 1), 50)])
+    farm.iterate([request(0, prompt_of(200, 1), 50)])
     for _ in range(10):
-        farm.turn()
+        farm.iterate()
     assert farm.device.cleared == 0
     farm.device.outside_bytes = 55_000
-    farm.turn()
+    farm.iterate()
     assert farm.device.cleared > 0
 
 
@@ -235,7 +235,7 @@ def test_a_reading_that_fails_ends_no_stream(
 ) -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
     monkeypatch.setattr(FakeDevice, "system", lambda device: 1 // 0)
-    farm.turn([request(0, prompt_of(100, 1), 20)])
+    farm.iterate([request(0, prompt_of(100, 1), 20)])
     farm.finish()
     assert farm.retired[0].reason == "length"
     assert capsys.readouterr().err.count("the memory guard failed: ZeroDivisionError") == 1
@@ -302,7 +302,7 @@ def test_the_kv_budget_is_the_least_of_what_limit_peak_and_relief_leave(
 def test_under_lasting_pressure_everything_is_still_answered(pressure: Pressure) -> None:
     farm = _Farm(machine_bytes=70_000, limit_bytes=60_000)
     farm.device.pressure = pressure
-    farm.turn([request(n, prompt_of(100, n), 20) for n in range(8)])
+    farm.iterate([request(n, prompt_of(100, n), 20) for n in range(8)])
     farm.finish()
     assert len(farm.retired) == 8
 

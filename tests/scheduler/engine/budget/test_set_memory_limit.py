@@ -16,7 +16,7 @@ from scheduler.engine.loop import EngineLoop
 from scheduler.engine.pace import PrefillPace
 from scheduler.engine.plan import StepPlan
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.messages import ScriptedPlan, SetMemoryLimit
 from tests.contracts.check_memory_limit import (
     CHUNK,
@@ -60,7 +60,7 @@ def test_an_engine_without_a_limit_ignores_one_and_answers() -> None:
     backend = ScriptedBackend(_PLAN, kv_cache_bytes=_MACHINE_BYTES)
     engine = Engine(backend)
     expected = dict(engine.answer([request(1, prompt_of(500, 1), 5)]))
-    assert engine.turn(SetMemoryLimit(1000, 2, 2000)) == 1
+    assert engine.iterate(SetMemoryLimit(1000, 2, 2000)) == 1
     assert engine.counters.guard.limit == 0
     engine.tokens = {}
     assert engine.answer([request(1, prompt_of(500, 1), 5)]) == expected
@@ -74,7 +74,7 @@ def test_a_limit_without_another_engine_changes_nothing() -> None:
     before, held = engine.backend.cache.prefixes, engine.counters.cache.kept_bytes
     budget_bytes = before.budget_bytes
     limit = limit_of(KV_BYTES_PER_TOKEN, 6000)
-    engine.turn(SetMemoryLimit(limit.limit_bytes, 1, limit.limit_bytes))
+    engine.iterate(SetMemoryLimit(limit.limit_bytes, 1, limit.limit_bytes))
     assert before.budget_bytes == budget_bytes
     assert engine.counters.cache.kept_bytes == held
 
@@ -90,7 +90,7 @@ def test_a_changed_budget_costs_no_drafts() -> None:
 
     class Noting(Speculation):
         def proposals(
-            self, rows: Iterable[Sequence], forced: DraftTokens, has_pending: bool
+            self, rows: Iterable[EngineSequence], forced: DraftTokens, has_pending: bool
         ) -> list[Proposal]:
             known.append(forced)
             return []
@@ -108,10 +108,10 @@ def test_a_changed_budget_costs_no_drafts() -> None:
     device.held_bytes = backend.held_bytes
     loop = EngineLoop(backend, 4, PrefillPace(CHUNK), speculation=Noting())
     assert backend.prefixes is not None
-    loop.turn([request(1, [1], 50)])
-    loop.turn([])
+    loop.iterate([request(1, [1], 50)])
+    loop.iterate([])
     before = backend.prefixes.budget_bytes
-    loop.turn([SetMemoryLimit(limit.limit_bytes // 2, 2, limit.most_bytes)])
+    loop.iterate([SetMemoryLimit(limit.limit_bytes // 2, 2, limit.most_bytes)])
     assert backend.prefixes.budget_bytes < before
     assert known == [{}, {1: (1, 2, 3)}, {1: (1, 2, 3)}]
 
@@ -120,9 +120,9 @@ def _four_rows() -> tuple[Engine, FakeDevice]:
     engine = Engine(_backend(6000))
     device = engine.backend.device
     assert isinstance(device, FakeDevice)
-    engine.turn(*(request(n, prompt_of(200, n), 400) for n in range(4)))
+    engine.iterate(*(request(n, prompt_of(200, n), 400) for n in range(4)))
     while engine.counters.running < 4:
-        engine.turn()
+        engine.iterate()
     return engine, device
 
 
@@ -131,11 +131,11 @@ def test_what_was_given_up_for_a_limit_comes_back_with_it() -> None:
     engine, device = _four_rows()
     device.weights_bytes = engine.limit(6000).limit_bytes
     for _ in range(8):
-        engine.turn()
+        engine.iterate()
     assert engine.counters.guard.relief >= 3
-    engine.turn(SetMemoryLimit(3 * device.weights_bytes, 1, 3 * device.weights_bytes))
+    engine.iterate(SetMemoryLimit(3 * device.weights_bytes, 1, 3 * device.weights_bytes))
     assert engine.counters.guard.relief == 0
-    engine.turn()
+    engine.iterate()
     assert engine.counters.running == 4
 
 
@@ -143,10 +143,10 @@ def test_a_raised_limit_does_not_end_what_the_system_is_short_of() -> None:
     engine, device = _four_rows()
     device.outside_bytes = _MACHINE_BYTES
     for _ in range(8):
-        engine.turn()
+        engine.iterate()
     relief = engine.counters.guard.relief
     assert relief >= 3
-    engine.turn(engine.limit(12_000))
+    engine.iterate(engine.limit(12_000))
     assert engine.counters.guard.relief >= relief - 1
     device.outside_bytes = 0
     engine.finish()
@@ -160,9 +160,9 @@ def test_an_operator_s_kv_budget_stays_within_a_part() -> None:
     engine = Engine(backend)
     prefixes = backend.prefixes
     assert prefixes is not None
-    engine.turn(engine.limit(1000))
+    engine.iterate(engine.limit(1000))
     assert prefixes.budget_bytes < 1100 * (KV_BYTES_PER_TOKEN + 4)
-    engine.turn(engine.limit(6000))
+    engine.iterate(engine.limit(6000))
     assert prefixes.budget_bytes == kv_bytes
 
 
@@ -176,11 +176,11 @@ def test_whatever_limits_come_all_answers_are_those_of_an_undisturbed_run(
 ) -> None:
     submits = [request(n, prompt_of(length, n), answer) for n, (length, answer) in enumerate(asked)]
     engine = Engine(_backend(2000))
-    engine.turn(*submits)
+    engine.iterate(*submits)
     for turns, kv_tokens in limits:
         for _ in range(turns):
-            engine.turn()
-        engine.turn(engine.limit(kv_tokens))
+            engine.iterate()
+        engine.iterate(engine.limit(kv_tokens))
     engine.finish()
     for submit in submits:
         assert engine.retired[submit.request_id].reason == "length"

@@ -14,7 +14,7 @@ from scheduler.engine.memory import Memory
 from scheduler.engine.plan import StepPlan, plan
 from scheduler.engine.prefill import LEAST_CHUNK_TOKENS, padded_tokens
 from scheduler.engine.prefill_batches import Begun
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import prompt_of, request
 from tests.examples import examples
@@ -25,8 +25,8 @@ _MOST_TOKENS = 2048
 _PLENTY = 1 << 40
 
 
-def _row(request_id: int, prompt_tokens: int, computed: int = 0, in_place: int = 0) -> Sequence:
-    row = Sequence.of(request(request_id, prompt_of(prompt_tokens, request_id), 50))
+def _row(request_id: int, prompt_tokens: int, computed: int = 0, in_place: int = 0) -> EngineSequence:
+    row = EngineSequence.of(request(request_id, prompt_of(prompt_tokens, request_id), 50))
     row.computed_tokens, row.in_place_tokens = computed, in_place
     return row
 
@@ -38,8 +38,8 @@ def _room(room_bytes: int, held_bytes: int = 0, chunk_bytes: int = 0) -> StepRoo
 
 def _plan(
     room: StepRoom,
-    running: list[Sequence],
-    waiting: list[Sequence] | None = None,
+    running: list[EngineSequence],
+    waiting: list[EngineSequence] | None = None,
     begun: Begun = (),
     known: int = 0,
 ) -> StepPlan:
@@ -65,8 +65,8 @@ def test_a_step_fits_or_computes_as_little_as_it_can(
     asked: list[tuple[int, str]], room_bytes: int, held_bytes: int, chunk_bytes: int
 ) -> None:
     """And it always goes on: what has begun does, and where nothing has, somebody begins."""
-    running: list[Sequence] = []
-    waiting: list[Sequence] = []
+    running: list[EngineSequence] = []
+    waiting: list[EngineSequence] = []
     begun = set[int]()
     for number, (tokens, stage) in enumerate(asked):
         done = {"begun": tokens // 2, "decoding": tokens}.get(stage, 0)

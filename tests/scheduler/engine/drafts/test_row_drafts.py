@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Tokens
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.engine.drafts.row_drafts import SOURCES, RowDrafts, Source
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.token_ids import compact
 from tests.contracts.journal import request
 
@@ -19,18 +19,20 @@ _COUNT = 15
 _REPEATED = [*range(100, 120)]
 
 
-def _row(prompt: list[int], answer: Tokens[int] = (), prediction: Tokens[int] = ()) -> Sequence:
+def _row(prompt: list[int], answer: Sequence[int] = (), prediction: Sequence[int] = ()) -> EngineSequence:
     submit = msgspec.structs.replace(request(1, prompt, 4000), prediction=compact(prediction))
-    row = Sequence.of(submit)
+    row = EngineSequence.of(submit)
     row.tokens.extend(answer)
     return row
 
 
-def _drafts(row: Sequence) -> RowDrafts:
+def _drafts(row: EngineSequence) -> RowDrafts:
     return RowDrafts.of(row, dict.fromkeys(SOURCES, 0.5))
 
 
-def _candidates(drafts: RowDrafts, row: Sequence, forced: Tokens[int] = ()) -> dict[Source, tuple[int, ...]]:
+def _candidates(
+    drafts: RowDrafts, row: EngineSequence, forced: Sequence[int] = ()
+) -> dict[Source, tuple[int, ...]]:
     return dict(drafts.candidates(row, forced, _COUNT))
 
 
@@ -125,7 +127,7 @@ def test_a_resumed_answer_goes_on_in_its_prediction() -> None:
     submit = msgspec.structs.replace(
         request(1, [1, 2, 3, *_PREDICTION[:10]], 4000), done_tokens=10, prediction=compact(_PREDICTION)
     )
-    row = Sequence.of(submit)
+    row = EngineSequence.of(submit)
     found = _candidates(RowDrafts.of(row, dict.fromkeys(SOURCES, 0.5)), row)
     assert found["prediction"] == tuple(_PREDICTION[10 : 10 + _COUNT])
     assert row.tokens[:3] == array("I", [1, 2, 3])

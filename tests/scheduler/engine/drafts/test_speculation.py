@@ -25,7 +25,7 @@ from scheduler.engine.drafts.speculation import (
 from scheduler.engine.drafts.verify_costs import DRAFTED, VerifyCosts
 from scheduler.engine.memory import Memory
 from scheduler.engine.plan import PlanInput, StepPlan, plan
-from scheduler.engine.sequence import Sequence as EngineSequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.shared.row_bytes import RowBytes
 from tests.contracts.journal import request
 from tests.scheduler.engine.test_plan import state_of

@@ -127,8 +127,8 @@ class GrammarEngine:
             prepared.submit, request_id=number, prompt=prompt, done_tokens=len(said)
         )
 
-    def turn(self, commands: Iterable[ToEngine] = ()) -> None:
-        for frame in self.loop.turn(commands):
+    def iterate(self, commands: Iterable[ToEngine] = ()) -> None:
+        for frame in self.loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             self.preemptions = frame.counters.preemptions
             for token in frame.tokens:
@@ -146,9 +146,9 @@ class GrammarEngine:
     def resume(self, begun: Iterable[tuple[GenerationRequest, Iterable[int]]]) -> list[Answer]:
         """As `run`, of requests that have these tokens of another engine."""
         made = [self.submit(request, done) for request, done in begun]
-        self.turn([submit for _, submit in made])
+        self.iterate([submit for _, submit in made])
         while not self.loop.idle:
-            self.turn()
+            self.iterate()
         return [self.answers[number] for number, _ in made]
 
     def pieces(self, answer: Answer) -> list[AnswerPiece]:

@@ -105,8 +105,8 @@ class ReuseEngine:
         self.heard[self._ids] = Heard()
         return submit
 
-    def turn(self, commands: Iterable[ToEngine] = ()) -> None:
-        for frame in self.loop.turn(commands):
+    def iterate(self, commands: Iterable[ToEngine] = ()) -> None:
+        for frame in self.loop.iterate(commands):
             match frame:
                 case StepOutput():
                     self._hear(frame)
@@ -133,14 +133,14 @@ class ReuseEngine:
             if self.loop.idle:
                 assert self.backend.prefixes is None or not self.backend.prefixes.check_integrity()
                 return
-            self.turn()
+            self.iterate()
             if self.loop.pausing:
                 time.sleep(0.002)  # As the engine's inbox does: a real disk is being waited for.
         raise AssertionError("it never ended")
 
     def ask(self, *submits: Submit) -> list[Heard]:
         """All together; what was heard of each, after checking its tokens against the oracle."""
-        self.turn(submits)
+        self.iterate(submits)
         self.finish()
         for submit in submits:
             self.check(submit)

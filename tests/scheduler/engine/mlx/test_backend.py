@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduler.engine.mlx.batching import ONE_ROW
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from tests.contracts.check_backend import CHECKS, CHUNK, MAX_ROWS, MakeBackend
 from tests.contracts.check_thinking import THINKING_CHECKS
@@ -44,7 +44,7 @@ def test_a_bias_outside_the_vocabulary_is_refused(tiny: Tiny, token: int) -> Non
     backend = tiny.backend()
     biased = msgspec.structs.replace(GREEDY, logit_bias=((3, 1.0), (token, 1.0)))
     with pytest.raises(RequestRefused, match=f"logit_bias: token {token}"):
-        backend.check(Sequence.of(request(1, [1, 2], sampling=biased)))
+        backend.check(EngineSequence.of(request(1, [1, 2], sampling=biased)))
     journal = Journal(backend)
     journal.admit(request(1, [1, 2], 2))
     journal.finish()

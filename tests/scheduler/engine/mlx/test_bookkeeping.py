@@ -44,13 +44,13 @@ def test_no_graph_grows_with_the_steps(family: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(batch, "_EVALUATED_STEPS", _CUT_STEPS)
     engine = engine_of(family)
     prompt = words(17, 1)
-    engine.turn(
+    engine.iterate(
         [engine.submit(prompt, max_tokens=_STEPS + 50), engine.submit(words(17, 2), max_tokens=_STEPS)]
     )
     most = 0
     for step in range(_STEPS):
         joins = [engine.submit(prompt + words(3, step), max_tokens=10)] if step % 25 == 10 else []
-        engine.turn(joins)
+        engine.iterate(joins)
         if step % 4 == 0:
             most = max(most, _edges(engine))
     assert engine.batch.decoding >= 1

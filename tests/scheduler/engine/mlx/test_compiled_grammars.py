@@ -9,7 +9,7 @@ import pytest
 from llguidance.numpy import fill_next_token_bitmask
 
 from scheduler.engine.grammars import Grammars
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.structure import OneOf
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, GrammarModel, asked
 
@@ -74,9 +74,9 @@ def test_an_answer_that_is_not_in_its_grammar_fails_alone(model: GrammarModel) -
     number, submit = engine.submit(
         asked(OneOf(("left",), "x"), 1), model.preparation.tokenizer.encode("right")
     )
-    engine.turn([submit])
+    engine.iterate([submit])
     while not engine.loop.idle:
-        engine.turn()
+        engine.iterate()
     retired = engine.answers[number].retired
     assert retired is not None
     assert (retired.reason, "so far" in retired.detail) == ("failed", True)
@@ -130,7 +130,7 @@ def test_compiled_grammars_are_kept_and_the_oldest_goes(
     for submit in [*submits, submits[0]]:
         while grammars.preparing(submit):
             pass
-        assert grammars.constraint(Sequence.of(submit)) is not None
+        assert grammars.constraint(EngineSequence.of(submit)) is not None
         grammars.forget(submit.request_id)
     assert compiled == [submits[0].grammar, submits[1].grammar, submits[2].grammar, submits[0].grammar]
     assert grammars.compiled == 2
@@ -163,7 +163,7 @@ def test_grammars_that_nobody_waits_for_are_not_compiled(
     for submit in (first, left, shared):
         grammars.forget(submit.request_id)
     go_on.set()
-    assert grammars.constraint(Sequence.of(other)) is not None
+    assert grammars.constraint(EngineSequence.of(other)) is not None
     assert compiled == [first.grammar, other.grammar]
-    assert grammars.constraint(Sequence.of(left)) is not None
+    assert grammars.constraint(EngineSequence.of(left)) is not None
     assert grammars.compiled == 3

@@ -55,7 +55,7 @@ def _serving(folder: Path) -> ReuseEngine:
 def _at_rest(engine: ReuseEngine) -> None:
     engine.finish()
     while not engine.loop.resting:
-        engine.turn()
+        engine.iterate()
 
 
 def _served(tried: _Try, folder: Path) -> DeviceFault:
@@ -69,8 +69,8 @@ def _served(tried: _Try, folder: Path) -> DeviceFault:
         ended = False
         with failing(tried.fault) as fault:
             try:
-                engine.turn(submits[:2])
-                engine.turn(submits[2:])
+                engine.iterate(submits[:2])
+                engine.iterate(submits[2:])
                 _at_rest(engine)
             except RuntimeError as error:
                 ended = is_device_error(error)
@@ -109,7 +109,7 @@ def test_no_block_is_of_an_evaluation_that_failed_last(
             return write(path)
 
         monkeypatch.setattr(disk, "_write_next", late)
-        engine.turn([engine.submit(words(290, 3))])
+        engine.iterate([engine.submit(words(290, 3))])
         with failing(fault), pytest.raises(RuntimeError, match="Insufficient"):
             _at_rest(engine)
         assert disk.tier.close(_SOON)
@@ -121,10 +121,10 @@ def test_no_log_probability_of_a_prompt_is_of_a_failed_evaluation() -> None:
     with forced(METAL):
         engine = engine_of("qwen3")
         submit = engine.submit(words(30, 2), prompt_logprobs=1)
-        engine.turn([submit])
+        engine.iterate([submit])
         known = len(engine.heard[submit.request_id].prompt_logprobs)
         with failing(DeviceFault(1, TEXTS[0], late=True)), pytest.raises(RuntimeError, match="Insufficient"):
-            engine.turn()
+            engine.iterate()
     assert len(engine.heard[submit.request_id].prompt_logprobs) == known
 
 

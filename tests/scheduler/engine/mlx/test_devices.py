@@ -107,8 +107,8 @@ def _tokens(family: str, device: Traits, seed: int, **sampling: Any) -> list[lis
         engine = engine_of(family)
         submits = _requests(engine, seed, **sampling)
         for submit in submits:
-            engine.turn([submit])
-            engine.turn()
+            engine.iterate([submit])
+            engine.iterate()
         engine.finish()
     return [engine.heard[submit.request_id].tokens for submit in submits]
 
@@ -153,9 +153,9 @@ def test_fused_attention_gets_no_mask_where_no_row_is_padded(
         engine = engine_of("qwen3", budget_bytes=0, prefill_chunk_tokens=64)
         monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", attend)
         together = [engine.submit(words(21, at)) for at in range(3)]
-        engine.turn([engine.submit(words(30, 9))])
+        engine.iterate([engine.submit(words(30, 9))])
         engine.finish()
-        engine.turn(together)
+        engine.iterate(together)
         engine.finish()
     assert set(masks) == {None, "causal"}
     for submit in together:
@@ -172,7 +172,7 @@ def test_a_seed_s_tokens_depend_on_no_neighbour_and_no_cache(device: Traits, cut
         for at, expected in enumerate(together[:4]):  # One with each penalty, with and without the prefix.
             engine = engine_of("qwen3", budget_bytes=0)
             mine = _requests(engine, 5, **params)[at]
-            engine.turn([mine])
+            engine.iterate([mine])
             engine.finish()
             assert engine.heard[mine.request_id].tokens == expected
 
@@ -251,10 +251,10 @@ def test_wiring_is_set_once_in_an_engine_s_life(tiny_folder: Path, monkeypatch: 
         backend = load(load_of(tiny_folder, memory_limit=float(2 << 30)), lambda stage: None)
         assert len(asked) == 1
         loop = EngineLoop(backend, 2, PrefillPace(64))
-        loop.turn([SetMemoryLimit(3 << 30, 1, 3 << 30)])
-        loop.turn([request(1, [1, 2, 3], 4)])
+        loop.iterate([SetMemoryLimit(3 << 30, 1, 3 << 30)])
+        loop.iterate([request(1, [1, 2, 3], 4)])
         while not loop.idle:
-            loop.turn([])
+            loop.iterate([])
         del loop, backend
         gc.collect()
     assert len(asked) == 1

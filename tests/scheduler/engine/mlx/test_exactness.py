@@ -60,7 +60,7 @@ def _together(
     while turn <= last_turn or not loop.idle:
         commands: list[ToEngine] = [submit for at, submit in arrivals if at == turn]
         commands += [Cancel(request_id) for at, request_id in cancels if at == turn]
-        for output in loop.turn(commands):
+        for output in loop.iterate(commands):
             assert isinstance(output, StepOutput)
             most = max(most, output.counters.running)
             for token in output.tokens:

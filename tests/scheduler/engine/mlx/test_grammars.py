@@ -164,14 +164,14 @@ def test_a_constrained_row_is_cancelled_as_any_other(model: GrammarModel) -> Non
     engine = model.engine()
     first, one = engine.submit(asked(PERSON, 1, 400))
     second, two = engine.submit(asked(PERSON, 2, 400))
-    engine.turn([one, two])
+    engine.iterate([one, two])
     while len(engine.answers[first].tokens) < 5:
-        engine.turn()
+        engine.iterate()
     third, three = engine.submit(asked(Pattern("[abc]{4}", "x"), 3, 400))
-    engine.turn([Cancel(first), three])
-    engine.turn([Cancel(third)])
+    engine.iterate([Cancel(first), three])
+    engine.iterate([Cancel(third)])
     while not engine.loop.idle:
-        engine.turn()
+        engine.iterate()
     reasons = [engine.answers[number].retired for number in (first, third)]
     assert [retired and retired.reason for retired in reasons] == ["cancelled", "cancelled"]
     assert engine.answers[second].tokens == model.engine().run(asked(PERSON, 2, 400))[0].tokens

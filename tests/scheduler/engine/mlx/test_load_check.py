@@ -214,9 +214,9 @@ def test_a_window_in_the_mask_alone_forbids_sharing_in_place() -> None:
     """The shared run would be attended to as a whole, however long the prompt."""
     engine = engine_of("qwen3")
     for at in range(2):
-        engine.turn([engine.submit([*range(1, 30), at], max_tokens=20)])
+        engine.iterate([engine.submit([*range(1, 30), at], max_tokens=20)])
         for _ in range(6):
-            engine.turn()
+            engine.iterate()
     (layer, *_) = engine.batch._generation_batch.prompt_cache
     assert layer.groups
     with pytest.raises(ValueError, match="window"):

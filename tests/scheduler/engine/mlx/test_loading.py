@@ -315,7 +315,7 @@ def _run(
         commands: list[ToEngine] = [submit for at, submit in arrivals if at == turn]
         if turn in cancels:
             commands.append(Cancel(cancels[turn]))
-        for output in loop.turn(commands):
+        for output in loop.iterate(commands):
             assert isinstance(output, StepOutput)
             for token in output.tokens:
                 tokens[token.request_id].append(token.token)

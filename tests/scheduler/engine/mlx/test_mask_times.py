@@ -12,9 +12,9 @@ import pytest
 from llguidance import LLMatcher
 from llguidance.numpy import fill_next_token_bitmask
 
-from scheduler.engine import sequence as engine
 from scheduler.engine.constraint import MAX_SLOW_MASKS, SLOW_MASK_SECONDS, Constraint, allowed_tokens
 from scheduler.engine.grammars import Grammars
+from scheduler.engine.sequence import EngineSequence
 from scheduler.grammar.vocabulary import GrammarVocabulary
 from scheduler.shared import grammar_limits
 from scheduler.structure import Pattern, Rules
@@ -62,7 +62,7 @@ def _constraints(
 ) -> list[Constraint]:
     grammars = Grammars(model.tokenizer, clock=masks.clock, judged_elsewhere=judged_elsewhere)
     submit = model.engine().submit(asked(_LETTERS, 1))[1]
-    made = [grammars.constraint(engine.Sequence.of(submit)) for _ in range(count)]
+    made = [grammars.constraint(EngineSequence.of(submit)) for _ in range(count)]
     return [constraint for constraint in made if constraint is not None]
 
 
@@ -203,7 +203,7 @@ def test_both_processes_have_the_same_limits(model: GrammarModel, monkeypatch: p
     vocabulary = GrammarVocabulary(tokenizer.to_json(), SHAPE.vocabulary, sorted(tokenizer.eos_token_ids))
     assert "Too many items" in str(vocabulary.complaint(grammar))
     constraint = Grammars(model.tokenizer).constraint(
-        engine.Sequence.of(msgspec.structs.replace(submit, grammar=grammar))
+        EngineSequence.of(msgspec.structs.replace(submit, grammar=grammar))
     )
     assert constraint is not None
     allowed_tokens([constraint], SHAPE.vocabulary)

@@ -38,7 +38,7 @@ def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[in
     tokens: dict[int, list[int]] = {submit.request_id: [] for submit in submits}
     commands, preemptions = list(submits), 0
     while commands or not loop.idle:
-        for frame in loop.turn(commands):
+        for frame in loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:
                 tokens[token.request_id].append(token.token)

@@ -147,7 +147,7 @@ def test_random_trees_random_joins_and_leaves(family: str, seed: int) -> None:
             victim = generator.choice(submits).request_id
             cancelled.add(victim)
             commands.append(Cancel(victim))
-        engine.turn(commands)
+        engine.iterate(commands)
         if turn % 7 == 0:
             grouped += _groups(engine)
     engine.finish()

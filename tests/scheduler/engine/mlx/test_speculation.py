@@ -80,10 +80,10 @@ class Run:
         # A clock that stands still: the schedule is the same on every machine.
         return cls(EngineLoop(backend, slots, PrefillPace(64), clock=lambda: 0.0, speculation=speculation))
 
-    def turn(self, commands: Iterable[ToEngine] = ()) -> None:
+    def iterate(self, commands: Iterable[ToEngine] = ()) -> None:
         commands = list(commands)
         self.heard |= {one.request_id: Heard() for one in commands if isinstance(one, Submit)}
-        for frame in self.loop.turn(commands):
+        for frame in self.loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             counters = frame.counters
             self.drafts, self.steps, self.preemptions = counters.drafts, counters.steps, counters.preemptions
@@ -99,7 +99,7 @@ class Run:
         """To the end; each command in its turn."""
         last = max(turn for turn, _ in arrivals)
         for turn in range(_MOST_TURNS):
-            self.turn(command for at, command in arrivals if at == turn)
+            self.iterate(command for at, command in arrivals if at == turn)
             if turn >= last and self.loop.idle:
                 return self
         raise AssertionError("it never ended")
@@ -261,7 +261,7 @@ def test_rows_behind_shared_prefixes_come_and_go(family: str) -> None:
         if submits and generator.random() < 0.03:
             cancelled.add(victim := generator.choice(submits).request_id)
             commands.append(Cancel(victim))
-        engine.turn(commands)
+        engine.iterate(commands)
         layers = engine.batch._generation_batch.prompt_cache
         grouped += any(
             layer.groups and layer.geometry.lags for layer in layers if isinstance(layer, BatchRows)
@@ -305,9 +305,9 @@ def test_rows_with_adapters(tmp_path: Path) -> None:
     submits = [engine.submit(words(20, at), adapter=keys[at % 3], max_tokens=20) for at in range(6)]
     submits = predicted(submits, {one.request_id: engine.alone(one) for one in submits})
     for number, submit in enumerate(submits):
-        engine.turn([submit])
+        engine.iterate([submit])
         if number % 3 == 2:
-            engine.turn()
+            engine.iterate()
     engine.finish()
     for submit in submits:
         engine.check(submit)
@@ -348,9 +348,9 @@ def test_an_answer_goes_on_in_another_engine(tiny: Tiny, seed: int) -> None:
     plain = Run.of(tiny.backend(), None).play([(0, one) for one in submits])
     submits = predicted(submits, plain.tokens)
     first = Run.of(tiny.backend(), eager())
-    first.turn(submits)
+    first.iterate(submits)
     for _ in range(4 + seed):
-        first.turn()
+        first.iterate()
     out = first.tokens
     rest = [
         msgspec.structs.replace(
@@ -378,9 +378,9 @@ def _answered(
     engine = model.engine(**changes)
     submits = [engine.submit(one)[1] for one in requests]
     run = Run.of(engine.backend, speculation, 32)
-    run.turn(submits)
+    run.iterate(submits)
     while not run.loop.idle:
-        run.turn()
+        run.iterate()
     return run
 
 
@@ -422,7 +422,7 @@ def test_a_grammar_s_rows_are_preempted_between_drafts(model: GrammarModel) -> N
     submits = [engine.submit(one)[1] for one in requests]
     plain = Run.of(engine.backend, None).play([(0, one) for one in submits])
     run = Run.of(model.engine().backend, eager())
-    run.turn(submits)
+    run.iterate(submits)
     for turn in range(_MOST_TURNS):
         if run.loop.idle:
             break
@@ -430,7 +430,7 @@ def test_a_grammar_s_rows_are_preempted_between_drafts(model: GrammarModel) -> N
             for sequence in [one for one in run.loop._slots if not one.prefilling][: turn % 3]:
                 # As where memory runs out.
                 run.loop._step(StepPlan(preempt=(sequence.request_id,)))
-        run.turn()
+        run.iterate()
     check_equal(run, plain)
     assert run.preemptions > 3
     assert run.drafts.sources["grammar"][1] > 0
@@ -527,11 +527,11 @@ def _disturbed(
         if turn == dies_at:
             whole = run.heard
             run = Run.of(tiny.backend(), speculation)
-            run.turn(_resumed(one, whole[one.request_id]) for one in submits if _runs(whole, one))
+            run.iterate(_resumed(one, whole[one.request_id]) for one in submits if _runs(whole, one))
         if turn in preempted:
             for sequence in [one for one in run.loop._slots if not one.prefilling][:2]:
                 run.loop._step(StepPlan(preempt=(sequence.request_id,)))
-        run.turn(
+        run.iterate(
             [
                 *(one for one in submits if arrivals[one.request_id] == turn),
                 *(Cancel(number) for number, at in leaves.items() if at == turn),

@@ -55,7 +55,7 @@ def _steady(tiny: Tiny, rows: int) -> EngineLoop:
     loop = EngineLoop(tiny.backend(), 64, PrefillPace(1024), lambda: 1.0, speculation=Speculation())
     commands: list[Submit] = [request(number, prompt_of(20, number), 500) for number in range(rows)]
     for _ in range(8):
-        loop.turn(commands)
+        loop.iterate(commands)
         commands = []
     return loop
 
@@ -63,7 +63,7 @@ def _steady(tiny: Tiny, rows: int) -> EngineLoop:
 def _turn_calls(tiny: Tiny, rows: int) -> int:
     loop, model = _steady(tiny, rows), type(tiny.model).__call__.__code__
     with counted_calls(lambda code: code is model) as calls:
-        loop.turn(())
+        loop.iterate(())
     assert calls.model > 100, "the model runs in this turn"
     return calls.others
 
@@ -80,7 +80,7 @@ def test_a_layer_costs_few_calls_more_than_mlx_lms_own(tiny: Tiny) -> None:
     layer."""
     loop, model = _steady(tiny, 1), type(tiny.model).__call__.__code__
     with counted_calls(lambda code: code is model) as ours:
-        loop.turn(())
+        loop.iterate(())
     with forced(METAL):  # There attention and gate are mlx-lm's.
         bare = BatchGenerator(tiny.model, completion_batch_size=1)
         bare.insert([list(prompt_of(20, 0))], max_tokens=[50])
@@ -99,5 +99,5 @@ def test_a_turn_without_a_reading_opens_no_file(tiny: Tiny, monkeypatch: pytest.
     sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
     before = len(opened)
     for _ in range(20):
-        loop.turn(())
+        loop.iterate(())
     assert len(opened) == before

@@ -41,12 +41,12 @@ for name in ("stream", "new_stream", "new_thread_local_stream", "set_default_str
 
 loop = EngineLoop(load(load_of(Path(sys.argv[1])), lambda stage: None), 4, PrefillPace(16))
 long = prompt_of(40, 1)
-loop.turn([request(1, long, 9), request(2, long[:20], 4), request(3, [5], 6)])
+loop.iterate([request(1, long, 9), request(2, long[:20], 4), request(3, [5], 6)])
 while not loop.idle:
-    loop.turn([])
-loop.turn([request(4, long, 3)])
+    loop.iterate([])
+loop.iterate([request(4, long, 3)])
 while not loop.idle:
-    loop.turn([])
+    loop.iterate([])
 mx.eval(mx.ones((4,)) + 1)
 before = threads(os.getpid())
 with stream(generation_stream):

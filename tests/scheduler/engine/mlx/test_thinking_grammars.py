@@ -20,7 +20,7 @@ from scheduler.request import GenerationRequest, Reasoning, Sampling, Tool, Tool
 from scheduler.shared.thinking import ThinkingLimit
 from scheduler.structure import JsonText
 from tests.scheduler.engine.mlx.grammar_engine import PERSON, Answer, GrammarModel, asked, stopped
-from tests.scheduler.grammar.test_answer_grammar import DIALECTS, preparation
+from tests.scheduler.grammar.test_answer_grammar import NOTATIONS, preparation
 from tests.scheduler.grammar.test_answer_grammar import request as chat
 
 THINKING = Reasoning(enabled=True)
@@ -91,8 +91,8 @@ def test_it_goes_on_in_its_grammar_from_any_of_its_tokens(model: GrammarModel, s
         assert answer.tokens == whole.tokens
 
 
-def matcher_of(dialect: str, structure: JsonText) -> tuple[LLMatcher, Tokenizer]:
-    prepared_by = preparation(dialect)
+def matcher_of(notation: str, structure: JsonText) -> tuple[LLMatcher, Tokenizer]:
+    prepared_by = preparation(notation)
     prepared = prepared_by.prepare(chat(structure, reasoning=THINKING))
     vocabulary = prepared_by._grammars._vocabulary
     assert isinstance(vocabulary, GrammarVocabulary)
@@ -108,15 +108,15 @@ CUTS: dict[str, Sequence[int]] = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("dialect", ["hermes", "hermes, its marks mere text", "harmony"])
-def test_the_end_mark_may_come_in_the_middle_of_a_character(dialect: str, cut: str) -> None:
-    """In each dialect's marks, token by token and when the whole is taken up again; and then the schema is
+@pytest.mark.parametrize("notation", ["hermes", "hermes, its marks mere text", "harmony"])
+def test_the_end_mark_may_come_in_the_middle_of_a_character(notation: str, cut: str) -> None:
+    """In each notation's marks, token by token and when the whole is taken up again; and then the schema is
     enforced."""
-    assert dialect in DIALECTS
+    assert notation in NOTATIONS
     schema = JsonText({"type": "integer"}, "x")
-    matcher, tokenizer = matcher_of(dialect, schema)
+    matcher, tokenizer = matcher_of(notation, schema)
     marks = {mark: token for token, mark in getattr(tokenizer, "marks", {}).items()}
-    if dialect == "harmony":
+    if notation == "harmony":
         start = [marks["<|channel|>"], *b"analysis", marks["<|message|>"]]
         end = [marks["<|end|>"], marks["<|start|>"], *b"assistant"]
         answer = [marks["<|channel|>"], *b"final", marks["<|message|>"], *b"12"]
@@ -129,7 +129,7 @@ def test_the_end_mark_may_come_in_the_middle_of_a_character(dialect: str, cut: s
     for position, token in enumerate(tokens):
         told.accept_at(position, token)
         assert told.failure is None
-    again = Constraint(matcher_of(dialect, schema)[0], tokens, cut_by=end[0])
+    again = Constraint(matcher_of(notation, schema)[0], tokens, cut_by=end[0])
     assert again.failure is None
     masks = [allocate_token_bitmask(1, 8192) for _ in range(2)]
     for constraint, mask in zip((told, again), masks, strict=True):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,7 +24,7 @@ from scheduler.engine.ranks.messages import Prepare
 from scheduler.engine.ranks.other_rank import PlanClock, RanksDisagree
 from scheduler.engine.scripted_answers import digest, scripted_token
 from scheduler.engine.scripted_backend import KV_BYTES_PER_TOKEN, ScriptedBackend
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import (
     AdapterSource,
@@ -107,7 +106,7 @@ def test_drafts_are_sent_to_every_rank() -> None:
 def test_drafts_beside_an_admission_are_verified() -> None:
     """They belong to the part of the plan that decodes, and so does what grammars force next."""
     ranks = Ranks(_scripted, compared_steps=1)
-    first, second = (Sequence.of(request(number, [1, number], 9)) for number in (1, 2))
+    first, second = (EngineSequence.of(request(number, [1, number], 9)) for number in (1, 2))
     ranks.together.execute(StepPlan(admit=(Admit(first),), decode=(1,)))
     draft = Draft(1, tuple(_answer([1, 1], 9)[1:3]), "prediction")
     ranks.together.execute(StepPlan(admit=(Admit(second),), decode=(1, 2), drafts=(draft,), foresee=True))
@@ -120,13 +119,13 @@ def test_what_is_refused_at_admission_is_refused_everywhere() -> None:
     """The other ranks refuse it as well, and the next plan says that rank 0 did: nothing is left of it."""
 
     class Choosy(ScriptedBackend):
-        def admit(self, sequence: Sequence) -> None:
+        def admit(self, sequence: EngineSequence) -> None:
             if sequence.tokens[0] == 7:
                 raise RequestRefused("not this one")
             super().admit(sequence)
 
     ranks = Ranks(lambda clock: Choosy(_PLAN, clock=clock), compared_steps=1)
-    refused, taken = (Sequence.of(request(number, [token], 2)) for number, token in ((1, 7), (2, 8)))
+    refused, taken = (EngineSequence.of(request(number, [token], 2)) for number, token in ((1, 7), (2, 8)))
     plan = StepPlan(admit=(Admit(refused), Admit(taken)), decode=(1, 2))
     result = ranks.together.execute(plan)
     assert result.refused == ((1, "not this one"),)
@@ -161,14 +160,14 @@ def test_another_result_is_a_fault_with_both_hashes() -> None:
 
 def test_a_refusal_of_one_rank_only_is_a_fault() -> None:
     class Moody(ScriptedBackend):
-        def admit(self, sequence: Sequence) -> None:
+        def admit(self, sequence: EngineSequence) -> None:
             if (self is ranks.own) == (sequence.request_id == 1):
                 raise RequestRefused("not this one")
             super().admit(sequence)
 
     for number, who in ((1, "by rank 0 only"), (2, "here only: not this one")):
         ranks = Ranks(lambda clock: Moody(_PLAN, clock=clock))
-        admitted = StepPlan(admit=(Admit(Sequence.of(request(number, [1], 2))),), decode=(number,))
+        admitted = StepPlan(admit=(Admit(EngineSequence.of(request(number, [1], 2))),), decode=(number,))
         with pytest.raises(RanksDisagree, match=f"request {number} was refused {who}"):
             ranks.together.execute(admitted)
 
@@ -186,7 +185,7 @@ def test_ranks_are_compared_every_64_steps() -> None:
 def test_a_grammar_is_sent_once_when_it_is_to_be_compiled() -> None:
     """Every turn asks whether it is done."""
     ranks = Ranks(_scripted)
-    waiting = Sequence.of(msgspec.structs.replace(request(1, [1], 2), grammar="start: /a/"))
+    waiting = EngineSequence.of(msgspec.structs.replace(request(1, [1], 2), grammar="start: /a/"))
     for _ in range(3):
         ranks.together.preparing(waiting)
     assert [type(one) for one in ranks.followers.sent] == [Prepare]
@@ -212,7 +211,7 @@ def _with_a_slow_row() -> Ranks:
     ranks = Ranks(lambda clock: _Slow(_PLAN, clock=clock, kv_cache_bytes=1 << 20), compared_steps=1)
     assert isinstance(ranks.own, _Slow)
     ranks.own.slow = frozenset({2})
-    rows = [Sequence.of(request(number, [number], 9)) for number in (1, 2)]
+    rows = [EngineSequence.of(request(number, [number], 9)) for number in (1, 2)]
     ranks.together.execute(StepPlan(admit=tuple(Admit(row) for row in rows), decode=(1, 2)))
     return ranks
 
@@ -238,7 +237,7 @@ def test_a_slow_row_that_leaves_in_that_turn_needs_no_end(leaves: StepPlan, admi
     """Its client has gone, or memory has run short: no rank is asked to end what is not there, and the other
     row goes on, also where the plan goes in two parts."""
     ranks = _with_a_slow_row()
-    joins = (Admit(Sequence.of(request(3, [3], 9))),) if admits else ()
+    joins = (Admit(EngineSequence.of(request(3, [3], 9))),) if admits else ()
     plan = with_changes(leaves, admit=joins, decode=(1, 3) if admits else (1,))
     result = ranks.together.execute(plan)
     assert (result.retired, [out.request_id for out in result.tokens]) == ([], [*plan.decode])
@@ -253,7 +252,7 @@ def test_the_time_of_both_parts_of_a_plan_is_counted() -> None:
             return replace(super().execute(plan), change_seconds=5.0 if plan.admit else 0.25)
 
     ranks = Ranks(lambda clock: Timed(_PLAN, clock=clock))
-    plan = StepPlan(admit=(Admit(Sequence.of(request(1, [1], 9))),), decode=(1,))
+    plan = StepPlan(admit=(Admit(EngineSequence.of(request(1, [1], 9))),), decode=(1,))
     assert ranks.together.execute(plan).change_seconds == 5.25
     assert ranks.together.execute(StepPlan(decode=(1,))).change_seconds == 0.25
 
@@ -379,14 +378,14 @@ _EVENT = st.one_of(
 )
 
 
-def _hear(frames: abc.Sequence[object], heard: dict[int, list[int]]) -> None:
+def _hear(frames: Sequence[object], heard: dict[int, list[int]]) -> None:
     for frame in frames:
         if isinstance(frame, StepOutput):
             for token in frame.tokens:
                 heard.setdefault(token.request_id, []).append(token.token)
 
 
-def _answer(prompt: abc.Sequence[int], tokens: int) -> list[int]:
+def _answer(prompt: Sequence[int], tokens: int) -> list[int]:
     return [scripted_token(digest(prompt), position, _PLAN.vocabulary) for position in range(tokens)]
 
 
@@ -417,12 +416,12 @@ def test_the_loop_keeps_all_ranks_equal(events: list[tuple[object, ...]], budget
                 commands = [Inspect(1, clear=True)]
             case ("turns", int() as count):
                 for _ in range(count):
-                    _hear(loop.turn([]), heard)
+                    _hear(loop.iterate([]), heard)
             case ("wait", float() as seconds):
                 ranks.now += seconds
-        _hear(loop.turn(commands), heard)
+        _hear(loop.iterate(commands), heard)
     while not loop.idle:
-        _hear(loop.turn([]), heard)
+        _hear(loop.iterate([]), heard)
     for number, tokens in heard.items():
         assert tokens == answers[number][: len(tokens)]
     if any(len(answer) > 50 for answer in answers) and not any(event[0] == "cancel" for event in events):

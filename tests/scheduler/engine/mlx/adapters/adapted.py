@@ -108,6 +108,6 @@ class AdaptedEngine(ReuseEngine):
             sampling=submit.sampling,
             max_tokens=submit.max_tokens,
         )
-        self._single.turn([again])
+        self._single.iterate([again])
         self._single.finish()
         return self._single.heard[again.request_id].tokens

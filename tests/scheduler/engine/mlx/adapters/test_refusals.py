@@ -242,8 +242,8 @@ def test_a_refused_one_changes_nothing_for_those_that_run(tmp_path: Path, red: P
     change_weights(red, lambda tensors: tensors.update({"model.norm.lora_a": mx.zeros((1,))}))
     engine = AdaptedEngine("qwen3", blue)
     running = [engine.submit(words(20, 1), adapter=blue.key, max_tokens=20), engine.submit(words(9, 2))]
-    engine.turn(running)
-    engine.turn()
+    engine.iterate(running)
+    engine.iterate()
     with pytest.raises(AdapterRefused):
         engine.load(source_of(red))
     engine.finish()

@@ -83,10 +83,10 @@ def test_rows_join_and_leave(tmp_path: Path) -> None:
     running = []
     for number, key in enumerate(["", red, blue, blue, red, "", red, blue]):
         running.append(engine.submit(words(3 + 4 * number, number), adapter=key, max_tokens=4 + number))
-        engine.turn([running[-1]])
+        engine.iterate([running[-1]])
         if number in (3, 6):
-            engine.turn([Cancel(running[number - 2].request_id)])
-        engine.turn()
+            engine.iterate([Cancel(running[number - 2].request_id)])
+        engine.iterate()
     engine.finish()
     for number, submit in enumerate(running):
         if number in (1, 4):

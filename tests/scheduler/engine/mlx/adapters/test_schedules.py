@@ -78,14 +78,14 @@ def live(engine: AdaptedEngine, visits: list[Visit]) -> None:
     def turns(count: int) -> None:
         nonlocal turn
         for _ in range(count):
-            engine.turn([Cancel(one.request_id) for one in leaving.pop(turn, [])])
+            engine.iterate([Cancel(one.request_id) for one in leaving.pop(turn, [])])
             turn += 1
 
     for visit in visits:
         turns(visit.after_turns)
         submit = visit.submit(engine)
         submits.append((visit, submit))
-        engine.turn([submit])
+        engine.iterate([submit])
         if visit.stays_turns is not None:
             leaving.setdefault(turn + visit.stays_turns, []).append(submit)
     turns(13)
@@ -122,13 +122,13 @@ def test_preempted_rows_keep_their_adapters(tmp_path: Path) -> None:
     submits = [
         engine.submit(words(17, number), adapter=keys[number % 3], max_tokens=16) for number in range(6)
     ]
-    engine.turn(submits)
+    engine.iterate(submits)
     for turn in range(16):
         if turn % 4 == 3:
             for sequence in [one for one in engine.loop._slots if not one.prefilling][: turn // 3]:
                 # As where memory runs out.
                 engine.loop._step(StepPlan(preempt=(sequence.request_id,)))
-        engine.turn()
+        engine.iterate()
     assert engine.loop._meter.totals.preemptions > 5
     engine.finish()
     for submit in submits:
@@ -154,14 +154,14 @@ def test_an_adapter_comes_and_goes_while_others_run(tmp_path: Path) -> None:
         engine.submit(words(20, number), adapter=key, max_tokens=18)
         for number, key in enumerate(["", blue.key, blue.key])
     ]
-    engine.turn(running)
+    engine.iterate(running)
     for _ in range(5):
-        engine.turn()
+        engine.iterate()
     before = engine.backend.describe().weights_bytes
     engine.load(green)
     assert engine.backend.describe().weights_bytes > before
     for _ in range(5):
-        engine.turn()
+        engine.iterate()
     engine.backend.execute(StepPlan(adapters=(red.key,)))
     engine.finish()
     for submit in running:
@@ -176,7 +176,7 @@ def test_an_adapter_comes_and_goes_while_others_run(tmp_path: Path) -> None:
 def test_a_row_without_its_adapter_is_refused(tmp_path: Path) -> None:
     engine = engine_of("qwen3", tmp_path)
     submit = engine.submit(words(5, 1), adapter="unknown")
-    engine.turn([submit])
+    engine.iterate([submit])
     retired = engine.heard[submit.request_id].retired
     assert retired is not None
     assert (retired.reason, retired.detail) == ("refused", "its adapter is not loaded")
@@ -198,7 +198,7 @@ def test_prefixes_on_disk_are_those_of_one_adapter(tmp_path: Path) -> None:
     red, blue = (source.key for source in first.sources)
     first.ask(first.submit(prompt, adapter=red))
     while not first.loop.resting:
-        first.turn()
+        first.iterate()
     assert first.backend.disk is not None
     assert first.backend.disk.tier.close(20.0)
     second = engine()

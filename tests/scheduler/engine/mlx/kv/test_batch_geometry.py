@@ -143,7 +143,7 @@ def _scenario(made: list[BatchGeometry], layers: int) -> list[int]:
     for turn in range(30):
         commands: list[Any] = [engine.submit(each, max_tokens=12) for each in arrivals.get(turn, [])]
         made.clear()
-        engine.turn([*commands, *([Cancel(2)] if turn == 11 else [])])
+        engine.iterate([*commands, *([Cancel(2)] if turn == 11 else [])])
         counts.append(len(made))
         for batch in engine.batch._batches:
             assert len({id(layer.geometry) for layer in batch.prompt_cache}) <= 1

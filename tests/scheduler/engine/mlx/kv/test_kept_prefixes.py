@@ -46,11 +46,11 @@ def _run_staggered(engine: ReuseEngine, submits: list[Submit], seed: int) -> set
     chance = random.Random(seed)
     cancelled: set[int] = set()
     for submit in submits:
-        engine.turn([submit])
+        engine.iterate([submit])
         for _ in range(chance.randrange(5)):
-            engine.turn()
+            engine.iterate()
         if chance.random() < 0.2 and engine.heard[submit.request_id].retired is None:
-            engine.turn([Cancel(submit.request_id)])
+            engine.iterate([Cancel(submit.request_id)])
             cancelled.add(submit.request_id)
     engine.finish()
     return cancelled
@@ -75,9 +75,9 @@ def test_what_cannot_be_cut_is_kept_only_right_behind_its_tokens() -> None:
     prefixes = engine.backend.prefixes
     assert prefixes is not None
     submit = engine.submit(words(20, 1), max_tokens=8)
-    engine.turn([submit])
+    engine.iterate([submit])
     while not engine.heard[submit.request_id].tokens:
-        engine.turn()
+        engine.iterate()
     before = prefixes.statistics()
     engine.backend.keep(submit.request_id, 9)
     assert prefixes.statistics() == before

@@ -34,7 +34,7 @@ def _written(engine: ReuseEngine) -> None:
     disk = engine.backend.disk
     assert disk is not None
     while not engine.loop.resting:
-        engine.turn()
+        engine.iterate()
     assert disk.tier.flush(SOON)
 
 
@@ -124,7 +124,7 @@ def test_packed_blocks_are_read_as_they_were_written(
 
     for name, packing in (("packed", kv_cache_dtype), ("plain", "auto")):
         first = engine(name, packing)
-        first.turn([first.submit([*_SHARED_PREFIX, *words(20, 2)], boundaries=(512,))])
+        first.iterate([first.submit([*_SHARED_PREFIX, *words(20, 2)], boundaries=(512,))])
         first.finish()
         _stopped(first)
         if name == "packed":
@@ -136,7 +136,7 @@ def test_packed_blocks_are_read_as_they_were_written(
     assert packed < 0.6 * plain
     second = engine("packed", kv_cache_dtype)
     submit = second.submit([*_SHARED_PREFIX, *words(9, 4)], boundaries=(512,))
-    second.turn([submit])
+    second.iterate([submit])
     second.finish()
     assert second.heard[submit.request_id].cached >= 512
     assert all(map(mx.array_equal, _segments(second, 512), written))
@@ -163,11 +163,11 @@ def test_who_waits_for_the_disk_may_leave(tmp_path: Path) -> None:
     _stopped(first)
     second = _engine("qwen3", tmp_path)
     gone, stays = second.submit(_SHARED_PREFIX), second.submit([*_SHARED_PREFIX, 7])
-    second.turn([gone, stays])
-    second.turn([Cancel(gone.request_id)])
+    second.iterate([gone, stays])
+    second.iterate([Cancel(gone.request_id)])
     second.finish()
     second.check(stays)
-    second.turn([Inspect(1)])
+    second.iterate([Inspect(1)])
     assert second.inspections[0].disk is not None
     _stopped(second)
 

@@ -74,9 +74,9 @@ def test_hits_among_rows_of_every_age(family: str) -> None:
         for n in range(1, 8)
     ]
     for at, submit in enumerate(submits):
-        engine.turn([submit])
+        engine.iterate([submit])
         for _ in range(at % 3):
-            engine.turn()
+            engine.iterate()
     engine.finish()
     for submit in submits:
         engine.check(submit)
@@ -93,7 +93,7 @@ def test_after_eviction_it_is_cold_and_right(family: str) -> None:
     prefixes.budget_bytes = prefixes.nbytes // 2
     for prompt in prompts:
         engine.ask(engine.submit(prompt, boundaries=(37,)))
-    engine.turn([Inspect(1, clear=True)])
+    engine.iterate([Inspect(1, clear=True)])
     assert engine.inspections[0].cache is not None
     assert engine.inspections[0].cache.nodes == 0
     assert prefixes.nbytes == 0
@@ -108,11 +108,11 @@ def test_a_cancelled_request_is_resumed(family: str, turns: int) -> None:
     engine = engine_of(family)
     prompt = [*_SHARED_PREFIX, *words(13, 50)]
     gone = engine.submit(prompt, max_tokens=50, boundaries=(47,))
-    engine.turn([gone])
+    engine.iterate([gone])
     for _ in range(turns):
-        engine.turn()
+        engine.iterate()
     done = engine.heard[gone.request_id].prefilled
-    engine.turn([Cancel(gone.request_id)])
+    engine.iterate([Cancel(gone.request_id)])
     assert engine.loop.idle
     (again,) = engine.ask(engine.submit(prompt))
     assert again.cached == min(done, 49)
@@ -124,9 +124,9 @@ def test_when_the_leader_leaves_another_leads(family: str) -> None:
     """Its followers are served, and what it had computed is not computed again."""
     engine = engine_of(family)
     submits = [engine.submit([*_SHARED_PREFIX, *words(9, 60 + n)], boundaries=(20, 37)) for n in range(4)]
-    engine.turn(submits)
-    engine.turn()
-    engine.turn([Cancel(submits[0].request_id)])
+    engine.iterate(submits)
+    engine.iterate()
+    engine.iterate([Cancel(submits[0].request_id)])
     engine.finish()
     for submit in submits[1:]:
         engine.check(submit)
@@ -152,7 +152,7 @@ def test_without_a_cache_nothing_is_kept(family: str) -> None:
     heard = engine.ask(*(engine.submit([*_SHARED_PREFIX, n], boundaries=(37,)) for n in range(3)))
     assert [one.cached for one in heard] == [0, 0, 0]
     assert engine.backend.prefixes is None
-    engine.turn([Inspect(7)])
+    engine.iterate([Inspect(7)])
     assert (engine.inspections[0].query, engine.inspections[0].cache) == (7, None)
 
 
@@ -194,7 +194,7 @@ def test_conversations_on_one_prefix_hold_one_prefix(tiny: Tiny) -> None:
     for number in range(count):
         commands: list[ToEngine] = [request(number, [*shared_prefix, *prompt_of(64, 81 + number)], 2)]
         while commands or not loop.idle:
-            loop.turn(commands)
+            loop.iterate(commands)
             commands = []
     assert backend.prefixes is not None
     held = backend.prefixes.statistics()
@@ -234,9 +234,9 @@ def _kept(backend: MlxBackend, shared_prefix: list[int]) -> list[Any]:
 
 
 def _run_all(loop: EngineLoop, commands: list[ToEngine]) -> None:
-    loop.turn(commands)
+    loop.iterate(commands)
     while not loop.idle:
-        loop.turn([])
+        loop.iterate([])
 
 
 @pytest.mark.parametrize("family", sampled(["gemma3_text", "qwen3_next"], ["gemma3_text"]))

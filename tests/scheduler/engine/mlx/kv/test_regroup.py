@@ -41,11 +41,11 @@ class Counted:
 def _join(engine: ReuseEngine, prompt: list[int]) -> None:
     """Until it decodes."""
     decoding = engine.batch.decoding
-    engine.turn([engine.submit(prompt, max_tokens=1000)])
+    engine.iterate([engine.submit(prompt, max_tokens=1000)])
     for _ in range(_MOST_TURNS):
         if engine.batch.decoding > decoding:
             return
-        engine.turn()
+        engine.iterate()
     raise AssertionError("it never joined")
 
 
@@ -77,13 +77,13 @@ def test_who_saves_memory_copies_nothing_that_is_cached(monkeypatch: pytest.Monk
     own_bytes = []
     for saving in (False, True):
         engine = engine_of("qwen3")
-        engine.turn([engine.submit(words(200, 1), max_tokens=4)])
+        engine.iterate([engine.submit(words(200, 1), max_tokens=4)])
         engine.finish()
         save = engine.backend.save_memory
         with monkeypatch.context() as patched:
             patched.setattr(engine.backend, "save_memory", lambda short, now=saving, save=save: save(now))
             again = engine.submit(words(200, 1) + words(30, 2), max_tokens=4)
-            engine.turn([again])
+            engine.iterate([again])
             own_bytes.append(engine.backend.kv_bytes())
             engine.finish()
         engine.check(again)
@@ -133,7 +133,7 @@ def test_leases_are_what_is_in_place(monkeypatch: pytest.MonkeyPatch, family: st
         if submits and generator.random() < 0.03:
             cancelled.add(submits[-1].request_id)
             commands.append(Cancel(submits[-1].request_id))
-        engine.turn(commands)
+        engine.iterate(commands)
         _check_in_place(engine)
         rows = engine.batch.rows.values()
         most_in_place = max([most_in_place, *(row.sequence.in_place_tokens for row in rows)])

@@ -20,8 +20,8 @@ def test_a_row_holds_what_is_counted_for_it(family: str, tokens: int) -> None:
     model(mx.array([[0]]), cache=cache)
     counted = row_bytes(cache)
     engine = engine_of(family, budget_bytes=0, prefill_chunk_tokens=512, max_slots=1)
-    engine.turn([engine.submit(words(tokens, 7), max_tokens=3)])
-    engine.turn()
+    engine.iterate([engine.submit(words(tokens, 7), max_tokens=3)])
+    engine.iterate()
     held = engine.backend.kv_bytes()
     rounding = 256 * (counted.token_bytes + sum(window.token_bytes for window in counted.windows))
     assert counted.held(tokens) <= held <= counted.held(tokens) + rounding

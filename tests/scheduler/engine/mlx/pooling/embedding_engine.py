@@ -39,11 +39,11 @@ class EmbeddingEngine:
             Submit(first + at, compact(prompt), 1, (), GREEDY, dimensions=dimensions)
             for at, prompt in enumerate(prompts)
         ]
-        frames = self.loop.turn(submits)
+        frames = self.loop.iterate(submits)
         for _ in range(_PATIENCE_TURNS):
             if self.loop.idle:
                 break
-            frames += self.loop.turn(())
+            frames += self.loop.iterate(())
         self.outputs = [frame for frame in frames if isinstance(frame, StepOutput)]
         return {end.request_id - first: end for output in self.outputs for end in output.retired}
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.mlx.pooling.pooled_row import groups_of
-from scheduler.engine.sequence import Sequence
+from scheduler.engine.sequence import EngineSequence
 from scheduler.errors import RequestRefused
 from scheduler.shared.messages import Cancel, StepOutput, Submit
 from scheduler.shared.pooling import PooledTokens, Pooler
@@ -51,13 +51,13 @@ def test_short_texts_pass_long_ones_which_go_on(folder: Path) -> None:
     """A long text is read in chunks, with its progress; texts that fit into a step end in it. Nothing is held
     afterwards."""
     engine = EmbeddingEngine(folder, prefill_chunk_tokens=64)
-    frames = outputs(engine.loop.turn([submit(1, 1000)]))
+    frames = outputs(engine.loop.iterate([submit(1, 1000)]))
     held = engine.backend.kv_bytes()
     assert held > 0
-    frames += outputs(engine.loop.turn([submit(2, 5)]))
+    frames += outputs(engine.loop.iterate([submit(2, 5)]))
     assert [end.request_id for frame in frames for end in frame.retired] == [2]
     while not engine.loop.idle:
-        frames += outputs(engine.loop.turn(()))
+        frames += outputs(engine.loop.iterate(()))
     done = [out.done for frame in frames for out in frame.prefills if out.request_id == 1]
     assert done == sorted(done)
     assert (len(done) > 10, done[-1]) == (True, 1000)
@@ -70,16 +70,16 @@ def test_a_cancelled_text_is_gone_at_once(steps: int, folder: Path) -> None:
     """Waiting, or in the middle of its chunks; others have the vectors that they have without it."""
     engine = EmbeddingEngine(folder, prefill_chunk_tokens=64)
     (expected,) = engine.vectors([prompt_of(90, 2)])
-    engine.loop.turn([submit(11, 500), submit(12, 400)])
+    engine.loop.iterate([submit(11, 500), submit(12, 400)])
     for _ in range(steps):
-        engine.loop.turn(())
-    frames = outputs(engine.loop.turn([Cancel(11), Cancel(12)]))
+        engine.loop.iterate(())
+    frames = outputs(engine.loop.iterate([Cancel(11), Cancel(12)]))
     assert {end.reason for frame in frames for end in frame.retired} == {"cancelled"}
     assert engine.backend.kv_bytes() == 0
     asked = submit(13, 1, prompt=request(13, prompt_of(90, 2)).prompt)
-    frames = outputs(engine.loop.turn([asked]))
+    frames = outputs(engine.loop.iterate([asked]))
     while not engine.loop.idle:
-        frames += outputs(engine.loop.turn(()))
+        frames += outputs(engine.loop.iterate(()))
     (end,) = [end for frame in frames for end in frame.retired]
     np.testing.assert_allclose(np.frombuffer(end.vector, "<f4"), expected, atol=1e-6)
 
@@ -106,12 +106,12 @@ def test_padding_is_bounded(lengths: list[int], most: int) -> None:
 def test_what_it_cannot_read_is_refused(fields: dict[str, Any], words: str, folder: Path) -> None:
     asked = msgspec.structs.replace(submit(1, 3), **fields)
     with pytest.raises(RequestRefused, match=words):
-        EmbeddingEngine(folder).backend.check(Sequence.of(asked))
+        EmbeddingEngine(folder).backend.check(EngineSequence.of(asked))
 
 
 def test_a_model_that_writes_tokens_refuses_to_give_a_vector(tiny: Tiny) -> None:
     with pytest.raises(RequestRefused, match="gives no vectors"):
-        tiny.backend().check(Sequence.of(submit(1, 3)))
+        tiny.backend().check(EngineSequence.of(submit(1, 3)))
 
 
 def test_a_text_whose_cache_never_fits_is_refused(folder: Path) -> None:

@@ -100,9 +100,9 @@ class _Run:
         self._logprobs = self._preemptions = self._freed = 0
         self._seconds: list[float] = []
 
-    def turn(self, *commands: ToEngine) -> None:
+    def iterate(self, *commands: ToEngine) -> None:
         started = time.perf_counter()
-        for frame in self._loop.turn(commands):
+        for frame in self._loop.iterate(commands):
             match frame:
                 case StepOutput():
                     self._note(frame)
@@ -122,17 +122,17 @@ class _Run:
     def play(self, first: list[Submit], second: list[Submit]) -> None:
         """A burst, two cancels of rows and one of a waiting request; then a second burst whose prompts are
         partly cached."""
-        self.turn(*first)
+        self.iterate(*first)
         for _ in range(6):
-            self.turn()
-        self.turn(Cancel(first[1].request_id), Cancel(first[4].request_id), Cancel(first[-1].request_id))
+            self.iterate()
+        self.iterate(Cancel(first[1].request_id), Cancel(first[4].request_id), Cancel(first[-1].request_id))
         self.finish()
-        self.turn(*second)
+        self.iterate(*second)
         self.finish()
 
     def finish(self) -> None:
         while not self._loop.idle:
-            self.turn()
+            self.iterate()
 
     def seen(self, agreed: int) -> Seen:
         assert self._backend.cache is not None
@@ -181,7 +181,7 @@ def run(folder: Path, ranks: int, roomy: int, tight: int, count: int, most: int)
         played.play(first, [_moved(one, 1000) for one in first[: count // 2]])
         if isinstance(backend, AllRanks):
             _compare(backend)
-        played.turn(Inspect(1, clear=True))
+        played.iterate(Inspect(1, clear=True))
     if not isinstance(backend, AllRanks):
         return played.seen(0)
     _compare(backend)

@@ -92,7 +92,7 @@ def _run(tiny: Tiny, submits: list[Submit], budget_tokens: int) -> tuple[dict[in
     courses = {submit.request_id: Course(submit) for submit in submits}
     commands, preemptions = list(submits), 0
     while commands or not loop.idle:
-        for frame in loop.turn(commands):
+        for frame in loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:
                 courses[token.request_id].tokens.append(token.token)

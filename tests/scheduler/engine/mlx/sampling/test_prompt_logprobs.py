@@ -99,9 +99,9 @@ def test_few_logits_are_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def run_preempted(engine: ReuseEngine, submit: Submit, after_steps: int) -> None:
     """Preempt it once, after this number of steps."""
-    engine.turn([submit])
+    engine.iterate([submit])
     for _ in range(after_steps):
-        engine.turn()
+        engine.iterate()
     (sequence,) = list(engine.loop._slots)
     engine.loop._step(StepPlan(preempt=(sequence.request_id,)))
     engine.finish()
@@ -124,7 +124,7 @@ def test_a_step_sends_what_it_computed() -> None:
     counts: list[int] = []
     commands = [submit]
     while commands or not engine.loop.idle:
-        for frame in engine.loop.turn(commands):
+        for frame in engine.loop.iterate(commands):
             assert isinstance(frame, StepOutput)
             counts += [len(scores.entries) for scores in frame.prompt_logprobs]
             assert not frame.tokens or sum(counts) == 29

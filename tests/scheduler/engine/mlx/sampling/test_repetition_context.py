@@ -114,7 +114,7 @@ def _served(
     cached, preemptions = dict.fromkeys(tokens, 0), 0
     arriving = [submits[:1], submits[1:]]
     while arriving or not loop.idle:
-        for frame in loop.turn(arriving.pop(0) if arriving and (loop.idle or len(arriving) == 2) else []):
+        for frame in loop.iterate(arriving.pop(0) if arriving and (loop.idle or len(arriving) == 2) else []):
             assert isinstance(frame, StepOutput)
             for token in frame.tokens:
                 tokens[token.request_id].append(token.token)

@@ -69,7 +69,7 @@ def _answers(loop: EngineLoop) -> dict[str, Any]:
         ]
         tokens |= {submit.request_id: [] for submit in submits}
         logprobs |= {submit.request_id: [] for submit in submits}
-        frames = loop.turn(submits)
+        frames = loop.iterate(submits)
         while True:
             for frame in frames:
                 assert isinstance(frame, StepOutput)
@@ -79,7 +79,7 @@ def _answers(loop: EngineLoop) -> dict[str, Any]:
                     logprobs[token.request_id].append(token.logprobs.chosen)
             if loop.idle:
                 break
-            frames = loop.turn([])
+            frames = loop.iterate([])
     return {"tokens": list(tokens.values()), "logprobs": list(logprobs.values())}
 
 

@@ -18,7 +18,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from scheduler.engine.mlx.kv.cache_layout import row_bytes
-from scheduler.engine.mlx.sharding.join import join
+from scheduler.engine.mlx.sharding.group_forming import form_group
 from scheduler.engine.mlx.sharding.rank import Rank, RanksUnusable
 from scheduler.engine.mlx.sharding.split import split, way_of
 from scheduler.engine.mlx.upstream.mend import mend
@@ -66,7 +66,7 @@ def run(rank: Rank, name: str, scenes: str = "", forced: str = "") -> dict[str, 
             way: Any = forced or way_of(part, rank.group.ranks)
         except RanksUnusable as refused:
             return {"refused": str(refused)}
-        split(part, join(rank.group, rank.number), way)
+        split(part, form_group(rank.group, rank.number), way)
         prompt = mx.array([words(70, 3)])
         whole_cache, part_cache = make_prompt_cache(model), make_prompt_cache(part)
         whole, found = model(prompt, cache=whole_cache), part(prompt, cache=part_cache)

@@ -43,9 +43,9 @@ def _run(model: Any, family: str, seed: int) -> tuple[ReuseEngine, list[Submit]]
                 generator.randrange(300) for _ in range(generator.randrange(1, 12))
             ]
             submits.append(engine.submit(prompt, max_tokens=generator.randrange(4, 18), boundaries=(26, 41)))
-            engine.turn(submits[-1:])
+            engine.iterate(submits[-1:])
         else:
-            engine.turn()
+            engine.iterate()
     engine.finish()
     return engine, submits
 
@@ -88,11 +88,11 @@ def test_what_is_computed_stays_16_bit(name: str) -> None:
     float32 with twice the keys and values."""
     engine = ReuseEngine(_model("qwen3", name), "qwen3")
     prefix = words(30, 5)
-    engine.turn([engine.submit([*prefix, 1, 2], max_tokens=4)])
+    engine.iterate([engine.submit([*prefix, 1, 2], max_tokens=4)])
     engine.finish()
-    engine.turn([engine.submit([*prefix, 3, at], max_tokens=20) for at in range(2)])
+    engine.iterate([engine.submit([*prefix, 3, at], max_tokens=20) for at in range(2)])
     for _ in range(8):
-        engine.turn()
+        engine.iterate()
     layers = engine.batch._generation_batch.prompt_cache
     assert any(layer.groups for layer in layers), "nothing was shared in place"
     assert all(array.dtype == SIXTEEN_BIT[name] for layer in layers for array in layer.state)

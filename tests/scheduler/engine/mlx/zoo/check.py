@@ -88,11 +88,11 @@ class Engine:
         self.most_rows = 0
         self.cached_tokens = 0
 
-    def turn(self, submits: Sequence[Submit] = (), cancels: Collection[int] = ()) -> None:
+    def iterate(self, submits: Sequence[Submit] = (), cancels: Collection[int] = ()) -> None:
         for submit in submits:
             self.heard[submit.request_id] = Answer()
             self.running[submit.request_id] = submit
-        for frame in self._loop.turn([*submits, *map(Cancel, cancels)]):
+        for frame in self._loop.iterate([*submits, *map(Cancel, cancels)]):
             assert isinstance(frame, StepOutput)
             self.most_rows = max(self.most_rows, frame.counters.running)
             self.cached_tokens += sum(prefill.cached for prefill in frame.prefills)
@@ -116,7 +116,7 @@ class Engine:
         """To the end; `arrivals` and `leaves`, the ids of requests that are cancelled, by turn."""
         leaves = leaves or {}
         for turn in range(_MOST_TURNS):
-            self.turn(arrivals.get(turn, ()), self.running.keys() & set(leaves.get(turn, ())))
+            self.iterate(arrivals.get(turn, ()), self.running.keys() & set(leaves.get(turn, ())))
             if turn >= max(arrivals) and self._loop.idle:
                 assert not self.running
                 assert self._backend.kv_bytes() == 0
@@ -327,10 +327,10 @@ class Trial:
         lengths = (2, 9, 33, 60, 97, 130)
         submits = [self._ask(words(length, 50 + at), 14) for at, length in enumerate(lengths)]
         submits.append(self._ask(_PREFIX + words(11, 60), 14))
-        first.turn(submits[:4])
-        first.turn(submits[4:])
+        first.iterate(submits[:4])
+        first.iterate(submits[4:])
         for _ in range(18):
-            first.turn()
+            first.iterate()
         resumed: list[Submit] = []
         for submit in submits:
             said = first.heard[submit.request_id].tokens

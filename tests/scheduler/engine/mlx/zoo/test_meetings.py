@@ -257,7 +257,7 @@ def test_so_has_each_where_keys_and_values_are_packed(name: str, kv_cache_dtype:
 def test_a_wrong_answer_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were one token of a row another, or a little likelier, the driver would say so."""
     kind = Kind("qwen3")
-    heard = Engine.turn
+    heard = Engine.iterate
 
     def spoilt(engine: Engine, *arguments: Any) -> None:
         heard(engine, *arguments)
@@ -266,7 +266,7 @@ def test_a_wrong_answer_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) ->
             answer.tokens[1] += wrong == "token"
             answer.logprobs[1] += 0.01 * (wrong == "probability")
 
-    monkeypatch.setattr(Engine, "turn", spoilt)
+    monkeypatch.setattr(Engine, "iterate", spoilt)
     visits = [Visit(at, 1, 5 + at, 0, 6, GREEDY, True, None) for at in range(3)]
     with pytest.raises(AssertionError, match=f"wrong {'tokens' if wrong == 'token' else 'logits'}: token 1"):
         kind.check(visits, 3)

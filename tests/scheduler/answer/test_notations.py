@@ -1,4 +1,4 @@
-"""Reasoning and calls in every dialect, for any cuts between tokens."""
+"""Reasoning and calls in every notation, for any cuts between tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from scheduler.answer.tool_calls.reading import AnswerCalls, UnreadableCall, rea
 from scheduler.events import FinishReason, ToolCallArguments, ToolCallStarted
 from tests.examples import examples, sampled, some
 from tests.scheduler.answer.adversarial import MARKS, texts
-from tests.scheduler.answer.dialects import (
+from tests.scheduler.answer.notations import (
     HARMONY,
     MALFORMED,
     TOOLS,

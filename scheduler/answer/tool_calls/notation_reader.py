@@ -1,6 +1,6 @@
-"""Read a block of calls while it is written, in any described dialect.
+"""Read a block of calls while it is written, in any described notation.
 
-The kind of dialect decides which reader follows the text. Where the text is not as the model's template has
+The kind of notation decides which reader follows the text. Where the text is not as the model's template has
 it, the reader gives up, and mlx-lm's parser decides about the whole block when it ends: a call that was begun
 continues if the parser finds the same in it, and is malformed otherwise. Nothing sent is taken back.
 """
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from json import loads
 
 from scheduler.answer.answer_format import ToolSyntax
-from scheduler.answer.dialects.catalog import described
-from scheduler.answer.dialects.description import Braced, JsonObject, Keywords, Tagged
+from scheduler.answer.notations.catalog import described
+from scheduler.answer.notations.description import Braced, JsonObject, Keywords, Tagged
 from scheduler.answer.tool_calls.block_text import BlockText, Pieces
 from scheduler.answer.tool_calls.braced import BracedCalls
 from scheduler.answer.tool_calls.json_calls import JsonCalls
@@ -34,7 +34,7 @@ from scheduler.answer.tool_calls.written_call import WrittenCall
 from scheduler.events import AnswerPiece, ToolCallArguments
 
 _CLOSERS = frozenset(">)]}|,'\"\n")
-"""A text without any of them ends no value, in any dialect."""
+"""A text without any of them ends no value, in any notation."""
 _LONGEST_TOKEN = 64
 """Within this many characters no string ends and another value both begins and ends."""
 
@@ -48,30 +48,30 @@ def call_reader(syntax: ToolSyntax, calls: AnswerCalls, *, in_reasoning: bool) -
     pieces = _pieces(block)
     if pieces is None:
         return BlockReader(syntax, calls)
-    reader = DialectReader(block, pieces)
+    reader = NotationReader(block, pieces)
     return WholeBlock(reader, calls) if in_reasoning else reader
 
 
 def _pieces(block: BlockText) -> Pieces | None:
-    """Return what reads the block's text; None if its dialect is not described."""
+    """Return what reads the block's text; None if its notation is not described."""
     if block.syntax.name == "mistral":
         return JsonCalls(block).pieces()
-    dialect = described(block.syntax.name)
-    if dialect is None:
+    notation = described(block.syntax.name)
+    if notation is None:
         return None
-    match dialect.arguments:
+    match notation.arguments:
         case Tagged() as tagged:
-            return TaggedCalls(block, dialect, tagged).pieces()
+            return TaggedCalls(block, notation, tagged).pieces()
         case Braced() as braced:
-            return BracedCalls(block, dialect, braced).pieces()
+            return BracedCalls(block, notation, braced).pieces()
         case Keywords():
             return KeywordCalls(block).pieces()
         case JsonObject():
             return JsonCalls(block).pieces()
 
 
-class DialectReader:
-    """A `CallReader` that streams the pieces of one dialect's reader, and lets mlx-lm's parser decide where
+class NotationReader:
+    """A `CallReader` that streams the pieces of one notation's reader, and lets mlx-lm's parser decide where
     that gives up."""
 
     def __init__(self, block: BlockText, pieces: Pieces) -> None:
@@ -175,7 +175,7 @@ def _is_json(text: str) -> bool:
 class WholeBlock(CollectedBlock):
     """Yields all pieces of another reader at the end of the block."""
 
-    def __init__(self, reader: DialectReader, calls: AnswerCalls) -> None:
+    def __init__(self, reader: NotationReader, calls: AnswerCalls) -> None:
         super().__init__(calls)
         self._reader = reader
 

@@ -1,4 +1,4 @@
-"""The descriptions of all dialects that Penstock reads.
+"""The descriptions of all notations that Penstock reads.
 
 The facts are from the models' chat templates and from mlx-lm's parsers, which decide what a call means.
 """
@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 from scheduler.answer import harmony
 from scheduler.answer.answer_format import AnswerFormat, Layout
-from scheduler.answer.dialects.description import (
+from scheduler.answer.notations.description import (
     BREAK,
     NAME,
     NUMBER,
     TOOL,
     TYPE,
     Braced,
-    Dialect,
     JsonObject,
     Keywords,
+    Notation,
     Tagged,
     Unheld,
 )
@@ -28,7 +28,7 @@ _PLAIN_NAME = r"[\w-]+"
 _IN_QUOTES = r'[^"<>&\s]+'
 _DSML = "｜DSML｜"
 
-_QWEN = Dialect(
+_QWEN = Notation(
     "qwen3_coder",
     head=f"<tool_call>\n<function={TOOL}>\n",
     arguments=Tagged(
@@ -43,7 +43,7 @@ _QWEN = Dialect(
     tools=r"[^\s<>]+",
 )
 
-_MINIMAX = Dialect(
+_MINIMAX = Notation(
     "minimax_m2",
     opening="<minimax:tool_call>\n",
     head=f'<invoke name="{TOOL}">\n',
@@ -60,7 +60,7 @@ _MINIMAX = Dialect(
     tools=_IN_QUOTES,
 )
 
-_MINICPM = Dialect(
+_MINICPM = Notation(
     "minicpm5",
     head=f'<function name="{TOOL}">',
     arguments=Tagged(
@@ -77,7 +77,7 @@ _MINICPM = Dialect(
     tools=_IN_QUOTES,
 )
 
-_DEEPSEEK = Dialect(
+_DEEPSEEK = Notation(
     "dsml",
     opening=f"<{_DSML}function_calls>\n",
     head=f'<{_DSML}invoke name="{TOOL}">\n',
@@ -93,7 +93,7 @@ _DEEPSEEK = Dialect(
     tools=r'[^"]+',
 )
 
-_KIMI_K3 = Dialect(
+_KIMI_K3 = Notation(
     "kimi_k3",
     around_text=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
     opening="<|open|>tools<|sep|>",
@@ -111,7 +111,7 @@ _KIMI_K3 = Dialect(
     tools=_IN_QUOTES,
 )
 
-_GEMMA4 = Dialect(
+_GEMMA4 = Notation(
     "gemma4",
     head=f"<|tool_call>call:{TOOL}",
     # The parser's own placeholders for strings are between null characters.
@@ -120,7 +120,7 @@ _GEMMA4 = Dialect(
     tools=_PLAIN_NAME,
 )
 
-_FUNCTION_GEMMA = Dialect(
+_FUNCTION_GEMMA = Notation(
     "function_gemma",
     head=f"<start_function_call>call:{TOOL}",
     arguments=Braced("<escape>", ends=("<escape>", "}", "<end_function_call>"), nests=False, names=r"[\w-]+"),
@@ -128,7 +128,7 @@ _FUNCTION_GEMMA = Dialect(
     tools=r"\w+",
 )
 
-_PYTHONIC = Dialect(
+_PYTHONIC = Notation(
     "pythonic",
     opening="<|tool_call_start|>[",
     head=f"{TOOL}(",
@@ -139,7 +139,7 @@ _PYTHONIC = Dialect(
     tools=r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*",
 )
 
-_HARMONY = Dialect(
+_HARMONY = Notation(
     "harmony",
     head=f"<|channel|>commentary to=functions.{TOOL} <|constrain|>json{harmony.MESSAGE}",
     arguments=JsonObject(ends=harmony.ENDS),
@@ -148,7 +148,7 @@ _HARMONY = Dialect(
     parallel=False,
 )
 
-_KIMI_K2 = Dialect(
+_KIMI_K2 = Notation(
     "kimi_k2",
     opening="<|tool_calls_section_begin|>",
     head=f"<|tool_call_begin|>functions.{TOOL}:{NUMBER}<|tool_call_argument_begin|>",
@@ -157,11 +157,11 @@ _KIMI_K2 = Dialect(
     closing="<|tool_calls_section_end|>",
 )
 
-_MISTRAL = Dialect(
+_MISTRAL = Notation(
     "mistral", head=f"[TOOL_CALLS]{TOOL}[ARGS]", arguments=JsonObject(ends=("[TOOL_CALLS]",)), tail=""
 )
 
-_MISTRAL_LIST = Dialect(
+_MISTRAL_LIST = Notation(
     "mistral",
     opening="[TOOL_CALLS][",
     head=f'{{"name": "{TOOL}", "arguments": ',
@@ -172,8 +172,8 @@ _MISTRAL_LIST = Dialect(
 )
 
 
-def _hermes(name: str) -> Dialect:
-    return Dialect(
+def _hermes(name: str) -> Notation:
+    return Notation(
         name,
         head=f'<tool_call>\n{{"name": "{TOOL}", "arguments": ',
         arguments=JsonObject(ends=("</tool_call>",)),
@@ -182,9 +182,9 @@ def _hermes(name: str) -> Dialect:
     )
 
 
-def _glm(name: str, prefix: str = "", without_parameters: str | None = None) -> Dialect:
+def _glm(name: str, prefix: str = "", without_parameters: str | None = None) -> Notation:
     """GLM 4.5 and 4.6 write each tag on a line of its own, GLM 4.7 and later write no line breaks."""
-    return Dialect(
+    return Notation(
         name,
         head=f"<{prefix}tool_call>{TOOL}",
         arguments=Tagged(
@@ -203,8 +203,8 @@ def _glm(name: str, prefix: str = "", without_parameters: str | None = None) -> 
 
 
 _BY_NAME = {
-    dialect.name: dialect
-    for dialect in (
+    notation.name: notation
+    for notation in (
         _hermes("json_tools"),
         _hermes("generic"),
         _QWEN,
@@ -228,8 +228,8 @@ _BY_NAME = {
 }
 
 
-def dialect_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Dialect | Unheld | None:
-    """Return the dialect of a model's calls; None if the model has none. `has_token`: whether a text is a
+def notation_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Notation | Unheld | None:
+    """Return the notation of a model's calls; None if the model has none. `has_token`: whether a text is a
     special token of the model."""
     if form.layout is Layout.HARMONY:
         return _HARMONY
@@ -240,15 +240,17 @@ def dialect_of(form: AnswerFormat, has_token: Callable[[str], bool]) -> Dialect 
         return Unheld(name, "names the tool both in a message header and in the call")
     if name == "mistral":
         return _MISTRAL if has_token("[ARGS]") else _MISTRAL_LIST
-    return _BY_NAME.get(name) or Unheld(name, "is not described in scheduler/answer/dialects")
+    return _BY_NAME.get(name) or Unheld(name, "is not described in scheduler/answer/notations")
 
 
-def described(name: str) -> Dialect | None:
-    """Return the dialect that the name of a parser alone decides."""
+def described(name: str) -> Notation | None:
+    """Return the notation that the name of a parser alone decides."""
     return _BY_NAME.get(name)
 
 
 def writes_bare_text(name: str) -> bool:
     """Return whether the text of a parameter alone does not decide if it is a string or JSON."""
-    dialect = _BY_NAME.get(name)
-    return dialect is not None and isinstance(dialect.arguments, Tagged) and not dialect.arguments.is_flagged
+    notation = _BY_NAME.get(name)
+    return (
+        notation is not None and isinstance(notation.arguments, Tagged) and not notation.arguments.is_flagged
+    )

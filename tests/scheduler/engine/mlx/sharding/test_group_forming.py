@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 
-from scheduler.engine.mlx.sharding.join import join, meet
+from scheduler.engine.mlx.sharding.group_forming import form_group, meet
 from scheduler.engine.mlx.sharding.rank import Rank, RanksUnusable
 from tests.scheduler.engine.mlx.sharding.ranks import Ranks, ring
 
 OURS = ("MLX_ENABLE_TF32",)
 """What the engine sets for every model (`mlx/environment.py`)."""
-_HERE = "tests.scheduler.engine.mlx.sharding.test_join"
+_HERE = "tests.scheduler.engine.mlx.sharding.test_group_forming"
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -105,20 +105,20 @@ def test_what_is_no_address_is_refused(host: str) -> None:
 def test_a_back_end_that_mlx_lacks_is_refused(backend: Any) -> None:
     """MLX's CPU build on Linux has neither: both want other hardware."""
     with pytest.raises(RanksUnusable, match=f"no back end {backend}"):
-        join(msgspec.structs.replace(ring(), backend=backend), 0, 0.3)
+        form_group(msgspec.structs.replace(ring(), backend=backend), 0, 0.3)
 
 
 def test_too_few_addresses_are_refused() -> None:
     with pytest.raises(RanksUnusable, match="rank 1 of 2, with addresses of 1"):
-        join(msgspec.structs.replace(ring(), hosts=("127.0.0.1:5000",)), 1, 0.3)
+        form_group(msgspec.structs.replace(ring(), hosts=("127.0.0.1:5000",)), 1, 0.3)
 
 
 _LOST = """
 import sys, msgspec
-from scheduler.engine.mlx.sharding import join
+from scheduler.engine.mlx.sharding import group_forming
 from scheduler.shared.messages import RankGroup
-join._INIT_SECONDS = 0.5
-join.join(msgspec.json.decode(sys.argv[1], type=RankGroup), 0, 60.0)
+group_forming._INIT_SECONDS = 0.5
+group_forming.form_group(msgspec.json.decode(sys.argv[1], type=RankGroup), 0, 60.0)
 """
 
 
@@ -136,7 +136,7 @@ def test_a_rank_that_is_lost_after_it_was_met_ends_the_process() -> None:
 
 def run(rank: Rank) -> list[Any]:
     """Join; what the environment has of it then."""
-    joined = join(rank.group, rank.number)
+    joined = form_group(rank.group, rank.number)
     return [
         joined.rank(),
         joined.size(),

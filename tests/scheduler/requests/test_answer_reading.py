@@ -19,9 +19,9 @@ from scheduler.answer.pipeline import AnswerPipeline
 from scheduler.errors import DeadlineExceeded
 from scheduler.events import AnswerPiece, Failed, Finished, FinishReason, StreamEvent
 from scheduler.prompt.offload import Lane
+from scheduler.requests.answer_reading import STEP_SECONDS, AnswerReading
 from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
-from scheduler.requests.turns import STEP_SECONDS, Turns
 from scheduler.shared.messages import LogprobsOut
 from tests.examples import examples
 from tests.fakes.byte_tokenizer import ByteTokenizer
@@ -47,8 +47,8 @@ class Desk(Board):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.turns = Turns(self._offload, self._cancel, self._retire, lambda: self.cpu)
-        self.multiplexer._turns = self.turns
+        self.reading = AnswerReading(self._offload, self._cancel, self._retire, lambda: self.cpu)
+        self.multiplexer._reading = self.reading
 
     async def _offload(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
         assert lane is Lane.ANSWER
@@ -93,7 +93,7 @@ async def test_what_exceeds_a_steps_budget_is_read_later_in_turns_by_tenant(
     hostile = [desk.take(number, "hostile") for number in range(1, 9)]
     neighbour = desk.take(9, "neighbour")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.turns.run)
+        nursery.start_soon(desk.reading.run)
         await all_read()
         desk.multiplexer.route(step(tokens=[(number, ord("a")) for number in range(1, 10)]))
         assert desk.read == [1, 2, 3]
@@ -117,7 +117,7 @@ async def test_the_loop_runs_between_two_slices(autojump_clock: MockClock) -> No
             await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.turns.run)
+        nursery.start_soon(desk.reading.run)
         await all_read()
         desk.multiplexer.route(step(tokens=[(number, ord("a")) for number in range(1, 33)]))
         nursery.start_soon(watch)
@@ -133,14 +133,14 @@ async def test_what_a_worker_reads_holds_up_its_own_row_alone(autojump_clock: Mo
     desk = Desk()
     heavy, other = desk.take(1, "a"), desk.take(2, "b")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.turns.run)
+        nursery.start_soon(desk.reading.run)
         await all_read()
         desk.multiplexer.route(step(tokens=[(1, HEAVY_TOKEN), (2, ord("x"))]))
         desk.multiplexer.route(step(tokens=[(1, ord("b")), (2, ord("y"))], retired=[(1, "length")]))
         await all_read()
         assert desk.in_worker == ["a"]
         assert (text_of(events_of(other)), events_of(heavy)) == ("xy", [])
-        assert (len(desk.multiplexer), list(desk.turns.ending)) == (1, [1])
+        assert (len(desk.multiplexer), list(desk.reading.ending)) == (1, [1])
         assert (heavy.state, desk.left) == (State.ENDING, [])
         desk.gate.set()
         await all_read()
@@ -150,7 +150,7 @@ async def test_what_a_worker_reads_holds_up_its_own_row_alone(autojump_clock: Mo
     assert [final.reason for final in finals_of(events) if isinstance(final, Finished)] == [
         FinishReason.LENGTH
     ]
-    assert (heavy.state, desk.left, desk.turns.ending) == (State.RETIRED, [heavy], {})
+    assert (heavy.state, desk.left, desk.reading.ending) == (State.RETIRED, [heavy], {})
 
 
 @trio_test
@@ -159,7 +159,7 @@ async def test_what_comes_behind_a_stop_string_in_a_worker_is_not_counted(autoju
     desk = Desk()
     record = desk.take(1, stop=("#",))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.turns.run)
+        nursery.start_soon(desk.reading.run)
         await all_read()
         for token in (ord("a"), HEAVY_TOKEN, ord("b"), ord("c")):
             desk.multiplexer.route(step(tokens=[(1, token)]))
@@ -187,7 +187,7 @@ async def test_a_request_may_end_while_a_worker_reads(
     desk = Desk()
     record = desk.take(1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.turns.run)
+        nursery.start_soon(desk.reading.run)
         await all_read()
         retired = [(1, "length")] if ended else []
         desk.multiplexer.route(step(tokens=[(1, HEAVY_TOKEN)], retired=retired))  # type: ignore[arg-type]
@@ -217,7 +217,7 @@ async def test_a_request_may_end_while_a_worker_reads(
         case ("its engine dies", True):
             assert [type(event).__name__ for event in events_of(record)] == ["TextDelta", "Finished"]
         case ("everything ends", _):
-            assert len(desk.turns.ending) == ended
+            assert len(desk.reading.ending) == ended
             return
         case ("its deadline passes", _):
             assert [type(event) for event in events_of(record)] == [Failed]
@@ -225,7 +225,7 @@ async def test_a_request_may_end_while_a_worker_reads(
             assert events_of(record) == []
     if desk.multiplexer._records:
         desk.multiplexer.route(step(retired=[(1, "cancelled")]))
-    assert (record.state, desk.left, desk.turns.ending) == (State.RETIRED, [record], {})
+    assert (record.state, desk.left, desk.reading.ending) == (State.RETIRED, [record], {})
 
 
 _rows = st.lists(st.sampled_from("ab#E"), min_size=1, max_size=8).map("".join)
@@ -258,7 +258,7 @@ def test_an_answer_does_not_depend_on_when_it_was_read(texts: list[str], cost: f
     async def in_turns() -> None:
         desk.gate.set()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(desk.turns.run)
+            nursery.start_soon(desk.reading.run)
             await all_read()
             for _ in steps(desk):
                 await trio.lowlevel.checkpoint()

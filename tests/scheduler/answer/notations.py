@@ -1,4 +1,4 @@
-"""Raw answers of models in each dialect, and the message that each means."""
+"""Raw answers of models in each notation, and the message that each means."""
 
 from __future__ import annotations
 

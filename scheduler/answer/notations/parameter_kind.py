@@ -1,6 +1,6 @@
 """Whether a parameter is written as bare text, as JSON, or as either: by its schema alone.
 
-Dialects with tags write a string bare, so `123` is a string where the schema allows only strings, and a
+Notations with tags write a string bare, so `123` is a string where the schema allows only strings, and a
 number where it allows only numbers. Where it allows both, JSON that the schema takes as something else than a
 string is that; all other text is a string. mlx-lm's parsers decide by the property's own `type`, each in its
 own way, and read `anyOf`, `$ref` and `enum` wrongly; `parser_view` gives them a schema that all read alike.

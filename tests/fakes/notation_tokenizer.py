@@ -10,7 +10,7 @@ from scheduler.answer.detokenizer import ByteLevelDetokenizer, ByteTable, Detoke
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
 
 
-class DialectTokenizer(ByteTokenizer):
+class NotationTokenizer(ByteTokenizer):
     """`marks` are the tokens from EOS + 1 on."""
 
     def __init__(self, answer_format: AnswerFormat, marks: Sequence[str]) -> None:
@@ -38,7 +38,7 @@ class DialectTokenizer(ByteTokenizer):
 
 
 class _Spelled(ByteTable):
-    def __init__(self, tokenizer: DialectTokenizer, marks: dict[int, str]) -> None:
+    def __init__(self, tokenizer: NotationTokenizer, marks: dict[int, str]) -> None:
         super().__init__(lambda token_id: None)
         self._tokenizer = tokenizer
         self._spelling = marks

@@ -1,4 +1,4 @@
-"""What a dialect of tool calls looks like, as data: what holds a model to it and what reads it are both made
+"""What a notation of tool calls looks like, as data: what holds a model to it and what reads it are both made
 from this.
 
 An answer's calls are `opening`, one or more calls with one of `separators` between them, `closing`. A call is
@@ -20,7 +20,7 @@ NAME = "{name}"
 TYPE = "{type}"
 """Placeholder in a parameter's opening for the JSON type of its value."""
 BREAK = "{break}"
-"""Placeholder in a parameter's opening for one of its dialect's breaks."""
+"""Placeholder in a parameter's opening for one of its notation's breaks."""
 
 ANY_NAME = r"(?s:.+)"
 
@@ -103,7 +103,7 @@ Arguments: TypeAlias = JsonObject | Tagged | Braced | Keywords
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class Notation:
     """One syntax of calls."""
 
     name: str
@@ -126,7 +126,7 @@ class Dialect:
 
 @dataclass(frozen=True, slots=True)
 class Unheld:
-    """A dialect that a grammar cannot hold, and why: a clause that follows its name."""
+    """A notation that a grammar cannot hold, and why: a clause that follows its name."""
 
     name: str
     why: str

@@ -1,4 +1,4 @@
-"""Joins the group of `mx.distributed` in which the ranks of one engine compute.
+"""Forms the group of `mx.distributed` in which the ranks of one engine compute.
 
 MLX waits for its neighbours inside `init`, for ever and with Python's global lock: no thread of this process
 could see a deadline, or the end of the link, pass. So the ranks meet over sockets of ours first, on the same
@@ -37,7 +37,7 @@ _RETRY_SECONDS = 0.1
 _MARK_BYTES = 32
 
 
-def join(group: RankGroup, number: int, seconds: float = JOIN_SECONDS) -> mx.distributed.Group:
+def form_group(group: RankGroup, number: int, seconds: float = JOIN_SECONDS) -> mx.distributed.Group:
     """Return MLX's group, once all ranks are in it. Raise RanksUnusable, which names the rank that did not
     come. Ends the process if MLX's own attempt does not end."""
     if not mx.distributed.is_available(group.backend):

@@ -31,7 +31,7 @@ STEP_SECONDS = 0.005
 Reading = Iterator[AnswerPiece | Heavy]
 
 
-class Turns:
+class AnswerReading:
     """`run` must be running, else everything is read at once. When an answer is over, `cancel` takes its
     request from the engine that has it, and `retire` ends one that no engine has any more."""
 

@@ -1,1 +1,0 @@
-"""How each model family writes tool calls: one description a dialect."""

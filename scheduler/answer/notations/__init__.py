@@ -1,0 +1,1 @@
+"""How each model family writes tool calls: one description a notation."""
