@@ -99,8 +99,8 @@ def operations_routes(models: ServedModels, reports: Mapping[str, Callable[[], d
 
     @router.get("/v1/scheduler/requests/{request_id}", dependencies=[Depends(operator)])
     async def request(request_id: str, model: ModelName = None) -> dict[str, Any]:
-        """Return what happened to a request of a model, by the id of its answer. Each of its choices is told
-        from its arrival on, in spans of seconds. It may wait, run, or be among the last 64 that ended. No
+        """Return what happened to a request of a model, by the id of its answer. Each of its choices is
+        in spans of seconds from its arrival on. It may wait, run, or be among the last 64 that ended. No
         text of it is kept."""
         named = models.model(model)
         reports = named.scheduler.operations.request_reports(request_id)
