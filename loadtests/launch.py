@@ -295,7 +295,7 @@ async def answering(target: Target, seconds: float) -> Target:
     if observed is None:
         raise LaunchError(f"{target.name}: no answer from {target.url} within {seconds:g} s")
     if observed.outcome is not Outcome.OK:
-        raise LaunchError(f"{target.name}: {target.url} does not answer: {_said(observed)}")
+        raise LaunchError(f"{target.name}: {target.url} does not answer: {_reported(observed)}")
     return found
 
 
@@ -315,7 +315,7 @@ def _headers(target: Target) -> dict[str, str]:
     return {} if target.api_key is None else {"authorization": f"Bearer {target.api_key}"}
 
 
-def _said(observed: client.Observed) -> str:
+def _reported(observed: client.Observed) -> str:
     status = "" if observed.status is None else f"{observed.status} "
     return f"{observed.outcome.value}: {status}{observed.detail}"
 
@@ -338,7 +338,7 @@ async def _wait_answering(process: trio.Process, target: Target, log: Path, seco
         raise LaunchError(f"{target.name}: no answer within {seconds:g} s:\n{tail(log)}")
     if observed.outcome is not Outcome.OK:
         raise LaunchError(
-            f"{target.name}: ready, but its first completion was {_said(observed)}\n{tail(log)}"
+            f"{target.name}: ready, but its first completion was {_reported(observed)}\n{tail(log)}"
         )
 
 
