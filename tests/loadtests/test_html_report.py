@@ -215,8 +215,8 @@ def test_a_missing_extra_is_known_before_the_run(name: str, monkeypatch: pytest.
     """Nothing is sent to anybody: the target's port is closed, and would be named."""
     monkeypatch.setattr(html_report, "find_spec", lambda asked: None if asked == name else asked)
     target = f"t=http://127.0.0.1:{free_port()},model=m"
-    said = CliRunner().invoke(bench, ["compare", "--scenario", "agents", "--target", target])
-    assert (said.exit_code, said.stderr) == (
+    ended = CliRunner().invoke(bench, ["compare", "--scenario", "agents", "--target", target])
+    assert (ended.exit_code, ended.stderr) == (
         1,
         f"penstock bench: the HTML report needs {name}: pip install 'penstock[bench]'\n",
     )
@@ -225,9 +225,9 @@ def test_a_missing_extra_is_known_before_the_run(name: str, monkeypatch: pytest.
 def test_a_baseline_that_cannot_be_read_is_known_before_the_run(tmp_path: Path) -> None:
     target = f"t=http://127.0.0.1:{free_port()},model=m"
     options = ["--target", target, "--baseline", str(tmp_path / "gone.json")]
-    said = CliRunner().invoke(bench, ["compare", "--scenario", "agents", *options])
-    assert said.exit_code == 2
-    assert "gone.json is not a baseline" in said.stderr
+    ended = CliRunner().invoke(bench, ["compare", "--scenario", "agents", *options])
+    assert ended.exit_code == 2
+    assert "gone.json is not a baseline" in ended.stderr
 
 
 def test_plots_are_drawn_in_the_pages_own_colours(text: str) -> None:

@@ -184,7 +184,7 @@ def test_each_bound_that_voids_a_run_is_named() -> None:
 
 
 def test_few_samples_are_said_before_their_percentiles() -> None:
-    """Beyond the p95 there is not one in the mean of 19 requests; there is one of 20."""
+    """In the mean not one of 19 requests is beyond the p95; one of 20 is."""
     asked = [request(n, 0.1 * n, 0.1 * n + 1.0) for n in range(20)]
     few, enough = printed([run(*asked[1:])]), printed([run(*asked)])
     assert few.index("FEW SAMPLES: ours: 19 of the requests counted; a p95 takes 20") < few.index("Latencies")

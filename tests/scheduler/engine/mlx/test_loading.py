@@ -201,11 +201,11 @@ def test_loading_is_reported_stage_by_stage(stored: dict[str, Path]) -> None:
 def test_reading_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """In twenty steps at most, whatever the size, with the size."""
     monkeypatch.setattr(model_loading, "_SHOWN_BYTES", 1 << 10)
-    said: list[str] = []
-    model_loading._evaluate([mx.zeros(1 << 10, mx.float32) for _ in range(50)], said.append, 1 << 30)
-    steps = [re.fullmatch(r"reading weights: (\d+) % of 0\.0 GB", line) for line in said]
+    stages: list[str] = []
+    model_loading._evaluate([mx.zeros(1 << 10, mx.float32) for _ in range(50)], stages.append, 1 << 30)
+    steps = [re.fullmatch(r"reading weights: (\d+) % of 0\.0 GB", line) for line in stages]
     percent = [int(step[1]) for step in steps if step is not None]
-    assert 15 <= len(percent) == len(said) <= 20
+    assert 15 <= len(percent) == len(stages) <= 20
     assert percent == sorted(set(percent))
     assert percent[-1] > 90
 
