@@ -40,7 +40,7 @@ Name: TypeAlias = tuple[str, str, tuple[int, ...]]
 
 salts, rests = st.sampled_from(["", "tenant"]), st.sampled_from([0, 1, 255])
 chains = ["b", "a", "ab", "aba", "abab", "abba", "abb", "bbbb"]
-"""Of few letters, so that they share their beginnings."""
+"""They have few letters, so that they share their beginnings."""
 prefixes = st.tuples(salts, st.sampled_from(["", *chains]), rests)
 whole_prefixes = st.tuples(salts, st.sampled_from(chains), rests)
 
