@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from scheduler.engine import prefill_batches
 from scheduler.engine.device import Traits
 from scheduler.engine.mlx.backend import MlxBackend
 from scheduler.engine.mlx.cpu import softmax
@@ -34,9 +35,10 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, model: Any) -> list[int]:
     return calls
 
 
-def test_the_budget_is_shared_and_kept(tiny: Tiny) -> None:
-    """However many are prefilled: their tokens of one step are within the budget, but for each one's
-    floor."""
+def test_the_budget_is_shared_and_kept(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are prefilled in one batch: their tokens of one step are within the budget, but for each
+    one's floor."""
+    monkeypatch.setattr(prefill_batches, "MOST_PADDING_TOKENS", 2048)
     rows = Rows(tiny.backend(prefill_rows=4, kv_cache_bytes=0))
     sequences = [rows.admit(request(number, prompt_of(600, number), 3)) for number in range(6)]
     for budget, expected in ((64, 1), (200, 2), (64, 2), (400, 4), (33, 4)):
