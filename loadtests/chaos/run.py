@@ -130,7 +130,7 @@ async def run(plan: Plan, note: Callable[[str], None]) -> Findings:
             + [str(moment.step) for moment in fire.slow if moment.missed],
             slow_steps=findings.count([f"{one.step.work}, {one.step.how}" for one in fire.slow]),
             hung=sum(Strike.STOP in shot.kinds for shot in shots)
-            + sum(moment.step.hangs for moment in fire.slow),
+            + sum(moment.step.hangs and not moment.missed for moment in fire.slow),
             held=await _held(server, http),
             waits=longest_waits(innocent, fire.away),
             usual_wait_seconds=usual(
@@ -192,7 +192,7 @@ async def _under_fire(
 ) -> _Fire:
     """Ask all questions while engines die, with the deaths spread evenly over the questions."""
     chance = random.Random(plan.seed)
-    to_come = _strikes(plan, chance)
+    to_come = in_order(plan, chance)
     done = _Fire()
     share = len(crowd.asked) / max(1, plan.moments)
 
@@ -247,7 +247,9 @@ async def _held(server: Victim, http: httpx.AsyncClient) -> dict[str, float]:
     return held
 
 
-def _strikes(plan: Plan, chance: random.Random) -> list[tuple[Strike, ...] | SlowStep]:
+def in_order(plan: Plan, chance: random.Random) -> list[tuple[Strike, ...] | SlowStep]:
+    """Return the strikes in their order. A device's error may be a timeout, after which prompts are computed
+    in smaller chunks: all of those come last, as no step of a large one would come behind them."""
     possible = kinds()
     if plan.engines > 1:
         return list(volleys.plan(plan.deaths, plan.engines, possible, plan.seed))
@@ -256,6 +258,7 @@ def _strikes(plan: Plan, chance: random.Random) -> list[tuple[Strike, ...] | Slo
         *slow_steps(plan.slow_steps, plan.seed),
     ]
     chance.shuffle(to_come)
+    to_come.sort(key=lambda one: not isinstance(one, SlowStep) and Strike.DEVICE in one)
     return to_come
 
 

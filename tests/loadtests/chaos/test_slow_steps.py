@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from loadtests.chaos import report
 from loadtests.chaos.answers import Answer, Pause
 from loadtests.chaos.findings import Findings, compare
+from loadtests.chaos.run import Plan, in_order
 from loadtests.chaos.saboteur import sitecustomize as saboteur
 from loadtests.chaos.slow_steps import (
     CEILING_SECONDS,
@@ -26,6 +28,7 @@ from loadtests.chaos.slow_steps import (
     guests,
     slow_steps,
 )
+from loadtests.chaos.strikes import Strike, kinds
 from loadtests.chaos.waits import Span, longest_waits, usual
 from scheduler.shared.messages import Begun, StepWork
 
@@ -41,6 +44,17 @@ def test_all_kinds_come_before_one_comes_again() -> None:
     assert len({(how, work) for how, work, _ in kinds[:7]}) == 7
     assert planned == slow_steps(2 * KINDS, seed=0) != slow_steps(2 * KINDS, seed=1)
     assert {step.leavers for step in planned} == {(Guest.LONG,), (Guest.ANSWERED,), tuple(Guest)}
+
+
+def test_device_errors_come_behind_slow_steps() -> None:
+    """One in three is a timeout, which halves the chunks of prompts: no step of 512 tokens comes after it."""
+    order = in_order(Plan(100, deaths=70, slow_steps=70), random.Random(1))
+    slow = [place for place, one in enumerate(order) if isinstance(one, SlowStep)]
+    device = [place for place, one in enumerate(order) if one == (Strike.DEVICE,)]
+    assert len(order) == 140
+    assert len(slow) == 70
+    assert len(device) == 70 // len(kinds())
+    assert max(slow) < min(device)
 
 
 def test_a_slow_step_lives_where_a_hung_one_of_its_kind_may_die() -> None:
