@@ -170,6 +170,7 @@ $(VENV)/real-model: api/smollm2/model.py scheduler/engine/mlx/gguf_folder.py $(V
 $(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Penstock needs Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
+	@echo "making $(VENV), once"
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "no venv module: on Debian, apt-get install python3-venv"; exit 1; }
 

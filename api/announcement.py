@@ -16,7 +16,7 @@ _CONTENT = '["choices"][0]["message"]["content"]'
 _TRIED = {
     "chat": (
         "/v1/chat/completions",
-        '{"messages":[{"role":"user","content":"QUESTION"}],"max_tokens":200}',
+        '{"messages":[{"role":"user","content":"QUESTION"}],"max_tokens":200,"temperature":0}',
         f"print(json.load(sys.stdin){_CONTENT})",
     ),
     "embedding": (
@@ -53,7 +53,8 @@ async def announce(
     click.echo(f"page       {url}/")
     _, first = next(iter(models))
     if first.kind == "chat":
-        click.echo(f"chat       penstock chat{'' if url == _DEFAULT_URL else f' --url {url}'}")
+        key = "PENSTOCK_API_KEY=KEY " if has_keys else ""
+        click.echo(f"chat       {key}penstock chat{'' if url == _DEFAULT_URL else f' --url {url}'}")
     question = "What is Penstock?" if first.name == EMBEDDED_NAME else "What is the capital of France?"
     click.echo(f"try        {tried(first.kind, url, question, has_keys=has_keys)}")
 

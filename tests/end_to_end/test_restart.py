@@ -18,11 +18,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import pytest
 import trio
 
+from api.cli.service import installation
+from api.cli.service.service_options import Platform, ServiceOptions, places_of
 from loadtests.processes import children, is_gone
 from tests.end_to_end.raw_client import Answer, ask
 from tests.end_to_end.serving import eventually
@@ -62,16 +65,22 @@ class Service:
 
 
 @contextmanager
-def activated(*arguments: str, lives: int) -> Iterator[Service]:
+def activated(*arguments: str, home: Path, lives: int) -> Iterator[Service]:
+    environment = {**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    serve = [sys.executable, "-m", "api", "service", "run", "--", "--port", str(port), *arguments]
+    serve = [sys.executable, "-m", "api", "service", "run"]
+    options = ServiceOptions(
+        program=(sys.executable,), arguments=("--port", str(port), *arguments), platform=Platform.SYSTEMD
+    )
+    places = places_of(options.name, options.platform, system=False, environment=environment)
+    installation.write(installation.plan(options, places, {}), None)
     process = subprocess.Popen(
         ["systemd-socket-activate", "-l", f"127.0.0.1:{port}", "sh", "-c", lives * _LIFE, "sh", *serve],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**environment, "PYTHONUNBUFFERED": "1"},
         start_new_session=True,
     )
     service = Service(process, port)
@@ -183,10 +192,10 @@ async def _more(clients: Clients, count: int) -> None:
     ("crowd", "restarts"),
     [pytest.param(24, 1, id="sample"), pytest.param(100, 2, id="whole", marks=pytest.mark.long)],
 )
-def test_a_restart_costs_no_client_anything(crowd: int, restarts: int) -> None:
+def test_a_restart_costs_no_client_anything(crowd: int, restarts: int, tmp_path: Path) -> None:
     """The first client starts the service; the last server ends, and the shell with it."""
     plan = ("--engine", "scripted", "--scripted", "step_seconds=0.05", "--max-slots", str(crowd))
-    with activated(*plan, lives=restarts + 1) as service:
+    with activated(*plan, home=tmp_path, lives=restarts + 1) as service:
         clients = Clients(service.port, TOKENS)
         trio.run(clients.learn)
         first = service.pid()
