@@ -82,7 +82,7 @@ class EngineProfile:
         self._before(Chosen, "verify", lambda *_: self._token_read())
         self._before(MlxBackend, "_outcome", lambda _, sampled: self._sampled(sampled))
         self._after(Inbox, "send", lambda _, message: self._sent(message))
-        self._after(EngineLoop, "turn", lambda loop, _: self._rested(loop))
+        self._after(EngineLoop, "iterate", lambda loop, _: self._rested(loop))
 
     def _before(self, owner: Any, name: str, call: Callable[..., None]) -> None:
         whole = getattr(owner, name)

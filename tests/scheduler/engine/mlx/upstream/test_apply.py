@@ -60,4 +60,4 @@ def test_every_change_is_listed_with_its_reason_and_its_test() -> None:
         assert change.strip(), name
         assert needless.strip(), name
         for named in test.split(","):
-            assert (folder / named.strip().strip("`")).is_file(), (name, named)
+            assert (ROOT / named.strip().strip("`")).is_file(), (name, named)
