@@ -94,7 +94,7 @@ def _memory(
         yield "", f"does not fit: {plan.reason}"
         return
     yield "", f"{gigabytes(plan.limit_bytes)} for an engine, of it {gigabytes(plan.kv_bytes)} of KV cache"
-    longest, agents = plan.longest(context_tokens), plan.agents(min(tokens, context_tokens))
+    longest, agents = plan.longest(context_tokens), plan.agents(tokens)
     if longest is None or agents is None:
         yield "agents", "not known: mlx-lm did not say what a token takes"
         return
@@ -102,8 +102,7 @@ def _memory(
     if longest < context_tokens:
         yield "", f"one sequence may have {longest:,} of the context's tokens"
     if tokens > context_tokens:
-        yield "", f"{tokens:,} tokens are more than its context"
-        tokens = context_tokens
+        yield "", f"{tokens:,} tokens are more than its context has"
     counts = sorted({tokens, *(one for one in _AGENT_TOKENS if one <= context_tokens)})
     for number, count in enumerate(counts):
         yield (
