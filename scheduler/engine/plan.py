@@ -188,9 +188,8 @@ def plan(state: PlanInput, now: float) -> StepPlan:
     step, left_tokens = _Prefill(), [row for row in prompts if row.chunkable_tokens]
     if left_tokens:
         step = _prefill(state, admissions.rows, left_tokens)
-        if not step.chunks and (
-            begun := [row for row in left_tokens if row.request_id in rows_of(state.begun)]
-        ):
+        begun = [row for rows in members_of(state.begun, left_tokens) for row in rows]
+        if begun and not step.chunks:
             # There is no room for a batch to begin: what has begun goes on.
             step = _prefill(state, admissions.rows, begun)
     elif room is not None:  # As most steps: there is no chunk to fit, and no budget to find for it.

@@ -58,6 +58,17 @@ class NextBatch:
     begun: list[EngineSequence]
     coming: list[EngineSequence] = field(default_factory=list)
     passed_steps: int = MOST_STEPS
+    _lengths: list[int] = field(init=False)
+    """The least and the most tokens of a row, so that who may join is not compared with each."""
+
+    def __post_init__(self) -> None:
+        own = [own_tokens(row) for row in self.rows]
+        self._lengths = [min(own), max(own)] if own else []
+
+    def join(self, row: EngineSequence) -> None:
+        self.coming.append(row)
+        lengths = [*self._lengths, own_tokens(row)]
+        self._lengths = [min(lengths), max(lengths)]
 
     @property
     def rows(self) -> list[EngineSequence]:
@@ -65,11 +76,11 @@ class NextBatch:
 
     def padding_with(self, row: EngineSequence) -> int:
         """Return by how much the shortest row would be padded."""
-        lengths = [own_tokens(one) for one in (*self.begun, *self.coming, row)]
+        lengths = (*self._lengths, own_tokens(row))
         return max(lengths) - min(lengths)
 
     def takes(self, row: EngineSequence) -> bool:
-        shortest = min(own_tokens(one) for one in (*self.begun, *self.coming, row))
+        shortest = min(*self._lengths[:1], own_tokens(row)) if self._lengths else own_tokens(row)
         return self.padding_with(row) <= max(MOST_PADDING_TOKENS, shortest)
 
     @property
@@ -99,5 +110,5 @@ def next_batch(prompts: Iterable[EngineSequence], begun: Begun, most_rows: int) 
         if best is None or (len(found) < most_batches and not best.takes(row)):
             best = NextBatch([])
             found.append(best)
-        best.coming.append(row)
+        best.join(row)
     return min(found, key=lambda one: one._place, default=NextBatch([]))
