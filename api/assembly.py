@@ -167,7 +167,13 @@ def _made(shared: _Shared, number: int, options: ModelOptions, found: _Found) ->
     )
     if "user" in tokenizer.template_reading.dropped:
         _log.warning("chat_template", model=options.model, note="; ".join(tokenizer.template_verdicts))
-    preparation = Preparation(tokenizer, found.folder, settings.thinking(), settings.hold_calls)
+    preparation = Preparation(
+        tokenizer,
+        found.folder,
+        settings.thinking(),
+        settings.hold_calls,
+        repetition=settings.repetition(),
+    )
     config = _config(options, found, shared, number, tokenizer)
     facts = _described(config, tokenizer.answer_format, found.folder.embedder)
     _log.info("model", model=name, blas=shared.blas.name, **facts)

@@ -20,7 +20,8 @@ class FinishReason(StrEnum):
     STOP = "stop"
     """The model ended its turn, or wrote a stop string."""
     LENGTH = "length"
-    """max_tokens was reached. A tool call that it cut off does not count as a whole call."""
+    """max_tokens was reached, or the answer repeated itself. A tool call that this cut off does not count as
+    a whole call."""
     TOOL_CALLS = "tool_calls"
     """The model ended its turn with at least one call that was started."""
 
@@ -210,6 +211,8 @@ class Finished:
     usage: Usage
     stop_string: str | None = None
     """The stop string that ended it; None if there was none."""
+    repeats: bool = False
+    """Whether it ended because it repeated one phrase."""
     malformed_calls: int = 0
     """How many of its tool calls cannot be parsed."""
     end_token: TokenLogprobs | None = None

@@ -94,7 +94,8 @@ class Answer:
             if isinstance(delta := choice.get("delta"), dict):
                 self._take_delta(delta, now)
             if isinstance(reason := choice.get("finish_reason"), str):
-                self.ended = reason
+                marks = choice.get("penstock")
+                self.ended = "repetition" if isinstance(marks, dict) and marks.get("repetition") else reason
         if self.ended is None and self.most_pieces is not None and len(self.stamps) >= self.most_pieces:
             # The connection is closed then, upon which the server cancels the request.
             self.ended, self.is_over = "length", True
@@ -150,6 +151,8 @@ class Answer:
                 return "the server ended the answer without saying why"
             case "length":
                 return "cut: the answer has as many tokens as allowed (/set max_tokens N allows more)"
+            case "repetition":
+                return "ended: the answer repeated itself"
             case "stop" | "tool_calls":
                 return None
             case other:

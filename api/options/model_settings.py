@@ -27,6 +27,7 @@ from scheduler.answer.answer_format import REASONING_PARSERS
 from scheduler.config import ThinkingConfig
 from scheduler.grammar.answer_grammar import HoldCalls
 from scheduler.prompt.embedder import Task
+from scheduler.repetition import Repetition
 from scheduler.shared.messages import KvCacheDtype, WeightsDtype
 
 
@@ -150,6 +151,14 @@ class ModelSettings(BaseModel):
         " effort none is reasoning turned off. Other efforts have --thinking-tokens.",
         "minimal=512,low=1024,medium=8192,high=unlimited,xhigh=unlimited,max=unlimited",
     )
+    repetition_tokens: int = option(
+        "Model",
+        "End an answer when its last tokens, this many of them, are one phrase over and over (of up to 256"
+        " tokens, at least eight times); 0: never. A request decides by repetition_detection; with ignore_eos"
+        " it is never ended so.",
+        1024,
+        ge=0,
+    )
     generation_config: Annotated[Literal["auto", "none"], BeforeValidator(vllm_is_none)] = option(
         "Defaults",
         "Whether the model's generation_config.json gives the sampling that a body omits: temperature, top_p,"
@@ -182,6 +191,9 @@ class ModelSettings(BaseModel):
 
     def thinking(self) -> ThinkingConfig:
         return ThinkingConfig(self.thinking_tokens, by_effort(self.effort_tokens))
+
+    def repetition(self) -> Repetition | None:
+        return Repetition(self.repetition_tokens) if self.repetition_tokens else None
 
     def adapters(self) -> dict[str, Path]:
         """Return folders by name, in their order."""

@@ -124,6 +124,13 @@ def _sampled(chance: random.Random) -> dict[str, Any]:
         body["stop"] = _stops(chance, 16)
     if chance.random() < 0.2:
         body["ignore_eos"] = True
+    if chance.random() < 0.1:
+        sizes, counts = (0, 1, 8, 1024, 1025), (0, 1, 2, 1024)
+        body["repetition_detection"] = {
+            "max_pattern_size": chance.choice(sizes),
+            "min_pattern_size": chance.choice(sizes[:3]),
+            "min_count": chance.choice(counts),
+        }
     return body
 
 

@@ -34,6 +34,7 @@ from scheduler.prompt.vector_request import (
     truncated,
     truncated_length,
 )
+from scheduler.repetition import Repetition
 from scheduler.request import (
     MAX_PREDICTION_TOKENS,
     ChatPrompt,
@@ -64,6 +65,8 @@ class Prepared:
     """`block_hashes` of the prompt with its salt and its adapter."""
     unheld: tuple[str, ...] = ()
     """What a schema asks that the grammar does not hold, as `field#/JSON/pointer`."""
+    repetition: Repetition | None = None
+    """The repetition that ends its answers; None if none does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,11 @@ class Preparation:
         thinking: ThinkingConfig | None = None,
         hold_calls: HoldCalls = "strict",
         pieces_bytes: int = PIECES_BYTES,
+        repetition: Repetition | None = None,
     ) -> None:
         """Without `thinking`, only requests that name a budget have one. `pieces_bytes` bounds the token ids
-        that are kept of parts of prompts; 0 keeps none."""
+        that are kept of parts of prompts; 0 keeps none. `repetition` ends the answers to requests that say
+        nothing about it."""
         self.tokenizer = tokenizer
         self.pieces = TokenPieces(tokenizer.encode_all, tokenizer.cuts, pieces_bytes)
         self.context_tokens = folder.context_tokens
@@ -123,6 +128,7 @@ class Preparation:
             tokenizer.answer_format, tokenizer.to_json, self._vocabulary, self._eos_token_ids, hold_calls
         )
         self._thinking = ThinkingBudgets(tokenizer, self._vocabulary, thinking or ThinkingConfig())
+        self._repetition = repetition
 
     def prepare(self, request: GenerationRequest, salt: str = "", adapter: str = "") -> Prepared:
         """Run `prepare_known`, and what it leaves to do. Raise TemplateFailed, PromptTooLong,
@@ -199,7 +205,10 @@ class Preparation:
         )
         pipelines = partial(self._answer_pipelines, request, tokens, silent, thinking)
         blocks = block_hashes(prompt, salted(adapter, salt))
-        return Prepared(submit, pipelines, blocks), tokens.opens_reasoning
+        repetition = request.repetition
+        if repetition == "default":
+            repetition = None if request.ignore_eos else self._repetition
+        return Prepared(submit, pipelines, blocks, repetition=repetition), tokens.opens_reasoning
 
     def _held(
         self, hold: Hold, chat: Prompt, prompt: TokenIds, system_tokens: int, salt: str

@@ -198,6 +198,8 @@ class Multiplexer:
             record.count_token(out.token, now, begins_step=place == 0)
             is_stop_token = ends_with_stop_token and place == len(tokens) - 1
             self._reading.read(record, EndToken(out) if is_stop_token else out)
+            if not is_stop_token and record.listening and record.repeats:
+                self._reading.read(record, End(FinishReason.LENGTH, repeats=True))
 
     def _route_retired(self, retired: Retired) -> None:
         record = self._held(retired.request_id)

@@ -24,6 +24,7 @@ from scheduler.events import (
     Usage,
 )
 from scheduler.prompt.preparation import Prepared
+from scheduler.repetition import Repetition
 from scheduler.request import GenerationRequest
 from scheduler.requests.lifecycle import IN_ENGINE, Event, State, move
 from scheduler.requests.mailbox import Doorbell, Mailbox
@@ -61,6 +62,8 @@ class End:
     hold_refusal: str = ""
     error: SchedulerError | None = None
     """The error with which the answer ends instead; None if there is none."""
+    repeats: bool = False
+    """Whether the answer is ended because it repeats itself."""
 
 
 Part: TypeAlias = TokenOut | EndToken | End
@@ -82,6 +85,8 @@ class StreamRecord:
     """`block_hashes` of the prompt, as `Prepared` has them."""
     unheld: tuple[str, ...] = ()
     """What a schema asks that the grammar does not hold, as `Prepared` has it."""
+    repetition: Repetition | None = None
+    """The repetition that ends it, as `Prepared` has it."""
     queued_at: float = 0.0
     mailbox: Mailbox = field(default_factory=Mailbox)
     state: State = State.QUEUED
@@ -238,6 +243,15 @@ class StreamRecord:
         return iter(())
 
     @property
+    def repeats(self) -> bool:
+        """Return whether the answer must end, because it repeats itself."""
+        return (
+            self.repetition is not None
+            and self.output_tokens >= self.submit.min_tokens
+            and self.repetition.ends(self.emitted)
+        )
+
+    @property
     def over(self) -> bool:
         """Return whether the end of the answer has come but is not read yet: no later token counts."""
         return bool(self.unread) and isinstance(self.unread[-1], End)
@@ -265,11 +279,13 @@ class StreamRecord:
             return
         cut = self.request.only_prompt and not end.vector
         reason = FinishReason.LENGTH if cut else self.pipeline.finish_reason(end.reason)
+        repeats = end.repeats and reason is FinishReason.LENGTH
         malformed = self.pipeline.malformed_calls
         final = Finished(
             reason,
             self.usage,
             self.pipeline.stop_string,
+            repeats,
             malformed,
             self.end_token,
             None if self.pipeline.prompt is None else self.pipeline.prompt.spelled,
@@ -277,7 +293,7 @@ class StreamRecord:
             end.hold_refusal,
         )
         self.mailbox.put_final(final)
-        self.outcome = reason.value
+        self.outcome = "repetition" if repeats else reason.value
 
     def put(self, piece: AnswerPiece) -> None:
         if isinstance(piece, ToolCallStarted):
@@ -391,6 +407,7 @@ def records_of(
             choice=choice,
             prefix_blocks=one.prefix_blocks,
             unheld=one.unheld,
+            repetition=one.repetition,
             mailbox=Mailbox(doorbell),
         )
         for request, one in zip(requests, prepared, strict=True)

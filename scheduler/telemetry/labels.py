@@ -29,7 +29,10 @@ DIRECTIONS = ("up", "down")
 """Directions of the memory guard's relief: more is given up, or it is taken back."""
 RELIEF_LEVELS = ("none", "evict", "small_chunks", "hold", "preempt")
 """The memory guard's (`scheduler/engine/budget/policy.py`: Relief), as logged."""
-OUTCOMES = ("stop", "length", "tool_calls", "cancelled", "deadline", "rejected", "invalid", "error")
+OUTCOMES = (
+    *("stop", "length", "repetition", "tool_calls"),
+    *("cancelled", "deadline", "rejected", "invalid", "error"),
+)
 RESTART_CAUSES = tuple(cause.value for cause in DeathCause if cause is not DeathCause.STOPPED)
 REJECTIONS = ("queue_full", "tenant_limit", "draining", "deadline", "unavailable")
 """Why requests were rejected."""

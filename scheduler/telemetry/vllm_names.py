@@ -35,7 +35,7 @@ _NO_ENGINE = "0"
 """The engine of series that belong to none, whether or not an engine of this name is left."""
 _REASONS = {
     "stop": ("stop", "tool_calls"),
-    "length": ("length",),
+    "length": ("length", "repetition"),
     "abort": ("cancelled", "deadline"),
     "error": ("error",),
 }

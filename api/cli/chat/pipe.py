@@ -113,3 +113,5 @@ def answer_once(
     if answer.ended == "length":
         more = "" if most_pieces is None else "; --max-tokens N allows more"
         click.echo(f"penstock: the answer is cut: it has as many tokens as allowed{more}", err=True)
+    elif answer.ended == "repetition":
+        click.echo("penstock: the answer repeated itself, and was ended", err=True)

@@ -12,11 +12,10 @@ from api.answers import sse
 from api.answers.errors import ApiError
 from api.answers.whole_answer import WholeAnswer, WholeChoice
 from api.bodies.json_pieces import JsonList, json_text
-from api.dialects.openai.encode import prompt_logprobs_list, usage_object
+from api.dialects.openai.encode import marked, prompt_logprobs_list, usage_object
 from scheduler.events import (
     AnswerPiece,
     Finished,
-    FinishReason,
     Progress,
     PromptScores,
     PromptToken,
@@ -111,7 +110,7 @@ def completion_object(
             body["logprobs"] = echoed_logprobs(scores, choice, echo, logprobs)
         elif logprobs is not None:
             body["logprobs"] = logprobs_object(choice.logprobs)
-        body["finish_reason"] = choice.end.reason.value
+        body |= {"finish_reason": choice.end.reason.value, **marked(choice.end)}
         if prompt_logprobs is not None and scores is not None:
             body["prompt_logprobs"] = prompt_logprobs_list(scores, prompt_logprobs)
         choices.append(body)
@@ -147,20 +146,19 @@ class CompletionEncoder:
         match event:
             case TextDelta(text=text, logprobs=logprobs):
                 return self._chunk(choice, self._echoes.pop(choice, "") + text, None, logprobs)
-            case Finished(reason=reason):
-                return self._chunk(choice, self._echoes.pop(choice, ""), reason)
+            case Finished():
+                return self._chunk(choice, self._echoes.pop(choice, ""), event)
             case _:
                 raise AssertionError(f"{event!r} in the answer to a text")
 
     def _chunk(
-        self, choice: int, text: str, reason: FinishReason | None, logprobs: Sequence[TokenLogprobs] = ()
+        self, choice: int, text: str, end: Finished | None, logprobs: Sequence[TokenLogprobs] = ()
     ) -> bytes:
         entry = b'{"index":%d,"text":' % choice + _json.encode(text)
-        ended = b"null" if reason is None else _json.encode(reason.value)
+        ended = {"finish_reason": None} if end is None else {"finish_reason": end.reason.value, **marked(end)}
         encoded = json_text(logprobs_object(logprobs)) if logprobs else b"null"
-        return (
-            self._head + entry + b',"logprobs":' + encoded + b',"finish_reason":' + ended + b"}]" + self._tail
-        )
+        rest = b"," + _json.encode(ended)[1:] + b"]" + self._tail
+        return self._head + entry + b',"logprobs":' + encoded + rest
 
     def progress(self, progress: Progress) -> bytes:
         return sse.progress(progress)

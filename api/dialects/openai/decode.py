@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from api.access.identity import ANYBODY, Caller
 from api.bodies.sampling_values import MAX_SEED
 from api.dialects.openai.bound import token_bound_of
 from api.dialects.openai.messages import ChatMessage
-from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields
+from api.dialects.openai.schema import ChatCompletionRequest, DecodingFields, RepetitionDetection
 from api.dialects.openai.structured import structure
 from api.dialects.openai.thinking import reasoning_of, thinking_tokens_of
 from api.dialects.openai.tools import chosen, offered
 from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.prompt.volatile_headers import stable
+from scheduler.repetition import Repetition
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
     ChatPrompt,
@@ -64,10 +65,20 @@ def common(body: DecodingFields, defaults: Defaults, caller: Caller, adapter: st
         "includes_stop": body.include_stop_str_in_output or body.no_stop_trim,
         "ignore_eos": body.ignore_eos,
         "min_tokens": body.min_tokens,
+        "repetition": _repetition(body.repetition_detection),
         "priority": body.priority,
         "cache_salt": body.cache_salt or "",
         **caller.fields(adapter, body.timeout),
     }
+
+
+def _repetition(asked: RepetitionDetection | None) -> Repetition | Literal["default"] | None:
+    if asked is None:
+        return "default"
+    if not asked.max_pattern_size:
+        return None
+    least = max(1, asked.min_pattern_size)
+    return Repetition(least * asked.min_count, least, asked.max_pattern_size, asked.min_count)
 
 
 def _sampling(body: DecodingFields, defaults: Defaults) -> Sampling:

@@ -76,13 +76,13 @@ def _spelled(data: bytes) -> tuple[bytes, bytes]:
     return head, b',"bytes":' + _json.encode(list(data))
 
 
-MARK = {"malformed_tool_call": True}
-"""Fields under `penstock`, beside the finish reason of an answer with a call that cannot be parsed: the
-clients' libraries keep, or ignore, fields that they do not know."""
-
-
 def marked(end: Finished) -> dict[str, Any]:
-    return {"penstock": MARK} if end.malformed_calls else {}
+    """Return what stands under `penstock`, beside the finish reason, if there is something to say: that a
+    call cannot be parsed, and that the answer repeated itself. The clients' libraries keep, or ignore, fields
+    that they do not know."""
+    marks = {"malformed_tool_call": bool(end.malformed_calls), "repetition": end.repeats}
+    true = {name: True for name, is_so in marks.items() if is_so}
+    return {"penstock": true} if true else {}
 
 
 def prompt_logprobs_list(scores: PromptScores, top: int) -> JsonList:
@@ -231,10 +231,10 @@ class ChunkEncoder:
                 if index is None:
                     return self._encode(choice, TextDelta(text))
                 return self._called_with(choice, index, rest) if rest else b""
-            case Finished(reason=reason, malformed_calls=malformed):
+            case Finished(reason=reason):
                 over = self._custom_over(choice)
                 end = b'},"logprobs":null,"finish_reason":' + _json.encode(reason.value)
-                mark = b',"penstock":' + _json.encode(MARK) if malformed else b""
+                mark = b"," + _json.encode(marks)[1:-1] if (marks := marked(event)) else b""
                 return over + self._choice(choice) + end + mark + self._end_tail
             case _:
                 assert_never(event)

@@ -62,6 +62,22 @@ Stop = Annotated[
 ]
 
 
+class RepetitionDetection(Body):
+    """vLLM's: an answer is over when a phrase of these sizes, in tokens, has come `min_count` times in a row."""
+
+    max_pattern_size: int = Field(default=0, ge=0, le=1024)
+    min_pattern_size: int = Field(default=0, ge=0)
+    min_count: int = Field(default=0, ge=0, le=1024)
+
+    @model_validator(mode="after")
+    def _some_phrase(self) -> RepetitionDetection:
+        if self.max_pattern_size and self.min_count < 2:
+            raise ValueError("min_count is at least 2 where max_pattern_size is not 0")
+        if self.min_pattern_size > self.max_pattern_size:
+            raise ValueError("min_pattern_size is at most max_pattern_size")
+        return self
+
+
 class DecodingFields(SamplingFields):
     """How tokens are chosen and where they end, the same in all of OpenAI's ways of asking."""
 
@@ -73,6 +89,7 @@ class DecodingFields(SamplingFields):
     include_stop_str_in_output: StrictBool = False
     ignore_eos: StrictBool = False
     min_tokens: int = Field(default=0, ge=0)
+    repetition_detection: RepetitionDetection | None = None
     # vLLM's names and sign: lower is served first. Few bands, so that aging brings each to the top in time.
     priority: int = Field(default=0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1)
     cache_salt: str | None = Field(default=None, min_length=1, max_length=MAX_SALT_CHARACTERS)

@@ -137,6 +137,7 @@ A, HALF_CALL = (
     chunk({"content": "a"}),
     chunk(call(index=0, id="c", function={"name": "look", "arguments": '{"a'})),
 )
+REPEATS = chunk({}, "length").replace('"length"', '"length", "penstock": {"repetition": true}')
 GONE = "data: " + json.dumps({"error": {"message": "gone"}}) + "\n"
 
 
@@ -146,6 +147,7 @@ GONE = "data: " + json.dumps({"error": {"message": "gone"}}) + "\n"
         ([A, chunk({}, "stop")], False, None, "a"),
         ([A, chunk({}, "length")], False, CUT, "a"),
         ([A, chunk({}, "content_filter")], False, "ended: content_filter", "a"),
+        ([A, REPEATS], False, "ended: the answer repeated itself", "a"),
         ([A], True, "stopped", "a"),
         ([A, GONE], False, "gone", "a"),
         ([chunk({"reasoning_content": "a"}), GONE, GONE.replace("gone", "later")], False, "gone", None),
