@@ -98,7 +98,8 @@ def way_out(engine: Run, server: Run) -> dict[str, Spread]:
             if key not in texts or key not in sampled:
                 continue
             frame = carrier[key]
-            times = sampled[key], sent[frame], parsed[frame], at
+            # On a busy machine the reader may be done before the sender has noted that it sent.
+            times = sampled[key], min(sent[frame], parsed[frame]), parsed[frame], at
             for stage, begin, end in zip(STAGES, times, times[1:], strict=False):
                 stages[stage].append(end - begin)
             stages[STAGES[-1]].append(at - sampled[key])
