@@ -47,6 +47,8 @@ def _sections(found: Fuzzed) -> Iterator[report.Section]:
         [
             ("engines that died", f"{found.deaths:g}"),
             ("longest stall of the event loop", f"{found.silence.seconds:.3f} s"),
+            ("pages read from a disk during it", f"{found.silence.major_faults}"),
+            ("bodies sent or answered at it", ", ".join(map(str, found.around_stall())) or "none"),
             ("the same including the machine's noise", f"{found.silence.wall_seconds:.3f} s"),
             ("probes", f"{found.silence.probes}"),
             *(

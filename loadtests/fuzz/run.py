@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +25,7 @@ _MOST_GROWTH = 1.5
 _NOTE_EVERY = 500
 _REQUEST_SECONDS = 600.0
 _CUT_SECONDS = 0.1
+_AROUND_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,21 @@ class Fuzzed:
     """Requests without a whole answer, by what happened to the connection."""
     deaths: float = 0.0
     silence: Silence = field(default_factory=Silence)
+    spans: list[tuple[float, float, int]] = field(default_factory=list)
+    """When each body was sent and when it was answered, by `time.monotonic`, and its number."""
     resident_bytes: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Resident bytes before and after, by process; empty if the system does not report it."""
     first_error: dict[str, Body] = field(default_factory=dict)
     """The first body with each of `errors` and `lost`."""
+
+    def around_stall(self) -> list[int]:
+        """Return the numbers of the bodies that were sent or answered at the longest stall."""
+        first, last = self.silence.began_at - _AROUND_SECONDS, self.silence.began_at + self.silence.seconds
+        return [
+            number
+            for sent, answered, number in self.spans
+            if first <= sent <= last or first <= answered <= last
+        ]
 
     def complaints(self, plan: FuzzPlan) -> Iterator[str]:
         if self.deaths:
@@ -134,7 +147,9 @@ async def _send_all(
         for number, body in to_send:
             if trio.current_time() > give_up_at:
                 return
+            sent_at = time.monotonic()
             await _send(http, url, body, fuzzed)
+            fuzzed.spans.append((sent_at, time.monotonic(), number))
             if number % _NOTE_EVERY == _NOTE_EVERY - 1:
                 note(f"{number + 1} sent: {dict(fuzzed.statuses)}, errors {dict(fuzzed.errors)}")
 
