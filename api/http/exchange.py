@@ -18,6 +18,7 @@ import h11
 import trio
 
 from api.http.asgi import Application, Message, OnError, Scope
+from api.http.beginnings import Beginnings
 from api.http.endings import Endings
 from api.http.http_scope import ResponseHead, response_head
 from api.http.inbound import Inbound
@@ -105,6 +106,7 @@ class Service:
     """Whether responses ask the client to close, though further requests on their connection are served."""
     account_of: Callable[[Scope], str] = lambda scope: ""
     """Returns the account that is charged for a body when the application begins to read it."""
+    beginnings: Beginnings = field(default_factory=Beginnings)
     endings: Endings = field(default_factory=Endings)
 
 
@@ -189,6 +191,8 @@ class Exchange:
         try:
             self._parse_body()
             if self.refused is None:
+                if scope["path"] not in self._service.always_answered:
+                    await self._service.beginnings.wait()
                 await self._service.app(scope, self._receive, self._send)
         except Exception as error:
             self._report(error)
@@ -242,6 +246,7 @@ class Exchange:
             await self._write(self._parser.send(h11.InformationalResponse(status_code=100, headers=[])))
         # Also in FINISHING: a watcher in the application that receives a disconnect cancels what it watches,
         # which must not happen during the last write.
+        has_waited = False
         while not (self.complete or self._cancelled):
             try:
                 if self._body.delivered:
@@ -250,9 +255,13 @@ class Exchange:
                 await self._body.make_room(self._account)
                 self._body.parse_arrived()
                 if self._body.has_parts or self._body.arrived:
+                    if has_waited and self._body.arrived:
+                        # What is made of a whole body is a part of the beginning.
+                        await self._service.beginnings.wait()
                     body = self._body.take_parts()
                     return {"type": "http.request", "body": body, "more_body": not self._body.arrived}
                 await self._body.wait_more()
+                has_waited = True
             except RefusedByServer as refused:
                 self._refuse(refused)
         if self._cancelled:

@@ -1,0 +1,24 @@
+"""One request begins in a pass of the event loop.
+
+Routing a request and validating a small body costs 1 to 5 ms of the loop, and trio runs all tasks that are
+ready before it looks at sockets again: two hundred agents that asked at one moment were 0.3 to 0.5 s in which
+no stream got a token. So each beginning waits for its turn, first come, first served, and between two turns
+everything else runs. Probes do not wait.
+"""
+
+from __future__ import annotations
+
+import trio
+
+
+class Beginnings:
+    """One for all connections of a server."""
+
+    def __init__(self) -> None:
+        self._turn = trio.Lock()
+
+    async def wait(self) -> None:
+        """Wait until it is this request's turn."""
+        async with self._turn:
+            # trio's lock goes to who has waited longest, whose task runs in the next pass.
+            pass

@@ -1,0 +1,110 @@
+"""Many requests that come at one moment begin in as many passes of the event loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+import trio.testing
+from trio.testing import trio_test
+
+from api.http.asgi import Receive, Scope, Send
+from tests.api.http.wire import Client, post, read_body, respond, serving
+
+PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+MANY = 200
+
+
+class Passes(trio.abc.Instrument):
+    """Counts passes of the event loop."""
+
+    number = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.number += 1
+
+
+@dataclass
+class Counted:
+    """An application that notes in which pass each request began, and in which its body was whole."""
+
+    passes: Passes = field(default_factory=Passes)
+    begun: list[int] = field(default_factory=list)
+    read: list[tuple[bytes, int]] = field(default_factory=list)
+    probed: list[int] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/health":
+            self.probed.append(self.passes.number)
+        else:
+            self.begun.append(self.passes.number)
+            body = await read_body(receive)
+            self.read.append((body, self.passes.number))
+        await respond(send, b"")
+
+
+@asynccontextmanager
+async def counted() -> AsyncIterator[tuple[Counted, list[Client]]]:
+    app = Counted()
+    async with serving(app, always_answered=["/health"]) as site:
+        clients = [site.connect() for _ in range(MANY)]
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(app.passes)
+        yield app, clients
+        trio.lowlevel.remove_instrument(app.passes)
+
+
+async def send_together(clients: Sequence[Client], data: Callable[[int], bytes]) -> None:
+    """Send to all in one pass, and wait until nothing more happens."""
+    async with trio.open_nursery() as nursery:
+        for number, client in enumerate(clients):
+            nursery.start_soon(client.send, data(number))
+    await trio.testing.wait_all_tasks_blocked()
+
+
+@trio_test
+async def test_one_begins_in_a_pass(autojump_clock: trio.testing.MockClock) -> None:
+    async with counted() as (app, clients):
+        await send_together(clients, lambda number: post(b"%d" % number))
+        assert max(Counter(app.begun).values()) == 1
+        assert {int(body) for body, _ in app.read} == set(range(MANY))
+        assert {(await client.read_response()).status for client in clients} == {200}
+
+
+@trio_test
+async def test_bodies_that_end_together_are_read_one_in_a_pass(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Their requests have begun long before."""
+    async with counted() as (app, clients):
+        await send_together(clients, lambda number: post(b"%d" % number)[:-1])
+        assert (len(app.begun), app.read) == (MANY, [])
+        await send_together(clients, lambda number: post(b"%d" % number)[-1:])
+        assert len(app.read) == MANY
+        assert max(Counter(number for _, number in app.read).values()) == 1
+
+
+@trio_test
+async def test_a_probe_does_not_wait_behind_them(autojump_clock: trio.testing.MockClock) -> None:
+    async with counted() as (app, clients):
+        await send_together(clients, lambda number: post(b"x") if number else PROBE)
+        assert len(app.begun) == MANY - 1
+        assert sum(number < app.probed[0] for number in app.begun) <= 3
+
+
+@trio_test
+async def test_who_leaves_while_it_waits_holds_nobody_up(autojump_clock: trio.testing.MockClock) -> None:
+    async with counted() as (app, clients):
+        async with trio.open_nursery() as nursery:
+            for number, client in enumerate(clients):
+                nursery.start_soon(client.send, post(b"%d" % number))
+        async with trio.open_nursery() as nursery:
+            for client in clients[1::2]:
+                nursery.start_soon(client.close)
+        await trio.testing.wait_all_tasks_blocked()
+        read = {int(body) for body, _ in app.read}
+        assert set(range(0, MANY, 2)) <= read < set(range(MANY))
+        assert {(await client.read_response()).status for client in clients[::2]} == {200}
