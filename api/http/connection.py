@@ -23,6 +23,8 @@ from api.http.request_body import RequestBody
 from api.http.request_id import request_id_of
 from api.http.statistics import Tally
 
+_METHODS_OF_PROBES = (b"GET ", b"HEAD ")
+
 
 class Connection:
     """Reads request heads in sequence and runs an `Exchange` for each, until an error, the client, a timeout
@@ -49,6 +51,8 @@ class Connection:
         self._idle: trio.CancelScope | None = None
         """Entered only while no byte of a request has arrived."""
         self._is_first_request = True
+        self._has_turn = False
+        """Whether the request that is read has had its turn, and nothing was waited for since."""
 
     def close_if_idle(self) -> None:
         """Close an idle connection for a drain. A connection with a request ends by itself after that
@@ -109,6 +113,10 @@ class Connection:
         RefusedByServer."""
         if not self._has_bytes() and not await self._wait_first_bytes():
             return None
+        # A probe is recognized by its head, which must be read for that.
+        self._has_turn = not bytes(self._parser.trailing_data[0]).startswith(_METHODS_OF_PROBES)
+        if self._has_turn:
+            await self._service.beginnings.wait()
         with trio.move_on_after(self._limits.header_seconds):
             request = await self._read_head()
             if request is not None:
@@ -140,6 +148,7 @@ class Connection:
                 if room <= 0:
                     raise RefusedByServer(Refusal.HEADERS_TOO_LARGE)
                 data = await self._inbound.read(room)
+                self._has_turn = False
                 if not data:
                     return None
                 self._parser.receive_data(data)
@@ -157,7 +166,14 @@ class Connection:
         charge = BodyCharge(self._budget, _declared_bytes(request))
         body = RequestBody(self._parser, self._inbound, self._limits, charge)
         exchange = Exchange(
-            self._service, self._parser, request, body, self._inbound, self._outbound, is_last=is_last
+            self._service,
+            self._parser,
+            request,
+            body,
+            self._inbound,
+            self._outbound,
+            is_last=is_last,
+            has_turn=self._has_turn,
         )
         self._tally.requests += 1
         self._tally.active_requests += 1

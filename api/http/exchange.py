@@ -127,9 +127,12 @@ class Exchange:
         outbound: Outbound,
         *,
         is_last: bool = False,
+        has_turn: bool = False,
     ) -> None:
-        """`is_last`: the response announces that the connection closes after it."""
+        """`is_last`: the response announces that the connection closes after it. `has_turn`: the request may
+        begin in this pass of the event loop."""
         self._is_last = is_last
+        self._has_turn = has_turn
         self._service = service
         self._parser = parser
         self._request = request
@@ -191,7 +194,7 @@ class Exchange:
         try:
             self._parse_body()
             if self.refused is None:
-                if scope["path"] not in self._service.always_answered:
+                if not (self._has_turn or scope["path"] in self._service.always_answered):
                     await self._service.beginnings.wait()
                 await self._service.app(scope, self._receive, self._send)
         except Exception as error:

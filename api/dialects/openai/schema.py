@@ -63,7 +63,7 @@ Stop = Annotated[
 
 
 class RepetitionDetection(Body):
-    """vLLM's: an answer is over when a phrase of these sizes, in tokens, has come `min_count` times in a row."""
+    """vLLM's: an answer is over when a phrase of these sizes, in tokens, has come `min_count` times."""
 
     max_pattern_size: int = Field(default=0, ge=0, le=1024)
     min_pattern_size: int = Field(default=0, ge=0)

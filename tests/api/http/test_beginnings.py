@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from trio.testing import trio_test
 
 from api.http.asgi import Receive, Scope, Send
+from api.http.http_scope import scope_of
 from tests.api.http.wire import Client, post, read_body, respond, serving
 
 PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -74,17 +77,36 @@ async def test_one_begins_in_a_pass(autojump_clock: trio.testing.MockClock) -> N
         assert {(await client.read_response()).status for client in clients} == {200}
 
 
+@pytest.mark.parametrize("cut", [1, 30, -1], ids=["method", "head", "body"])
 @trio_test
-async def test_bodies_that_end_together_are_read_one_in_a_pass(
-    autojump_clock: trio.testing.MockClock,
+async def test_what_ends_together_begins_one_in_a_pass(
+    cut: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Their requests have begun long before."""
+    """Wherever the first part of a request ended."""
     async with counted() as (app, clients):
-        await send_together(clients, lambda number: post(b"%d" % number)[:-1])
-        assert (len(app.begun), app.read) == (MANY, [])
-        await send_together(clients, lambda number: post(b"%d" % number)[-1:])
+        await send_together(clients, lambda number: post(b"%d" % number)[:cut])
+        assert app.read == []
+        await send_together(clients, lambda number: post(b"%d" % number)[cut:])
         assert len(app.read) == MANY
         assert max(Counter(number for _, number in app.read).values()) == 1
+
+
+@trio_test
+async def test_heads_are_read_one_in_a_pass(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading one takes as long as a tenth of its beginning."""
+    whole, read = scope_of, list[int]()
+    async with counted() as (app, clients):
+
+        def counting(*arguments: Any) -> Scope:
+            read.append(app.passes.number)
+            return whole(*arguments)
+
+        monkeypatch.setattr("api.http.connection.scope_of", counting)
+        await send_together(clients, lambda number: post(b"x"))
+        assert len(read) == MANY
+        assert max(Counter(read).values()) == 1
 
 
 @trio_test
@@ -105,6 +127,5 @@ async def test_who_leaves_while_it_waits_holds_nobody_up(autojump_clock: trio.te
             for client in clients[1::2]:
                 nursery.start_soon(client.close)
         await trio.testing.wait_all_tasks_blocked()
-        read = {int(body) for body, _ in app.read}
-        assert set(range(0, MANY, 2)) <= read < set(range(MANY))
+        assert {int(body) for body, _ in app.read} >= set(range(0, MANY, 2))
         assert {(await client.read_response()).status for client in clients[::2]} == {200}
