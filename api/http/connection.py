@@ -78,7 +78,7 @@ class Connection:
         """
         request: h11.Request | None = None
         try:
-            request = await self._next_request()
+            request = await self._next_request(refused=True)
             if request is None and self._inbound.ended:
                 return
             if request is not None and self._is_always_answered(request):
@@ -108,13 +108,13 @@ class Connection:
 
     # ---- the request's head
 
-    async def _next_request(self) -> h11.Request | None:
+    async def _next_request(self, *, refused: bool = False) -> h11.Request | None:
         """Return the next request, or None if the client left or the idle timeout expired. Raise
-        RefusedByServer."""
+        RefusedByServer. `refused`: it does not begin."""
         if not self._has_bytes() and not await self._wait_first_bytes():
             return None
         # A probe is recognized by its head, which must be read for that.
-        self._has_turn = not bytes(self._parser.trailing_data[0]).startswith(_METHODS_OF_PROBES)
+        self._has_turn = not refused and not self._parser.trailing_data[0].startswith(_METHODS_OF_PROBES)
         if self._has_turn:
             await self._service.beginnings.wait()
         with trio.move_on_after(self._limits.header_seconds):

@@ -15,6 +15,7 @@ from trio.testing import trio_test
 
 from api.http.asgi import Receive, Scope, Send
 from api.http.http_scope import scope_of
+from api.http.limits import Limits
 from tests.api.http.wire import Client, post, read_body, respond, serving
 
 PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -129,3 +130,22 @@ async def test_who_leaves_while_it_waits_holds_nobody_up(autojump_clock: trio.te
         await trio.testing.wait_all_tasks_blocked()
         assert {int(body) for body, _ in app.read} >= set(range(0, MANY, 2))
         assert {(await client.read_response()).status for client in clients[::2]} == {200}
+
+
+@trio_test
+async def test_who_is_refused_takes_no_turn(autojump_clock: trio.testing.MockClock) -> None:
+    """A crowd beyond the limit delays nobody's beginning."""
+    app = Counted()
+    async with serving(app, Limits(connections=1, refusals=MANY)) as site:
+        served, *refused = (site.connect() for _ in range(MANY))
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(app.passes)
+        async with trio.open_nursery() as nursery:
+            for client in refused:
+                nursery.start_soon(client.send, post(b"x"))
+        await served.send(post(b"x"))
+        started = app.passes.number
+        assert (await served.read_response()).status == 200
+        assert app.begun[0] - started <= 3
+        trio.lowlevel.remove_instrument(app.passes)
+        assert {(await client.read_response()).status for client in refused} == {503}
