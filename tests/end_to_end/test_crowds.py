@@ -92,6 +92,8 @@ def test_a_thousand_hang_ups_leave_nothing_behind() -> None:
                     while await connection.receive_some():
                         pass
 
+        # What the server holds for its engine is there.
+        eventually(lambda: served.metric("penstock_engine_up") == 1)
         before = open_files(served.process.pid)
 
         async def crowd() -> None:
