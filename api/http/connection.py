@@ -114,6 +114,8 @@ class Connection:
         if not self._has_bytes() and not await self._wait_first_bytes():
             return None
         # A probe is recognized by its head, which must be read for that.
+        if not self._parser.trailing_data[0]:
+            self._parser.receive_data(await self._inbound.read(self._limits.header_bytes))
         self._has_turn = not refused and not self._parser.trailing_data[0].startswith(_METHODS_OF_PROBES)
         if self._has_turn:
             await self._service.beginnings.wait()

@@ -40,10 +40,13 @@ class Counted:
     begun: list[int] = field(default_factory=list)
     read: list[tuple[bytes, int]] = field(default_factory=list)
     probed: list[int] = field(default_factory=list)
+    may_answer: trio.Event = field(default_factory=trio.Event)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/health":
             self.probed.append(self.passes.number)
+            if scope["query_string"]:
+                await self.may_answer.wait()
         else:
             self.begun.append(self.passes.number)
             body = await read_body(receive)
@@ -117,6 +120,21 @@ async def test_a_probe_does_not_wait_behind_them(autojump_clock: trio.testing.Mo
         await send_together(clients, lambda number: post(b"x") if number else PROBE)
         assert len(app.begun) == MANY - 1
         assert sum(number < app.probed[0] for number in app.begun) <= 3 * AT_ONCE
+
+
+@trio_test
+async def test_nor_does_one_that_came_while_the_last_was_answered(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with counted() as (app, clients):
+        await clients[0].send(PROBE.replace(b"/health", b"/health?slow=1"))
+        await trio.testing.wait_all_tasks_blocked()
+        await clients[0].send(PROBE)
+        await trio.testing.wait_all_tasks_blocked()
+        app.may_answer.set()
+        await send_together(clients[1:], lambda number: post(b"x"))
+        assert len(app.begun) == MANY - 1
+        assert sum(number < app.probed[1] for number in app.begun) <= 10 * AT_ONCE
 
 
 @trio_test
