@@ -155,10 +155,12 @@ class CompletionEncoder:
         self, choice: int, text: str, end: Finished | None, logprobs: Sequence[TokenLogprobs] = ()
     ) -> bytes:
         entry = b'{"index":%d,"text":' % choice + _json.encode(text)
-        ended = {"finish_reason": None} if end is None else {"finish_reason": end.reason.value, **marked(end)}
+        rest = b',"finish_reason":null}]'
+        if end is not None:
+            ended = {"finish_reason": end.reason.value, **marked(end)}
+            rest = b"," + _json.encode(ended)[1:] + b"]"
         encoded = json_text(logprobs_object(logprobs)) if logprobs else b"null"
-        rest = b"," + _json.encode(ended)[1:] + b"]" + self._tail
-        return self._head + entry + b',"logprobs":' + encoded + rest
+        return self._head + entry + b',"logprobs":' + encoded + rest + self._tail
 
     def progress(self, progress: Progress) -> bytes:
         return sse.progress(progress)

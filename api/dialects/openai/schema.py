@@ -73,7 +73,7 @@ class RepetitionDetection(Body):
     def _some_phrase(self) -> RepetitionDetection:
         if self.max_pattern_size and self.min_count < 2:
             raise ValueError("min_count is at least 2 where max_pattern_size is not 0")
-        if self.min_pattern_size > self.max_pattern_size:
+        if self.max_pattern_size and self.min_pattern_size > self.max_pattern_size:
             raise ValueError("min_pattern_size is at most max_pattern_size")
         return self
 
