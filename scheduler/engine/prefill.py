@@ -1,11 +1,12 @@
 """Which prompts take part in a step's prefill, and how many tokens of each are computed: pure functions.
 
 A step's chunks form one batch, a row for each prompt, padded to the longest: chunks of equal length cost
-least (`prefill_batches.py`: which prompts these are). Few prompts share a small budget, because a prompt that
-waits is prefilled sooner, on average, than one that shares every step with seven others. The order is
-shortest remaining prompt first, but a bounded number may pass each prompt. Besides the prompts that have
-begun, a step prefills those that finish within it or have at most a quarter of the others' remaining tokens.
-So a short prompt passes any number of long ones, and none starves.
+least (`prefill_batches.py`: which prompts these are). A prompt that does not end within a step has the whole
+budget, because a device computes one chunk as fast as several of the same tokens together: four prompts that
+share each step all have their first token when the last one of four in sequence has its own. The order is
+shortest remaining prompt first, but a bounded number may pass each prompt. Beside a prompt that has begun, a
+step prefills those that end within it or have at most a quarter of the others' remaining tokens. So a short
+prompt passes any number of long ones, and none starves.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from scheduler.shared.wire_struct import WireStruct
 
 LEAST_CHUNK_TOKENS = 8
 """The least progress of one row, however many share a step."""
-_ROW_BUDGET_TOKENS = 96
-"""Budget for each row that is prefilled at a time."""
 MOST_PASSES = 16
 """How many later, shorter prompts may pass a prompt."""
 _MUCH_SHORTER = 4
@@ -67,15 +66,14 @@ def _joining(batch: NextBatch, budget_tokens: int, most_rows: int) -> list[Engin
     begun, waiting = batch.begun, batch.coming
     if most_rows == 1:
         return [] if begun else list(waiting[:1])
-    places = max(1, min(most_rows, budget_tokens // _ROW_BUDGET_TOKENS)) - len(begun)
     first = min((row.admission for row in waiting), default=0)
     joining: list[EngineSequence] = []
     left = [row.chunkable_tokens for row in begun]
     for row in sorted(waiting, key=lambda one: (one.admission > first + MOST_PASSES, one.chunkable_tokens)):
         tokens = row.chunkable_tokens
-        ends_now = tokens < budget_tokens // (len(left) + 1)
+        ends_now = tokens <= budget_tokens // (len(left) + 1)
         passes = len(left) < most_rows and tokens * _MUCH_SHORTER <= min(left, default=0)
-        if len(joining) < places or ends_now or passes:
+        if not left or ends_now or passes:
             joining.append(row)
             left.append(tokens)
     return joining

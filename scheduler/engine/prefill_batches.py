@@ -84,12 +84,12 @@ class NextBatch:
         return self.padding_with(row) <= max(MOST_PADDING_TOKENS, shortest)
 
     @property
-    def _place(self) -> tuple[bool, int, int]:
-        """Return its place in line: those passed long enough first, the longest ago, then the one with the
-        shortest remaining prompt."""
+    def _place(self) -> tuple[bool, int, bool, int]:
+        """Return its place in line: those passed long enough first, the longest ago and a new one last, then
+        the one with the shortest remaining prompt."""
         shortest = min(row.chunkable_tokens for row in self.rows)
         passed = self.passed_steps >= MOST_STEPS
-        return not passed, -self.passed_steps if passed else 0, shortest
+        return not passed, -self.passed_steps if passed else 0, passed and not self.begun, shortest
 
 
 def next_batch(prompts: Iterable[EngineSequence], begun: Begun, most_rows: int) -> NextBatch:

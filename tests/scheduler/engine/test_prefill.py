@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import accumulate
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -90,10 +91,9 @@ def test_every_prompt_is_prefilled_within_the_budgets(
 
 
 def test_a_prompt_is_passed_by_few() -> None:
-    """Shorter ones keep coming, two for each place: after sixteen of them it is its turn all the same."""
+    """Shorter ones keep coming, two in each step: after sixteen of them it is its turn all the same."""
     reading = _Prompts()
-    for _ in range(2):
-        reading.arrive(150)
+    reading.arrive(250)
     reading.step(192)
     long = reading.arrive(200)
     passed: list[int] = []
@@ -104,13 +104,44 @@ def test_a_prompt_is_passed_by_few() -> None:
     assert passed.index(long) <= MOST_PASSES
 
 
-def test_a_small_budget_is_for_few() -> None:
-    """A row for each 96 tokens; prompts that have begun continue, however small the budget becomes."""
-    reading = _Prompts(PrefillLimits(4, 2048))
+def test_prompts_that_do_not_end_in_a_step_are_prefilled_in_sequence() -> None:
+    """The last of four is not later for it, and the others do not wait for the last."""
+    reading = _Prompts()
+    prompts = [reading.arrive(600) for _ in range(4)]
+    ended: list[int] = []
+    for step in range(1, 13):
+        (chunk,), _ = reading.step(200)
+        if chunk.request_id not in reading.left:
+            ended.append(step)
+            assert chunk.request_id == prompts[len(ended) - 1]
+    assert ended == [3, 6, 9, 12]
+
+
+def test_prompts_that_end_in_a_step_share_it() -> None:
+    reading = _Prompts()
     for _ in range(6):
-        reading.arrive(600)
-    rows = [len(reading.step(budget)[0]) for budget in (64, 200, 64, 400, 33)]
-    assert rows == [1, 2, 2, 4, 4]
+        reading.arrive(60)
+    assert [len(reading.step(200)[0]) for _ in range(2)] == [3, 3]
+
+
+@given(
+    tokens=st.lists(st.integers(1, 900), min_size=1, max_size=12),
+    budget=st.integers(LEAST_CHUNK_TOKENS, 1500),
+)
+def test_all_prompts_end_as_soon_as_in_sequence(tokens: list[int], budget: int) -> None:
+    """The sum of the steps to each prompt's end is not above that of the shortest first, each by itself."""
+    reading = _Prompts()
+    for one in tokens:
+        reading.arrive(one)
+    ended: list[int] = []
+    step = 0
+    while reading.left:
+        step += 1
+        before = len(reading.left)
+        reading.step(budget)
+        ended += [step] * (before - len(reading.left))
+    alone = list(accumulate(-(-one // budget) for one in sorted(tokens)))
+    assert sum(ended) <= sum(alone)
 
 
 def test_a_chunk_ends_at_a_checkpoint() -> None:

@@ -40,12 +40,17 @@ def test_the_budget_is_shared_and_kept(tiny: Tiny, monkeypatch: pytest.MonkeyPat
     one's floor."""
     monkeypatch.setattr(prefill_batches, "MOST_PADDING_TOKENS", 2048)
     rows = Rows(tiny.backend(prefill_rows=4, kv_cache_bytes=0))
-    sequences = [rows.admit(request(number, prompt_of(600, number), 3)) for number in range(6)]
-    for budget, expected in ((64, 1), (200, 2), (64, 2), (400, 4), (33, 4)):
-        before = sum(sequence.computed_tokens for sequence in sequences)
+    sequences = [
+        rows.admit(request(number, prompt_of(tokens, number), 40))
+        for number, tokens in enumerate((30, 30, 30, 30, 30, 30, 600, 600))
+    ]
+    for budget, expected in ((64, 2), (40, 1), (200, 3), (64, 1), (400, 1), (11, 2)):
+        if budget == 11:
+            sequences.append(rows.admit(request(8, prompt_of(20, 8), 3)))
+        before = sum(sequence.chunkable_tokens for sequence in sequences)
         result = rows.step(budget)
-        assert len(result.prefills) == expected
-        computed = sum(sequence.computed_tokens for sequence in sequences) - before
+        assert len({prefill.request_id for prefill in result.prefills}) == expected
+        computed = before - sum(sequence.chunkable_tokens for sequence in sequences)
         assert computed <= result.computed_prefill_tokens <= max(budget, 4 * 8)
 
 
