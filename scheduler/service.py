@@ -33,6 +33,7 @@ from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord, deadline_of, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
+from scheduler.requests.table import Requests
 from scheduler.shared.adapter_files import AdapterRefused, salted
 from scheduler.shared.messages import Ready
 from scheduler.shared.pins import pin_name
@@ -85,7 +86,8 @@ class Scheduler:
         self._config = config
         self._telemetry = Containment(self.metrics.server)
         self._change = trio.Event()
-        self._queue = IntakeQueue(config.intake)
+        self._requests = Requests()
+        self._queue = IntakeQueue(config.intake, self._requests)
         self._admission = Admission(self._queue)
         sleep = SleepTime()
         self._history_watch = HistoryWatch(self.metrics, self._work)
@@ -94,8 +96,9 @@ class Scheduler:
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         observer = observation.RequestSamples(self.metrics)
         traits = EngineTraits(config, provision, self.metrics, observer)
-        self.pool = Pool(traits, self._queue, self._admission, self, offload)
+        self.pool = Pool(traits, self._requests, self._queue, self._admission, self, offload)
         self.operations = Operations(
+            self._requests,
             self._queue,
             self._admission,
             self.pool,
@@ -256,7 +259,7 @@ class Scheduler:
 
     async def wait_idle(self) -> None:
         """Wait until no request is queued or running."""
-        while len(self._queue) or len(self.pool):
+        while len(self._requests):
             await self._change.wait()
 
     def end_all(self) -> None:
@@ -280,9 +283,8 @@ class Scheduler:
         """Release a request whose reader has left, before or after the final event; the record may not have
         been enqueued yet."""
         record.abandon()
-        queued = self._queue.remove(record.request_id, trio.current_time()) is not None
-        if queued or record.state is State.QUEUED:
-            record.move(Event.CANCEL)
+        if record.state is State.QUEUED:
+            self._requests.move(record, Event.CANCEL)
             self.retired(record)
         else:
             self.pool.cancel(record)
@@ -290,9 +292,9 @@ class Scheduler:
     def _expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
         """End a request whose deadline has passed. A queued one retires here, a running one when its engine
         has retired it."""
-        if self._queue.remove(record.request_id, trio.current_time()):
+        if record.state is State.QUEUED:
             record.fail(error)
-            record.move(Event.CANCEL)
+            self._requests.move(record, Event.CANCEL)
             self.retired(record)
         else:
             self.pool.expire(record, error)
@@ -320,6 +322,7 @@ class Scheduler:
         assert record.outcome is not None, "a request left without an outcome"
         self._recorder.ended(record, now)
         self._expiry.forget(record)
+        self._queue.left(record, now)
         if record.dispatched_at is not None:
             self._queue.charge_actual(record, now)
             self._admission.rate.departed(now)

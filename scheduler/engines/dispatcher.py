@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from scheduler.engines.engine import Engine
 from scheduler.engines.placement import least_seconds
 from scheduler.intake.queue import IntakeQueue
-from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, Requests
 
 _MOST_SESSIONS = 65_536
 """Bound on remembered sessions: 8 MB by the hash of tenant and session, two to six times that by their names.
@@ -25,16 +25,16 @@ class Dispatcher:
 
     def __init__(
         self,
+        requests: Requests,
         queue: IntakeQueue,
         engines: Mapping[str, Engine],
-        awaiting: Awaiting,
         moved: Callable[[], None],
         most_deaths: int,
     ) -> None:
         """`most_deaths`: after this many in a row a suspect must be alone."""
         self._queue = queue
         self._engines = engines
-        self._awaiting = awaiting
+        self._awaiting = requests.at(AWAITING)
         self._moved = moved
         self._most_deaths = most_deaths
         self.held = False
@@ -76,7 +76,7 @@ class Dispatcher:
                 self._resume_suspects()
                 while len(self._queue) and (engines := self._open()):
                     record = self._queue.pop(now)
-                    self._choose(engines, record).submit(record)
+                    self._choose(engines, record).take(record)
                     submitted.append(record)
         finally:
             self._pumping = False
@@ -89,26 +89,33 @@ class Dispatcher:
             return []
         return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]
 
+    def awaiting(self, *, suspect: bool) -> list[StreamRecord]:
+        """Return those that await another engine, in the order of their acceptance, however often each was
+        lost. Any engine may have those that did not crash theirs; a `suspect` needs one whose death would
+        have no other culprit."""
+        waiting = [self._awaiting[number] for number in sorted(self._awaiting)]
+        return [record for record in waiting if record.suspect is suspect]
+
     def _resume_trusted(self) -> None:
-        for record in self._awaiting.trusted:
+        for record in self.awaiting(suspect=False):
             willing = [engine for engine in self._engines.values() if engine.room]
             if not willing:
                 return
             healthy = [engine for engine in willing if not engine.quarantined]
-            self._choose(healthy or willing, record).resume(self._awaiting.take(record))
+            self._choose(healthy or willing, record).take(record)
 
     def _resume_suspects(self) -> None:
         """Resume suspects, one at a time on an engine. One that must be alone waits until the others on board
         are trusted; meanwhile, and until it is trusted itself, no new request joins it."""
         closed: set[str] = set()
-        for record in self._awaiting.suspects:
+        for record in self.awaiting(suspect=True):
             alone = self._must_be_alone(record)
             takers = [one for one in self._takers(record) if one.room]
             free = [one for one in takers if one.takes_suspect(alone=alone)]
             if alone:
                 closed.update(one.name for one in (free or takers)[:1])
             if free:
-                free[0].resume(self._awaiting.take(record))
+                free[0].take(record)
         for engine in self._engines.values():
             suspect = engine.suspect
             engine.quarantined = engine.name in closed or (

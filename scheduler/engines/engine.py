@@ -31,14 +31,14 @@ from scheduler.engines.poison import count_death, culprit_of, judge, poison, tak
 from scheduler.engines.speeds import Speeds
 from scheduler.engines.stall_watch import StallWatch
 from scheduler.engines.supervisor import EngineNeverReady, Supervisor
-from scheduler.errors import EngineLost
+from scheduler.errors import EngineLost, SchedulerError
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.requests.answer_reading import AnswerReading
-from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import State as RequestState
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, Requests
 from scheduler.shared.messages import (
     AdapterLoaded,
     Alive,
@@ -82,6 +82,10 @@ class EngineObserver(Protocol):
         ...
 
     def retired(self, record: StreamRecord) -> None: ...
+    def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
+        """No engine will resume a request."""
+        ...
+
     def replaceable(self, engine: Engine) -> bool:
         """Return whether other engines could take its requests."""
         ...
@@ -93,7 +97,7 @@ class Shared:
 
     traits: EngineTraits
     observer: EngineObserver
-    awaiting: Awaiting
+    requests: Requests
     adapters: PoolAdapters
     compatibility: Compatibility
     reading: AnswerReading
@@ -118,8 +122,11 @@ class Engine:
         self.life: Life | None = None
         """Its process while that is ready, or None."""
         self.lost_at = -math.inf
+        self.on_board = shared.requests.at(name)
+        """Its requests, by id."""
         self.multiplexer = Multiplexer(
             name,
+            shared.requests,
             self.send,
             shared.observer.retired,
             shared.observer.left,
@@ -209,7 +216,7 @@ class Engine:
 
     @property
     def requests(self) -> int:
-        return len(self.multiplexer)
+        return len(self.on_board)
 
     @property
     def credits(self) -> int:
@@ -222,12 +229,12 @@ class Engine:
 
     def takes_suspect(self, *, alone: bool) -> bool:
         """Return whether it may resume a suspect now. `alone`: beside trusted requests only."""
-        return takes_suspect(self.multiplexer, self.slots, alone=alone)
+        return takes_suspect(self.on_board.values(), self.slots, alone=alone)
 
     @property
     def suspect(self) -> StreamRecord | None:
         """Return the suspect that it runs, if there is one."""
-        return next((one for one in self.multiplexer if one.suspect and not one.trusted), None)
+        return next((one for one in self.on_board.values() if one.suspect and not one.trusted), None)
 
     def candidate(self, record: StreamRecord) -> Candidate:
         prompt = len(record.submit.prompt)
@@ -240,14 +247,14 @@ class Engine:
             prompt - cached,
             self.speeds,
             cached,
-            max((one.output_tokens for one in self.multiplexer), default=0),
+            max((one.output_tokens for one in self.on_board.values()), default=0),
         )
 
     @property
     def _backlog_tokens(self) -> int:
         """Return the prompt tokens of its requests that it has yet to compute."""
         tokens = 0
-        for record in self.multiplexer:
+        for record in self.on_board.values():
             match record.state:
                 case RequestState.SUBMITTED | RequestState.WAITING:
                     tokens += len(record.submit.prompt) - record.expected_cached_tokens
@@ -258,17 +265,9 @@ class Engine:
                     pass
         return tokens
 
-    def submit(self, record: StreamRecord) -> None:
-        self._prepare_for(record)
-        self.multiplexer.submit(record)
-
-    def resume(self, record: StreamRecord) -> None:
-        self._prepare_for(record)
-        self.multiplexer.resume(record)
-
-    def _prepare_for(self, record: StreamRecord) -> None:
-        """Assume the request's prefix cached from now on: later requests with this prefix wait for its
-        computation instead of computing it again."""
+    def take(self, record: StreamRecord) -> None:
+        """Send it a request, and assume its prefix cached from now on: later requests with this prefix wait
+        for its computation instead of computing it again."""
         if self.life is not None and not self.requests:
             # It was idle: the time without a step was no stall.
             self.life.stall.woke(self._clock())
@@ -276,6 +275,7 @@ class Engine:
             record.prefix_blocks, len(record.submit.prompt)
         )
         self._likely.computed(record.prefix_blocks)
+        self.multiplexer.take(record)
 
     def left(self, record: StreamRecord) -> None:
         """Take note that a request has left this engine for good, and report to its process that its session
@@ -355,7 +355,7 @@ class Engine:
             self._likely = PrefixEstimate()
         stall = StallWatch(
             self._deadlines,
-            self.multiplexer,
+            self.on_board,
             send,
             self.supervisor.declare_hung,
             now,
@@ -442,18 +442,19 @@ class Engine:
     def _lose(self, stopped: bool, in_step: Sequence[int]) -> None:
         """Count the death, and let its requests await another engine. `in_step`: what it was doing."""
         if not stopped:
-            self._suspects = count_death(self.multiplexer, in_step)
+            self._suspects = count_death(self.on_board.values(), in_step)
             self._breaker.died(self.lost_at)
-        self._shared.awaiting.add(self.multiplexer.lose_all())
+        self.multiplexer.lose_all()
 
     def _fail_requests(self, cause: str) -> None:
         """Send a final event for every request, in any state that a failed recovery left it in."""
         reason = f"the engine was lost, and its requests could not be resumed: {cause}"
-        error, awaiting = EngineLost(reason, retry_after_seconds=10.0), self._shared.awaiting
+        error = EngineLost(reason, retry_after_seconds=10.0)
         self.multiplexer.end_all(error)
-        awaiting.add(self.multiplexer.lose_all())
+        self.multiplexer.lose_all()
+        awaiting = self._shared.requests.at(AWAITING).values()
         for record in [one for one in awaiting if one.engine == self.name]:
-            awaiting.give_up(record, error)
+            self._shared.observer.give_up(record, error)
 
     def died(self, death: Death) -> None:
         """Judge the suspects, and fail a culprit. This waits until the cause is known: a death by the
@@ -465,11 +466,11 @@ class Engine:
         if not self.supervisor.failed_starts:
             self._lower_bounds(death)
         culprit = culprit_of(suspects, self._config.recovery.max_request_deaths)
-        if culprit is not None and culprit in self._shared.awaiting:
+        if culprit is not None and culprit.state is RequestState.AWAITING_ENGINE:
             self._telemetry.sample(self._shared.traits.metrics.poisonous.inc)
             # The client does not get the line of stderr, which is for the operator.
             error = poison(culprit, f"{death.cause.value}: {self.cause}")
-            self._shared.awaiting.give_up(culprit, error)
+            self._shared.observer.give_up(culprit, error)
         self._shared.observer.engine_lost(self)
 
     def _lower_bounds(self, death: Death) -> None:

@@ -32,9 +32,9 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.offload import Offload
 from scheduler.requests.answer_reading import AnswerReading
-from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, ENDING, QUEUE, Requests
 from scheduler.shared.messages import Ready
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
@@ -62,13 +62,15 @@ class Pool:
     def __init__(
         self,
         traits: EngineTraits,
+        requests: Requests,
         queue: IntakeQueue,
         admission: Admission,
         observer: PoolObserver,
         offload: Offload,
     ) -> None:
         self.reading = AnswerReading(offload, self.cancel, self._over)
-        self.awaiting = Awaiting(observer.retired)
+        self._requests = requests
+        self._awaiting, self._ending = requests.at(AWAITING), requests.at(ENDING)
         config = self._config = traits.config
         self._provision = traits.provision
         self._queue = queue
@@ -80,7 +82,7 @@ class Pool:
         self._engines: dict[str, Engine] = {}
         self.adapters = PoolAdapters(config.engine.adapters, self._lives)
         self._shared = Shared(
-            traits, self, self.awaiting, self.adapters, Compatibility(), self.reading, self._telemetry
+            traits, self, requests, self.adapters, Compatibility(), self.reading, self._telemetry
         )
         self._numbers = count()
         self.loaded = config.load_at_start
@@ -88,9 +90,9 @@ class Pool:
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
         self.dispatcher = Dispatcher(
+            requests,
             queue,
             self._engines,
-            self.awaiting,
             self._session_moved,
             config.recovery.max_request_deaths,
         )
@@ -101,8 +103,7 @@ class Pool:
 
     def __len__(self) -> int:
         """Return how many requests the engines hold, or are to resume, or have just ended."""
-        held = sum(len(engine.multiplexer) for engine in self)
-        return held + len(self.awaiting) + len(self.reading.ending)
+        return len(self._requests) - len(self._requests.at(QUEUE))
 
     def __iter__(self) -> Iterator[Engine]:
         return iter(self._engines.values())
@@ -121,10 +122,7 @@ class Pool:
     @property
     def records(self) -> Iterator[StreamRecord]:
         """Yield all requests in the pool."""
-        for engine in self:
-            yield from engine.multiplexer
-        yield from self.awaiting
-        yield from self.reading.ending.values()
+        return (record for record in self._requests if record.state is not State.QUEUED)
 
     @property
     def ready(self) -> Ready | None:
@@ -289,7 +287,7 @@ class Pool:
         return engine
 
     def _stop_if_drained(self, engine: Engine) -> None:
-        if not engine.draining or len(engine.multiplexer):
+        if not engine.draining or engine.requests:
             return
         if engine.running and self._nursery is not None:
             engine.stop()
@@ -308,12 +306,14 @@ class Pool:
 
     def cancel(self, record: StreamRecord) -> None:
         """Cancel a request that no reader waits for."""
-        if record.state is State.ENDING:
-            self.reading.drop(record)
-        elif record in self.awaiting:
-            self.awaiting.cancel(record)
-        elif (engine := self._of(record)) is not None:
-            engine.multiplexer.cancel(record)
+        match record.state:
+            case State.ENDING:
+                self.reading.drop(record)
+            case State.AWAITING_ENGINE:
+                self._requests.move(record, Event.CANCEL)
+                self._observer.retired(record)
+            case _ if (engine := self._of(record)) is not None:
+                engine.multiplexer.cancel(record)
 
     def expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
         """A deadline passed: deliver `error` as the final event, and cancel the request in its engine. A
@@ -324,9 +324,9 @@ class Pool:
 
     def end_all(self, error: SchedulerError) -> None:
         """Fail every request with `error`, and cancel those that engines have."""
-        for record in list(self.awaiting):
-            self.awaiting.give_up(record, error)
-        for record in list(self.reading.ending.values()):
+        for record in list(self._awaiting.values()):
+            self.give_up(record, error)
+        for record in list(self._ending.values()):
             record.fail(error)
             self.reading.drop(record)
         for engine in self:
@@ -339,9 +339,11 @@ class Pool:
 
     def fail_queued(self, error: SchedulerError) -> None:
         """Fail all requests that no engine has got yet."""
-        for record in self._queue.remove_all(self._clock()):
+        records = list(self._requests.at(QUEUE).values())
+        for record in records:
             record.fail(error)
-            record.move(Event.RETIRE)
+            self._requests.move(record, Event.RETIRE)
+        for record in records:
             self._observer.retired(record)
 
     def _lives(self) -> Iterator[Life]:
@@ -363,7 +365,7 @@ class Pool:
 
     def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
         self._observer.progressed(moved, now)
-        if len(self.awaiting) or engine.quarantined:
+        if self._awaiting or engine.quarantined:
             # A suspect, or the queue, may be waiting for another request to become trusted.
             self._observer.pump()
 
@@ -376,9 +378,8 @@ class Pool:
             self.fail_queued(Unavailable(reason, retry_after_seconds=10.0))
         if serving and all(one.hopeless for one in serving):
             reason = "the engine was lost, and no other could be started to resume the request"
-            for record in list(self.awaiting):
-                error = EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0)
-                self.awaiting.give_up(record, error)
+            for record in list(self._awaiting.values()):
+                self.give_up(record, EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0))
         if engine.draining:
             # Its process is not replaced: the other engines resume its requests.
             engine.stop()
@@ -392,6 +393,11 @@ class Pool:
         self._leave(record)
         self._observer.retired(record)
 
+    def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
+        record.fail(error)
+        self._requests.move(record, Event.RETIRE)
+        self._observer.retired(record)
+
     def replaceable(self, engine: Engine) -> bool:
         return any(one is not engine and one.ready and not one.draining for one in self)
 
@@ -402,7 +408,7 @@ class Pool:
 
     def _over(self, record: StreamRecord) -> None:
         """Retire a request that no engine has any more, and whose answer is read."""
-        record.move(Event.RETIRE)
+        self._requests.move(record, Event.RETIRE)
         self.retired(record)
 
     def _serving(self) -> list[Engine]:

@@ -51,8 +51,6 @@ class AnswerReading:
         """Those whose next part may be read, by tenant, in the order of turns. No queue in it is empty."""
         self._change = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self.ending: dict[int, StreamRecord] = {}
-        """Those that no engine has any more, by id."""
 
     def begin_step(self) -> None:
         """Begin the time budget of a step, or of a slice."""
@@ -71,8 +69,6 @@ class AnswerReading:
             assert isinstance(part, End), "a token behind the end"
         else:
             record.unread.append(part)
-        if record.state is State.ENDING:
-            self.ending[record.request_id] = record
 
     def drop(self, record: StreamRecord) -> None:
         """Drop the rest of an answer that is `ending`, because nobody wants it, and retire its request."""
@@ -166,7 +162,6 @@ class AnswerReading:
         self._ended(record)
 
     def _ended(self, record: StreamRecord) -> None:
-        self.ending.pop(record.request_id, None)
         if record.state is State.ENDING:
             self._retire(record)
         else:

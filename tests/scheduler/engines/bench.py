@@ -18,6 +18,7 @@ from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import Exit, Session
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, Requests
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     Begun,
@@ -65,7 +66,8 @@ class PoolBench:
             load_at_start=False,
         )
         self.metrics = Metrics().of_model("tiny")
-        self.queue = IntakeQueue(config.intake)
+        self.requests = Requests()
+        self.queue = IntakeQueue(config.intake, self.requests)
         self.admission = Admission(self.queue)
         self.accepted: list[StreamRecord] = []
         self.retired_records: list[StreamRecord] = []
@@ -81,7 +83,7 @@ class PoolBench:
             RequestSamples(self.metrics),
             clock=lambda: self.now,
         )
-        self.pool = Pool(traits, self.queue, self.admission, self, in_place)
+        self.pool = Pool(traits, self.requests, self.queue, self.admission, self, in_place)
 
     # --- what clients do
 
@@ -94,8 +96,8 @@ class PoolBench:
 
     def cancel(self, record: StreamRecord) -> None:
         record.abandon()
-        if self.queue.remove(record.request_id, self.now) is not None:
-            record.move(Event.CANCEL)
+        if record.state is State.QUEUED:
+            self.requests.move(record, Event.CANCEL)
             self.retired(record)
         else:
             self.pool.cancel(record)
@@ -118,7 +120,7 @@ class PoolBench:
 
     def step(self, name: str | int, retired: Sequence[StreamRecord] = ()) -> None:
         """A token for each request that is not being cancelled."""
-        self.compute(name, list(self.engine(name).multiplexer), retired)
+        self.compute(name, self.on_board(name), retired)
 
     def compute(
         self, name: str | int, rows: Sequence[StreamRecord], retired: Sequence[StreamRecord] = ()
@@ -142,13 +144,17 @@ class PoolBench:
         # One that drains may leave the pool with the requests that it loses, before the cause is known.
         engine = self.engine(name)
         if engine.ready:
-            rows = engine.multiplexer if in_step is None else in_step
+            rows = self.on_board(name) if in_step is None else in_step
             engine.began(Begun("prefill", tuple(one.request_id for one in rows)))
         engine.lost("it died")
         engine.died(Death(cause))
 
     def on_board(self, name: str | int) -> list[StreamRecord]:
-        return list(self.engine(name).multiplexer)
+        return list(self.engine(name).on_board.values())
+
+    @property
+    def awaiting(self) -> list[StreamRecord]:
+        return list(self.requests.at(AWAITING).values())
 
     def submits(self, name: str | int) -> list[int]:
         """Ids of the requests that an engine was sent, in order."""
@@ -167,6 +173,7 @@ class PoolBench:
         assert record.state is State.RETIRED
         assert record.outcome is not None
         self.retired_records.append(record)
+        self.queue.left(record, self.now)
         if record.dispatched_at is not None:
             self.queue.charge_actual(record, self.now)
         self.pump()

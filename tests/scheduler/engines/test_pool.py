@@ -60,7 +60,7 @@ class PoolMachine(RuleBasedStateMachine):
     )
     def die(self, which: int, cause: DeathCause, in_step: int | None) -> None:
         if (engine := self.running(which)) is not None:
-            self.bench.die(engine.name, cause, list(engine.multiplexer)[:in_step])
+            self.bench.die(engine.name, cause, list(engine.on_board.values())[:in_step])
 
     @rule(which=numbers, steps=st.integers(1, 4))
     def step(self, which: int, steps: int) -> None:
@@ -70,7 +70,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(which=numbers, whom=numbers)
     def retire(self, which: int, whom: int) -> None:
-        if (engine := self.running(which)) is not None and (rows := list(engine.multiplexer)):
+        if (engine := self.running(which)) is not None and (rows := list(engine.on_board.values())):
             self.bench.step(engine.name, [rows[whom % len(rows)]])
 
     @precondition(lambda self: bool(self.bench.accepted))
@@ -109,7 +109,9 @@ class PoolMachine(RuleBasedStateMachine):
     def nobody_waits_beside_a_free_place(self) -> None:
         open_ = [one for one in self.engines if one.room and not one.quarantined]
         assert not (open_ and len(self.bench.queue))
-        assert not (self.bench.pool.awaiting.trusted and any(one.room for one in self.engines))
+        assert not (
+            self.bench.pool.dispatcher.awaiting(suspect=False) and any(one.room for one in self.engines)
+        )
         assert self.bench.pool.dispatcher.has_room == bool(open_)
         assert self.bench.pool.dispatcher.room == sum(one.room for one in open_)
 
@@ -117,14 +119,14 @@ class PoolMachine(RuleBasedStateMachine):
     def suspects_run_one_at_a_time(self) -> None:
         """And none of them where another request could be blamed in its place, or it for another."""
         for engine in self.engines:
-            suspects = [one for one in engine.multiplexer if one.suspect and not one.trusted]
+            suspects = [one for one in engine.on_board.values() if one.suspect and not one.trusted]
             assert len(suspects) <= 1
             if suspects and suspects[0].deaths >= MOST_DEATHS:
                 assert engine.quarantined, "a new request would be a further suspect"
 
     @invariant()
     def suspects_wait_for_no_engine_that_will_not_come(self) -> None:
-        suspects = self.bench.pool.awaiting.suspects
+        suspects = self.bench.pool.dispatcher.awaiting(suspect=True)
         for suspect in suspects:
             own = next((one for one in self.engines if one.name == suspect.engine), None)
             takers = [one for one in self.engines if one.room] if own is None or own.hopeless else [own]
@@ -138,8 +140,8 @@ class PoolMachine(RuleBasedStateMachine):
     def each_request_is_in_one_place(self) -> None:
         bench = self.bench
         for record in bench.accepted:
-            places = [engine.name for engine in self.engines if record in list(engine.multiplexer)]
-            places += ["awaiting"] * (record in bench.pool.awaiting)
+            places = [engine.name for engine in self.engines if record in list(engine.on_board.values())]
+            places += ["awaiting"] * (record in bench.awaiting)
             places += ["queue"] * (record.state is State.QUEUED)
             places += ["left"] * bench.retired_records.count(record)
             assert len(places) == 1, f"{record.state}: {places}"
@@ -200,7 +202,7 @@ def test_exactly_the_poisons_fail_whatever_their_company(
             if not engine.ready:
                 bench.ready(engine.name)
                 continue
-            in_step = list(engine.multiplexer)[:slots]
+            in_step = list(engine.on_board.values())[:slots]
             if any(record.request_id in poisons for record in in_step):
                 deaths += 1
                 bench.die(engine.name, DeathCause.CRASHED, in_step)

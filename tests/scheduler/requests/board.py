@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from scheduler.errors import SchedulerError
 from scheduler.requests.answer_reading import AnswerReading
-from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, ENDING, Requests
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     Counters,
@@ -34,15 +35,15 @@ class Board:
     left: list[StreamRecord] = field(default_factory=list)
     metrics: ModelMetrics = field(default_factory=lambda: Metrics().of_model("tiny"))
     now: float = 0.0
+    requests: Requests = field(default_factory=Requests)
     multiplexer: Multiplexer = field(init=False)
-    awaiting: Awaiting = field(init=False)
     reading: AnswerReading = field(init=False)
 
     def __post_init__(self) -> None:
-        self.awaiting = Awaiting(self.left.append)
-        self.reading = AnswerReading(in_place, self._cancel, self._retire)
+        self.reading = AnswerReading(in_place, self.cancel, self.retire)
         self.multiplexer = Multiplexer(
             "0",
+            self.requests,
             self._send,
             self.left.append,
             lambda record: None,
@@ -55,27 +56,51 @@ class Board:
         encode(message)  # As the link does, with all that it raises.
         self.sent.append(message)
 
-    def _cancel(self, record: StreamRecord) -> None:
+    def cancel(self, record: StreamRecord) -> None:
         """As the pool does."""
         if record.state is State.ENDING:
             self.reading.drop(record)
-        elif record in self.awaiting:
-            self.awaiting.cancel(record)
+        elif record.state is State.AWAITING_ENGINE:
+            self.retire(record, Event.CANCEL)
         else:
             self.multiplexer.cancel(record)
 
-    def _retire(self, record: StreamRecord) -> None:
+    def retire(self, record: StreamRecord, event: Event = Event.RETIRE) -> None:
         """As the pool does."""
-        record.move(Event.RETIRE)
+        self.requests.move(record, event)
         self.left.append(record)
 
     def submit(self, record: StreamRecord) -> StreamRecord:
-        self.multiplexer.submit(record)
+        self.requests.accept(record)
+        self.multiplexer.take(record)
         return record
 
+    def route(self, output: StepOutput) -> list[StreamRecord]:
+        return self.multiplexer.route(output)
+
     def lose_all(self) -> None:
-        """The engine dies, and the pool keeps what it had."""
-        self.awaiting.add(self.multiplexer.lose_all())
+        """The engine dies."""
+        self.multiplexer.lose_all()
+
+    def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
+        """End a request that awaits an engine."""
+        record.fail(error)
+        self.retire(record)
+
+    def end_all(self, error: SchedulerError) -> None:
+        self.multiplexer.end_all(error)
+
+    @property
+    def on_board(self) -> list[StreamRecord]:
+        return list(self.requests.at("0").values())
+
+    @property
+    def awaiting(self) -> list[StreamRecord]:
+        return list(self.requests.at(AWAITING).values())
+
+    @property
+    def ending(self) -> list[StreamRecord]:
+        return list(self.requests.at(ENDING).values())
 
     def sample(self, name: str, **labels: str) -> float:
         return sample(self.metrics.registry, name, **labels)
