@@ -144,7 +144,7 @@ class Operations:
                 found.append(record.report(now))
         for record in self._queued:
             if record.request.public_id == public_id:
-                ahead = self._queue.ahead_of(record.request_id, now)
+                ahead = self._queue.fair.ahead_of(record.request_id, now)
                 found.append(replace(record.report(now), waits_for=self._queue_waits_for, ahead=ahead))
         if not found:
             raise UnknownRequest(

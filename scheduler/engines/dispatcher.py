@@ -1,7 +1,6 @@
 """Send requests to engines while there is room: first those to resume, then the queue's.
 
-It has no task: the pool calls it when a request arrives or retires, and when an engine becomes ready or is
-lost."""
+It has no task: the pool's loop calls it when a request may have room that had none."""
 
 from __future__ import annotations
 
@@ -32,6 +31,7 @@ class Dispatcher:
         most_deaths: int,
     ) -> None:
         """`most_deaths`: after this many in a row a suspect must be alone."""
+        self._requests = requests
         self._queue = queue
         self._engines = engines
         self._awaiting = requests.at(AWAITING)
@@ -41,7 +41,6 @@ class Dispatcher:
         """Whether queued requests stay queued; those that engines have continue."""
         self._last: OrderedDict[int, str] = OrderedDict()
         """The engine of each session's last request, by the session's hash, the least recent first."""
-        self._pumping = self._asked = False
 
     @property
     def credits(self) -> int:
@@ -60,26 +59,14 @@ class Dispatcher:
 
     def pump(self, now: float) -> list[StreamRecord]:
         """Resume requests whose engine died (they are charged already), then submit queued ones while there
-        is room. Return the latter.
-
-        A request that cannot be sent retires, whose observer pumps: called in its own middle, it does nothing
-        but make the outer call look again."""
-        self._asked = True
-        if self._pumping:
-            return []
+        is room. Return the latter. One that cannot be sent retires: what follows comes first."""
+        self._resume_trusted()
+        self._resume_suspects()
         submitted: list[StreamRecord] = []
-        self._pumping = True
-        try:
-            while self._asked:
-                self._asked = False
-                self._resume_trusted()
-                self._resume_suspects()
-                while len(self._queue) and (engines := self._open()):
-                    record = self._queue.pop(now)
-                    self._choose(engines, record).take(record)
-                    submitted.append(record)
-        finally:
-            self._pumping = False
+        while not self._requests.retired and len(self._queue) and (engines := self._open()):
+            record = self._queue.pop(now)
+            self._choose(engines, record).take(record)
+            submitted.append(record)
         return submitted
 
     def _open(self) -> list[Engine]:

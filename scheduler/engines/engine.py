@@ -1,17 +1,16 @@
 """One engine over all its lives: its requests, its bounds, its speed, and what its deaths mean for them.
 
-What dies with a process is in its `Life`. The engine decides what concerns itself alone, and reports to its
-observer what concerns other engines or the queue.
+What dies with a process is in its `Life`. The engine decides what concerns itself alone; what concerns other
+engines or the queue, the pool's loop carries out after each event.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -31,10 +30,11 @@ from scheduler.engines.poison import count_death, culprit_of, judge, poison, tak
 from scheduler.engines.speeds import Speeds
 from scheduler.engines.stall_watch import StallWatch
 from scheduler.engines.supervisor import EngineNeverReady, Supervisor
-from scheduler.errors import EngineLost, SchedulerError
+from scheduler.errors import EngineLost
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.requests.answer_reading import AnswerReading
+from scheduler.requests.lifecycle import Event
 from scheduler.requests.lifecycle import State as RequestState
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
@@ -61,43 +61,18 @@ STARTS_UNTIL_BLOCKED = 2
 """After this many failed starts in a row it takes nothing more."""
 
 
-class EngineObserver(Protocol):
-    """Called in the task that reads a link: nothing here may wait."""
-
-    def engine_ready(self, engine: Engine) -> None:
-        """It may take a request that it could not take before."""
-        ...
-
-    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
-        """A step computed something for these requests."""
-        ...
-
-    def engine_lost(self, engine: Engine) -> None:
-        """Its process has ended. Also called when the cause becomes known: only then may some of its requests
-        continue on another engine."""
-        ...
-
-    def left(self, record: StreamRecord) -> None:
-        """The engine has ended a request, but the server still reads its answer."""
-        ...
-
-    def retired(self, record: StreamRecord) -> None: ...
-    def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
-        """No engine will resume a request."""
-        ...
-
-    def replaceable(self, engine: Engine) -> bool:
-        """Return whether other engines could take its requests."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a pool gives to all its engines."""
+    """What a pool gives to all its engines. They run in the tasks that read their links: nothing may wait."""
 
     traits: EngineTraits
-    observer: EngineObserver
+    engines: Mapping[str, Engine]
+    """All of them, by name."""
     requests: Requests
+    stepped: Callable[[Sequence[StreamRecord]], None]
+    """Called when a step has advanced these requests, and may have ended others."""
+    settle: Callable[[Engine], None]
+    """Called when an engine's process has become ready, has ended, or its end is explained."""
     adapters: PoolAdapters
     compatibility: Compatibility
     reading: AnswerReading
@@ -128,8 +103,6 @@ class Engine:
             name,
             shared.requests,
             self.send,
-            shared.observer.retired,
-            shared.observer.left,
             traits.observer,
             shared.reading,
             traits.clock,
@@ -207,6 +180,11 @@ class Engine:
         reason = self._breaker.reason(self.lost_at)
         return None if reason is None else (math.inf, reason)
 
+    def _replaceable(self) -> bool:
+        """Return whether other engines could take its requests."""
+        others = self._shared.engines.values()
+        return any(one is not self and one.ready and not one.draining for one in others)
+
     @property
     def _stable_at(self) -> float:
         assert self.life is not None
@@ -278,7 +256,7 @@ class Engine:
         self.multiplexer.take(record)
 
     def left(self, record: StreamRecord) -> None:
-        """Take note that a request has left this engine for good, and report to its process that its session
+        """Take note that a request that this engine had is over, and report to its process that its session
         waits from now on, if its answer is over."""
         # The part that it was expected to find cached is not its own: other requests have computed it.
         computed = max(record.prefilled_tokens, record.expected_cached_tokens)
@@ -359,7 +337,7 @@ class Engine:
             send,
             self.supervisor.declare_hung,
             now,
-            lambda: self._shared.observer.replaceable(self),
+            self._replaceable,
         )
         life = self.life = Life(ready, now, send, stall, EngineTotals(self.metrics), self._likely)
         if self._nursery is not None:
@@ -372,7 +350,7 @@ class Engine:
             **{name: getattr(ready, name) for name in ready.__struct_fields__},
         )
         self._shared.adapters.joined(life, self._loaded_adapters, self.name)
-        self._shared.observer.engine_ready(self)
+        self._shared.settle(self)
 
     def began(self, begun: Begun) -> None:
         assert self.life is not None, "a message of a process that is not ready"
@@ -403,7 +381,7 @@ class Engine:
         self._telemetry.run("engine_totals", life.totals.take, output.counters)
         self._follow(life, output.counters)
         self.share.observe(output.counters, now)
-        self._shared.observer.progressed(self, self.multiplexer.route(output), now)
+        self._shared.stepped(self.multiplexer.route(output))
 
     def _follow(self, life: Life, counters: Counters) -> None:
         """Learn from the totals of a step: its speed, how much its cache holds, and that chunks of the
@@ -433,11 +411,11 @@ class Engine:
         self.share.ended()
         try:
             self._lose(stopped, in_step)
-            self._shared.observer.engine_lost(self)
+            self._shared.settle(self)
         except Exception:
             _log.exception("recovery_failed", engine=self.name)
             self._fail_requests(cause)
-            self._shared.observer.engine_lost(self)
+            self._shared.settle(self)
 
     def _lose(self, stopped: bool, in_step: Sequence[int]) -> None:
         """Count the death, and let its requests await another engine. `in_step`: what it was doing."""
@@ -449,12 +427,12 @@ class Engine:
     def _fail_requests(self, cause: str) -> None:
         """Send a final event for every request, in any state that a failed recovery left it in."""
         reason = f"the engine was lost, and its requests could not be resumed: {cause}"
-        error = EngineLost(reason, retry_after_seconds=10.0)
-        self.multiplexer.end_all(error)
-        self.multiplexer.lose_all()
-        awaiting = self._shared.requests.at(AWAITING).values()
-        for record in [one for one in awaiting if one.engine == self.name]:
-            self._shared.observer.give_up(record, error)
+        requests = self._shared.requests
+        awaiting = [one for one in requests.at(AWAITING).values() if one.engine == self.name]
+        for record in (*self.on_board.values(), *awaiting):
+            if record.outcome is None:
+                record.fail(EngineLost(reason, retry_after_seconds=10.0))
+            requests.move(record, Event.RETIRE)
 
     def died(self, death: Death) -> None:
         """Judge the suspects, and fail a culprit. This waits until the cause is known: a death by the
@@ -469,9 +447,9 @@ class Engine:
         if culprit is not None and culprit.state is RequestState.AWAITING_ENGINE:
             self._telemetry.sample(self._shared.traits.metrics.poisonous.inc)
             # The client does not get the line of stderr, which is for the operator.
-            error = poison(culprit, f"{death.cause.value}: {self.cause}")
-            self._shared.observer.give_up(culprit, error)
-        self._shared.observer.engine_lost(self)
+            culprit.fail(poison(culprit, f"{death.cause.value}: {self.cause}"))
+            self._shared.requests.move(culprit, Event.RETIRE)
+        self._shared.settle(self)
 
     def _lower_bounds(self, death: Death) -> None:
         before, self.bounds = self.bounds, self.bounds.after(death.cause)

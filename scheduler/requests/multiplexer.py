@@ -57,19 +57,13 @@ class RequestObserver(Protocol):
 
 
 class Multiplexer:
-    """Between one engine and the requests that it has.
-
-    `send` takes messages for the engine. `on_left` is called with a record that the engine has ended while
-    its answer is still read, `on_retired` with every record that leaves for good.
-    """
+    """Between one engine and the requests that it has. `send` takes messages for the engine."""
 
     def __init__(
         self,
         engine: str,
         requests: Requests,
         send: Callable[[ToEngine], None],
-        on_retired: Callable[[StreamRecord], None],
-        on_left: Callable[[StreamRecord], None],
         observer: RequestObserver,
         reading: AnswerReading,
         clock: Callable[[], float],
@@ -79,8 +73,6 @@ class Multiplexer:
         self._requests = requests
         self._held = requests.at(engine)
         self._send = send
-        self._on_retired = on_retired
-        self._on_left = on_left
         self._observer = observer
         self._reading = reading
         self._clock = clock
@@ -100,14 +92,12 @@ class Multiplexer:
             # The engine does not have it, so no Retired will come to free its credit.
             _log.exception("submit_failed", request=record.request.public_id)
             record.fail(RequestFailed(f"the request could not be sent to the engine: {error}"))
-            self._retire(record)
+            self._requests.move(record, Event.RETIRE)
 
     def cancel(self, record: StreamRecord) -> None:
-        """Cancel a request that no reader waits for. It leaves when its Retired arrives."""
-        if record.state not in (State.CANCELLING, State.RETIRED):
-            self._requests.move(record, Event.CANCEL)
-            record.cancel_sent_at = self._clock()
-            self._send(Cancel(record.request_id))
+        """Tell the engine that nobody waits for a request. It leaves when its Retired arrives."""
+        record.cancel_sent_at = self._clock()
+        self._send(Cancel(record.request_id))
 
     def route(self, output: StepOutput) -> list[StreamRecord]:
         """Deliver one step: what `reading` does not read at once is read later, in order. A failure in one
@@ -192,13 +182,11 @@ class Multiplexer:
         if record.cancel_sent_at is not None:
             self._observer.cancelled(self._clock() - record.cancel_sent_at)
         if not record.listening:
-            self._retire(record)
+            self._requests.move(record, Event.RETIRE)
             return
         self._requests.move(record, Event.END)
         record.judged = retired.predicted
         self._finish(record, retired)
-        if record.state is State.ENDING:
-            self._on_left(record)
 
     def _finish(self, record: StreamRecord, retired: Retired) -> None:
         reason = FinishReason.STOP
@@ -228,7 +216,7 @@ class Multiplexer:
         now = self._clock()
         for record in list(self._held.values()):
             if record.state is State.CANCELLING:
-                self._retire(record)
+                self._requests.move(record, Event.RETIRE)
                 continue
             self._requests.move(record, Event.LOSE, now)
             record.lost_at = now if record.lost_at is None else record.lost_at
@@ -236,14 +224,3 @@ class Multiplexer:
                 self._requests.move(record, Event.END)
                 refusal = _ENGINE_LOST if record.submit.holds else ""
                 self._reading.read(record, End(ending, hold_refusal=refusal))
-
-    def end_all(self, error: SchedulerError) -> None:
-        """Fail every request with `error`, and cancel it in the engine."""
-        for record in self._held.values():
-            if record.listening:
-                record.fail(error)
-                self.cancel(record)
-
-    def _retire(self, record: StreamRecord) -> None:
-        self._requests.move(record, Event.RETIRE)
-        self._on_retired(record)

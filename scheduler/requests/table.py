@@ -1,11 +1,12 @@
 """All accepted requests by id. A record's state says where it is, and `move` is the only way to change it.
 
-Pure: times are arguments.
+Pure: times are arguments. Nobody is called when a request leaves: what must follow is noted here, and the
+pool's loop carries it out (`../engines/pool.py`, `settle`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import assert_never
 
@@ -47,6 +48,12 @@ class Requests:
     def __init__(self) -> None:
         self._records: dict[int, StreamRecord] = {}
         self._at: defaultdict[str, dict[int, StreamRecord]] = defaultdict(dict)
+        self.changed = False
+        """Whether a request has come, left or changed its place since the loop was last through."""
+        self.cancelling: deque[StreamRecord] = deque()
+        """Those whose engines are to be told that nobody waits for them."""
+        self.retired: deque[tuple[StreamRecord, str]] = deque()
+        """Those that have left for good, and from where."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -60,6 +67,7 @@ class Requests:
 
     def accept(self, record: StreamRecord) -> None:
         self._records[record.request_id] = self._at[QUEUE][record.request_id] = record
+        self.changed = True
 
     def dispatch(self, record: StreamRecord, engine: str, now: float) -> None:
         """Take note that the request goes to `engine`, its first or the next one."""
@@ -73,18 +81,23 @@ class Requests:
         before = record.state
         after = record.state = move(before, event)
         if after is not before:
-            self._move(record, place_of(before, record.engine), place_of(after, record.engine))
+            self._follow(record, place_of(before, record.engine), place_of(after, record.engine))
         elif not waits_for:
             return
         if now is not None and record.listening:
             record.time_line.enter(after, now, waits_for if after is State.WAITING else "")
 
-    def _move(self, record: StreamRecord, here: str, there: str) -> None:
-        if here == there:
-            return
-        # It may not be here: its reader may leave before it is accepted.
-        self._at[here].pop(record.request_id, None)
-        if there == NOWHERE:
-            self._records.pop(record.request_id, None)
+    def _follow(self, record: StreamRecord, here: str, there: str) -> None:
+        if here != there:
+            # It may not be here: its reader may leave before it is accepted.
+            self._at[here].pop(record.request_id, None)
+            if there == NOWHERE:
+                self._records.pop(record.request_id, None)
+                self.retired.append((record, here))
+            else:
+                self._at[there][record.request_id] = record
+        elif record.state is State.CANCELLING:
+            self.cancelling.append(record)
         else:
-            self._at[there][record.request_id] = record
+            return
+        self.changed = True

@@ -14,15 +14,25 @@ from trio.testing import trio_test
 
 from scheduler.config import EngineConfig, RecoveryConfig, load_message
 from scheduler.engines.engine import Engine
-from scheduler.errors import Draining, LastEngine, LinkError
+from scheduler.errors import Draining, LastEngine
+from scheduler.events import Failed
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
-from scheduler.shared.messages import Counters, Retired, StepOutput, Submit, ToEngine, TurnEnded
+from scheduler.requests.table import AWAITING, ENDING, QUEUE, place_of
+from scheduler.shared.messages import (
+    Cancel,
+    Counters,
+    Retired,
+    RetireReason,
+    StepOutput,
+    Submit,
+    TurnEnded,
+)
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause
 from tests.examples import examples
-from tests.scheduler.engines.bench import READY, PoolBench
-from tests.scheduler.requests.records import events_of, finals_of
+from tests.scheduler.engines.bench import PoolBench
+from tests.scheduler.requests.records import events_of, finals_of, text_of
 
 numbers = st.integers(0, 9)
 MOST_DEATHS = RecoveryConfig().max_request_deaths
@@ -42,10 +52,14 @@ class PoolMachine(RuleBasedStateMachine):
         ready = [engine for engine in self.engines if engine.ready]
         return ready[which % len(ready)] if ready else None
 
-    @rule(requests=st.integers(1, 4), session=st.sampled_from([None, "a", "b"]))
-    def arrive(self, requests: int, session: str | None) -> None:
+    @rule(
+        requests=st.integers(1, 4),
+        session=st.sampled_from([None, "a", "b"]),
+        timeout=st.sampled_from([None, 30.0]),
+    )
+    def arrive(self, requests: int, session: str | None, timeout: float | None) -> None:
         for _ in range(requests):
-            self.bench.arrive(session)
+            self.bench.arrive(session, timeout_seconds=timeout)
 
     @rule(which=numbers)
     def become_ready(self, which: int) -> None:
@@ -68,10 +82,15 @@ class PoolMachine(RuleBasedStateMachine):
             for _ in range(steps):
                 self.bench.step(engine.name)
 
-    @rule(which=numbers, whom=numbers)
-    def retire(self, which: int, whom: int) -> None:
+    @rule(which=numbers, whom=numbers, reason=st.sampled_from(["length", "stop", "failed", "refused"]))
+    def retire(self, which: int, whom: int, reason: RetireReason) -> None:
         if (engine := self.running(which)) is not None and (rows := list(engine.on_board.values())):
-            self.bench.step(engine.name, [rows[whom % len(rows)]])
+            self.bench.step(engine.name, [rows[whom % len(rows)]], reason)
+
+    @rule(which=numbers, whom=numbers)
+    def write_a_stop_string(self, which: int, whom: int) -> None:
+        if (engine := self.running(which)) is not None and (rows := list(engine.on_board.values())):
+            self.bench.compute(engine.name, [rows[whom % len(rows)]], token=ord("!"))
 
     @precondition(lambda self: bool(self.bench.accepted))
     @rule(which=st.integers(0, 99))
@@ -80,10 +99,15 @@ class PoolMachine(RuleBasedStateMachine):
         if record.state is not State.RETIRED and record.outcome is None:
             self.bench.cancel(record)
 
+    @rule(seconds=st.floats(0, 40))
+    def time_passes(self, seconds: float) -> None:
+        """Requests expire, wherever they are."""
+        self.bench.pass_time(seconds)
+
     @precondition(lambda self: bool(self.bench.accepted))
     @rule(which=st.integers(0, 99))
     def outgrow_a_frame(self, which: int) -> None:
-        """It can be sent to no engine from now on; its end pumps in the middle of a pump."""
+        """It can be sent to no engine from now on."""
         self.bench.unsendable.add(self.bench.accepted[which % len(self.bench.accepted)].request_id)
 
     @rule()
@@ -137,14 +161,34 @@ class PoolMachine(RuleBasedStateMachine):
                 assert not engine.quarantined or engine.suspect is not None
 
     @invariant()
-    def each_request_is_in_one_place(self) -> None:
-        bench = self.bench
-        for record in bench.accepted:
-            places = [engine.name for engine in self.engines if record in list(engine.on_board.values())]
-            places += ["awaiting"] * (record in bench.awaiting)
-            places += ["queue"] * (record.state is State.QUEUED)
-            places += ["left"] * bench.retired_records.count(record)
-            assert len(places) == 1, f"{record.state}: {places}"
+    def each_request_is_in_one_place_and_leaves_once(self) -> None:
+        """Where its state says; what has left has left nothing behind: no index, charge or timer."""
+        bench, requests = self.bench, self.bench.requests
+        here = [record for record in bench.accepted if record.state is not State.RETIRED]
+        gone = [record for record in bench.accepted if record.state is State.RETIRED]
+        assert list(requests) == here
+        assert sorted(map(id, bench.retired_records)) == sorted(map(id, gone))
+        assert [*requests.retired, *requests.cancelling] == []
+        assert not requests.changed
+        places = {QUEUE, AWAITING, ENDING, *(engine.name for engine in self.engines)}
+        for place in places:
+            expected = {one.request_id for one in here if place_of(one.state, one.engine) == place}
+            assert requests.at(place).keys() == expected
+        assert {place_of(one.state, one.engine) for one in here} <= places
+        assert bench.queue.open_charges == sum(one.dispatched_at is not None for one in here)
+        timed = [one for one in here if one.request.timeout_seconds is not None]
+        watched = bench.expiry._deadlines._watched.keys()
+        assert {one.request_id for one in timed if one.outcome is None} <= watched
+        assert watched <= {one.request_id for one in timed}
+
+    @invariant()
+    def each_cancelled_request_is_told_to_its_engine_once(self) -> None:
+        """And none that goes on."""
+        for engine in self.engines:
+            told = [one.request_id for one in self.bench.sent_by_life(engine.name) if isinstance(one, Cancel)]
+            assert len(told) == len(set(told))
+            for record in engine.on_board.values():
+                assert (record.request_id in told) == (record.state is State.CANCELLING)
 
     @invariant()
     def equals_are_served_in_the_order_of_arrival(self) -> None:
@@ -164,7 +208,9 @@ class PoolMachine(RuleBasedStateMachine):
                 bench.die(engine.name)
         for record in bench.accepted:
             assert record.state is State.RETIRED
-            assert len(finals_of(events_of(record))) == (0 if record.outcome == "cancelled" else 1)
+            events = events_of(record)
+            assert len(finals_of(events)) == (0 if record.outcome == "cancelled" else 1)
+            assert "!" not in text_of(events)
 
 
 TestPool = PoolMachine.TestCase
@@ -317,24 +363,46 @@ def test_requests_of_an_engine_that_was_killed_from_outside_are_no_suspects() ->
     assert not any(engine.quarantined for engine in bench.pool)
 
 
+def test_the_lost_resume_in_the_order_of_their_acceptance() -> None:
+    """Though those of the first engine were lost last."""
+    bench = PoolBench(2, slots=2)
+    bench.ready(0, 1)
+    records = [bench.arrive() for _ in range(4)]
+    for name in (1, 0):
+        bench.trust(name)
+        bench.die(name)
+    bench.ready(1)
+    assert bench.on_board(1) == records[:2]
+
+
 def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
-    """Such as one whose answer has outgrown a frame. Its end pumps in the middle of a pump."""
+    """Such as one whose answer has outgrown a frame."""
     bench = PoolBench(1, slots=3)
     bench.ready(0)
     records = [bench.arrive() for _ in range(3)]
     bench.trust(0)
     bench.die(0)
-    sent: list[ToEngine] = []
-
-    def send(message: ToEngine) -> None:
-        if isinstance(message, Submit) and message.request_id == records[0].request_id:
-            raise LinkError("the message is too long")
-        sent.append(message)
-
-    bench.engine(0).begin_life(READY, send)
+    bench.unsendable.add(records[0].request_id)
+    bench.ready(0)
     assert bench.retired_records == records[:1]
-    assert [one.request_id for one in sent if isinstance(one, Submit)] == [2, 3]
+    assert [one.request_id for one in bench.sent_by_life("0") if isinstance(one, Submit)] == [2, 3]
     assert bench.on_board(0) == records[1:]
+
+
+def test_ending_all_fails_each_request_wherever_it_is() -> None:
+    """In the queue, awaiting an engine, or in one, which is told once; who has left gets nothing more."""
+    bench = PoolBench(2, slots=2)
+    bench.ready(0, 1)
+    records = [bench.arrive() for _ in range(5)]
+    bench.die(1, DeathCause.OUT_OF_MEMORY)
+    bench.cancel(records[0])
+    error = Draining("going")
+    bench.pool.end_all(error)
+    bench.pool.end_all(error)
+    assert [events_of(record) for record in records] == [[]] + [[Failed(error)]] * 4
+    assert [one for one in bench.sent["0"] if isinstance(one, Cancel)] == [Cancel(1), Cancel(3)]
+    assert bench.on_board(0) == [records[0], records[2]]
+    assert list(bench.requests) == bench.on_board(0)
 
 
 def test_the_engine_learns_what_a_session_waits_for() -> None:
@@ -397,7 +465,7 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.trust(1)
     bench.pool.drain("0")
     bench.die(0)
-    bench.pool._forget(bench.engine(0))
+    assert bench.pool.names == ["1"]
     assert [record.engine for record in suspects].count("1") == 1
     assert bench.arrive().engine == "1"
     bench.trust(1)
@@ -414,8 +482,8 @@ def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_alo
     stays = bench.arrive(prompt=[*system, *first])
     leaver = bench.arrive(prompt=[*system, *second])
     bench.cancel(leaver)
-    retired = StepOutput([], [], [Retired(leaver.request_id, "cancelled")], Counters())
-    bench.engine(0).multiplexer.route(retired)
+    retired = StepOutput([], [], [Retired(leaver.request_id, "cancelled")], Counters(row_tokens=10_000))
+    bench.engine(0).step(retired)
     life = bench.engine(0).life
     assert life is not None
     likely = life.likely

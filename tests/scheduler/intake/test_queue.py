@@ -86,7 +86,7 @@ class IntakeMachine(RuleBasedStateMachine):
         statistics = self.queue.statistics(self.now)
         assert (statistics.requests, statistics.prompt_tokens) == (len(waiting), self.queue.prompt_tokens)
         assert sum(flow.requests for flow in statistics.flows) == len(waiting)
-        assert self.queue.ahead_of(10**9, self.now) is None
+        assert self.queue.fair.ahead_of(10**9, self.now) is None
 
 
 TestIntake = IntakeMachine.TestCase

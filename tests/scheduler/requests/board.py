@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler.errors import SchedulerError
 from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.multiplexer import Multiplexer
@@ -40,13 +39,11 @@ class Board:
     reading: AnswerReading = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reading = AnswerReading(in_place, self.cancel, self.retire)
+        self.reading = AnswerReading(in_place, self.requests, self.settle)
         self.multiplexer = Multiplexer(
             "0",
             self.requests,
             self._send,
-            self.left.append,
-            lambda record: None,
             RequestSamples(self.metrics),
             self.reading,
             lambda: self.now,
@@ -57,18 +54,19 @@ class Board:
         self.sent.append(message)
 
     def cancel(self, record: StreamRecord) -> None:
-        """As the pool does."""
-        if record.state is State.ENDING:
-            self.reading.drop(record)
-        elif record.state is State.AWAITING_ENGINE:
-            self.retire(record, Event.CANCEL)
-        else:
-            self.multiplexer.cancel(record)
+        self.requests.move(record, Event.CANCEL)
+        self.settle()
 
-    def retire(self, record: StreamRecord, event: Event = Event.RETIRE) -> None:
+    def settle(self) -> None:
         """As the pool does."""
-        self.requests.move(record, event)
-        self.left.append(record)
+        while self.requests.cancelling:
+            if (record := self.requests.cancelling.popleft()).state is State.CANCELLING:
+                self.multiplexer.cancel(record)
+        while self.requests.retired:
+            record, place = self.requests.retired.popleft()
+            if place == ENDING:
+                record.forget_unread()
+            self.left.append(record)
 
     def submit(self, record: StreamRecord) -> StreamRecord:
         self.requests.accept(record)
@@ -76,19 +74,14 @@ class Board:
         return record
 
     def route(self, output: StepOutput) -> list[StreamRecord]:
-        return self.multiplexer.route(output)
+        advanced = self.multiplexer.route(output)
+        self.settle()
+        return advanced
 
     def lose_all(self) -> None:
         """The engine dies."""
         self.multiplexer.lose_all()
-
-    def give_up(self, record: StreamRecord, error: SchedulerError) -> None:
-        """End a request that awaits an engine."""
-        record.fail(error)
-        self.retire(record)
-
-    def end_all(self, error: SchedulerError) -> None:
-        self.multiplexer.end_all(error)
+        self.settle()
 
     @property
     def on_board(self) -> list[StreamRecord]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduler.errors import Draining, LinkError
+from scheduler.errors import LinkError
 from scheduler.events import Finished, FinishReason, TextDelta, Usage
 from scheduler.requests.lifecycle import State
 from scheduler.shared.messages import (
@@ -88,21 +88,3 @@ def test_what_a_dead_engine_held_is_held_no_more() -> None:
     [final] = finals_of(events_of(record))
     assert isinstance(final, Finished)
     assert final.hold_refusal == "the engine died"
-
-
-@pytest.mark.parametrize("how", ["cancel", "give up"])
-def test_a_request_awaiting_an_engine_retires_immediately(how: str) -> None:
-    """No engine has it, so no Retired will come, and no Cancel is sent."""
-    board = Board()
-    record = board.submit(make_record())
-    board.lose_all()
-    match how:
-        case "cancel":
-            record.abandon()
-            board.cancel(record)
-        case _:
-            board.give_up(record, Draining("going"))
-    assert board.left == [record]
-    assert len(finals_of(events_of(record))) == (0 if how == "cancel" else 1)
-    assert len(board.on_board) == len(board.awaiting) == 0
-    assert [type(message) for message in board.sent] == [Submit]

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scheduler.errors import (
-    Draining,
-    EngineLost,
     GrammarLimit,
     InvalidRequest,
     LinkError,
@@ -30,7 +26,6 @@ from scheduler.shared.messages import (
     TokenOut,
     WaitOut,
 )
-from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.board import Board, letters, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of
@@ -308,64 +303,6 @@ def test_what_a_working_engine_cannot_say_is_an_error_of_the_link(impossible: St
         impossible = step(prefills=[(1, 1, 2)])
     with pytest.raises(LinkError):
         board.route(impossible)
-
-
-def test_ending_all_fails_each_listener_and_tells_the_engine() -> None:
-    """The ids stay until the engine has retired them."""
-    board = Board()
-    records = [board.submit(make_record(number)) for number in (1, 2)]
-    error = Draining("going")
-    board.end_all(error)
-    board.end_all(error)
-    assert [events_of(record) for record in records] == [[Failed(error)]] * 2
-    assert board.sent[2:] == [Cancel(1), Cancel(2)]
-    assert len(board.on_board) == 2
-
-
-acts = st.lists(
-    st.tuples(
-        st.integers(0, 4),
-        st.sampled_from(["prefill", "token", "stop text", "cancel", "stop", "length", "failed", "refused"]),
-    ),
-    max_size=60,
-)
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(acts=acts, lost=st.booleans())
-def test_whatever_happens_each_request_leaves_once_with_one_outcome(
-    acts: list[tuple[int, str]], lost: bool
-) -> None:
-    """Five requests, any order of legal engine messages and client actions."""
-    board = Board()
-    records = [board.submit(make_record(number, stop=("!",))) for number in range(5)]
-    for number, act in acts:
-        record = records[number]
-        if record.state is State.RETIRED:
-            continue
-        match act:
-            case "cancel":
-                record.abandon()
-                board.cancel(record)
-            case "prefill":
-                if record.state is not State.DECODING:
-                    board.route(step(prefills=[(number, 1, 3)]))
-            case "token" | "stop text":
-                board.route(step(tokens=[(number, ord("!" if act == "stop text" else "a"))]))
-            case "stop" | "length" | "failed" | "refused":
-                board.route(step(tokens=[(number, 65)], retired=[(number, act)]))
-    if lost:
-        board.lose_all()
-        for record in board.awaiting:
-            assert record.state is State.AWAITING_ENGINE
-            board.give_up(record, EngineLost("none is left"))
-        assert sorted(record.request_id for record in board.left) == list(range(5))
-    assert len(board.left) + len(board.on_board) == 5
-    for record in board.left:
-        events = events_of(record)
-        assert record.outcome is not None
-        assert len(finals_of(events)) == (0 if record.outcome == "cancelled" else 1)
-        assert "!" not in text_of(events)
 
 
 @pytest.mark.parametrize(("part", "tokens"), [("end", [*b"END"]), ("end_token", [EOS])])
