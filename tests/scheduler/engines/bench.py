@@ -88,6 +88,8 @@ class PoolBench:
         self.accepted: list[StreamRecord] = []
         self.retired_records: list[StreamRecord] = []
         self.submitted: list[StreamRecord] = []
+        self.uncharged = 0
+        """Requests that had left and were not seen to when a new one was chosen."""
         self.sent: dict[str, list[ToEngine]] = {}
         self._began: dict[str, int] = {}
         """How much each engine had been sent when its last process began."""
@@ -145,6 +147,20 @@ class PoolBench:
         for record, _ in self.expiry._deadlines.take_expired(self.now):
             self.pool.expire(record, DeadlineExceeded("too late"))
 
+    def read_late(self) -> None:
+        """Let nothing be read in its own step from now on, as in steps whose budget is spent."""
+        ticks = count()
+        self.pool.reading._clock = lambda: float(next(ticks))
+        self.pool.reading._nursery = object()  # type: ignore[assignment]
+
+    def read_on(self, parts: int) -> None:
+        """A slice of what was left."""
+        reading = self.pool.reading
+        for _ in range(parts):
+            if reading._waiting:
+                reading._read_next()
+        self.pool.stepped()
+
     # --- what engines do
 
     def engine(self, name: str | int) -> Engine:
@@ -160,10 +176,11 @@ class PoolBench:
             raise LinkError("the message is too long")
         encode(message)  # As the link does, with all that it raises.
         self.sent[name].append(message)
-        if isinstance(message, Submit) and not any(
-            one.request_id == message.request_id for one in self.submitted
-        ):
-            self.submitted.append(self.accepted[message.request_id - 1])
+        if isinstance(message, Submit):
+            record = self.accepted[message.request_id - 1]
+            if all(one is not record for one in self.submitted):
+                self.submitted.append(record)
+                self.uncharged += len(self.requests.retired)
 
     def step(
         self, name: str | int, retired: Sequence[StreamRecord] = (), reason: RetireReason = "length"

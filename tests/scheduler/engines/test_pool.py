@@ -15,7 +15,6 @@ from trio.testing import trio_test
 from scheduler.config import EngineConfig, RecoveryConfig, load_message
 from scheduler.engines.engine import Engine
 from scheduler.errors import Draining, LastEngine
-from scheduler.events import Failed
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
 from scheduler.requests.table import AWAITING, ENDING, QUEUE, place_of
@@ -25,7 +24,6 @@ from scheduler.shared.messages import (
     Retired,
     RetireReason,
     StepOutput,
-    Submit,
     TurnEnded,
 )
 from scheduler.shared.model_fingerprint import fingerprint
@@ -39,9 +37,13 @@ MOST_DEATHS = RecoveryConfig().max_request_deaths
 
 
 class PoolMachine(RuleBasedStateMachine):
-    @initialize(engines=st.integers(1, 4), slots=st.integers(1, 3), lookahead=st.integers(0, 1))
-    def begin(self, engines: int, slots: int, lookahead: int) -> None:
+    @initialize(
+        engines=st.integers(1, 4), slots=st.integers(1, 3), lookahead=st.integers(0, 1), late=st.booleans()
+    )
+    def begin(self, engines: int, slots: int, lookahead: int, late: bool) -> None:
         self.bench = PoolBench(engines, slots=slots, lookahead=lookahead)
+        if late:
+            self.bench.read_late()
         self.credits = slots + lookahead
 
     @property
@@ -86,6 +88,10 @@ class PoolMachine(RuleBasedStateMachine):
     def retire(self, which: int, whom: int, reason: RetireReason) -> None:
         if (engine := self.running(which)) is not None and (rows := list(engine.on_board.values())):
             self.bench.step(engine.name, [rows[whom % len(rows)]], reason)
+
+    @rule(parts=st.integers(1, 9))
+    def read_on(self, parts: int) -> None:
+        self.bench.read_on(parts)
 
     @rule(which=numbers, whom=numbers)
     def write_a_stop_string(self, which: int, whom: int) -> None:
@@ -169,6 +175,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert list(requests) == here
         assert sorted(map(id, bench.retired_records)) == sorted(map(id, gone))
         assert [*requests.retired, *requests.cancelling] == []
+        assert bench.uncharged == 0
         assert not requests.changed
         places = {QUEUE, AWAITING, ENDING, *(engine.name for engine in self.engines)}
         for place in places:
@@ -200,9 +207,12 @@ class PoolMachine(RuleBasedStateMachine):
         """Each has its one final event, or has left."""
         if not hasattr(self, "bench"):
             return
-        bench, error = self.bench, Draining("going")
-        bench.pool.fail_queued(error)
-        bench.pool.end_all(error)
+        bench = self.bench
+        for _ in range(2):
+            bench.pool.end_all(Draining("going"))
+            self.each_request_is_in_one_place_and_leaves_once()
+            self.each_cancelled_request_is_told_to_its_engine_once()
+        assert all(record.state is State.CANCELLING for record in bench.requests)
         for engine in self.engines:
             if engine.ready:
                 bench.die(engine.name)
@@ -373,36 +383,6 @@ def test_the_lost_resume_in_the_order_of_their_acceptance() -> None:
         bench.die(name)
     bench.ready(1)
     assert bench.on_board(1) == records[:2]
-
-
-def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
-    """Such as one whose answer has outgrown a frame."""
-    bench = PoolBench(1, slots=3)
-    bench.ready(0)
-    records = [bench.arrive() for _ in range(3)]
-    bench.trust(0)
-    bench.die(0)
-    bench.unsendable.add(records[0].request_id)
-    bench.ready(0)
-    assert bench.retired_records == records[:1]
-    assert [one.request_id for one in bench.sent_by_life("0") if isinstance(one, Submit)] == [2, 3]
-    assert bench.on_board(0) == records[1:]
-
-
-def test_ending_all_fails_each_request_wherever_it_is() -> None:
-    """In the queue, awaiting an engine, or in one, which is told once; who has left gets nothing more."""
-    bench = PoolBench(2, slots=2)
-    bench.ready(0, 1)
-    records = [bench.arrive() for _ in range(5)]
-    bench.die(1, DeathCause.OUT_OF_MEMORY)
-    bench.cancel(records[0])
-    error = Draining("going")
-    bench.pool.end_all(error)
-    bench.pool.end_all(error)
-    assert [events_of(record) for record in records] == [[]] + [[Failed(error)]] * 4
-    assert [one for one in bench.sent["0"] if isinstance(one, Cancel)] == [Cancel(1), Cancel(3)]
-    assert bench.on_board(0) == [records[0], records[2]]
-    assert list(bench.requests) == bench.on_board(0)
 
 
 def test_the_engine_learns_what_a_session_waits_for() -> None:

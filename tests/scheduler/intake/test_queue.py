@@ -154,13 +154,3 @@ def test_an_answer_is_expected_to_be_as_long_as_the_latest_ones() -> None:
         queue.charge_actual(record, 0.0)
         assert before - service_of(queue) == pytest.approx(2 * expected)
         queue.left(waiting, 0.0)
-
-
-def test_what_was_never_popped_cannot_be_charged() -> None:
-    """A request that left the queue by a cancel has no charge."""
-    queue = empty_queue(IntakeConfig())
-    queue.push(record := make_record(1), 0.0)
-    queue.left(record, 0.0)
-    queue.observe(record, 0.0)
-    queue.charge_actual(record, 0.0)
-    assert queue.open_charges == 0
