@@ -16,6 +16,7 @@ from scheduler.errors import Unavailable, UnknownPin, UnknownRequest
 from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, QUEUE, Requests
 from scheduler.requests.time_line import RequestReport
 from scheduler.shared.messages import Inspect, Inspection
 from scheduler.statistics import (
@@ -38,6 +39,7 @@ class Operations:
 
     def __init__(
         self,
+        requests: Requests,
         queue: IntakeQueue,
         admission: Admission,
         pool: Pool,
@@ -51,6 +53,7 @@ class Operations:
         self._recent = recent
         self._model_waits_for = model_waits_for
         self._pieces, self._observed_pieces = pieces, PieceStatistics()
+        self._requests = requests
         self._queue = queue
         self._admission = admission
         self._pool = pool
@@ -90,13 +93,15 @@ class Operations:
             prefill_chunk_ceiling=min((engine.prefill_chunk_ceiling for engine in engines), default=0),
             engine_bound_requests=self._pool.dispatcher.credits,
             queue=self._queue.statistics(now),
-            waits=waits_of(
-                self._admission.tokenizing, self._queue.records, self._queue_waits_for, records, now
-            ),
+            waits=waits_of(self._admission.tokenizing, self._queued, self._queue_waits_for, records, now),
             running=tuple(record.statistics(now) for record in records),
             engines=engines,
             prompt_pieces=self._pieces(),
         )
+
+    @property
+    def _queued(self) -> Iterable[StreamRecord]:
+        return self._requests.at(QUEUE).values()
 
     @property
     def _queue_waits_for(self) -> str:
@@ -137,9 +142,9 @@ class Operations:
         for record in self._pool.records:
             if record.request.public_id == public_id:
                 found.append(record.report(now))
-        for record in self._queue.records:
+        for record in self._queued:
             if record.request.public_id == public_id:
-                ahead = self._queue.ahead_of(record.request_id, now)
+                ahead = self._queue.fair.ahead_of(record.request_id, now)
                 found.append(replace(record.report(now), waits_for=self._queue_waits_for, ahead=ahead))
         if not found:
             raise UnknownRequest(
@@ -171,7 +176,7 @@ class Operations:
             # The reply carries the KV budget; no caller waits for it.
             life.send(Inspect(query=0, top=0))
             life.budget_inspected = True
-        observation.observe_states(engine.metrics, engine.multiplexer)
+        observation.observe_states(engine.metrics, engine.on_board.values())
         engine.metrics.stalled_seconds.set(engine.stalled_seconds(now))
         engine.metrics.last_step_age.set(engine.last_step_seconds(now) or 0.0)
 
@@ -180,7 +185,7 @@ class Operations:
         self.metrics.queued.set(len(self._queue))
         self.metrics.queued_tokens.set(self._queue.prompt_tokens)
         self.metrics.oldest_queued.set(self._queue.oldest_seconds(trio.current_time()))
-        self.metrics.awaiting_engine.set(len(self._pool.awaiting))
+        self.metrics.awaiting_engine.set(len(self._requests.at(AWAITING)))
         for engine in self._pool:
             engine.metrics.on_board.set(engine.requests)
 

@@ -19,7 +19,7 @@ from scheduler.engines.adapters import source_of
 from scheduler.engines.boundary import EngineProvision, EngineTraits
 from scheduler.engines.pool import Pool
 from scheduler.engines.supervisor import EngineNeverReady
-from scheduler.errors import AdapterUnusable, DeadlineExceeded, Draining
+from scheduler.errors import AdapterUnusable, Draining
 from scheduler.intake.admission import Admission
 from scheduler.intake.expiry import Expiry
 from scheduler.intake.fair_queue import Charge
@@ -29,10 +29,10 @@ from scheduler.operations import Operations
 from scheduler.prompt.offload import Offload, PreparationOffLoop
 from scheduler.prompt.preparation import Preparation, check_prompt_logprobs
 from scheduler.request import GenerationRequest, Prompt
-from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.mailbox import Doorbell
 from scheduler.requests.record import StreamRecord, deadline_of, records_of
 from scheduler.requests.stream import RequestStream as RequestStream
+from scheduler.requests.table import Requests
 from scheduler.shared.adapter_files import AdapterRefused, salted
 from scheduler.shared.messages import Ready
 from scheduler.shared.pins import pin_name
@@ -85,17 +85,28 @@ class Scheduler:
         self._config = config
         self._telemetry = Containment(self.metrics.server)
         self._change = trio.Event()
-        self._queue = IntakeQueue(config.intake)
+        self._requests = Requests()
+        self._queue = IntakeQueue(config.intake, self._requests)
         self._admission = Admission(self._queue)
         sleep = SleepTime()
         self._history_watch = HistoryWatch(self.metrics, self._work)
         self.history = self._history_watch.history
-        self._expiry = Expiry(config.intake, self._expire, self._admission.retry_seconds, sleep)
+        self._expiry = Expiry(config.intake, self._admission.retry_seconds, sleep)
         self._sleep_watch = SleepWatch(sleep, continuous, self._woke)
         observer = observation.RequestSamples(self.metrics)
         traits = EngineTraits(config, provision, self.metrics, observer)
-        self.pool = Pool(traits, self._queue, self._admission, self, offload)
+        self.pool = Pool(
+            traits,
+            self._requests,
+            self._queue,
+            self._admission,
+            self._expiry,
+            self._recorder,
+            offload,
+            self._changed,
+        )
         self.operations = Operations(
+            self._requests,
             self._queue,
             self._admission,
             self.pool,
@@ -113,7 +124,7 @@ class Scheduler:
         never_ready: EngineNeverReady | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._expiry.run)
+                nursery.start_soon(self._expiry.run, self.pool.expire)
                 nursery.start_soon(self._sleep_watch.run)
                 nursery.start_soon(self._history_watch.run)
                 try:
@@ -175,7 +186,7 @@ class Scheduler:
                 releases.callback(self._release, record)
             self._enqueue(records)
             yield RequestStream(
-                records, doorbell, self._queue.ahead_of, lambda: self.operations.queue_waits_for
+                records, doorbell, self._queue.fair.ahead_of, lambda: self.operations.queue_waits_for
             )
 
     async def load_adapter(self, name: str, folder: Path) -> None:
@@ -244,11 +255,11 @@ class Scheduler:
 
     def on_charge(self, charged: Charge) -> None:
         """Call `charged` with every charge to a tenant."""
-        self._queue.on_charge(charged)
+        self._queue.fair.on_charge = charged
 
     def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
         """Charge a tenant for service that it got from another scheduler."""
-        self._queue.charge_elsewhere(priority, tenant, tokens, at, now)
+        self._queue.fair.charge_elsewhere(priority, tenant, tokens, at, now)
 
     def start_drain(self) -> None:
         """Close admission; accepted requests continue."""
@@ -256,15 +267,14 @@ class Scheduler:
 
     async def wait_idle(self) -> None:
         """Wait until no request is queued or running."""
-        while len(self._queue) or len(self.pool):
+        while len(self._requests):
             await self._change.wait()
 
     def end_all(self) -> None:
         """Fail every request with a shutdown error, and close admission."""
         self._admission.close()
-        error = Draining("the server is shutting down; this answer is incomplete", retry_after_seconds=1.0)
-        self.pool.fail_queued(error)
-        self.pool.end_all(error)
+        reason = "the server is shutting down; this answer is incomplete"
+        self.pool.end_all(Draining(reason, retry_after_seconds=1.0))
 
     # --- a request's way in and out
 
@@ -274,28 +284,13 @@ class Scheduler:
         for record in records:
             self._queue.push(record, now)
             self._expiry.watch(record)
-        self.pump()
+        self.pool.settle()
 
     def _release(self, record: StreamRecord) -> None:
         """Release a request whose reader has left, before or after the final event; the record may not have
         been enqueued yet."""
         record.abandon()
-        queued = self._queue.remove(record.request_id, trio.current_time()) is not None
-        if queued or record.state is State.QUEUED:
-            record.move(Event.CANCEL)
-            self.retired(record)
-        else:
-            self.pool.cancel(record)
-
-    def _expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
-        """End a request whose deadline has passed. A queued one retires here, a running one when its engine
-        has retired it."""
-        if self._queue.remove(record.request_id, trio.current_time()):
-            record.fail(error)
-            record.move(Event.CANCEL)
-            self.retired(record)
-        else:
-            self.pool.expire(record, error)
+        self.pool.cancel(record)
 
     def _woke(self, now: float) -> None:
         """The machine slept. An engine's process may wake later than this one, its device later still."""
@@ -305,33 +300,7 @@ class Scheduler:
     def _work(self) -> RequestCounts:
         return RequestCounts(len(self._queue), len(self.pool), self.recent.number)
 
-    # --- as the pool's observer
-
-    def progressed(self, moved: Sequence[StreamRecord], now: float) -> None:
-        for record in moved:
-            if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
-                record.started_at = now
-                self._expiry.watch(record)
-            self._queue.observe(record, now)
-
-    def retired(self, record: StreamRecord) -> None:
-        """A request has left the queue or the pool for good."""
-        now = trio.current_time()
-        assert record.outcome is not None, "a request left without an outcome"
-        self._recorder.ended(record, now)
-        self._expiry.forget(record)
-        if record.dispatched_at is not None:
-            self._queue.charge_actual(record, now)
-            self._admission.rate.departed(now)
-        self.pump()
-
-    def pump(self) -> None:
-        """Send what may be sent now."""
-        now = trio.current_time()
-        for record in self.pool.dispatcher.pump(now):
-            if record.listening:
-                self._expiry.watch(record)
-        self._admission.rate.follow(now, full=not self.pool.dispatcher.has_room)
+    def _changed(self) -> None:
         self._telemetry.sample(self.operations.observe_queue)
         change, self._change = self._change, trio.Event()
         change.set()

@@ -1,7 +1,6 @@
 """Send requests to engines while there is room: first those to resume, then the queue's.
 
-It has no task: the pool calls it when a request arrives or retires, and when an engine becomes ready or is
-lost."""
+It has no task: the pool's loop calls it when a request may have room that had none."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from scheduler.engines.engine import Engine
 from scheduler.engines.placement import least_seconds
 from scheduler.intake.queue import IntakeQueue
-from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, Requests
 
 _MOST_SESSIONS = 65_536
 """Bound on remembered sessions: 8 MB by the hash of tenant and session, two to six times that by their names.
@@ -25,23 +24,23 @@ class Dispatcher:
 
     def __init__(
         self,
+        requests: Requests,
         queue: IntakeQueue,
         engines: Mapping[str, Engine],
-        awaiting: Awaiting,
         moved: Callable[[], None],
         most_deaths: int,
     ) -> None:
         """`most_deaths`: after this many in a row a suspect must be alone."""
+        self._requests = requests
         self._queue = queue
         self._engines = engines
-        self._awaiting = awaiting
+        self._awaiting = requests.at(AWAITING)
         self._moved = moved
         self._most_deaths = most_deaths
         self.held = False
         """Whether queued requests stay queued; those that engines have continue."""
         self._last: OrderedDict[int, str] = OrderedDict()
         """The engine of each session's last request, by the session's hash, the least recent first."""
-        self._pumping = self._asked = False
 
     @property
     def credits(self) -> int:
@@ -60,26 +59,14 @@ class Dispatcher:
 
     def pump(self, now: float) -> list[StreamRecord]:
         """Resume requests whose engine died (they are charged already), then submit queued ones while there
-        is room. Return the latter.
-
-        A request that cannot be sent retires, whose observer pumps: called in its own middle, it does nothing
-        but make the outer call look again."""
-        self._asked = True
-        if self._pumping:
-            return []
+        is room. Return the latter. One that cannot be sent retires: what follows comes first."""
+        self._resume_trusted()
+        self._resume_suspects()
         submitted: list[StreamRecord] = []
-        self._pumping = True
-        try:
-            while self._asked:
-                self._asked = False
-                self._resume_trusted()
-                self._resume_suspects()
-                while len(self._queue) and (engines := self._open()):
-                    record = self._queue.pop(now)
-                    self._choose(engines, record).submit(record)
-                    submitted.append(record)
-        finally:
-            self._pumping = False
+        while not self._requests.retired and len(self._queue) and (engines := self._open()):
+            record = self._queue.pop(now)
+            self._choose(engines, record).take(record)
+            submitted.append(record)
         return submitted
 
     def _open(self) -> list[Engine]:
@@ -89,26 +76,33 @@ class Dispatcher:
             return []
         return [engine for engine in self._engines.values() if engine.room and not engine.quarantined]
 
+    def awaiting(self, *, suspect: bool) -> list[StreamRecord]:
+        """Return those that await another engine, in the order of their acceptance, however often each was
+        lost. Any engine may have those that did not crash theirs; a `suspect` needs one whose death would
+        have no other culprit."""
+        waiting = [self._awaiting[number] for number in sorted(self._awaiting)]
+        return [record for record in waiting if record.suspect is suspect]
+
     def _resume_trusted(self) -> None:
-        for record in self._awaiting.trusted:
+        for record in self.awaiting(suspect=False):
             willing = [engine for engine in self._engines.values() if engine.room]
             if not willing:
                 return
             healthy = [engine for engine in willing if not engine.quarantined]
-            self._choose(healthy or willing, record).resume(self._awaiting.take(record))
+            self._choose(healthy or willing, record).take(record)
 
     def _resume_suspects(self) -> None:
         """Resume suspects, one at a time on an engine. One that must be alone waits until the others on board
         are trusted; meanwhile, and until it is trusted itself, no new request joins it."""
         closed: set[str] = set()
-        for record in self._awaiting.suspects:
+        for record in self.awaiting(suspect=True):
             alone = self._must_be_alone(record)
             takers = [one for one in self._takers(record) if one.room]
             free = [one for one in takers if one.takes_suspect(alone=alone)]
             if alone:
                 closed.update(one.name for one in (free or takers)[:1])
             if free:
-                free[0].resume(self._awaiting.take(record))
+                free[0].take(record)
         for engine in self._engines.values():
             suspect = engine.suspect
             engine.quarantined = engine.name in closed or (

@@ -1,17 +1,16 @@
 """One engine over all its lives: its requests, its bounds, its speed, and what its deaths mean for them.
 
-What dies with a process is in its `Life`. The engine decides what concerns itself alone, and reports to its
-observer what concerns other engines or the queue.
+What dies with a process is in its `Life`. The engine decides what concerns itself alone; what concerns other
+engines or the queue, the pool's loop carries out after each event.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -35,10 +34,11 @@ from scheduler.errors import EngineLost
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.prefix_estimate import PrefixEstimate
 from scheduler.requests.answer_reading import AnswerReading
-from scheduler.requests.awaiting import Awaiting
+from scheduler.requests.lifecycle import Event
 from scheduler.requests.lifecycle import State as RequestState
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, Requests
 from scheduler.shared.messages import (
     AdapterLoaded,
     Alive,
@@ -61,39 +61,18 @@ STARTS_UNTIL_BLOCKED = 2
 """After this many failed starts in a row it takes nothing more."""
 
 
-class EngineObserver(Protocol):
-    """Called in the task that reads a link: nothing here may wait."""
-
-    def engine_ready(self, engine: Engine) -> None:
-        """It may take a request that it could not take before."""
-        ...
-
-    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
-        """A step computed something for these requests."""
-        ...
-
-    def engine_lost(self, engine: Engine) -> None:
-        """Its process has ended. Also called when the cause becomes known: only then may some of its requests
-        continue on another engine."""
-        ...
-
-    def left(self, record: StreamRecord) -> None:
-        """The engine has ended a request, but the server still reads its answer."""
-        ...
-
-    def retired(self, record: StreamRecord) -> None: ...
-    def replaceable(self, engine: Engine) -> bool:
-        """Return whether other engines could take its requests."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a pool gives to all its engines."""
+    """What a pool gives to all its engines. They run in the tasks that read their links: nothing may wait."""
 
     traits: EngineTraits
-    observer: EngineObserver
-    awaiting: Awaiting
+    engines: Mapping[str, Engine]
+    """All of them, by name."""
+    requests: Requests
+    stepped: Callable[[Sequence[StreamRecord]], None]
+    """Called when a step has advanced these requests, and may have ended others."""
+    settle: Callable[[Engine], None]
+    """Called when an engine's process has become ready, has ended, or its end is explained."""
     adapters: PoolAdapters
     compatibility: Compatibility
     reading: AnswerReading
@@ -118,11 +97,12 @@ class Engine:
         self.life: Life | None = None
         """Its process while that is ready, or None."""
         self.lost_at = -math.inf
+        self.on_board = shared.requests.at(name)
+        """Its requests, by id."""
         self.multiplexer = Multiplexer(
             name,
+            shared.requests,
             self.send,
-            shared.observer.retired,
-            shared.observer.left,
             traits.observer,
             shared.reading,
             traits.clock,
@@ -200,6 +180,11 @@ class Engine:
         reason = self._breaker.reason(self.lost_at)
         return None if reason is None else (math.inf, reason)
 
+    def _replaceable(self) -> bool:
+        """Return whether other engines could take its requests."""
+        others = self._shared.engines.values()
+        return any(one is not self and one.ready and not one.draining for one in others)
+
     @property
     def _stable_at(self) -> float:
         assert self.life is not None
@@ -209,7 +194,7 @@ class Engine:
 
     @property
     def requests(self) -> int:
-        return len(self.multiplexer)
+        return len(self.on_board)
 
     @property
     def credits(self) -> int:
@@ -222,12 +207,12 @@ class Engine:
 
     def takes_suspect(self, *, alone: bool) -> bool:
         """Return whether it may resume a suspect now. `alone`: beside trusted requests only."""
-        return takes_suspect(self.multiplexer, self.slots, alone=alone)
+        return takes_suspect(self.on_board.values(), self.slots, alone=alone)
 
     @property
     def suspect(self) -> StreamRecord | None:
         """Return the suspect that it runs, if there is one."""
-        return next((one for one in self.multiplexer if one.suspect and not one.trusted), None)
+        return next((one for one in self.on_board.values() if one.suspect and not one.trusted), None)
 
     def candidate(self, record: StreamRecord) -> Candidate:
         prompt = len(record.submit.prompt)
@@ -240,14 +225,14 @@ class Engine:
             prompt - cached,
             self.speeds,
             cached,
-            max((one.output_tokens for one in self.multiplexer), default=0),
+            max((one.output_tokens for one in self.on_board.values()), default=0),
         )
 
     @property
     def _backlog_tokens(self) -> int:
         """Return the prompt tokens of its requests that it has yet to compute."""
         tokens = 0
-        for record in self.multiplexer:
+        for record in self.on_board.values():
             match record.state:
                 case RequestState.SUBMITTED | RequestState.WAITING:
                     tokens += len(record.submit.prompt) - record.expected_cached_tokens
@@ -258,17 +243,9 @@ class Engine:
                     pass
         return tokens
 
-    def submit(self, record: StreamRecord) -> None:
-        self._prepare_for(record)
-        self.multiplexer.submit(record)
-
-    def resume(self, record: StreamRecord) -> None:
-        self._prepare_for(record)
-        self.multiplexer.resume(record)
-
-    def _prepare_for(self, record: StreamRecord) -> None:
-        """Assume the request's prefix cached from now on: later requests with this prefix wait for its
-        computation instead of computing it again."""
+    def take(self, record: StreamRecord) -> None:
+        """Send it a request, and assume its prefix cached from now on: later requests with this prefix wait
+        for its computation instead of computing it again."""
         if self.life is not None and not self.requests:
             # It was idle: the time without a step was no stall.
             self.life.stall.woke(self._clock())
@@ -276,9 +253,10 @@ class Engine:
             record.prefix_blocks, len(record.submit.prompt)
         )
         self._likely.computed(record.prefix_blocks)
+        self.multiplexer.take(record)
 
     def left(self, record: StreamRecord) -> None:
-        """Take note that a request has left this engine for good, and report to its process that its session
+        """Take note that a request that this engine had is over, and report to its process that its session
         waits from now on, if its answer is over."""
         # The part that it was expected to find cached is not its own: other requests have computed it.
         computed = max(record.prefilled_tokens, record.expected_cached_tokens)
@@ -355,11 +333,11 @@ class Engine:
             self._likely = PrefixEstimate()
         stall = StallWatch(
             self._deadlines,
-            self.multiplexer,
+            self.on_board,
             send,
             self.supervisor.declare_hung,
             now,
-            lambda: self._shared.observer.replaceable(self),
+            self._replaceable,
         )
         life = self.life = Life(ready, now, send, stall, EngineTotals(self.metrics), self._likely)
         if self._nursery is not None:
@@ -372,7 +350,7 @@ class Engine:
             **{name: getattr(ready, name) for name in ready.__struct_fields__},
         )
         self._shared.adapters.joined(life, self._loaded_adapters, self.name)
-        self._shared.observer.engine_ready(self)
+        self._shared.settle(self)
 
     def began(self, begun: Begun) -> None:
         assert self.life is not None, "a message of a process that is not ready"
@@ -403,7 +381,7 @@ class Engine:
         self._telemetry.run("engine_totals", life.totals.take, output.counters)
         self._follow(life, output.counters)
         self.share.observe(output.counters, now)
-        self._shared.observer.progressed(self, self.multiplexer.route(output), now)
+        self._shared.stepped(self.multiplexer.route(output))
 
     def _follow(self, life: Life, counters: Counters) -> None:
         """Learn from the totals of a step: its speed, how much its cache holds, and that chunks of the
@@ -433,27 +411,28 @@ class Engine:
         self.share.ended()
         try:
             self._lose(stopped, in_step)
-            self._shared.observer.engine_lost(self)
+            self._shared.settle(self)
         except Exception:
             _log.exception("recovery_failed", engine=self.name)
             self._fail_requests(cause)
-            self._shared.observer.engine_lost(self)
+            self._shared.settle(self)
 
     def _lose(self, stopped: bool, in_step: Sequence[int]) -> None:
         """Count the death, and let its requests await another engine. `in_step`: what it was doing."""
         if not stopped:
-            self._suspects = count_death(self.multiplexer, in_step)
+            self._suspects = count_death(self.on_board.values(), in_step)
             self._breaker.died(self.lost_at)
-        self._shared.awaiting.add(self.multiplexer.lose_all())
+        self.multiplexer.lose_all()
 
     def _fail_requests(self, cause: str) -> None:
         """Send a final event for every request, in any state that a failed recovery left it in."""
         reason = f"the engine was lost, and its requests could not be resumed: {cause}"
-        error, awaiting = EngineLost(reason, retry_after_seconds=10.0), self._shared.awaiting
-        self.multiplexer.end_all(error)
-        awaiting.add(self.multiplexer.lose_all())
-        for record in [one for one in awaiting if one.engine == self.name]:
-            awaiting.give_up(record, error)
+        requests = self._shared.requests
+        awaiting = [one for one in requests.at(AWAITING).values() if one.engine == self.name]
+        for record in (*self.on_board.values(), *awaiting):
+            if record.outcome is None:
+                record.fail(EngineLost(reason, retry_after_seconds=10.0))
+            requests.move(record, Event.RETIRE)
 
     def died(self, death: Death) -> None:
         """Judge the suspects, and fail a culprit. This waits until the cause is known: a death by the
@@ -465,12 +444,12 @@ class Engine:
         if not self.supervisor.failed_starts:
             self._lower_bounds(death)
         culprit = culprit_of(suspects, self._config.recovery.max_request_deaths)
-        if culprit is not None and culprit in self._shared.awaiting:
+        if culprit is not None and culprit.state is RequestState.AWAITING_ENGINE:
             self._telemetry.sample(self._shared.traits.metrics.poisonous.inc)
             # The client does not get the line of stderr, which is for the operator.
-            error = poison(culprit, f"{death.cause.value}: {self.cause}")
-            self._shared.awaiting.give_up(culprit, error)
-        self._shared.observer.engine_lost(self)
+            culprit.fail(poison(culprit, f"{death.cause.value}: {self.cause}"))
+            self._shared.requests.move(culprit, Event.RETIRE)
+        self._shared.settle(self)
 
     def _lower_bounds(self, death: Death) -> None:
         before, self.bounds = self.bounds, self.bounds.after(death.cause)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
-from typing import Protocol
 
 import structlog
 import trio
@@ -28,59 +27,62 @@ from scheduler.errors import (
     UnknownEngine,
 )
 from scheduler.intake.admission import Admission
+from scheduler.intake.expiry import Expiry
 from scheduler.intake.queue import IntakeQueue
 from scheduler.processes.process import EngineLauncher
 from scheduler.prompt.offload import Offload
 from scheduler.requests.answer_reading import AnswerReading
-from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, ENDING, QUEUE, Requests
 from scheduler.shared.messages import Ready
 from scheduler.statistics import EngineStatistics
 from scheduler.telemetry.containment import Containment
+from scheduler.telemetry.request_recorder import RequestRecorder
 
 _log = structlog.get_logger("scheduler")
 
 
-class PoolObserver(Protocol):
-    """Called in the task that reads a link: nothing here may wait."""
-
-    def pump(self) -> None:
-        """A request may be sent now that could not before, or the state of the engines has changed."""
-        ...
-
-    def progressed(self, moved: Sequence[StreamRecord], now: float) -> None:
-        """A step computed something for these requests."""
-        ...
-
-    def retired(self, record: StreamRecord) -> None: ...
-
-
 class Pool:
-    """`run` must be running. An engine's name is its number, which no later engine gets."""
+    """`run` must be running. An engine's name is its number, which no later engine gets. `changed` is called
+    when requests or engines have come, moved or left."""
 
     def __init__(
         self,
         traits: EngineTraits,
+        requests: Requests,
         queue: IntakeQueue,
         admission: Admission,
-        observer: PoolObserver,
+        expiry: Expiry,
+        recorder: RequestRecorder,
         offload: Offload,
+        changed: Callable[[], None],
     ) -> None:
-        self.reading = AnswerReading(offload, self.cancel, self._over)
-        self.awaiting = Awaiting(observer.retired)
+        self.reading = AnswerReading(offload, requests, self.stepped)
+        self._requests = requests
+        self._awaiting = requests.at(AWAITING)
         config = self._config = traits.config
         self._provision = traits.provision
         self._queue = queue
         self._admission = admission
-        self._observer = observer
+        self._expiry = expiry
+        self._recorder = recorder
+        self._changed = changed
         self.metrics = traits.metrics
         self._clock = traits.clock
         self._telemetry = Containment(self.metrics.server)
         self._engines: dict[str, Engine] = {}
         self.adapters = PoolAdapters(config.engine.adapters, self._lives)
         self._shared = Shared(
-            traits, self, self.awaiting, self.adapters, Compatibility(), self.reading, self._telemetry
+            traits,
+            self._engines,
+            requests,
+            self.stepped,
+            self.settle,
+            self.adapters,
+            Compatibility(),
+            self.reading,
+            self._telemetry,
         )
         self._numbers = count()
         self.loaded = config.load_at_start
@@ -88,9 +90,9 @@ class Pool:
         self._nursery: trio.Nursery | None = None
         self._never_ready: EngineNeverReady | None = None
         self.dispatcher = Dispatcher(
+            requests,
             queue,
             self._engines,
-            self.awaiting,
             self._session_moved,
             config.recovery.max_request_deaths,
         )
@@ -101,8 +103,7 @@ class Pool:
 
     def __len__(self) -> int:
         """Return how many requests the engines hold, or are to resume, or have just ended."""
-        held = sum(len(engine.multiplexer) for engine in self)
-        return held + len(self.awaiting) + len(self.reading.ending)
+        return len(self._requests) - len(self._requests.at(QUEUE))
 
     def __iter__(self) -> Iterator[Engine]:
         return iter(self._engines.values())
@@ -121,10 +122,7 @@ class Pool:
     @property
     def records(self) -> Iterator[StreamRecord]:
         """Yield all requests in the pool."""
-        for engine in self:
-            yield from engine.multiplexer
-        yield from self.awaiting
-        yield from self.reading.ending.values()
+        return (record for record in self._requests if record.state is not State.QUEUED)
 
     @property
     def ready(self) -> Ready | None:
@@ -165,7 +163,7 @@ class Pool:
         self._telemetry.sample(self.metrics.loads.inc)
         for engine in self:
             self._start(engine)
-        self._follow_blocks()
+        self.settle()
 
     def unload(self) -> None:
         """End its engines' processes: they are gone when `running` is false. Requests wait in the queue until
@@ -199,7 +197,7 @@ class Pool:
         """Count on engines again that could not be started."""
         for engine in self:
             engine.forgive()
-        self._follow_blocks()
+        self.settle()
 
     def _start(self, engine: Engine) -> None:
         if self._nursery is not None:
@@ -217,7 +215,7 @@ class Pool:
                 self._forget(engine)
         finally:
             engine.share.gone()
-        self._observer.pump()
+        self.settle()
 
     def _cannot_start(self, engine: Engine, error: EngineNeverReady) -> None:
         assert self._nursery is not None
@@ -227,7 +225,6 @@ class Pool:
             return
         # An engine was ready before, so that the installation works; or machines or other models must go on.
         _log.error("engine_failed", engine=engine.name, reason=str(error))
-        self._follow_blocks()
 
     def add(self, launcher: EngineLauncher | None = None) -> Engine:
         """Start a further engine, by `launcher` or like the first ones. Raise TooManyEngines, or NodesDecide
@@ -240,7 +237,7 @@ class Pool:
         _log.info("engine_added", engine=engine.name)
         if self.loaded:
             self._start(engine)
-        self._follow_blocks()
+        self.settle()
         return engine
 
     def retry(self, name: str) -> None:
@@ -248,7 +245,7 @@ class Pool:
         engine = self[name]
         if engine.failed and not engine.running and self.loaded:
             self._start(engine)
-            self._follow_blocks()
+            self.settle()
 
     def remove(self, name: str) -> None:
         """Drain an engine whose machine is gone, also the last one: requests wait until another one comes.
@@ -267,13 +264,10 @@ class Pool:
         return engine
 
     def _drain(self, engine: Engine) -> None:
-        if engine.draining:
-            return
-        engine.draining = True
-        _log.info("engine_draining", engine=engine.name, requests=engine.requests)
-        self._follow_blocks()
-        self._stop_if_drained(engine)
-        self._observer.pump()
+        if not engine.draining:
+            engine.draining = True
+            _log.info("engine_draining", engine=engine.name, requests=engine.requests)
+            self.settle()
 
     def _new(self, launcher: EngineLauncher | None = None) -> Engine:
         number = next(self._numbers)
@@ -289,7 +283,7 @@ class Pool:
         return engine
 
     def _stop_if_drained(self, engine: Engine) -> None:
-        if not engine.draining or len(engine.multiplexer):
+        if not engine.draining or engine.requests:
             return
         if engine.running and self._nursery is not None:
             engine.stop()
@@ -301,48 +295,41 @@ class Pool:
         if self._engines.pop(engine.name, None) is not None:
             self.metrics.forget_engine(engine.name)
             _log.info("engine_removed", engine=engine.name)
-            self._follow_blocks()
-            self._observer.pump()
 
     # --- requests
 
     def cancel(self, record: StreamRecord) -> None:
-        """Cancel a request that no reader waits for."""
-        if record.state is State.ENDING:
-            self.reading.drop(record)
-        elif record in self.awaiting:
-            self.awaiting.cancel(record)
-        elif (engine := self._of(record)) is not None:
-            engine.multiplexer.cancel(record)
+        """End a request that no reader waits for: at once, or, if an engine has it, when that has retired
+        it."""
+        self._requests.move(record, Event.CANCEL)
+        if self._requests.changed:
+            self.settle()
 
     def expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
-        """A deadline passed: deliver `error` as the final event, and cancel the request in its engine. A
-        request that has its final event already keeps it."""
-        if record.listening:
-            record.fail(error)
-            self.cancel(record)
+        """End a request whose deadline has passed, with `error`. One that has its final event keeps it."""
+        self._fail((record,), error)
+        self.settle()
+
+    def fail_queued(self, error: SchedulerError) -> None:
+        """Fail all requests that no engine has got yet."""
+        self._fail(self._requests.at(QUEUE).values(), error)
+        self.settle()
 
     def end_all(self, error: SchedulerError) -> None:
         """Fail every request with `error`, and cancel those that engines have."""
-        for record in list(self.awaiting):
-            self.awaiting.give_up(record, error)
-        for record in list(self.reading.ending.values()):
-            record.fail(error)
-            self.reading.drop(record)
-        for engine in self:
-            engine.multiplexer.end_all(error)
+        self._fail(self._requests, error)
+        self.settle()
+
+    def _fail(self, records: Iterable[StreamRecord], error: SchedulerError) -> None:
+        for record in list(records):
+            if record.outcome is None:
+                record.fail(error)
+                self._requests.move(record, Event.CANCEL)
 
     def woke(self, now: float) -> None:
         """Count the time until now as no stall: the machine slept."""
         for life in self._lives():
             life.stall.woke(now)
-
-    def fail_queued(self, error: SchedulerError) -> None:
-        """Fail all requests that no engine has got yet."""
-        for record in self._queue.remove_all(self._clock()):
-            record.fail(error)
-            record.move(Event.RETIRE)
-            self._observer.retired(record)
 
     def _lives(self) -> Iterator[Life]:
         return (engine.life for engine in self if engine.life is not None)
@@ -353,64 +340,89 @@ class Pool:
     def _session_moved(self) -> None:
         self._telemetry.sample(self.metrics.session_moves.inc)
 
-    # --- as its engines' observer
+    # --- the loop
 
-    def engine_ready(self, engine: Engine) -> None:
-        # The time without an engine is no gap between two departures.
-        self._admission.rate.pause()
-        self._follow_blocks()
-        self._observer.pump()
+    def stepped(self, advanced: Sequence[StreamRecord] = ()) -> None:
+        """A step has advanced these requests, or more of a step is read: charge them, and settle what else it
+        has led to, as a step rarely does."""
+        now = self._clock()
+        for record in advanced:
+            if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
+                record.started_at = now
+                self._expiry.watch(record)
+            self._queue.observe(record, now)
+        # A suspect, or the queue, may be waiting for another request to become trusted.
+        if self._requests.changed or self._awaiting or any(one.quarantined for one in self):
+            self.settle()
 
-    def progressed(self, engine: Engine, moved: Sequence[StreamRecord], now: float) -> None:
-        self._observer.progressed(moved, now)
-        if len(self.awaiting) or engine.quarantined:
-            # A suspect, or the queue, may be waiting for another request to become trusted.
-            self._observer.pump()
+    def settle(self, engine: Engine | None = None) -> None:
+        """Carry out what an event has led to, until nothing is left. Everything that happens to requests and
+        engines ends with this call; nothing here makes another one. `engine`: its process has become ready,
+        has ended, or its end is explained."""
+        now = self._clock()
+        if engine is not None:
+            self._follow(engine)
+        for one in list(self):
+            self._stop_if_drained(one)
+        self._follow_blocks(now)
+        while True:
+            self._take_leave(now)
+            for record in self.dispatcher.pump(now):
+                if record.listening:
+                    self._expiry.watch(record)
+            if not self._requests.retired:
+                break
+        self._admission.rate.follow(now, full=not self.dispatcher.has_room)
+        self._requests.changed = False
+        self._changed()
 
-    def engine_lost(self, engine: Engine) -> None:
-        self._follow_blocks()
-        serving = self._serving()
+    def _take_leave(self, now: float) -> None:
+        """Do what follows from cancels and ends."""
+        requests = self._requests
+        while requests.cancelling:
+            record = requests.cancelling.popleft()
+            # The step that made it superfluous may have ended it, too.
+            if record.state is State.CANCELLING and (engine := self._of(record)) is not None:
+                engine.multiplexer.cancel(record)
+        while requests.retired:
+            record, place = requests.retired.popleft()
+            if place == ENDING:
+                record.forget_unread()
+            if place == QUEUE:
+                self._queue.left(record, now)
+            elif place != AWAITING and (engine := self._of(record)) is not None:
+                engine.left(record)
+            assert record.outcome is not None, "a request left without an outcome"
+            self._recorder.ended(record, now)
+            self._expiry.forget(record)
+            if record.dispatched_at is not None:
+                self._queue.charge_actual(record, now)
+                self._admission.rate.departed(now)
+
+    def _follow(self, engine: Engine) -> None:
+        """Do what follows for the others when an engine's process comes or goes."""
+        if engine.ready:
+            # The time without an engine is no gap between two departures.
+            self._admission.rate.pause()
+            return
         # Where there is none, requests wait for one that joins.
-        if serving and all(one.supervisor.failed_starts >= STARTS_UNTIL_BLOCKED for one in serving):
-            reason = f"the engine does not start: {engine.cause}"
-            self.fail_queued(Unavailable(reason, retry_after_seconds=10.0))
-        if serving and all(one.hopeless for one in serving):
-            reason = "the engine was lost, and no other could be started to resume the request"
-            for record in list(self.awaiting):
+        if serving := self._serving():
+            if all(one.supervisor.failed_starts >= STARTS_UNTIL_BLOCKED for one in serving):
+                reason = f"the engine does not start: {engine.cause}"
+                self._fail(self._requests.at(QUEUE).values(), Unavailable(reason, retry_after_seconds=10.0))
+            if all(one.hopeless for one in serving):
+                reason = "the engine was lost, and no other could be started to resume the request"
                 error = EngineLost(f"{reason}: {engine.cause}", retry_after_seconds=10.0)
-                self.awaiting.give_up(record, error)
+                self._fail(self._awaiting.values(), error)
         if engine.draining:
             # Its process is not replaced: the other engines resume its requests.
             engine.stop()
-        self._observer.pump()
-
-    def left(self, record: StreamRecord) -> None:
-        self._leave(record)
-        self._observer.pump()
-
-    def retired(self, record: StreamRecord) -> None:
-        self._leave(record)
-        self._observer.retired(record)
-
-    def replaceable(self, engine: Engine) -> bool:
-        return any(one is not engine and one.ready and not one.draining for one in self)
-
-    def _leave(self, record: StreamRecord) -> None:
-        if (engine := self._of(record)) is not None:
-            engine.left(record)
-            self._stop_if_drained(engine)
-
-    def _over(self, record: StreamRecord) -> None:
-        """Retire a request that no engine has any more, and whose answer is read."""
-        record.move(Event.RETIRE)
-        self.retired(record)
 
     def _serving(self) -> list[Engine]:
         return [engine for engine in self if not engine.draining]
 
-    def _follow_blocks(self) -> None:
+    def _follow_blocks(self, now: float) -> None:
         """Close admission while no engine is available."""
-        now = self._clock()
         found = [one.blocked(now) for one in self._serving()]
         blocks = [block for block in found if block is not None]
         if not found or len(blocks) < len(found):

@@ -156,7 +156,10 @@ class Admission:
             # Its wait in the queue, and then its own running time: as long as it takes for as many requests
             # to leave as are running now (Little's law), or less if its answer must be shorter than theirs.
             own = self._queue.open_charges * self._queue.relative_length(request.max_tokens)
-            seconds = self.rate.wait_seconds(self._queue.ahead_of_next(request, now) + requests + own, now)
+            ahead = self._queue.fair.ahead_of_next(
+                request.tenant, request.session or "", request.priority, now
+            )
+            seconds = self.rate.wait_seconds(ahead + requests + own, now)
         if now + _CAUTION * seconds >= deadline:
             raise DeadlineUnmeetable(
                 f"the request's timeout of {request.timeout_seconds:g} s cannot be met:"

@@ -106,17 +106,15 @@ class Deadlines:
 
 
 class Expiry:
-    """Owned by the service. `on_expired` is called once for each request whose deadline passed."""
+    """Owned by the service."""
 
     def __init__(
         self,
         config: IntakeConfig,
-        on_expired: Callable[[StreamRecord, DeadlineExceeded], None],
         retry_seconds: Callable[[float], float],
         sleep: SleepTime | None = None,
     ) -> None:
         self._config = config
-        self._on_expired = on_expired
         self._retry_seconds = retry_seconds
         self._deadlines = Deadlines(config, sleep)
         self._sleeps_until = 0.0
@@ -141,15 +139,15 @@ class Expiry:
         self._deadlines.woke()
         self._earlier.set()
 
-    async def run(self) -> None:
-        """Never returns by itself."""
+    async def run(self, on_expired: Callable[[StreamRecord, DeadlineExceeded], None]) -> None:
+        """Call `on_expired` once for each request whose deadline passes. Never returns by itself."""
         while True:
             self._earlier = trio.Event()
             self._sleeps_until = self._deadlines.next_at
             with trio.move_on_at(self._sleeps_until):
                 await self._earlier.wait()
             for record, limit in self._deadlines.take_expired(trio.current_time()):
-                self._on_expired(record, self._error(record, limit))
+                on_expired(record, self._error(record, limit))
 
     def _error(self, record: StreamRecord, limit: Limit) -> DeadlineExceeded:
         place = "in the queue" if record.dispatched_at is None else "before its answer was complete"

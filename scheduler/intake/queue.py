@@ -1,19 +1,17 @@
 """Accepted requests that the engine does not have yet: the queue's bounds, and the cost of each request.
 
-Pure: no clock, no I/O. `fair_queue.py` decides the order; here are the records behind its tickets, the
-bounds, and the estimates that a ticket is made from.
+Pure: no clock, no I/O. `fair_queue.py` decides the order; here are the bounds, and the estimates that a
+ticket is made from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from scheduler.config import IntakeConfig
-from scheduler.intake.fair_queue import Charge, FairQueue
+from scheduler.intake.fair_queue import FairQueue
 from scheduler.intake.service_ledger import Ticket
 from scheduler.prompt.prefix_estimate import PrefixEstimate
-from scheduler.request import GenerationRequest
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import QUEUE, Requests
 from scheduler.statistics import QueueStatistics
 
 _FIRST_OUTPUT_TOKENS = 256.0
@@ -24,10 +22,11 @@ _SMOOTHING = 0.05
 class IntakeQueue:
     """The caller checks the bounds before a push: `room`, `room_of`, `has_token_room`."""
 
-    def __init__(self, config: IntakeConfig) -> None:
+    def __init__(self, config: IntakeConfig, requests: Requests) -> None:
         self._config = config
-        self._fair = FairQueue(config.fairness)
-        self._waiting: dict[int, StreamRecord] = {}
+        self._requests = requests
+        self._waiting = requests.at(QUEUE)
+        self.fair = FairQueue(config.fairness)
         self._dispatched: dict[int, Ticket] = {}
         self._per_tenant: dict[str, int] = {}
         self._prompt_tokens = 0
@@ -89,11 +88,12 @@ class IntakeQueue:
         return limit is None or not self._waiting or self._prompt_tokens + prompt_tokens <= limit
 
     def push(self, record: StreamRecord, now: float) -> None:
+        """Accept a request."""
         assert not self.full, "admission let a request into a full queue"
         record.queued_at = now
         request, prompt_tokens = record.request, len(record.submit.prompt)
         # First, so that an exception here leaves the tables below unchanged.
-        self._fair.push(
+        self.fair.push(
             Ticket(
                 request_id=record.request_id,
                 tenant=request.tenant,
@@ -106,39 +106,35 @@ class IntakeQueue:
                 queued_at=now,
             )
         )
-        self._waiting[record.request_id] = record
+        self._requests.accept(record)
         self._per_tenant[request.tenant] = self.waiting_of(request.tenant) + 1
         self._prompt_tokens += prompt_tokens
 
     def pop(self, now: float) -> StreamRecord:
-        """Return the next request. Its charge stays open until `charge_actual`. Raise KeyError when empty."""
-        ticket = self._fair.pop(now)
+        """Return the next request, which the caller dispatches. Its charge stays open until `charge_actual`.
+        Raise KeyError when empty."""
+        ticket = self.fair.pop(now)
         self._dispatched[ticket.request_id] = ticket
-        return self._take_out(ticket)
+        self._take_out(ticket)
+        return self._waiting[ticket.request_id]
 
-    def remove(self, request_id: int, now: float) -> StreamRecord | None:
-        """Remove a request from any position and return it; None if it is not here."""
-        ticket = self._fair.remove(request_id, now)
-        return None if ticket is None else self._take_out(ticket)
+    def left(self, record: StreamRecord, now: float) -> None:
+        """Take note that a request has left from any position without being popped."""
+        if (ticket := self.fair.remove(record.request_id, now)) is not None:
+            self._take_out(ticket)
 
-    def remove_all(self, now: float) -> list[StreamRecord]:
-        """Remove all requests. Return them in order of arrival."""
-        waiting = list(self._waiting)
-        return [record for request_id in waiting if (record := self.remove(request_id, now))]
-
-    def _take_out(self, ticket: Ticket) -> StreamRecord:
+    def _take_out(self, ticket: Ticket) -> None:
         left = self._per_tenant[ticket.tenant] - 1
         if left:
             self._per_tenant[ticket.tenant] = left
         else:
             del self._per_tenant[ticket.tenant]
         self._prompt_tokens -= ticket.prompt_tokens
-        return self._waiting.pop(ticket.request_id)
 
     def observe(self, record: StreamRecord, now: float) -> None:
         """The engine made progress with it: charge what it costs beyond the estimate."""
         if (ticket := self._dispatched.get(record.request_id)) is not None:
-            self._fair.observe(ticket, record.uncached_tokens, record.output_tokens, now)
+            self.fair.observe(ticket, record.uncached_tokens, record.output_tokens, now)
 
     def charge_actual(self, record: StreamRecord, now: float) -> None:
         """It has left the engine: replace the estimate by its actual cost. Other requests are not
@@ -146,35 +142,13 @@ class IntakeQueue:
         ticket = self._dispatched.pop(record.request_id, None)
         if ticket is None:
             return
-        self._fair.charge_actual(ticket, record.uncached_tokens, record.output_tokens, now)
+        self.fair.charge_actual(ticket, record.uncached_tokens, record.output_tokens, now)
         if record.prefilled_tokens >= len(record.submit.prompt):
             self._prefixes.computed(record.prefix_blocks)
         if record.output_tokens:
             self._answers += 1
             weight = max(_SMOOTHING, 1 / self._answers)
             self._output_tokens += weight * (record.output_tokens - self._output_tokens)
-
-    def on_charge(self, charged: Charge) -> None:
-        """Call `charged` with every charge to a tenant."""
-        self._fair.on_charge = charged
-
-    def charge_elsewhere(self, priority: int, tenant: str, tokens: float, at: float, now: float) -> None:
-        """Charge a tenant for service that it got from another queue."""
-        self._fair.charge_elsewhere(priority, tenant, tokens, at, now)
-
-    @property
-    def records(self) -> Iterable[StreamRecord]:
-        """Return all waiting requests."""
-        return self._waiting.values()
-
-    def ahead_of(self, request_id: int, now: float) -> int | None:
-        """Return how many requests will be served before this one, if none arrives; None if it is not here.
-        O(queue)."""
-        return self._fair.ahead_of(request_id, now)
-
-    def ahead_of_next(self, request: GenerationRequest, now: float) -> int:
-        """Return the same for a request that is pushed now."""
-        return self._fair.ahead_of_next(request.tenant, request.session or "", request.priority, now)
 
     @property
     def oldest_at(self) -> float | None:
@@ -194,7 +168,7 @@ class IntakeQueue:
             bound_requests=self._config.max_queue,
             bound_prompt_tokens=self._config.max_queued_tokens,
             bound_requests_per_tenant=self._config.max_queue_per_tenant,
-            flows=self._fair.statistics(now),
+            flows=self.fair.statistics(now),
         )
 
     def __len__(self) -> int:

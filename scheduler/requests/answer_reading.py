@@ -21,8 +21,9 @@ from scheduler.answer.assembly import HEAVY, Heavy
 from scheduler.errors import RequestFailed, SchedulerError
 from scheduler.events import AnswerPiece, FinishReason
 from scheduler.prompt.offload import Lane, Offload
-from scheduler.requests.lifecycle import State
+from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import End, EndToken, Part, StreamRecord
+from scheduler.requests.table import Requests
 
 _log = structlog.get_logger("multiplexer")
 STEP_SECONDS = 0.005
@@ -32,27 +33,25 @@ Reading = Iterator[AnswerPiece | Heavy]
 
 
 class AnswerReading:
-    """`run` must be running, else everything is read at once. When an answer is over, `cancel` takes its
-    request from the engine that has it, and `retire` ends one that no engine has any more."""
+    """`run` must be running, else everything is read at once. `read_on` is called after what was read
+    later."""
 
     def __init__(
         self,
         offload: Offload,
-        cancel: Callable[[StreamRecord], None],
-        retire: Callable[[StreamRecord], None],
+        requests: Requests,
+        read_on: Callable[[], None],
         clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._offload = offload
-        self._cancel = cancel
-        self._retire = retire
+        self._requests = requests
+        self._read_on = read_on
         self._clock = clock
         self._until = 0.0
         self._waiting: OrderedDict[str, deque[StreamRecord]] = OrderedDict()
         """Those whose next part may be read, by tenant, in the order of turns. No queue in it is empty."""
         self._change = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self.ending: dict[int, StreamRecord] = {}
-        """Those that no engine has any more, by id."""
 
     def begin_step(self) -> None:
         """Begin the time budget of a step, or of a slice."""
@@ -71,13 +70,6 @@ class AnswerReading:
             assert isinstance(part, End), "a token behind the end"
         else:
             record.unread.append(part)
-        if record.state is State.ENDING:
-            self.ending[record.request_id] = record
-
-    def drop(self, record: StreamRecord) -> None:
-        """Drop the rest of an answer that is `ending`, because nobody wants it, and retire its request."""
-        record.forget_unread()
-        self._ended(record)
 
     async def run(self) -> None:
         """Never returns by itself."""
@@ -88,6 +80,7 @@ class AnswerReading:
                         self.begin_step()
                         while self._waiting and self._clock() <= self._until:
                             self._read_next()
+                        self._read_on()
                         await trio.lowlevel.checkpoint()
                     self._change = trio.Event()
                     await self._change.wait()
@@ -142,12 +135,13 @@ class AnswerReading:
             self._done(record, part)
         else:
             self._failed(record, error)
+        self._read_on()
 
     def _done(self, record: StreamRecord, part: Part) -> None:
         """Go on after a part that has been read."""
         if isinstance(part, End):
             record.finish(part)
-            self._ended(record)
+            self._requests.move(record, Event.CANCEL)
         elif record.pipeline.stopped and not isinstance(part, EndToken):
             # What has come after it is no part of the answer. Behind an end token comes the engine's end.
             record.forget_unread()
@@ -163,14 +157,7 @@ class AnswerReading:
         else:
             _log.error("answer_failed", request=record.request.public_id, exc_info=error)
             record.fail(RequestFailed(f"the answer could not be decoded: {error}"))
-        self._ended(record)
-
-    def _ended(self, record: StreamRecord) -> None:
-        self.ending.pop(record.request_id, None)
-        if record.state is State.ENDING:
-            self._retire(record)
-        else:
-            self._cancel(record)
+        self._requests.move(record, Event.CANCEL)
 
 
 def _rest(reading: Reading) -> tuple[list[AnswerPiece], Exception | None]:

@@ -1,12 +1,12 @@
 """Route an engine's output to its requests, and forget a request when it retires.
 
-All of it is synchronous and runs in the task that reads the link. An id leaves the table on `Retired`, or
-when the engine dies: requests without a final event are then the pool's to resume elsewhere.
+All of it is synchronous and runs in the task that reads the link. A request leaves the engine on `Retired`,
+or when that dies: those without a final event await another one then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 import structlog
@@ -22,6 +22,7 @@ from scheduler.events import FinishReason
 from scheduler.requests.answer_reading import AnswerReading
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.record import End, EndToken, StreamRecord
+from scheduler.requests.table import Requests
 from scheduler.shared.messages import (
     Cancel,
     PrefillOut,
@@ -56,72 +57,47 @@ class RequestObserver(Protocol):
 
 
 class Multiplexer:
-    """The requests that one engine holds, by id.
-
-    `send` takes messages for the engine. `on_left` is called with a record that the engine has ended while
-    its answer is still read, `on_retired` with every record that leaves for good.
-    """
+    """Between one engine and the requests that it has. `send` takes messages for the engine."""
 
     def __init__(
         self,
         engine: str,
+        requests: Requests,
         send: Callable[[ToEngine], None],
-        on_retired: Callable[[StreamRecord], None],
-        on_left: Callable[[StreamRecord], None],
         observer: RequestObserver,
         reading: AnswerReading,
         clock: Callable[[], float],
     ) -> None:
         """`engine`: its name."""
         self._engine = engine
+        self._requests = requests
+        self._held = requests.at(engine)
         self._send = send
-        self._on_retired = on_retired
-        self._on_left = on_left
         self._observer = observer
         self._reading = reading
         self._clock = clock
-        self._records: dict[int, StreamRecord] = {}
 
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __contains__(self, record: object) -> bool:
-        return isinstance(record, StreamRecord) and self._records.get(record.request_id) is record
-
-    def __iter__(self) -> Iterator[StreamRecord]:
-        return iter(self._records.values())
-
-    def submit(self, record: StreamRecord) -> None:
-        """Hand a queued request to the engine."""
-        record.dispatched_at = self._clock()
-        self._observer.submitted(record, record.dispatched_at)
-        self._take(record, lambda: record.submit)
-
-    def resume(self, record: StreamRecord) -> None:
-        """Resume a request whose engine died."""
-        self._observer.resumed()
-        self._take(record, record.resubmit_message)
-
-    def _take(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
-        record.dispatch(self._engine, self._clock())
-        self._records[record.request_id] = record
-        self._send_submit(record, message)
-
-    def _send_submit(self, record: StreamRecord, message: Callable[[], ToEngine]) -> None:
+    def take(self, record: StreamRecord) -> None:
+        """Hand a request to the engine, which resumes it if it has had another one."""
+        now = self._clock()
+        if first := record.state is State.QUEUED:
+            record.dispatched_at = now
+            self._observer.submitted(record, now)
+        else:
+            self._observer.resumed()
+        self._requests.dispatch(record, self._engine, now)
         try:
-            self._send(message())
+            self._send(record.submit if first else record.resubmit_message())
         except Exception as error:
             # The engine does not have it, so no Retired will come to free its credit.
             _log.exception("submit_failed", request=record.request.public_id)
             record.fail(RequestFailed(f"the request could not be sent to the engine: {error}"))
-            self._drop(record, Event.RETIRE)
+            self._requests.move(record, Event.RETIRE)
 
     def cancel(self, record: StreamRecord) -> None:
-        """Cancel a request that no reader waits for. It leaves the table when its Retired arrives."""
-        if record.state not in (State.CANCELLING, State.RETIRED):
-            record.move(Event.CANCEL)
-            record.cancel_sent_at = self._clock()
-            self._send(Cancel(record.request_id))
+        """Tell the engine that nobody waits for a request. It leaves when its Retired arrives."""
+        record.cancel_sent_at = self._clock()
+        self._send(Cancel(record.request_id))
 
     def route(self, output: StepOutput) -> list[StreamRecord]:
         """Deliver one step: what `reading` does not read at once is read later, in order. A failure in one
@@ -150,35 +126,34 @@ class Multiplexer:
         moved = set(written)
         moved.update(one.request_id for one in output.prefills)
         moved.update(one.request_id for one in output.waits)
-        return [
-            one for each in sorted(moved) if (one := self._records.get(each)) is not None and one.listening
-        ]
+        return [one for each in sorted(moved) if (one := self._held.get(each)) is not None and one.listening]
 
-    def _held(self, request_id: int) -> StreamRecord:
+    def _record(self, request_id: int) -> StreamRecord:
         try:
-            return self._records[request_id]
+            return self._held[request_id]
         except KeyError:
             raise LinkError(
                 f"the engine sent output for request {request_id}, which it does not have"
             ) from None
 
     def _route_wait(self, wait: WaitOut, now: float) -> None:
-        record, since = self._held(wait.request_id), now - wait.seconds_ago
+        record, since = self._record(wait.request_id), now - wait.seconds_ago
         match wait.waits_for:
             case "nothing":
-                record.move(Event.ADMIT, since)
+                self._requests.move(record, Event.ADMIT, since)
             case "preempted":
-                record.move(Event.PREEMPT, since)
+                self._requests.move(record, Event.PREEMPT, since)
             case reason:
-                record.move(Event.WAIT, since, reason)
+                self._requests.move(record, Event.WAIT, since, reason)
 
     def _route_prefill(self, prefill: PrefillOut, now: float) -> None:
-        record = self._held(prefill.request_id)
+        record = self._record(prefill.request_id)
         if record.listening:
+            self._requests.move(record, Event.PREFILL, now)
             record.put_prefill(prefill.done, prefill.total, prefill.cached, now)
 
     def _route_prompt_logprobs(self, out: PromptLogprobsOut) -> None:
-        record = self._held(out.request_id)
+        record = self._record(out.request_id)
         if record.listening and record.pipeline.prompt is not None:
             record.pipeline.prompt.add(out.start, out.entries)
 
@@ -188,13 +163,14 @@ class Multiplexer:
         """Deliver the tokens that one step gave a request. Their text is in the mailbox, which merges it to
         one piece, before the reader runs (unless the step's budget is spent). Each token is counted by
         itself, because a stop string may end the answer at any of them."""
-        record = self._held(request_id)
+        record = self._record(request_id)
         for place, out in enumerate(tokens):
             if not record.listening or record.over:
                 self._observer.late_token()
                 continue
             if place == 0:
                 self._observer.tokens(record, now)
+            self._requests.move(record, Event.TOKEN, now)
             record.count_token(out.token, now, begins_step=place == 0)
             is_stop_token = ends_with_stop_token and place == len(tokens) - 1
             self._reading.read(record, EndToken(out) if is_stop_token else out)
@@ -202,18 +178,15 @@ class Multiplexer:
                 self._reading.read(record, End(FinishReason.LENGTH, repeats=True))
 
     def _route_retired(self, retired: Retired) -> None:
-        record = self._held(retired.request_id)
+        record = self._record(retired.request_id)
         if record.cancel_sent_at is not None:
             self._observer.cancelled(self._clock() - record.cancel_sent_at)
         if not record.listening:
-            self._drop(record, Event.RETIRE)
+            self._requests.move(record, Event.RETIRE)
             return
-        del self._records[retired.request_id]
-        record.move(Event.END)
+        self._requests.move(record, Event.END)
         record.judged = retired.predicted
         self._finish(record, retired)
-        if record.state is State.ENDING:
-            self._on_left(record)
 
     def _finish(self, record: StreamRecord, retired: Retired) -> None:
         reason = FinishReason.STOP
@@ -237,35 +210,17 @@ class Multiplexer:
                 assert_never(retired.reason)
         self._reading.read(record, End(reason, retired.vector, retired.hold_refusal, error))
 
-    def lose_all(self) -> list[StreamRecord]:
-        """Let go of all requests, because the engine died. Return those whose answers are incomplete, which
-        await another engine now; cancelled ones retire."""
+    def lose_all(self) -> None:
+        """Let go of all requests, because the engine died: they await another one. Those whose answers lack
+        nothing end, and cancelled ones retire."""
         now = self._clock()
-        lost = []
-        for record in list(self._records.values()):
+        for record in list(self._held.values()):
             if record.state is State.CANCELLING:
-                self._drop(record, Event.RETIRE)
+                self._requests.move(record, Event.RETIRE)
                 continue
-            record.move(Event.LOSE, now)
+            self._requests.move(record, Event.LOSE, now)
             record.lost_at = now if record.lost_at is None else record.lost_at
-            del self._records[record.request_id]
             if (ending := record.ending) is not None:
-                record.move(Event.END)
+                self._requests.move(record, Event.END)
                 refusal = _ENGINE_LOST if record.submit.holds else ""
                 self._reading.read(record, End(ending, hold_refusal=refusal))
-            else:
-                lost.append(record)
-        return lost
-
-    def end_all(self, error: SchedulerError) -> None:
-        """Fail every request with `error`, and cancel it in the engine."""
-        for record in list(self._records.values()):
-            if record.listening:
-                record.fail(error)
-                self.cancel(record)
-
-    def _drop(self, record: StreamRecord, event: Event) -> None:
-        """Retire a request that no engine has."""
-        del self._records[record.request_id]
-        record.move(event)
-        self._on_retired(record)

@@ -26,7 +26,7 @@ from scheduler.events import (
 from scheduler.prompt.preparation import Prepared
 from scheduler.repetition import Repetition
 from scheduler.request import GenerationRequest
-from scheduler.requests.lifecycle import IN_ENGINE, Event, State, move
+from scheduler.requests.lifecycle import IN_ENGINE, State
 from scheduler.requests.mailbox import Doorbell, Mailbox
 from scheduler.requests.time_line import RequestReport, TimeLine
 from scheduler.shared.messages import (
@@ -90,6 +90,7 @@ class StreamRecord:
     queued_at: float = 0.0
     mailbox: Mailbox = field(default_factory=Mailbox)
     state: State = State.QUEUED
+    """Changed by `table.py` alone."""
     prefilled_tokens: int = 0
     cached_tokens: int = 0
     """The prefilled tokens that came from the prefix cache, as the engine reported."""
@@ -139,19 +140,6 @@ class StreamRecord:
 
     def __post_init__(self) -> None:
         self.time_line = TimeLine(self.arrived_at)
-
-    def move(self, event: Event, now: float | None = None, waits_for: str = "") -> None:
-        """Move to the next state. `now` is the time of the move; None leaves the time line as it is.
-        `waits_for` is the reason that comes with WAIT."""
-        before, self.state = self.state, move(self.state, event)
-        if now is not None and (self.state is not before or waits_for) and self.listening:
-            self.time_line.enter(self.state, now, waits_for if self.state is State.WAITING else "")
-
-    def dispatch(self, engine: str, now: float) -> None:
-        """Take note that the request goes to `engine`, its first or the next one."""
-        self.move(Event.DISPATCH)
-        self.engine = engine
-        self.time_line.enter(self.state, now, engine=engine)
 
     @property
     def request_id(self) -> int:
@@ -214,7 +202,6 @@ class StreamRecord:
         return TurnEnded(self.submit.salt, self.submit.adapter, request.session, kind[:MAX_KIND_CHARACTERS])
 
     def put_prefill(self, done: int, total: int, cached: int, now: float) -> None:
-        self.move(Event.PREFILL, now)
         self.time_line.chunk(now, done - cached)
         if self.output_tokens:
             # Prefilled again after an engine's death: neither reported nor charged again.
@@ -263,7 +250,6 @@ class StreamRecord:
 
     def count_token(self, token: int, now: float, *, begins_step: bool = True) -> None:
         """Count a token of the answer. `begins_step`: whether it is the first token of its step."""
-        self.move(Event.TOKEN, now)
         self.steps += begins_step
         self.emitted.append(token)
         self.output_tokens += 1

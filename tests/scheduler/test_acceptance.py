@@ -48,7 +48,7 @@ def check_nothing_is_left(scheduler: Scheduler) -> None:
 
 BUGS: dict[str, Callable[[Scheduler], None]] = {
     "push": lambda scheduler: raise_once(scheduler._queue, "push", 2),
-    "fair-queue": lambda scheduler: raise_once(scheduler._queue._fair, "push", 2),
+    "fair-queue": lambda scheduler: raise_once(scheduler._queue.fair, "push", 2),
     "expiry": lambda scheduler: raise_once(scheduler._expiry, "watch", 2),
     "pump": lambda scheduler: raise_once(scheduler.pool.dispatcher, "pump", 1),
     "pop": lambda scheduler: raise_once(scheduler._queue, "pop", 2),

@@ -23,7 +23,7 @@ def test_lines_are_by_tenant_and_reason_the_longest_first() -> None:
     board = Board()
     records = [board.submit(make_record(number, tenant="acme", arrived_at=number)) for number in (1, 2, 3)]
     waits = [WaitOut(1, "prefix"), WaitOut(2, "prefix")]
-    board.multiplexer.route(StepOutput([], [], [], Counters(), waits=waits))
+    board.route(StepOutput([], [], [], Counters(), waits=waits))
     queued = [make_record(9, text="z", tenant="globex", arrived_at=9.0)] + [
         make_record(
             number, text="abc"[number % 3], tenant="acme", session=f"s{number}", arrived_at=8 - number
@@ -42,13 +42,13 @@ def test_lines_are_by_tenant_and_reason_the_longest_first() -> None:
 def test_who_runs_or_ends_waits_for_nothing() -> None:
     board = Board()
     record = board.submit(make_record(1))
-    board.multiplexer.route(step(prefills=[(1, 1, 3)]))
+    board.route(step(prefills=[(1, 1, 3)]))
     assert record.waits_for == ""
-    board.multiplexer.route(step(tokens=[(1, 65)]))
+    board.route(step(tokens=[(1, 65)]))
     assert record.waits_for == ""
     board.lose_all()
     assert record.waits_for == "awaiting_engine"
-    board.awaiting.cancel(record)
+    board.cancel(record)
     assert record.waits_for == ""
 
 

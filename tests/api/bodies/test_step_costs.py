@@ -89,7 +89,7 @@ class Longest(trio.abc.Instrument):
 def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
     """Return the longest turn of any task, in seconds, and what the choices' readers got."""
     board, doorbell = Board(), Doorbell()
-    board.reading = board.multiplexer._reading = AnswerReading(WorkerThreads(2), board._cancel, board._retire)
+    board.reading = board.multiplexer._reading = AnswerReading(WorkerThreads(2), board.requests, board.settle)
     pieces = [hostile.text[at : at + hostile.piece] for at in range(0, len(hostile.text), hostile.piece)]
     offered, stops = OfferedTools(hostile.tools), WantedStrings(hostile.stop)
     records = []
@@ -124,10 +124,10 @@ def longest_turn(hostile: Hostile) -> tuple[float, list[list[StreamEvent]]]:
             tokens = [TokenOut(one.request_id, token, logprobs) for one in records if one.listening]
             last = token == len(pieces) - 1
             # As the engine has it: of what was cancelled it says no more.
-            held = [one.request_id for one in board.multiplexer]
+            held = [one.request_id for one in board.on_board]
             ended = [Retired(one, "length") for one in held] if last else []
             tokens = [one for one in tokens if one.request_id in held]
-            board.multiplexer.route(StepOutput(tokens, [], ended, Counters()))
+            board.route(StepOutput(tokens, [], ended, Counters()))
             await trio.lowlevel.checkpoint()
 
     async def run() -> None:

@@ -10,7 +10,6 @@ from scheduler.config import RecoveryConfig
 from scheduler.engines.death import CrashLoopBreaker
 from scheduler.engines.poison import count_death, culprit_of, judge, takes_suspect
 from scheduler.events import FinishReason
-from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
 from scheduler.statistics import DeathCause
 from tests.fakes.byte_tokenizer import EOS
@@ -23,21 +22,16 @@ EVERYBODY = range(100)
 def on_board(number: int, tokens: int = 0) -> StreamRecord:
     """Return a request with `tokens` tokens from its current engine."""
     record = make_record(number, max_tokens=100)
-    record.move(Event.DISPATCH)
     for token in range(tokens):
         record.count_token(65 + token, 0.0)
     return record
 
 
 def after_death(*records: StreamRecord, limit: int = 2) -> StreamRecord | None:
-    culprit = culprit_of(count_death(records, EVERYBODY), limit)
-    for record in records:
-        record.move(Event.LOSE)
-    return culprit
+    return culprit_of(count_death(records, EVERYBODY), limit)
 
 
 def sent_again(record: StreamRecord) -> StreamRecord:
-    record.move(Event.DISPATCH)
     record.resubmit_message()
     return record
 
@@ -118,7 +112,6 @@ def test_alone_it_is_blamed_at_exactly_its_limit(limit: int) -> None:
 def test_an_answer_that_has_its_end_is_complete(tokens: list[int], ending: FinishReason | None) -> None:
     """A stop token, or max_tokens."""
     record = make_record(max_tokens=3)
-    record.move(Event.DISPATCH)
     for token in tokens:
         record.count_token(token, 0.0)
     assert record.ending is ending
@@ -147,7 +140,6 @@ def test_a_spared_death_counts_for_nobody_but_leaves_the_suspicion() -> None:
         assert culprit_of(died_of_timeout(*records), 1) is None
         assert [record.suspect for record in records] == [False, True]
         for record in records:
-            record.move(Event.LOSE)
             sent_again(record)
         for _ in range(4):
             trusted.count_token(65, 0.0)
@@ -162,7 +154,6 @@ def test_a_request_is_not_spared_for_ever() -> None:
     while culprit_of(died_of_timeout(record), 2) is None:
         deaths += 1
         assert deaths < 20
-        record.move(Event.LOSE)
         sent_again(record)
     assert deaths > 10
 

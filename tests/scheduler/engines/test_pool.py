@@ -14,24 +14,36 @@ from trio.testing import trio_test
 
 from scheduler.config import EngineConfig, RecoveryConfig, load_message
 from scheduler.engines.engine import Engine
-from scheduler.errors import Draining, LastEngine, LinkError
+from scheduler.errors import Draining, LastEngine
 from scheduler.prompt.prefix_blocks import BLOCK_TOKENS
 from scheduler.requests.lifecycle import State
-from scheduler.shared.messages import Counters, Retired, StepOutput, Submit, ToEngine, TurnEnded
+from scheduler.requests.table import AWAITING, ENDING, QUEUE, place_of
+from scheduler.shared.messages import (
+    Cancel,
+    Counters,
+    Retired,
+    RetireReason,
+    StepOutput,
+    TurnEnded,
+)
 from scheduler.shared.model_fingerprint import fingerprint
 from scheduler.statistics import DeathCause
 from tests.examples import examples
-from tests.scheduler.engines.bench import READY, PoolBench
-from tests.scheduler.requests.records import events_of, finals_of
+from tests.scheduler.engines.bench import PoolBench
+from tests.scheduler.requests.records import events_of, finals_of, text_of
 
 numbers = st.integers(0, 9)
 MOST_DEATHS = RecoveryConfig().max_request_deaths
 
 
 class PoolMachine(RuleBasedStateMachine):
-    @initialize(engines=st.integers(1, 4), slots=st.integers(1, 3), lookahead=st.integers(0, 1))
-    def begin(self, engines: int, slots: int, lookahead: int) -> None:
+    @initialize(
+        engines=st.integers(1, 4), slots=st.integers(1, 3), lookahead=st.integers(0, 1), late=st.booleans()
+    )
+    def begin(self, engines: int, slots: int, lookahead: int, late: bool) -> None:
         self.bench = PoolBench(engines, slots=slots, lookahead=lookahead)
+        if late:
+            self.bench.read_late()
         self.credits = slots + lookahead
 
     @property
@@ -42,10 +54,14 @@ class PoolMachine(RuleBasedStateMachine):
         ready = [engine for engine in self.engines if engine.ready]
         return ready[which % len(ready)] if ready else None
 
-    @rule(requests=st.integers(1, 4), session=st.sampled_from([None, "a", "b"]))
-    def arrive(self, requests: int, session: str | None) -> None:
+    @rule(
+        requests=st.integers(1, 4),
+        session=st.sampled_from([None, "a", "b"]),
+        timeout=st.sampled_from([None, 30.0]),
+    )
+    def arrive(self, requests: int, session: str | None, timeout: float | None) -> None:
         for _ in range(requests):
-            self.bench.arrive(session)
+            self.bench.arrive(session, timeout_seconds=timeout)
 
     @rule(which=numbers)
     def become_ready(self, which: int) -> None:
@@ -60,7 +76,7 @@ class PoolMachine(RuleBasedStateMachine):
     )
     def die(self, which: int, cause: DeathCause, in_step: int | None) -> None:
         if (engine := self.running(which)) is not None:
-            self.bench.die(engine.name, cause, list(engine.multiplexer)[:in_step])
+            self.bench.die(engine.name, cause, list(engine.on_board.values())[:in_step])
 
     @rule(which=numbers, steps=st.integers(1, 4))
     def step(self, which: int, steps: int) -> None:
@@ -68,10 +84,19 @@ class PoolMachine(RuleBasedStateMachine):
             for _ in range(steps):
                 self.bench.step(engine.name)
 
+    @rule(which=numbers, whom=numbers, reason=st.sampled_from(["length", "stop", "failed", "refused"]))
+    def retire(self, which: int, whom: int, reason: RetireReason) -> None:
+        if (engine := self.running(which)) is not None and (rows := list(engine.on_board.values())):
+            self.bench.step(engine.name, [rows[whom % len(rows)]], reason)
+
+    @rule(parts=st.integers(1, 9))
+    def read_on(self, parts: int) -> None:
+        self.bench.read_on(parts)
+
     @rule(which=numbers, whom=numbers)
-    def retire(self, which: int, whom: int) -> None:
-        if (engine := self.running(which)) is not None and (rows := list(engine.multiplexer)):
-            self.bench.step(engine.name, [rows[whom % len(rows)]])
+    def write_a_stop_string(self, which: int, whom: int) -> None:
+        if (engine := self.running(which)) is not None and (rows := list(engine.on_board.values())):
+            self.bench.compute(engine.name, [rows[whom % len(rows)]], token=ord("!"))
 
     @precondition(lambda self: bool(self.bench.accepted))
     @rule(which=st.integers(0, 99))
@@ -80,10 +105,15 @@ class PoolMachine(RuleBasedStateMachine):
         if record.state is not State.RETIRED and record.outcome is None:
             self.bench.cancel(record)
 
+    @rule(seconds=st.floats(0, 40))
+    def time_passes(self, seconds: float) -> None:
+        """Requests expire, wherever they are."""
+        self.bench.pass_time(seconds)
+
     @precondition(lambda self: bool(self.bench.accepted))
     @rule(which=st.integers(0, 99))
     def outgrow_a_frame(self, which: int) -> None:
-        """It can be sent to no engine from now on; its end pumps in the middle of a pump."""
+        """It can be sent to no engine from now on."""
         self.bench.unsendable.add(self.bench.accepted[which % len(self.bench.accepted)].request_id)
 
     @rule()
@@ -109,7 +139,9 @@ class PoolMachine(RuleBasedStateMachine):
     def nobody_waits_beside_a_free_place(self) -> None:
         open_ = [one for one in self.engines if one.room and not one.quarantined]
         assert not (open_ and len(self.bench.queue))
-        assert not (self.bench.pool.awaiting.trusted and any(one.room for one in self.engines))
+        assert not (
+            self.bench.pool.dispatcher.awaiting(suspect=False) and any(one.room for one in self.engines)
+        )
         assert self.bench.pool.dispatcher.has_room == bool(open_)
         assert self.bench.pool.dispatcher.room == sum(one.room for one in open_)
 
@@ -117,14 +149,14 @@ class PoolMachine(RuleBasedStateMachine):
     def suspects_run_one_at_a_time(self) -> None:
         """And none of them where another request could be blamed in its place, or it for another."""
         for engine in self.engines:
-            suspects = [one for one in engine.multiplexer if one.suspect and not one.trusted]
+            suspects = [one for one in engine.on_board.values() if one.suspect and not one.trusted]
             assert len(suspects) <= 1
             if suspects and suspects[0].deaths >= MOST_DEATHS:
                 assert engine.quarantined, "a new request would be a further suspect"
 
     @invariant()
     def suspects_wait_for_no_engine_that_will_not_come(self) -> None:
-        suspects = self.bench.pool.awaiting.suspects
+        suspects = self.bench.pool.dispatcher.awaiting(suspect=True)
         for suspect in suspects:
             own = next((one for one in self.engines if one.name == suspect.engine), None)
             takers = [one for one in self.engines if one.room] if own is None or own.hopeless else [own]
@@ -135,14 +167,35 @@ class PoolMachine(RuleBasedStateMachine):
                 assert not engine.quarantined or engine.suspect is not None
 
     @invariant()
-    def each_request_is_in_one_place(self) -> None:
-        bench = self.bench
-        for record in bench.accepted:
-            places = [engine.name for engine in self.engines if record in list(engine.multiplexer)]
-            places += ["awaiting"] * (record in bench.pool.awaiting)
-            places += ["queue"] * (record.state is State.QUEUED)
-            places += ["left"] * bench.retired_records.count(record)
-            assert len(places) == 1, f"{record.state}: {places}"
+    def each_request_is_in_one_place_and_leaves_once(self) -> None:
+        """Where its state says; what has left has left nothing behind: no index, charge or timer."""
+        bench, requests = self.bench, self.bench.requests
+        here = [record for record in bench.accepted if record.state is not State.RETIRED]
+        gone = [record for record in bench.accepted if record.state is State.RETIRED]
+        assert list(requests) == here
+        assert sorted(map(id, bench.retired_records)) == sorted(map(id, gone))
+        assert [*requests.retired, *requests.cancelling] == []
+        assert bench.uncharged == 0
+        assert not requests.changed
+        places = {QUEUE, AWAITING, ENDING, *(engine.name for engine in self.engines)}
+        for place in places:
+            expected = {one.request_id for one in here if place_of(one.state, one.engine) == place}
+            assert requests.at(place).keys() == expected
+        assert {place_of(one.state, one.engine) for one in here} <= places
+        assert bench.queue.open_charges == sum(one.dispatched_at is not None for one in here)
+        timed = [one for one in here if one.request.timeout_seconds is not None]
+        watched = bench.expiry._deadlines._watched.keys()
+        assert {one.request_id for one in timed if one.outcome is None} <= watched
+        assert watched <= {one.request_id for one in timed}
+
+    @invariant()
+    def each_cancelled_request_is_told_to_its_engine_once(self) -> None:
+        """And none that goes on."""
+        for engine in self.engines:
+            told = [one.request_id for one in self.bench.sent_by_life(engine.name) if isinstance(one, Cancel)]
+            assert len(told) == len(set(told))
+            for record in engine.on_board.values():
+                assert (record.request_id in told) == (record.state is State.CANCELLING)
 
     @invariant()
     def equals_are_served_in_the_order_of_arrival(self) -> None:
@@ -154,15 +207,20 @@ class PoolMachine(RuleBasedStateMachine):
         """Each has its one final event, or has left."""
         if not hasattr(self, "bench"):
             return
-        bench, error = self.bench, Draining("going")
-        bench.pool.fail_queued(error)
-        bench.pool.end_all(error)
+        bench = self.bench
+        for _ in range(2):
+            bench.pool.end_all(Draining("going"))
+            self.each_request_is_in_one_place_and_leaves_once()
+            self.each_cancelled_request_is_told_to_its_engine_once()
+        assert all(record.state is State.CANCELLING for record in bench.requests)
         for engine in self.engines:
             if engine.ready:
                 bench.die(engine.name)
         for record in bench.accepted:
             assert record.state is State.RETIRED
-            assert len(finals_of(events_of(record))) == (0 if record.outcome == "cancelled" else 1)
+            events = events_of(record)
+            assert len(finals_of(events)) == (0 if record.outcome == "cancelled" else 1)
+            assert "!" not in text_of(events)
 
 
 TestPool = PoolMachine.TestCase
@@ -200,7 +258,7 @@ def test_exactly_the_poisons_fail_whatever_their_company(
             if not engine.ready:
                 bench.ready(engine.name)
                 continue
-            in_step = list(engine.multiplexer)[:slots]
+            in_step = list(engine.on_board.values())[:slots]
             if any(record.request_id in poisons for record in in_step):
                 deaths += 1
                 bench.die(engine.name, DeathCause.CRASHED, in_step)
@@ -315,24 +373,16 @@ def test_requests_of_an_engine_that_was_killed_from_outside_are_no_suspects() ->
     assert not any(engine.quarantined for engine in bench.pool)
 
 
-def test_a_request_that_cannot_be_sent_again_fails_alone() -> None:
-    """Such as one whose answer has outgrown a frame. Its end pumps in the middle of a pump."""
-    bench = PoolBench(1, slots=3)
-    bench.ready(0)
-    records = [bench.arrive() for _ in range(3)]
-    bench.trust(0)
-    bench.die(0)
-    sent: list[ToEngine] = []
-
-    def send(message: ToEngine) -> None:
-        if isinstance(message, Submit) and message.request_id == records[0].request_id:
-            raise LinkError("the message is too long")
-        sent.append(message)
-
-    bench.engine(0).begin_life(READY, send)
-    assert bench.retired_records == records[:1]
-    assert [one.request_id for one in sent if isinstance(one, Submit)] == [2, 3]
-    assert bench.on_board(0) == records[1:]
+def test_the_lost_resume_in_the_order_of_their_acceptance() -> None:
+    """Though those of the first engine were lost last."""
+    bench = PoolBench(2, slots=2)
+    bench.ready(0, 1)
+    records = [bench.arrive() for _ in range(4)]
+    for name in (1, 0):
+        bench.trust(name)
+        bench.die(name)
+    bench.ready(1)
+    assert bench.on_board(1) == records[:2]
 
 
 def test_the_engine_learns_what_a_session_waits_for() -> None:
@@ -395,7 +445,7 @@ def test_suspects_of_an_engine_that_leaves_run_elsewhere_one_at_a_time() -> None
     bench.trust(1)
     bench.pool.drain("0")
     bench.die(0)
-    bench.pool._forget(bench.engine(0))
+    assert bench.pool.names == ["1"]
     assert [record.engine for record in suspects].count("1") == 1
     assert bench.arrive().engine == "1"
     bench.trust(1)
@@ -412,8 +462,8 @@ def test_a_request_that_leaves_before_its_prefill_takes_no_other_ones_prefix_alo
     stays = bench.arrive(prompt=[*system, *first])
     leaver = bench.arrive(prompt=[*system, *second])
     bench.cancel(leaver)
-    retired = StepOutput([], [], [Retired(leaver.request_id, "cancelled")], Counters())
-    bench.engine(0).multiplexer.route(retired)
+    retired = StepOutput([], [], [Retired(leaver.request_id, "cancelled")], Counters(row_tokens=10_000))
+    bench.engine(0).step(retired)
     life = bench.engine(0).life
     assert life is not None
     likely = life.likely

@@ -26,12 +26,13 @@ from scheduler.intake.admission import Admission
 from scheduler.intake.queue import IntakeQueue
 from scheduler.request import GenerationRequest
 from tests.fakes.scheduling import ask
+from tests.scheduler.intake.tickets import dispatch_next, empty_queue
 from tests.scheduler.requests.records import make_record
 
 
 def queue_of(requests: int, tenant: str = "", **bounds: Any) -> IntakeQueue:
     """This many waiting requests of one tenant; three prompt tokens each."""
-    queue = IntakeQueue(replace(IntakeConfig(max_queue=requests), **bounds))
+    queue = empty_queue(replace(IntakeConfig(max_queue=requests), **bounds))
     for request_id in range(requests):
         queue.push(make_record(request_id, tenant=tenant), 0.0)
     return queue
@@ -53,13 +54,13 @@ def refusal(check: Callable[[], None]) -> SchedulerError:
 
 def test_one_more_may_enter_while_there_is_room() -> None:
     """The bound itself may be reached, not passed."""
-    queue = IntakeQueue(IntakeConfig(max_queue=2))
+    queue = empty_queue(IntakeConfig(max_queue=2))
     admission = Admission(queue)
     for request_id in (1, 2):
         admission.check(ask(), 0.0)
         queue.push(make_record(request_id), 0.0)
     assert isinstance(refusal(lambda: admission.check(ask(), 0.0)), QueueFull)
-    queue.pop(0.0)
+    dispatch_next(queue)
     admission.check(ask(), 0.0)
     # All of a request's choices, or none.
     assert isinstance(refusal(lambda: admission.check(ask(), 0.0, requests=2)), QueueFull)
@@ -78,7 +79,7 @@ def test_a_full_queue_says_how_many_wait_and_when_to_come_back() -> None:
 def test_more_answers_than_may_ever_wait_are_the_clients_mistake() -> None:
     """A full queue has room later; for these there is none, however long the client comes back."""
     for config in (IntakeConfig(max_queue=4), IntakeConfig(max_queue=9, max_queue_per_tenant=4)):
-        admission = Admission(IntakeQueue(config))
+        admission = Admission(empty_queue(config))
         admission.check(ask(), 0.0, requests=4)
         error = refusal(partial(admission.check, ask(), 0.0, requests=5))
         assert (type(error), error.param) == (InvalidRequest, "n")
@@ -113,7 +114,7 @@ def test_a_tenant_that_shares_the_engine_waits_for_the_others_too() -> None:
 )
 def test_prompt_tokens_are_bounded_but_one_prompt_is_always_taken(prompts: list[int], limit: int) -> None:
     """Never more tokens than the bound, unless a single prompt has more: else it could never be served."""
-    queue = IntakeQueue(IntakeConfig(max_queued_tokens=limit))
+    queue = empty_queue(IntakeConfig(max_queued_tokens=limit))
     admission = Admission(queue)
     for request_id, tokens in enumerate(prompts):
         if not len(queue) or queue.prompt_tokens + tokens <= limit:
@@ -152,9 +153,9 @@ def test_a_deadline_counts_its_own_time_on_board_too(max_tokens: int | None, is_
     ahead."""
     queue = queue_of(30)
     for _ in range(20):
-        queue.pop(0.0)
+        dispatch_next(queue)
     queue.push(record := make_record(1000), 0.0)
-    queue.pop(0.0)
+    dispatch_next(queue)
     record.output_tokens = 100
     queue.charge_actual(record, 0.0)
     admission = admission_at(queue, 1.0)
@@ -188,14 +189,14 @@ def test_nobody_is_refused_for_a_guess_or_where_nothing_is_waited_for() -> None:
 
 def test_a_deadline_that_passed_while_it_was_tokenized_is_refused() -> None:
     """It is over before it begins."""
-    admission = Admission(IntakeQueue(IntakeConfig()))
+    admission = Admission(empty_queue(IntakeConfig()))
     error = refusal(lambda: admission.check_prepared(hurried(1), 3, 1.0, 1.5, waits=False))
     assert isinstance(error, DeadlineUnmeetable)
 
 
 def test_a_blocked_gate_gives_its_reason_until_it_is_unblocked() -> None:
     """Unavailable, also where there would be room."""
-    admission = Admission(IntakeQueue(IntakeConfig(max_queue=1)))
+    admission = Admission(empty_queue(IntakeConfig(max_queue=1)))
     admission.block("the engine does not start")
     error = refusal(lambda: admission.check(ask(), 0.0))
     assert type(error) is Unavailable
@@ -220,7 +221,7 @@ def test_a_closed_gate_stays_closed() -> None:
 
 def test_who_is_being_prepared_counts_as_waiting() -> None:
     """Else one tenant's thousand slow grammars are in no bound. Those that the engine has room for do not."""
-    admission = Admission(IntakeQueue(IntakeConfig(max_queue=8, max_queue_per_tenant=2)))
+    admission = Admission(empty_queue(IntakeConfig(max_queue=8, max_queue_per_tenant=2)))
     ours, theirs = ask(tenant="ours"), ask(tenant="theirs")
     with ExitStack() as preparing:
         for _ in range(3):

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scheduler.config import IntakeConfig
 from scheduler.intake.expiry import Deadlines, Limit
-from scheduler.requests.lifecycle import Event
+from scheduler.requests.lifecycle import State
 from scheduler.requests.record import StreamRecord
 from tests.examples import examples
 from tests.scheduler.requests.records import make_record
@@ -23,7 +23,7 @@ def queued(timeout: float | None = None, request_id: int = 1, at: float = 0.0) -
 
 
 def started(record: StreamRecord, at: float) -> StreamRecord:
-    record.move(Event.DISPATCH)
+    record.state = State.SUBMITTED
     record.dispatched_at = record.started_at = at
     return record
 
@@ -62,7 +62,7 @@ def test_the_time_in_the_engines_own_line_is_neither_queueing_nor_running() -> N
     for timeout, at in ((None, math.inf), (60.0, 60.0)):
         record = queued(timeout)
         deadlines.watch(record)
-        record.move(Event.DISPATCH)
+        record.state = State.SUBMITTED
         deadlines.watch(record)
         assert deadlines.next_at == at
 

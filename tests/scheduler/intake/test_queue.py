@@ -13,7 +13,9 @@ from scheduler.config import IntakeConfig
 from scheduler.intake.queue import IntakeQueue
 from scheduler.requests.lifecycle import Event
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import Requests
 from tests.examples import examples
+from tests.scheduler.intake.tickets import empty_queue
 from tests.scheduler.requests.records import make_record
 
 LIMIT = 5
@@ -24,7 +26,8 @@ class IntakeMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = IntakeQueue(IntakeConfig(max_queue=LIMIT, max_queue_per_tenant=3))
+        self.requests = Requests()
+        self.queue = IntakeQueue(IntakeConfig(max_queue=LIMIT, max_queue_per_tenant=3), self.requests)
         self.waiting: dict[int, StreamRecord] = {}
         self.running: list[StreamRecord] = []
         self.ids = count(1)
@@ -44,11 +47,18 @@ class IntakeMachine(RuleBasedStateMachine):
     def pop(self) -> None:
         record = self.queue.pop(self.now)
         assert record is self.waiting.pop(record.request_id)
+        self.requests.dispatch(record, "0", self.now)
         self.running.append(record)
 
     @rule(request_id=st.integers(1, 30))
     def remove(self, request_id: int) -> None:
-        assert self.queue.remove(request_id, self.now) is self.waiting.pop(request_id, None)
+        if (record := self.waiting.pop(request_id, None)) is not None:
+            self.leave(record)
+
+    def leave(self, record: StreamRecord) -> None:
+        self.requests.move(record, Event.CANCEL)
+        self.queue.left(record, self.now)
+        self.queue.left(record, self.now)
 
     @precondition(lambda self: self.running)
     @rule()
@@ -57,11 +67,6 @@ class IntakeMachine(RuleBasedStateMachine):
         record.prefilled_tokens = len(record.submit.prompt)
         self.queue.observe(record, self.now)
         self.queue.charge_actual(record, self.now)
-
-    @rule()
-    def remove_all(self) -> None:
-        assert self.queue.remove_all(self.now) == list(self.waiting.values())
-        self.waiting.clear()
 
     @invariant()
     def bounds_and_books_agree(self) -> None:
@@ -81,7 +86,7 @@ class IntakeMachine(RuleBasedStateMachine):
         statistics = self.queue.statistics(self.now)
         assert (statistics.requests, statistics.prompt_tokens) == (len(waiting), self.queue.prompt_tokens)
         assert sum(flow.requests for flow in statistics.flows) == len(waiting)
-        assert self.queue.ahead_of(10**9, self.now) is None
+        assert self.queue.fair.ahead_of(10**9, self.now) is None
 
 
 TestIntake = IntakeMachine.TestCase
@@ -90,7 +95,7 @@ TestIntake.settings = settings(max_examples=examples(60), stateful_step_count=30
 
 def test_pushing_into_a_full_queue_is_a_bug_of_the_caller() -> None:
     """Admission checks first."""
-    queue = IntakeQueue(IntakeConfig(max_queue=1))
+    queue = empty_queue(IntakeConfig(max_queue=1))
     queue.push(make_record(1), 0.0)
     with pytest.raises(AssertionError):
         queue.push(make_record(2), 0.0)
@@ -100,7 +105,6 @@ def compute(queue: IntakeQueue, record: StreamRecord, output_tokens: int = 1) ->
     """Let the engine compute the record."""
     queue.push(record, 0.0)
     assert queue.pop(0.0) is record
-    record.move(Event.DISPATCH)
     record.prefilled_tokens = len(record.submit.prompt)
     record.output_tokens = output_tokens
     queue.charge_actual(record, 0.0)
@@ -114,7 +118,7 @@ def service_of(queue: IntakeQueue) -> float:
 
 def test_a_conversations_next_turn_goes_before_an_equal_prompt_that_is_new() -> None:
     """Its beginning was computed a moment ago, so there is likely little to compute."""
-    queue = IntakeQueue(IntakeConfig())
+    queue = empty_queue(IntakeConfig())
     history = list(range(4000))
     compute(queue, make_record(1, prompt=history))
     new, turn = make_record(2, prompt=list(range(5000, 9100))), make_record(3, prompt=[*history, *range(100)])
@@ -125,7 +129,7 @@ def test_a_conversations_next_turn_goes_before_an_equal_prompt_that_is_new() -> 
 
 def test_a_charge_is_what_the_engine_did_and_not_what_was_expected() -> None:
     """Cached tokens cost nothing; an answer of 3 is charged 3 (twice), whatever max_tokens allowed."""
-    queue = IntakeQueue(IntakeConfig())
+    queue = empty_queue(IntakeConfig())
     record = make_record(1, prompt=[5] * 1000, max_tokens=5000)
     queue.push(record, 0.0)
     queue.pop(0.0)
@@ -138,25 +142,15 @@ def test_a_charge_is_what_the_engine_did_and_not_what_was_expected() -> None:
 
 def test_an_answer_is_expected_to_be_as_long_as_the_latest_ones() -> None:
     """But at most max_tokens."""
-    queue = IntakeQueue(IntakeConfig())
+    queue = empty_queue(IntakeConfig())
     for request_id in range(200):
         compute(queue, make_record(request_id, max_tokens=5000), output_tokens=40)
     for request_id, max_tokens, expected in ((1000, 5000, 40), (1001, 10, 10)):
         queue.push(make_record(request_id, max_tokens=max_tokens), 0.0)
         record = queue.pop(0.0)
-        queue.push(make_record(request_id + 10), 0.0)
+        queue.push(waiting := make_record(request_id + 10), 0.0)
         before = service_of(queue)
         record.prefilled_tokens = 3
         queue.charge_actual(record, 0.0)
         assert before - service_of(queue) == pytest.approx(2 * expected)
-        queue.remove(request_id + 10, 0.0)
-
-
-def test_what_was_never_popped_cannot_be_charged() -> None:
-    """A request that left the queue by a cancel has no charge."""
-    queue = IntakeQueue(IntakeConfig())
-    queue.push(record := make_record(1), 0.0)
-    queue.remove(1, 0.0)
-    queue.observe(record, 0.0)
-    queue.charge_actual(record, 0.0)
-    assert queue.open_charges == 0
+        queue.left(waiting, 0.0)

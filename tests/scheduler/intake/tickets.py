@@ -7,14 +7,25 @@ from itertools import count
 
 from hypothesis import strategies as st
 
-from scheduler.config import FairnessConfig
+from scheduler.config import FairnessConfig, IntakeConfig
 from scheduler.intake.fair_queue import FairQueue
+from scheduler.intake.queue import IntakeQueue
 from scheduler.intake.service_ledger import Ticket
+from scheduler.requests.table import Requests
 
 _ids = count(1)
 
 sizes = st.integers(1, 4000)
 """Tokens of any prompt."""
+
+
+def empty_queue(config: IntakeConfig) -> IntakeQueue:
+    return IntakeQueue(config, Requests())
+
+
+def dispatch_next(queue: IntakeQueue) -> None:
+    """Send the next request to an engine."""
+    queue._requests.dispatch(queue.pop(0.0), "0", 0.0)
 
 
 def ticket(

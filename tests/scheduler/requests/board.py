@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from scheduler.requests.answer_reading import AnswerReading
-from scheduler.requests.awaiting import Awaiting
 from scheduler.requests.lifecycle import Event, State
 from scheduler.requests.multiplexer import Multiplexer
 from scheduler.requests.record import StreamRecord
+from scheduler.requests.table import AWAITING, ENDING, Requests
 from scheduler.shared.framing import encode
 from scheduler.shared.messages import (
     Counters,
@@ -34,18 +34,16 @@ class Board:
     left: list[StreamRecord] = field(default_factory=list)
     metrics: ModelMetrics = field(default_factory=lambda: Metrics().of_model("tiny"))
     now: float = 0.0
+    requests: Requests = field(default_factory=Requests)
     multiplexer: Multiplexer = field(init=False)
-    awaiting: Awaiting = field(init=False)
     reading: AnswerReading = field(init=False)
 
     def __post_init__(self) -> None:
-        self.awaiting = Awaiting(self.left.append)
-        self.reading = AnswerReading(in_place, self._cancel, self._retire)
+        self.reading = AnswerReading(in_place, self.requests, self.settle)
         self.multiplexer = Multiplexer(
             "0",
+            self.requests,
             self._send,
-            self.left.append,
-            lambda record: None,
             RequestSamples(self.metrics),
             self.reading,
             lambda: self.now,
@@ -55,27 +53,47 @@ class Board:
         encode(message)  # As the link does, with all that it raises.
         self.sent.append(message)
 
-    def _cancel(self, record: StreamRecord) -> None:
-        """As the pool does."""
-        if record.state is State.ENDING:
-            self.reading.drop(record)
-        elif record in self.awaiting:
-            self.awaiting.cancel(record)
-        else:
-            self.multiplexer.cancel(record)
+    def cancel(self, record: StreamRecord) -> None:
+        self.requests.move(record, Event.CANCEL)
+        self.settle()
 
-    def _retire(self, record: StreamRecord) -> None:
+    def settle(self) -> None:
         """As the pool does."""
-        record.move(Event.RETIRE)
-        self.left.append(record)
+        while self.requests.cancelling:
+            if (record := self.requests.cancelling.popleft()).state is State.CANCELLING:
+                self.multiplexer.cancel(record)
+        while self.requests.retired:
+            record, place = self.requests.retired.popleft()
+            if place == ENDING:
+                record.forget_unread()
+            self.left.append(record)
 
     def submit(self, record: StreamRecord) -> StreamRecord:
-        self.multiplexer.submit(record)
+        self.requests.accept(record)
+        self.multiplexer.take(record)
         return record
 
+    def route(self, output: StepOutput) -> list[StreamRecord]:
+        advanced = self.multiplexer.route(output)
+        self.settle()
+        return advanced
+
     def lose_all(self) -> None:
-        """The engine dies, and the pool keeps what it had."""
-        self.awaiting.add(self.multiplexer.lose_all())
+        """The engine dies."""
+        self.multiplexer.lose_all()
+        self.settle()
+
+    @property
+    def on_board(self) -> list[StreamRecord]:
+        return list(self.requests.at("0").values())
+
+    @property
+    def awaiting(self) -> list[StreamRecord]:
+        return list(self.requests.at(AWAITING).values())
+
+    @property
+    def ending(self) -> list[StreamRecord]:
+        return list(self.requests.at(ENDING).values())
 
     def sample(self, name: str, **labels: str) -> float:
         return sample(self.metrics.registry, name, **labels)

@@ -47,7 +47,7 @@ class Desk(Board):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.reading = AnswerReading(self._offload, self._cancel, self._retire, lambda: self.cpu)
+        self.reading = AnswerReading(self._offload, self.requests, self.settle, lambda: self.cpu)
         self.multiplexer._reading = self.reading
 
     async def _offload(self, work: Callable[[], _T], /, *, tenant: str = "", lane: Lane = Lane.PLAIN) -> _T:
@@ -95,7 +95,7 @@ async def test_what_exceeds_a_steps_budget_is_read_later_in_turns_by_tenant(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.reading.run)
         await all_read()
-        desk.multiplexer.route(step(tokens=[(number, ord("a")) for number in range(1, 10)]))
+        desk.route(step(tokens=[(number, ord("a")) for number in range(1, 10)]))
         assert desk.read == [1, 2, 3]
         await all_read()
         nursery.cancel_scope.cancel()
@@ -119,7 +119,7 @@ async def test_the_loop_runs_between_two_slices(autojump_clock: MockClock) -> No
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.reading.run)
         await all_read()
-        desk.multiplexer.route(step(tokens=[(number, ord("a")) for number in range(1, 33)]))
+        desk.route(step(tokens=[(number, ord("a")) for number in range(1, 33)]))
         nursery.start_soon(watch)
         await all_read()
         nursery.cancel_scope.cancel()
@@ -135,12 +135,12 @@ async def test_what_a_worker_reads_holds_up_its_own_row_alone(autojump_clock: Mo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.reading.run)
         await all_read()
-        desk.multiplexer.route(step(tokens=[(1, HEAVY_TOKEN), (2, ord("x"))]))
-        desk.multiplexer.route(step(tokens=[(1, ord("b")), (2, ord("y"))], retired=[(1, "length")]))
+        desk.route(step(tokens=[(1, HEAVY_TOKEN), (2, ord("x"))]))
+        desk.route(step(tokens=[(1, ord("b")), (2, ord("y"))], retired=[(1, "length")]))
         await all_read()
         assert desk.in_worker == ["a"]
         assert (text_of(events_of(other)), events_of(heavy)) == ("xy", [])
-        assert (len(desk.multiplexer), list(desk.reading.ending)) == (1, [1])
+        assert (len(desk.on_board), desk.ending) == (1, [heavy])
         assert (heavy.state, desk.left) == (State.ENDING, [])
         desk.gate.set()
         await all_read()
@@ -150,7 +150,7 @@ async def test_what_a_worker_reads_holds_up_its_own_row_alone(autojump_clock: Mo
     assert [final.reason for final in finals_of(events) if isinstance(final, Finished)] == [
         FinishReason.LENGTH
     ]
-    assert (heavy.state, desk.left, desk.reading.ending) == (State.RETIRED, [heavy], {})
+    assert (heavy.state, desk.left, desk.ending) == (State.RETIRED, [heavy], [])
 
 
 @trio_test
@@ -162,7 +162,7 @@ async def test_what_comes_behind_a_stop_string_in_a_worker_is_not_counted(autoju
         nursery.start_soon(desk.reading.run)
         await all_read()
         for token in (ord("a"), HEAVY_TOKEN, ord("b"), ord("c")):
-            desk.multiplexer.route(step(tokens=[(1, token)]))
+            desk.route(step(tokens=[(1, token)]))
         desk.gate.set()
         await all_read()
         nursery.cancel_scope.cancel()
@@ -190,16 +190,16 @@ async def test_a_request_may_end_while_a_worker_reads(
         nursery.start_soon(desk.reading.run)
         await all_read()
         retired = [(1, "length")] if ended else []
-        desk.multiplexer.route(step(tokens=[(1, HEAVY_TOKEN)], retired=retired))  # type: ignore[arg-type]
+        desk.route(step(tokens=[(1, HEAVY_TOKEN)], retired=retired))  # type: ignore[arg-type]
         await all_read()
         assert record.state is (State.ENDING if ended else State.DECODING)
         match end:
             case "the reader leaves":
                 record.abandon()
-                desk._cancel(record)
+                desk.cancel(record)
             case "its deadline passes":
                 record.fail(DeadlineExceeded("too late"))
-                desk._cancel(record)
+                desk.cancel(record)
             case "its engine dies":
                 desk.lose_all()
             case _:
@@ -211,21 +211,21 @@ async def test_a_request_may_end_while_a_worker_reads(
     match end, ended:
         case ("its engine dies", False):
             assert (record.state, text_of(events_of(record))) == (State.AWAITING_ENGINE, "#")
-            desk.multiplexer.resume(desk.awaiting.take(record))
-            desk.multiplexer.route(step(tokens=[(1, ord("b"))], retired=[(1, "length")]))
+            desk.multiplexer.take(record)
+            desk.route(step(tokens=[(1, ord("b"))], retired=[(1, "length")]))
             assert text_of(events_of(record)) == "b"
         case ("its engine dies", True):
             assert [type(event).__name__ for event in events_of(record)] == ["TextDelta", "Finished"]
         case ("everything ends", _):
-            assert len(desk.reading.ending) == ended
+            assert len(desk.ending) == ended
             return
         case ("its deadline passes", _):
             assert [type(event) for event in events_of(record)] == [Failed]
         case _:
             assert events_of(record) == []
-    if desk.multiplexer._records:
-        desk.multiplexer.route(step(retired=[(1, "cancelled")]))
-    assert (record.state, desk.left, desk.reading.ending) == (State.RETIRED, [record], {})
+    if desk.on_board:
+        desk.route(step(retired=[(1, "cancelled")]))
+    assert (record.state, desk.left, desk.ending) == (State.RETIRED, [record], [])
 
 
 _rows = st.lists(st.sampled_from("ab#E"), min_size=1, max_size=8).map("".join)
@@ -241,7 +241,7 @@ def test_an_answer_does_not_depend_on_when_it_was_read(texts: list[str], cost: f
             on = [number for number, text in enumerate(texts, 1) if place < len(text)]
             held = [(number, ord(texts[number - 1][place])) for number in on]
             ended = [number for number in on if place == len(texts[number - 1]) - 1]
-            board.multiplexer.route(step(tokens=held, retired=[(number, "length") for number in ended]))
+            board.route(step(tokens=held, retired=[(number, "length") for number in ended]))
             yield
 
     def outcome(record: StreamRecord) -> tuple[str, list[StreamEvent]]:

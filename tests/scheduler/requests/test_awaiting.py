@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduler.errors import Draining, LinkError
+from scheduler.errors import LinkError
 from scheduler.events import Finished, FinishReason, TextDelta, Usage
 from scheduler.requests.lifecycle import State
 from scheduler.shared.messages import (
@@ -23,14 +23,14 @@ def test_a_lost_engine_leaves_unfinished_requests_awaiting_and_drops_the_others(
     waiting, decoding, stopped, left = (
         board.submit(make_record(number, stop=("x",))) for number in (1, 2, 3, 4)
     )
-    board.multiplexer.route(step(tokens=[(2, ord("a")), (3, ord("x"))]))
+    board.route(step(tokens=[(2, ord("a")), (3, ord("x"))]))
     left.abandon()
-    board.multiplexer.cancel(left)
+    board.cancel(left)
     board.lose_all()
     board.lose_all()
     assert [waiting.state, decoding.state] == [State.AWAITING_ENGINE] * 2
-    assert list(board.awaiting) == [waiting, decoding]
-    assert len(board.multiplexer) == 0
+    assert board.awaiting == [waiting, decoding]
+    assert len(board.on_board) == 0
     assert finals_of(events_of(stopped)) == [Finished(FinishReason.STOP, Usage(3, 0, 1), "x")]
     assert events_of(left) == []
     assert [record.outcome for record in board.left] == ["stop", "cancelled"]
@@ -42,16 +42,16 @@ def test_a_resumed_request_goes_on_behind_its_output() -> None:
     board = Board()
     record = board.submit(make_record(prompt=[7, 8, 9], max_tokens=8))
     for output in letters(1, "abc"):
-        board.multiplexer.route(output)
+        board.route(output)
     board.lose_all()
     board.now = 3.0
-    board.multiplexer.resume(board.awaiting.take(record))
+    board.multiplexer.take(record)
     [first, again] = board.sent
     assert isinstance(first, Submit)
     assert again == msgspec.structs.replace(first, prompt=compact([7, 8, 9, *b"abc"]), done_tokens=3)
-    board.multiplexer.route(step(prefills=[(1, 6, 6)]))
-    board.multiplexer.route(step(tokens=[(1, ord("d"))]))
-    board.multiplexer.route(step(tokens=[(1, ord("e"))], retired=[(1, "length")]))
+    board.route(step(prefills=[(1, 6, 6)]))
+    board.route(step(tokens=[(1, ord("d"))]))
+    board.route(step(tokens=[(1, ord("e"))], retired=[(1, "length")]))
     events = events_of(record)
     assert [type(event) for event in events] == [TextDelta, Finished]
     assert text_of(events) == "abcde"
@@ -65,9 +65,9 @@ def test_an_answer_that_lacked_only_its_retired_is_complete(last: int, reason: F
     """The engine died within the frame that ended it: there is nothing to resume."""
     board = Board()
     record = board.submit(make_record(max_tokens=2))
-    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
+    board.route(step(tokens=[(1, ord("a"))]))
     with pytest.raises(LinkError):
-        board.multiplexer.route(
+        board.route(
             step(tokens=[(1, last)], retired=[(99, "stop"), (1, "stop" if last == EOS else "length")])
         )
     board.lose_all()
@@ -83,26 +83,8 @@ def test_what_a_dead_engine_held_is_held_no_more() -> None:
     record = make_record(max_tokens=1)
     record.submit = msgspec.structs.replace(record.submit, holds=((1, 60.0),))
     board.submit(record)
-    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
+    board.route(step(tokens=[(1, ord("a"))]))
     board.lose_all()
     [final] = finals_of(events_of(record))
     assert isinstance(final, Finished)
     assert final.hold_refusal == "the engine died"
-
-
-@pytest.mark.parametrize("how", ["cancel", "give up"])
-def test_a_request_awaiting_an_engine_retires_immediately(how: str) -> None:
-    """No engine has it, so no Retired will come, and no Cancel is sent."""
-    board = Board()
-    record = board.submit(make_record())
-    board.lose_all()
-    match how:
-        case "cancel":
-            record.abandon()
-            board.awaiting.cancel(record)
-        case _:
-            board.awaiting.give_up(record, Draining("going"))
-    assert board.left == [record]
-    assert len(finals_of(events_of(record))) == (0 if how == "cancel" else 1)
-    assert len(board.multiplexer) == len(board.awaiting) == 0
-    assert [type(message) for message in board.sent] == [Submit]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.requests.lifecycle import IN_ENGINE, TRANSITIONS, Event, IllegalMove, State, move
+from scheduler.requests.table import Requests
 from tests.scheduler.requests.records import make_record
 
 
@@ -93,20 +94,21 @@ def test_only_what_an_engine_has_can_be_lost_with_it() -> None:
 def test_an_illegal_move_raises_and_changes_nothing(state: State, event: Event) -> None:
     """It names both, and the record stays in the state that it was in."""
     record = make_record()
-    record.state = state
+    record.state, record.engine = state, "0"
     with pytest.raises(IllegalMove, match=f"{event.name}.*{state.name}"):
-        record.move(event)
+        Requests().move(record, event)
     assert record.state is state
 
 
 @given(st.lists(st.sampled_from(Event), max_size=30))
 def test_a_record_follows_the_table_and_nothing_else(events: list[Event]) -> None:
     """Any events in any order: legal ones move as written, others leave the state alone."""
-    record = make_record()
+    requests, record = Requests(), make_record()
+    record.engine = "0"
     for event in events:
         before = record.state
         try:
-            record.move(event)
+            requests.move(record, event)
         except IllegalMove:
             assert (before, event) not in TRANSITIONS
             assert record.state is before

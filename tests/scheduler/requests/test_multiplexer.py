@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scheduler.errors import (
-    Draining,
-    EngineLost,
     GrammarLimit,
     InvalidRequest,
     LinkError,
@@ -30,7 +26,6 @@ from scheduler.shared.messages import (
     TokenOut,
     WaitOut,
 )
-from tests.examples import examples
 from tests.fakes.byte_tokenizer import EOS
 from tests.scheduler.requests.board import Board, letters, step
 from tests.scheduler.requests.records import events_of, finals_of, make_record, text_of
@@ -57,7 +52,7 @@ def test_submitting_sends_the_request_and_remembers_when() -> None:
     """The message has what the engine needs; the wait in the queue is observed."""
     board = Board(now=2.5)
     record = board.submit(make_record(7, prompt=[4, 5]))
-    assert len(board.sent) == len(board.multiplexer) == 1
+    assert len(board.sent) == len(board.on_board) == 1
     sent = board.sent[0]
     assert isinstance(sent, Submit)
     assert sent.prompt.tolist() == [4, 5]
@@ -71,23 +66,23 @@ def test_progress_text_and_end_arrive_in_the_request_that_they_name() -> None:
     """Two requests in one step, each with its own."""
     board = Board()
     one, two = board.submit(make_record(1)), board.submit(make_record(2))
-    board.multiplexer.route(step(prefills=[(1, 2, 3), (2, 3, 3)]))
+    board.route(step(prefills=[(1, 2, 3), (2, 3, 3)]))
     assert one.mailbox.take_nowait() == Prefilling(2, 3)
-    board.multiplexer.route(step(tokens=[(2, ord("b"))], prefills=[(1, 3, 3)]))
-    board.multiplexer.route(step(tokens=[(1, ord("a")), (2, ord("c"))], retired=[(2, "length")]))
+    board.route(step(tokens=[(2, ord("b"))], prefills=[(1, 3, 3)]))
+    board.route(step(tokens=[(1, ord("a")), (2, ord("c"))], retired=[(2, "length")]))
     assert events_of(two) == [TextDelta("bc"), Finished(FinishReason.LENGTH, Usage(3, 0, 2))]
     assert events_of(one) == [TextDelta("a")]
     assert board.left == [two]
-    assert list(board.multiplexer) == [one]
+    assert board.on_board == [one]
 
 
 def test_a_step_names_the_requests_that_it_moved_and_that_go_on() -> None:
     """Neither those that wait beside them, nor who ends with it, nor who has left."""
     board = Board()
     one, two, left, _ = (board.submit(make_record(number)) for number in (1, 2, 3, 4))
-    assert board.multiplexer.route(step(prefills=[(2, 2, 3), (1, 2, 3), (3, 2, 3)])) == [one, two, left]
-    board.multiplexer.cancel(left)
-    moved = board.multiplexer.route(step(tokens=[(1, 65), (2, 65), (3, 65)], retired=[(2, "length")]))
+    assert board.route(step(prefills=[(2, 2, 3), (1, 2, 3), (3, 2, 3)])) == [one, two, left]
+    board.cancel(left)
+    moved = board.route(step(tokens=[(1, 65), (2, 65), (3, 65)], retired=[(2, "length")]))
     assert moved == [one]
 
 
@@ -95,8 +90,8 @@ def test_a_stop_token_is_counted_but_is_no_text() -> None:
     """The usage includes it, as vLLM's does; held back text comes out before the end."""
     board = Board()
     record = board.submit(make_record(1, stop=("ax",)))
-    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
-    board.multiplexer.route(step(tokens=[(1, ord("x"))], retired=[(1, "stop")]))
+    board.route(step(tokens=[(1, ord("a"))]))
+    board.route(step(tokens=[(1, ord("x"))], retired=[(1, "stop")]))
     assert events_of(record) == [TextDelta("a"), Finished(FinishReason.STOP, Usage(3, 0, 2))]
     assert board.sent[1:] == []
 
@@ -106,7 +101,7 @@ def test_only_the_last_of_a_steps_tokens_is_the_stop_token() -> None:
     board = Board()
     one, two = board.submit(make_record(1)), board.submit(make_record(2))
     tokens = [(1, ord("a")), (2, ord("x")), (1, ord("b")), (2, EOS), (1, ord("c"))]
-    board.multiplexer.route(step(tokens=tokens, retired=[(2, "stop")]))
+    board.route(step(tokens=tokens, retired=[(2, "stop")]))
     assert events_of(one) == [TextDelta("abc")]
     assert events_of(two) == [TextDelta("x"), Finished(FinishReason.STOP, Usage(3, 0, 2))]
 
@@ -116,7 +111,7 @@ def test_a_stop_string_within_a_step_ends_the_answer_where_it_stands() -> None:
     board = Board()
     record = board.submit(make_record(1, stop=("END",)))
     tokens = [(1, byte) for byte in b"an END and on"]
-    board.multiplexer.route(step(tokens=tokens, retired=[(1, "length")]))
+    board.route(step(tokens=tokens, retired=[(1, "length")]))
     assert events_of(record) == [TextDelta("an "), Finished(FinishReason.STOP, Usage(3, 0, 6), "END")]
     assert record.emitted.tolist() == list(b"an END")
     assert board.sample("penstock_late_tokens_total") == len(" and on")
@@ -127,7 +122,7 @@ def test_a_steps_tokens_come_without_gaps() -> None:
     board = Board()
     record = board.submit(make_record(1))
     for board.now in (1.0, 3.0, 3.5):
-        board.multiplexer.route(step(tokens=[(1, ord("a"))] * 16))
+        board.route(step(tokens=[(1, ord("a"))] * 16))
     assert record.output_tokens == 48
     assert board.sample("penstock_time_to_first_token_seconds_sum", start="cold") == 1.0
     assert board.sample("penstock_inter_token_seconds_count") == 2
@@ -140,11 +135,12 @@ def test_one_step_makes_no_request_trusted() -> None:
     record = board.submit(make_record(1, max_tokens=1000))
     for _ in range(4):
         assert not record.trusted
-        board.multiplexer.route(step(tokens=[(1, ord("a"))] * 16))
+        board.route(step(tokens=[(1, ord("a"))] * 16))
     assert record.trusted
-    [lost] = board.multiplexer.lose_all()
-    board.multiplexer.resume(lost)
-    board.multiplexer.route(step(tokens=[(1, ord("a"))] * 16))
+    board.lose_all()
+    [lost] = board.awaiting
+    board.multiplexer.take(lost)
+    board.route(step(tokens=[(1, ord("a"))] * 16))
     assert not record.trusted
 
 
@@ -156,7 +152,7 @@ def test_the_usage_has_what_became_of_a_prediction(
     board = Board()
     record = board.submit(make_record(1, prediction=prediction))
     end = Retired(1, "length", predicted=(5, 2))
-    board.multiplexer.route(StepOutput([TokenOut(1, ord("a"))], [], [end], Counters()))
+    board.route(StepOutput([TokenOut(1, ord("a"))], [], [end], Counters()))
     assert events_of(record)[-1] == Finished(FinishReason.LENGTH, Usage(3, 0, 1, predicted=predicted))
 
 
@@ -164,11 +160,11 @@ def test_what_became_of_a_prediction_is_unknown_where_no_engine_said_it() -> Non
     """The answer's own text ended it, or the engine died when it was complete: not 0, but nothing."""
     board = Board()
     stopped = board.submit(make_record(1, stop=("b",), prediction="ab"))
-    board.multiplexer.route(step(tokens=[(1, ord("a")), (1, ord("b"))]))
-    board.multiplexer.route(StepOutput([], [], [Retired(1, "cancelled", predicted=(1, 0))], Counters()))
+    board.route(step(tokens=[(1, ord("a")), (1, ord("b"))]))
+    board.route(StepOutput([], [], [Retired(1, "cancelled", predicted=(1, 0))], Counters()))
     assert events_of(stopped)[-1] == Finished(FinishReason.STOP, Usage(3, 0, 2), "b")
     orphan = board.submit(make_record(2, max_tokens=1, prediction="ab"))
-    board.multiplexer.route(step(tokens=[(2, ord("a"))]))
+    board.route(step(tokens=[(2, ord("a"))]))
     board.lose_all()
     assert events_of(orphan)[-1] == Finished(FinishReason.LENGTH, Usage(3, 0, 1))
 
@@ -177,7 +173,7 @@ def test_the_last_token_before_the_length_limit_is_text() -> None:
     """Only a stop token's text is left out."""
     board = Board()
     record = board.submit(make_record(1))
-    board.multiplexer.route(step(tokens=[(1, ord("z"))], retired=[(1, "length")]))
+    board.route(step(tokens=[(1, ord("z"))], retired=[(1, "length")]))
     assert events_of(record) == [TextDelta("z"), Finished(FinishReason.LENGTH, Usage(3, 0, 1))]
 
 
@@ -186,24 +182,24 @@ def test_a_stop_string_ends_the_answer_at_once_and_cancels_the_row() -> None:
     board = Board()
     record = board.submit(make_record(1, stop=("END",)))
     for output in letters(1, "the END"):
-        board.multiplexer.route(output)
+        board.route(output)
     assert record.state is State.CANCELLING
     assert board.sent[1:] == [Cancel(1)]
     for output in letters(1, " is late"):
-        board.multiplexer.route(output)
-    board.multiplexer.route(step(retired=[(1, "cancelled")]))
+        board.route(output)
+    board.route(step(retired=[(1, "cancelled")]))
     assert events_of(record) == [TextDelta("the "), Finished(FinishReason.STOP, Usage(3, 0, 7), "END")]
     assert board.sample("penstock_late_tokens_total") == len(" is late")
     assert board.sent[1:] == [Cancel(1)]
-    assert (board.left, len(board.multiplexer), record.outcome) == ([record], 0, "stop")
+    assert (board.left, len(board.on_board), record.outcome) == ([record], 0, "stop")
 
 
 def test_a_stop_string_in_the_very_last_token_is_a_stop() -> None:
     """Also if the engine retires the row in the same step for its length."""
     board = Board()
     record = board.submit(make_record(1, stop=("b",)))
-    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
-    board.multiplexer.route(step(tokens=[(1, ord("b"))], retired=[(1, "length")]))
+    board.route(step(tokens=[(1, ord("a"))]))
+    board.route(step(tokens=[(1, ord("b"))], retired=[(1, "length")]))
     assert events_of(record) == [TextDelta("a"), Finished(FinishReason.STOP, Usage(3, 0, 2), "b")]
     assert record.state is State.RETIRED
 
@@ -212,8 +208,8 @@ def test_a_stop_string_in_the_flush_is_a_stop() -> None:
     """Held back text of a cut character may complete it."""
     board = Board()
     record = board.submit(make_record(1, stop=("a\ufffd",)))
-    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
-    board.multiplexer.route(step(tokens=[(1, 0xF0)], retired=[(1, "length")]))
+    board.route(step(tokens=[(1, ord("a"))]))
+    board.route(step(tokens=[(1, 0xF0)], retired=[(1, "length")]))
     assert events_of(record) == [Finished(FinishReason.STOP, Usage(3, 0, 2), "a\ufffd")]
 
 
@@ -222,8 +218,8 @@ def test_a_failure_in_one_requests_text_fails_that_request_alone(at: str) -> Non
     """In a token or at the end: one Failed, its neighbour in the same step goes on."""
     board = Board()
     broken, healthy = board.submit(make_record(1, detokenizer=Broken(at))), board.submit(make_record(2))
-    board.multiplexer.route(step(tokens=[(1, 5), (2, ord("a"))]))
-    board.multiplexer.route(step(tokens=[(1, 5), (2, ord("b"))], retired=[(1, "length"), (2, "length")]))
+    board.route(step(tokens=[(1, 5), (2, ord("a"))]))
+    board.route(step(tokens=[(1, 5), (2, ord("b"))], retired=[(1, "length"), (2, "length")]))
     [failed] = finals_of(events_of(broken))
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, RequestFailed)
@@ -248,7 +244,7 @@ def test_an_end_that_is_no_answer_is_an_error_of_the_right_kind(
     """The class depends on who is at fault; the engine's message reaches the client."""
     board = Board()
     record = board.submit(make_record(1))
-    board.multiplexer.route(step(retired=[(1, reason)], detail="because of this"))
+    board.route(step(retired=[(1, reason)], detail="because of this"))
     [failed] = events_of(record)
     assert isinstance(failed, Failed)
     assert type(failed.error) is kind
@@ -262,15 +258,15 @@ def test_a_cancelled_request_hears_nothing_more_and_is_forgotten_at_retired() ->
     board = Board()
     record = board.submit(make_record(1))
     record.abandon()
-    board.multiplexer.cancel(record)
-    board.multiplexer.cancel(record)
-    board.multiplexer.route(step(prefills=[(1, 3, 3)]))
-    board.multiplexer.route(step(tokens=[(1, ord("a"))]))
-    assert (board.sent[1:], len(board.multiplexer), board.left) == ([Cancel(1)], 1, [])
-    board.multiplexer.route(step(retired=[(1, "cancelled")]))
-    assert (len(board.multiplexer), board.left, record.outcome) == (0, [record], "cancelled")
+    board.cancel(record)
+    board.cancel(record)
+    board.route(step(prefills=[(1, 3, 3)]))
+    board.route(step(tokens=[(1, ord("a"))]))
+    assert (board.sent[1:], len(board.on_board), board.left) == ([Cancel(1)], 1, [])
+    board.route(step(retired=[(1, "cancelled")]))
+    assert (len(board.on_board), board.left, record.outcome) == (0, [record], "cancelled")
     assert events_of(record) == []
-    board.multiplexer.cancel(record)
+    board.cancel(record)
     assert board.sent[1:] == [Cancel(1)]
 
 
@@ -280,9 +276,9 @@ def test_waits_between_tokens_are_observed_for_readers_only() -> None:
     record = board.submit(make_record(1, arrived_at=0.0))
     for now, token in [(3.0, "a"), (3.5, "b"), (5.5, "c")]:
         board.now = now
-        board.multiplexer.route(step(tokens=[(1, ord(token))]))
-    board.multiplexer.cancel(record)
-    board.multiplexer.route(step(tokens=[(1, ord("d"))]))
+        board.route(step(tokens=[(1, ord(token))]))
+    board.cancel(record)
+    board.route(step(tokens=[(1, ord("d"))]))
     assert board.sample("penstock_time_to_first_token_seconds_sum", start="cold") == 3.0
     assert board.sample("penstock_inter_token_seconds_sum") == 2.5
     assert board.sample("penstock_inter_token_seconds_count") == 2
@@ -303,68 +299,10 @@ def test_what_a_working_engine_cannot_say_is_an_error_of_the_link(impossible: St
     board = Board()
     board.submit(make_record(1))
     if impossible.tokens and impossible.tokens[0].request_id == 1:
-        board.multiplexer.route(impossible)
+        board.route(impossible)
         impossible = step(prefills=[(1, 1, 2)])
     with pytest.raises(LinkError):
-        board.multiplexer.route(impossible)
-
-
-def test_ending_all_fails_each_listener_and_tells_the_engine() -> None:
-    """The ids stay until the engine has retired them."""
-    board = Board()
-    records = [board.submit(make_record(number)) for number in (1, 2)]
-    error = Draining("going")
-    board.multiplexer.end_all(error)
-    board.multiplexer.end_all(error)
-    assert [events_of(record) for record in records] == [[Failed(error)]] * 2
-    assert board.sent[2:] == [Cancel(1), Cancel(2)]
-    assert len(board.multiplexer) == 2
-
-
-acts = st.lists(
-    st.tuples(
-        st.integers(0, 4),
-        st.sampled_from(["prefill", "token", "stop text", "cancel", "stop", "length", "failed", "refused"]),
-    ),
-    max_size=60,
-)
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(acts=acts, lost=st.booleans())
-def test_whatever_happens_each_request_leaves_once_with_one_outcome(
-    acts: list[tuple[int, str]], lost: bool
-) -> None:
-    """Five requests, any order of legal engine messages and client actions."""
-    board = Board()
-    records = [board.submit(make_record(number, stop=("!",))) for number in range(5)]
-    for number, act in acts:
-        record = records[number]
-        if record.state is State.RETIRED:
-            continue
-        match act:
-            case "cancel":
-                record.abandon()
-                board.multiplexer.cancel(record)
-            case "prefill":
-                if record.state is not State.DECODING:
-                    board.multiplexer.route(step(prefills=[(number, 1, 3)]))
-            case "token" | "stop text":
-                board.multiplexer.route(step(tokens=[(number, ord("!" if act == "stop text" else "a"))]))
-            case "stop" | "length" | "failed" | "refused":
-                board.multiplexer.route(step(tokens=[(number, 65)], retired=[(number, act)]))
-    if lost:
-        board.lose_all()
-        for record in list(board.awaiting):
-            assert record.state is State.AWAITING_ENGINE
-            board.awaiting.give_up(record, EngineLost("none is left"))
-        assert sorted(record.request_id for record in board.left) == list(range(5))
-    assert len(board.left) + len(board.multiplexer) == 5
-    for record in board.left:
-        events = events_of(record)
-        assert record.outcome is not None
-        assert len(finals_of(events)) == (0 if record.outcome == "cancelled" else 1)
-        assert "!" not in text_of(events)
+        board.route(impossible)
 
 
 @pytest.mark.parametrize(("part", "tokens"), [("end", [*b"END"]), ("end_token", [EOS])])
@@ -379,14 +317,14 @@ def test_a_bug_at_the_end_of_an_answer_ends_that_answer_alone(
     for token in tokens:
         out = [TokenOut(1, token, LogprobsOut(-1.0)), TokenOut(2, ord("x"))]
         ends = [Retired(1, "stop")] if token == EOS else []
-        board.multiplexer.route(StepOutput(out, [], ends, Counters()))
+        board.route(StepOutput(out, [], ends, Counters()))
     if part == "end":
         assert board.sent[-1] == Cancel(1)
-        board.multiplexer.route(step(retired=[(1, "cancelled")]))
+        board.route(step(retired=[(1, "cancelled")]))
     [failed] = events_of(broken)
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, RequestFailed)
-    assert (board.left, list(board.multiplexer)) == ([broken], [other])
+    assert (board.left, board.on_board) == ([broken], [other])
     assert text_of(events_of(other)) == "x" * len(tokens)
 
 
@@ -397,12 +335,13 @@ def test_a_bug_in_the_time_line_ends_no_stream(part: str, monkeypatch: pytest.Mo
     board = Board()
     one, two = board.submit(make_record(1)), board.submit(make_record(2))
     for wait in (WaitOut(1, "slot"), WaitOut(1, "nothing"), WaitOut(1, "preempted")):
-        board.multiplexer.route(StepOutput([], [], [], Counters(), waits=[wait]))
-    board.multiplexer.route(step(tokens=[(2, ord("b"))], prefills=[(1, 3, 3)]))
-    board.multiplexer.route(step(tokens=[(1, ord("a")), (2, ord("c"))], retired=[(2, "length")]))
-    [lost] = board.multiplexer.lose_all()
-    board.multiplexer.resume(lost)
-    board.multiplexer.route(step(tokens=[(1, ord("d"))], retired=[(1, "length")]))
+        board.route(StepOutput([], [], [], Counters(), waits=[wait]))
+    board.route(step(tokens=[(2, ord("b"))], prefills=[(1, 3, 3)]))
+    board.route(step(tokens=[(1, ord("a")), (2, ord("c"))], retired=[(2, "length")]))
+    board.lose_all()
+    [lost] = board.awaiting
+    board.multiplexer.take(lost)
+    board.route(step(tokens=[(1, ord("d"))], retired=[(1, "length")]))
     assert events_of(one) == [TextDelta("ad"), Finished(FinishReason.LENGTH, Usage(3, 0, 2))]
     assert events_of(two) == [TextDelta("bc"), Finished(FinishReason.LENGTH, Usage(3, 0, 2))]
     assert board.left == [two, one]

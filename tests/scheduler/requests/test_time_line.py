@@ -141,16 +141,14 @@ def test_the_multiplexer_writes_it_from_what_the_engine_sends() -> None:
     board = Board(now=2.0)
     record = board.submit(make_record(1))
     board.now = 5.0
-    board.multiplexer.route(StepOutput([], [], [], Counters(), waits=[WaitOut(1, "prefix", 2.5)]))
+    board.route(StepOutput([], [], [], Counters(), waits=[WaitOut(1, "prefix", 2.5)]))
     assert record.waits_for == "prefix"
     board.now = 9.0
-    board.multiplexer.route(
-        StepOutput([], [PrefillOut(1, 3, 3, 1)], [], Counters(), waits=[WaitOut(1, "nothing", 1.0)])
-    )
+    board.route(StepOutput([], [PrefillOut(1, 3, 3, 1)], [], Counters(), waits=[WaitOut(1, "nothing", 1.0)]))
     assert record.waits_for == ""
-    board.multiplexer.route(step(tokens=[(1, 65)]))
+    board.route(step(tokens=[(1, 65)]))
     board.now = 10.0
-    board.multiplexer.route(StepOutput([], [], [], Counters(), waits=[WaitOut(1, "preempted", 0.5)]))
+    board.route(StepOutput([], [], [], Counters(), waits=[WaitOut(1, "preempted", 0.5)]))
     assert told(record.time_line, 10.0) == [
         ("queue", 0.0, 2.0),
         ("waiting for prefix", 2.0, 8.0),
@@ -197,5 +195,5 @@ def test_a_wait_of_a_request_that_retires_with_it_is_no_fault(reason: str) -> No
     board = Board()
     board.submit(make_record(1))
     wait = WaitOut(1, reason)  # type: ignore[arg-type]
-    board.multiplexer.route(StepOutput([], [], [Retired(1, "length")], Counters(), waits=[wait]))
+    board.route(StepOutput([], [], [Retired(1, "length")], Counters(), waits=[wait]))
     assert len(board.left) == 1
