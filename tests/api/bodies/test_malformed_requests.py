@@ -148,3 +148,20 @@ def test_a_body_with_any_byte_changed_never_breaks_the_server(data: st.DataObjec
         assert response.status_code in (200, 400, 404, 422)
 
     check(clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("named", [None, "application/x-www-form-urlencoded", "text/plain", "a/b; charset=c"])
+@trio_test
+async def test_a_body_is_json_whatever_its_client_calls_it(
+    named: str | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    """`curl -d` says that it is a form. One that is none of it is named in the same words."""
+    scheduler = make_scheduler(Playback("ok"))
+    headers = {} if named is None else {"content-type": named}
+    async with running(scheduler), client_of(scheduler) as client:
+        answers = [
+            await client.post("/v1/chat/completions", content=body, headers=headers)
+            for body in (json.dumps(chat()).encode(), b"model=a&messages=b")
+        ]
+    assert [one.status_code for one in answers] == [200, 400]
+    assert "not JSON" in answers[1].json()["error"]["message"]

@@ -28,12 +28,12 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 
-def test_the_default_is_smollm2_with_its_makers_sampling() -> None:
+def test_the_default_is_smollm2_which_answers_greedily() -> None:
     """Under its own name, from the folder that was pulled, once."""
     folder = real_model()
     for default in (found(), found(model="smollm2")):
         assert (default.folder.path, default.name) == (folder, "smollm2")
-        assert default.folder.generation_config["temperature"] == 0.2
+        assert default.folder.generation_config["temperature"] == 0.0
         assert "98 MB" in default.note
         assert "for tests" not in default.note
 
