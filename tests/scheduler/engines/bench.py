@@ -178,7 +178,7 @@ class PoolBench:
         self.sent[name].append(message)
         if isinstance(message, Submit):
             record = self.accepted[message.request_id - 1]
-            if all(one is not record for one in self.submitted):
+            if not record.resumed:
                 self.submitted.append(record)
                 self.uncharged += len(self.requests.retired)
 
