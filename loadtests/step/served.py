@@ -7,10 +7,10 @@ import os
 import random
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Barrier
@@ -36,13 +36,12 @@ Sampling: TypeAlias = Literal["greedy", "mixed"]
 
 @dataclass(slots=True)
 class Served:
-    """A server that runs, and how many runs its processes have written."""
+    """A server that runs."""
 
     url: str
     model: str
     folder: Path
     sampling: Sampling = "greedy"
-    lines: dict[str, int] = field(default_factory=lambda: {record.ENGINE: 0, record.SERVER: 0})
 
     def run(self, prompts: Sequence[Sequence[int]], tokens: int, counting: bool) -> tuple[Run, Run]:
         """Stream an answer of this many tokens to each prompt, all at once. Return the engine's run and the
@@ -51,49 +50,28 @@ class Served:
         together = Barrier(len(prompts))
         with ThreadPoolExecutor(len(prompts)) as clients:
             list(clients.map(lambda one: self._stream(one, tokens, together), enumerate(prompts)))
-        found: list[Run] = []
-        for name, start in self.lines.items():
-            run, self.lines[name] = record.read(self.folder / name, start, len(prompts), _TIMEOUT_SECONDS)
-            found.append(run)
-        return found[0], found[1]
+        engine, server = self.folder / record.ENGINE, self.folder / record.SERVER
+        seconds = _TIMEOUT_SECONDS
+        return record.take(engine, len(prompts), seconds), record.take(server, len(prompts), seconds)
 
     def _stream(self, prompt: tuple[int, Sequence[int]], tokens: int, together: Barrier) -> None:
         """Read one stream to its end, at the cost of almost no processor time."""
         number, ids = prompt
-        body = json.dumps(
-            {
-                "model": self.model,
-                "prompt": ids,
-                "max_tokens": tokens,
-                "stream": True,
-                "ignore_eos": True,
-                **_sampling(self.sampling, number),
-            }
-        ).encode()
+        body: dict[str, Any] = {"model": self.model, "prompt": ids, "max_tokens": tokens}
+        body |= {"stream": True, "ignore_eos": True, "temperature": 0}
+        if self.sampling == "mixed":
+            body |= mixed(random.Random(number), logprobs=False, stops=False)
+        data = json.dumps(body).encode()
         where = urlsplit(self.url)
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n"
         with socket.create_connection((where.hostname, where.port), _TIMEOUT_SECONDS) as link:
             together.wait(_TIMEOUT_SECONDS)
-            link.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + body)
+            link.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + data)
             end = b""
             while b"data: [DONE]" not in end:
-                data = link.recv(_READ_BYTES)
-                if not data:
+                if not (read := link.recv(_READ_BYTES)):
                     raise ConnectionError(f"the stream was cut: {end.decode('utf-8', 'replace')}")
-                end = (end + data)[-256:]
-
-
-def _sampling(kind: Sampling, number: int) -> Mapping[str, Any]:
-    """Return what the request with this number asks for."""
-    if kind == "greedy":
-        return {"temperature": 0}
-    return mixed(random.Random(number), logprobs=False, stops=False)
-
-
-def prompts(vocabulary: int, rows: int, tokens: int, salt: str) -> list[list[int]]:
-    """Return prompts of one length without a common prefix."""
-    draw = random.Random(f"{salt} {rows}")
-    return [[draw.randrange(1, vocabulary) for _ in range(tokens)] for _ in range(rows)]
+                end = (end + read)[-256:]
 
 
 @contextmanager
