@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,10 @@ def main() -> None:
         (BatchGenerator, "next", "plan"),
     ):
         steps.parts.measure(owner, name, part)
-    while sys.stdin.buffer.peek(1):
-        job = pickle.load(sys.stdin.buffer)
-        pickle.dump(_run(model, steps, *job), sys.stdout.buffer)
-        sys.stdout.flush()
+    with suppress(EOFError):
+        while job := pickle.load(sys.stdin.buffer):
+            pickle.dump(_run(model, steps, *job), sys.stdout.buffer)
+            sys.stdout.flush()
 
 
 def _run(model: Any, steps: Steps, prompts: list[list[int]], count: int, counting: bool) -> Run:

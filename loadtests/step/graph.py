@@ -24,11 +24,11 @@ def operations(arrays: Any) -> int:
 def count_graphs(steps: Steps) -> None:
     """Let all evaluations of this process be parts of these steps, and count them. `mx.eval` waits for the
     device, so it is reading."""
-    steps.graphs = Counter()
+    graphs = steps.graphs = Counter()
 
     def count(*arrays: Any) -> None:
         if steps.counts_graphs:
-            steps.graphs.update({"operations": operations(arrays), "evaluations": 1})
+            graphs.update({"operations": operations(arrays), "evaluations": 1})
 
     for name, part in (("async_eval", "submit"), ("eval", "read")):
         around(mx, name, before=count)
