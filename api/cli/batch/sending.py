@@ -21,6 +21,7 @@ MOST_AT_ONCE = 256
 _FIRST_AT_ONCE = 8
 _TRIES = 3
 """How often a request is sent whose answer is a server's error."""
+_JSON = {"content-type": "application/json"}
 _NO_ROOM = (408, 429, 502, 503, 504)
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0
 _PATIENCE_SECONDS = 600.0
@@ -80,8 +81,7 @@ class Sending:
     async def _work(self, todo: Iterator[Line], http: httpx.AsyncClient) -> None:
         for line in todo:
             for _ in range(_TRIES):
-                while (answer := await self._ask(line, http)) is None:
-                    pass
+                answer = await self._ask(line, http)
                 if answer.status_code < 500:
                     break
             self.statuses[answer.status_code] += 1
@@ -90,35 +90,38 @@ class Sending:
             append(self.answers, line, answer)
             self.progressed()
 
-    async def _ask(self, line: Line, http: httpx.AsyncClient) -> httpx.Response | None:
-        """Return the answer. None if the server has no room, or is away: then fewer are sent, and later, once
-        for those that were sent together."""
-        async with self.room:
-            await trio.sleep_until(self._resumes_at)
-            self._waits_for = retry_after = ""
-            try:
-                answer = await http.post(self.server.url + line.url, json=self._body(line))
-                if answer.status_code not in _NO_ROOM:
-                    self._last_answer_at, self._pause_seconds = trio.current_time(), _LEAST_PAUSE_SECONDS
-                    return answer
-                self._waits_for = refusal(answer.status_code, answer.content)
-                retry_after = answer.headers.get("retry-after", "")
-            except FAILURES as error:
-                self._waits_for = trouble(self.server.address, error)
-            now, under_way = trio.current_time(), self.room.borrowed_tokens
-            if under_way == 1 and now - self._last_answer_at > _PATIENCE_SECONDS:
-                self.gave_up = self._waits_for
-                self._over.cancel()
-            if now >= self._resumes_at:
-                self.room.total_tokens = max(1, under_way // 2)
-                # A date, which few servers send, says nothing.
-                named = min(_PATIENCE_SECONDS, float(retry_after)) if retry_after.isdecimal() else 0.0
-                self._resumes_at = now + max(self._pause_seconds, named)
-                self._pause_seconds = min(_MOST_PAUSE_SECONDS, 2 * self._pause_seconds)
-            return None
+    async def _ask(self, line: Line, http: httpx.AsyncClient) -> httpx.Response:
+        """Return the answer. Where the server has no room, or is away, fewer are sent, and later, once for
+        those that were sent together."""
+        while True:
+            async with self.room:
+                await trio.sleep_until(self._resumes_at)
+                self._waits_for = retry_after = ""
+                url, body = self.server.url + line.url, self._body(line)
+                try:
+                    answer = await http.post(url, content=body, headers=_JSON)
+                    if answer.status_code not in _NO_ROOM:
+                        self._last_answer_at, self._pause_seconds = trio.current_time(), _LEAST_PAUSE_SECONDS
+                        return answer
+                    self._waits_for = refusal(answer.status_code, answer.content)
+                    retry_after = answer.headers.get("retry-after", "")
+                except FAILURES as error:
+                    self._waits_for = trouble(self.server.address, error)
+                now, under_way = trio.current_time(), self.room.borrowed_tokens
+                if under_way == 1 and now - self._last_answer_at > _PATIENCE_SECONDS:
+                    self.gave_up = self._waits_for
+                    self._over.cancel()
+                if now >= self._resumes_at:
+                    self.room.total_tokens = max(1, under_way // 2)
+                    # A date, which few servers send, says nothing.
+                    named = min(_PATIENCE_SECONDS, float(retry_after)) if retry_after.isdecimal() else 0.0
+                    self._resumes_at = now + max(self._pause_seconds, named)
+                    self._pause_seconds = min(_MOST_PAUSE_SECONDS, 2 * self._pause_seconds)
 
-    def _body(self, line: Line) -> dict[str, Any]:
+    def _body(self, line: Line) -> str:
+        """Return the request's body. What JSON has not, the server refuses."""
         self.source.seek(line.at)
         body: dict[str, Any] = json.loads(self.source.readline())["body"]
         behind = {"priority": PRIORITIES[-1]} if self.server.is_penstock else {}
-        return behind | body | {"model": self.model or body.get("model") or self.server.model(None).name}
+        named = {"model": self.model or body.get("model") or self.server.model(None).name}
+        return json.dumps(behind | body | named)

@@ -49,21 +49,23 @@ class Server:
 
 
 def run(
-    answer: Callable[[httpx.Request], Any], requests: int
+    answer: Callable[[httpx.Request], Any], requests: int, body: bytes = b'{"body": {"model": "m"}}\n'
 ) -> tuple[Counter[tuple[str, int]], Sending, float]:
     """Return how often each request was answered with each status, and how long all took."""
-    body = b'{"body": {"model": "m"}}\n'
     lines = [Line(str(number), "/v1/chat/completions", len(body) * number) for number in range(requests)]
-    answers, progress = io.BytesIO(), iter(range(requests))
+    answers, progress = io.BytesIO(), list[None]()
     server = RunningServer("http://127.0.0.1:9", None, (), is_penstock=True)
     transport = httpx.MockTransport(answer)
-    sending = Sending(server, None, io.BytesIO(body * requests), answers, lambda: next(progress), transport)
+    sending = Sending(
+        server, None, io.BytesIO(body * requests), answers, lambda: progress.append(None), transport
+    )
 
     async def main() -> float:
         await sending.run(lines)
         return trio.current_time()
 
     seconds = trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert len(progress) == sending.statuses.total()
     entries = [json.loads(line) for line in answers.getvalue().splitlines()]
     statuses = Counter((entry["custom_id"], entry["response"]["status_code"]) for entry in entries)
     return statuses, sending, seconds
@@ -100,6 +102,14 @@ def test_nothing_is_sent_before_the_time_that_the_server_names() -> None:
     run(server.answer, 9)
     times = [at for at, _ in server.asked]
     assert not [at for at in times if 0 < at < 30], "the first eight were refused but one"
+
+
+def test_what_no_json_has_is_the_servers_to_refuse() -> None:
+    """Half a character, and a number that is none."""
+    body = b'{"body": {"model": "m", "prompt": "\\ud800", "temperature": NaN}}\n'
+    refuse = {True: httpx.Response(400, json={}), False: httpx.Response(200, json={})}
+    answers, _, _ = run(lambda asked: refuse[b"NaN" in asked.content], 2, body)
+    assert answers == {("0", 400): 1, ("1", 400): 1}
 
 
 def test_a_servers_error_is_an_answer_at_its_third_time() -> None:
