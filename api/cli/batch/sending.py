@@ -66,9 +66,9 @@ class Sending:
         with trio.open_signal_receiver(*ENDING) as signals, self._over:
             async with (
                 client(self.server.address, _TIMEOUT, self.transport) as http,
-                trio.open_nursery() as all_,
+                trio.open_nursery() as tasks,
             ):
-                all_.start_soon(self._obey, signals)
+                tasks.start_soon(self._obey, signals)
                 async with trio.open_nursery() as workers:
                     for _ in range(MOST_AT_ONCE):
                         workers.start_soon(self._work, todo, http)
