@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadtests.step import record
 from loadtests.step.parts import around
-from loadtests.step.record import Run
+from loadtests.step.record import Report, Run
 from loadtests.step.steps import Steps
 from scheduler.engine.inbox import Inbox
 from scheduler.engine.loop import EngineLoop
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
 class EngineProfile:
     """A run begins with the first command after a rest, and is written when the loop rests again."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
+        self._report = Report("engine")
         self._read_at = 0.0
         self._fresh: dict[int, int] = {}
         """The tokens since the last frame: request id, and which of its answer."""
@@ -69,7 +67,7 @@ class EngineProfile:
             self._steps.end()
         else:
             self._running = True
-            self._steps.begin(record.is_counting(self._folder))
+            self._steps.begin(self._report.is_counting())
 
     def _token_read(self, *_: Any) -> None:
         self._read_at = time.monotonic()
@@ -91,7 +89,7 @@ class EngineProfile:
         self._fresh = {}
         self._steps.run.ended += len(message.retired)
         if not self._running and self._steps.run.steps:
-            record.append(self._folder / record.ENGINE, self._steps.run)
+            self._report.send(self._steps.run)
             self._steps.run = Run()
 
     def _rested(self, loop: EngineLoop) -> None:

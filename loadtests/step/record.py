@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import pickle
-import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
+from multiprocessing.connection import Client, Connection
 
 from loadtests.step.parts import Times
 
-FOLDER_VARIABLE = "STEP_PROFILE_FOLDER"
-"""Names the folder that profiles are written to. Without it nothing is profiled."""
-ENGINE, SERVER, _COUNTING = "engine", "server", "counting"
-_POLL_SECONDS = 0.02
+ADDRESS_VARIABLE = "STEP_PROFILE_ADDRESS"
+"""Names the socket of the command that measures. Without it nothing is profiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +34,34 @@ class Run:
     """How many requests ended."""
 
 
-def folder() -> Path | None:
-    found = os.environ.get(FOLDER_VARIABLE)
-    return Path(found) if found else None
+class Report:
+    """A profiled process's way to the command that measures, which says what the next run is for: times, or
+    counts, which cost time."""
+
+    def __init__(self, process: str) -> None:
+        self._link = Client(os.environ[ADDRESS_VARIABLE])
+        self._link.send(process)
+        self._counting = False
+
+    def is_counting(self) -> bool:
+        while self._link.poll():
+            self._counting = self._link.recv()
+        return self._counting
+
+    def send(self, run: Run) -> None:
+        self._link.send(run)
 
 
-def order(where: Path, counting: bool) -> None:
-    """Say what the next run is for: counts, which cost time, or times."""
-    mark = where / _COUNTING
-    mark.touch() if counting else mark.unlink(missing_ok=True)
-
-
-def is_counting(where: Path) -> bool:
-    return (where / _COUNTING).exists()
-
-
-def append(path: Path, run: Run) -> None:
-    with path.open("ab") as file:
-        pickle.dump(run, file)
-
-
-def take(path: Path, requests: int, seconds: float) -> Run:
-    """Return what a process wrote, as soon as this number of requests has ended in it: on a busy machine one
-    may end before the next has come, in a run of its own. Raise TimeoutError."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        found = Run()
-        try:
-            with path.open("rb") as file:
-                while True:
-                    run: Run = pickle.load(file)
-                    found.steps += run.steps
-                    found.ended += run.ended
-                    for name, stamps in run.stamps.items():
-                        found.stamps[name] += stamps
-        except (FileNotFoundError, EOFError, pickle.UnpicklingError):
-            pass
-        if found.ended >= requests:
-            path.unlink()
-            return found
-        time.sleep(_POLL_SECONDS)
-    raise TimeoutError(f"{requests} requests did not end in the {path.name} within {seconds:g} s")
+def take(link: Connection, requests: int, seconds: float) -> Run:
+    """Return what a process reports until this number of requests has ended in it: on a busy machine one may
+    end before the next has come, in a run of its own. Raise TimeoutError."""
+    found = Run()
+    while found.ended < requests:
+        if not link.poll(seconds):
+            raise TimeoutError(f"{requests} requests did not end within {seconds:g} s")
+        run: Run = link.recv()
+        found.steps += run.steps
+        found.ended += run.ended
+        for name, stamps in run.stamps.items():
+            found.stamps[name] += stamps
+    return found

@@ -6,11 +6,10 @@ import socket
 import time
 from collections import Counter
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
-from loadtests.step import record
 from loadtests.step.parts import around, replace
+from loadtests.step.record import Report
 from loadtests.step.steps import Steps
 
 _sending: ContextVar[tuple[int, int] | None] = ContextVar("sending", default=None)
@@ -20,8 +19,8 @@ _sending: ContextVar[tuple[int, int] | None] = ContextVar("sending", default=Non
 class ServerProfile:
     """A run begins with the first stream, and is written when the last one has ended."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
+        self._report = Report("server")
         self._steps = Steps()
         self._streams = 0
         self._tokens: Counter[int] = Counter()
@@ -66,7 +65,7 @@ class ServerProfile:
 
         async def streaming(own: EventStream, *args: Any) -> None:
             if not profile._streams:
-                profile._steps.begin(record.is_counting(profile._folder))
+                profile._steps.begin(profile._report.is_counting())
             profile._streams += 1
             try:
                 await whole_stream(own, *args)
@@ -76,7 +75,7 @@ class ServerProfile:
                 profile._steps.run.ended += 1
                 if not profile._streams:
                     profile._steps.rest()
-                    record.append(profile._folder / record.SERVER, profile._steps.run)
+                    profile._report.send(profile._steps.run)
 
         replace(EventStream, "_next", following)
         replace(EventStream, "__call__", streaming)
