@@ -38,8 +38,8 @@ class Served:
     url: str
     model: str
     sampling: Sampling
-    links: dict[str, Connection]
-    """Of its processes."""
+    links: Sequence[Connection]
+    """To the engine and to the server."""
 
     def run(self, prompts: Sequence[Sequence[int]], tokens: int, counting: bool) -> tuple[Run, Run]:
         """Stream an answer of this many tokens to each prompt, all at once. Return the engine's run and the
@@ -47,12 +47,9 @@ class Served:
         count = len(prompts)
         together = Barrier(count)
         with ThreadPoolExecutor(count + len(self.links)) as threads:
-            for link in self.links.values():
+            for link in self.links:
                 link.send(counting)
-            engine, server = (
-                threads.submit(take, self.links[name], count, _TIMEOUT_SECONDS)
-                for name in ("engine", "server")
-            )
+            engine, server = (threads.submit(take, link, count, _TIMEOUT_SECONDS) for link in self.links)
             list(threads.map(lambda one: self._stream(one, tokens, together), enumerate(prompts)))
             return engine.result(), server.result()
 
@@ -84,10 +81,6 @@ def served(folder: Path, slots: int, sampling: Sampling) -> Iterator[Served]:
     with Listener(family="AF_UNIX") as listener:
         environment[ADDRESS_VARIABLE] = str(listener.address)
         start = ServerStart((*arguments, "--log-level", "warning"), None, environment)
-        with (
-            started(start, Console(file=sys.stderr)) as server,
-            listener.accept() as one,
-            listener.accept() as other,
-        ):
-            links = {link.recv(): link for link in (one, other)}
-            yield Served(server.url, server.model(None).name, sampling, links)
+        with started(start, Console(file=sys.stderr)) as server:
+            links = {link.recv(): link for link in (listener.accept(), listener.accept())}
+            yield Served(server.url, server.model(None).name, sampling, (links["engine"], links["server"]))
