@@ -138,7 +138,7 @@ class Agents:
                 observed = await self._sender.send(client, session, turn, session.ask(turn), due)
                 if observed.outcome is not Outcome.OK:
                     return
-                session.answered(turn, "".join(observed.text))
+                session.answered(turn, "".join(observed.answer.text))
                 async with trio.open_nursery() as nursery:
                     for subagent in session.subagents(turn):
                         nursery.start_soon(self._session, subagent, self._now())

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import msgspec
 import trio
 
+from api.cli.answer import Answer
 from api.cli.event_lines import EventLines
 from api.cli.running_server import pieces
 from loadtests.record import Outcome
 from loadtests.workload import Ask
 
-_json = msgspec.json.Decoder()
 _DETAIL_CHARACTERS = 300
 
 
@@ -30,10 +29,7 @@ class Observed:
     status: int | None = None
     outcome: Outcome = Outcome.UNFINISHED
     detail: str = ""
-    stamps: list[float] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    finish_reason: str | None = None
-    usage: dict[str, Any] = field(default_factory=dict)
+    answer: Answer = field(default_factory=lambda: Answer(0.0))
     retry_after_seconds: float | None = None
 
     def end(self, outcome: Outcome, detail: str = "") -> None:
@@ -77,7 +73,7 @@ async def follow(
         elif patience.cancelled_caught:
             observed.end(Outcome.HUNG_UP, "while waiting")
     except _HangUp:
-        observed.end(Outcome.HUNG_UP, f"after {len(observed.stamps)} deltas")
+        observed.end(Outcome.HUNG_UP, f"after {len(observed.answer.stamps)} deltas")
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         observed.end(Outcome.CONNECT_FAILED, repr(error))
     except httpx.TimeoutException as error:
@@ -105,22 +101,24 @@ async def _exchange(
             _refused(observed, response, (await response.aread()).decode("utf-8", "replace"))
             return
         events = EventLines()
-        finished = False
+        answer = observed.answer
         leave_after = float("inf") if wish.hang_up_after_deltas is None else wish.hang_up_after_deltas
         async with pieces(response) as coming:
             async for data in coming:
                 now = trio.current_time()
                 for payload in events.data(data):
-                    finished = _take(payload, observed, now) or finished
-                    if observed.stamps:
+                    answer.take(payload, now)
+                    if answer.stamps:
                         patience.deadline = float("inf")
-                    if len(observed.stamps) >= leave_after:
+                    if len(answer.stamps) >= leave_after:
                         raise _HangUp
+                if answer.failure is not None:
+                    observed.end(Outcome.STREAM_ERROR, answer.failure)
                 if wish.read_bytes_per_second is not None:
                     await trio.sleep(len(data) / wish.read_bytes_per_second)
     if observed.outcome is Outcome.UNFINISHED:
         # Some servers omit the end mark; a finish reason shows that the answer is whole.
-        whole = finished or observed.finish_reason is not None
+        whole = answer.is_over or answer.ended is not None
         observed.end(Outcome.OK if whole else Outcome.CUT, "" if whole else "no end mark")
 
 
@@ -129,28 +127,3 @@ def _refused(observed: Observed, response: httpx.Response, text: str) -> None:
     retry_after = response.headers.get("retry-after", "")
     if retry_after.isdigit():
         observed.retry_after_seconds = float(retry_after)
-
-
-def _take(payload: bytes, observed: Observed, now: float) -> bool:
-    """Take one event's data into the record. Return True for the end mark."""
-    if payload == b"[DONE]":
-        return True
-    try:
-        chunk = _json.decode(payload)
-    except msgspec.DecodeError:
-        observed.end(Outcome.STREAM_ERROR, f"an event that is not JSON: {payload[:80]!r}")
-        return False
-    if not isinstance(chunk, dict):
-        return False
-    if chunk.get("error") is not None:
-        observed.end(Outcome.STREAM_ERROR, str(chunk["error"]))
-    if isinstance(chunk.get("usage"), dict):
-        observed.usage = chunk["usage"]
-    for choice in chunk.get("choices") or ():
-        delta = choice.get("delta") or {}
-        content = delta.get("content") or ""
-        if content or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls"):
-            observed.stamps.append(now)
-            observed.text.append(content)
-        observed.finish_reason = choice.get("finish_reason") or observed.finish_reason
-    return False

@@ -45,7 +45,9 @@ class Sender:
     @property
     def deltas(self) -> int:
         """Return the deltas of all requests until now. O(in flight)."""
-        return self._recorded_deltas + sum(len(observed.stamps) for observed in self._in_flight.values())
+        return self._recorded_deltas + sum(
+            len(observed.answer.stamps) for observed in self._in_flight.values()
+        )
 
     async def send(
         self, client: httpx.AsyncClient, session: Session, turn: int, wish: Ask, due: float
@@ -82,7 +84,7 @@ class Sender:
     def _record(
         self, index: int, session: Session, turn: int, wish: Ask, due: float, observed: Observed
     ) -> RequestRecord:
-        details = observed.usage.get("prompt_tokens_details") or {}
+        usage = observed.answer.usage
         return RequestRecord(
             index=index,
             population=session.population,
@@ -93,15 +95,15 @@ class Sender:
             session_turns=session.turns,
             scheduled_at=due,
             sent_at=observed.sent_at - self._started,
-            stamps=tuple(stamp - self._started for stamp in observed.stamps),
+            stamps=tuple(stamp - self._started for stamp in observed.answer.stamps),
             ended_at=observed.ended_at - self._started,
             outcome=observed.outcome,
             status=observed.status,
             detail=observed.detail,
-            finish_reason=observed.finish_reason,
-            prompt_tokens=observed.usage.get("prompt_tokens"),
-            cached_tokens=details.get("cached_tokens"),
-            output_tokens=observed.usage.get("completion_tokens"),
+            finish_reason=observed.answer.ended,
+            prompt_tokens=None if usage is None else usage.prompt_tokens,
+            cached_tokens=None if usage is None else usage.cached_tokens,
+            output_tokens=None if usage is None else usage.output_tokens,
             reusable_share=wish.reusable_share,
             retry_after_seconds=observed.retry_after_seconds,
             correct=_correct(wish, observed),
@@ -113,4 +115,4 @@ def _correct(wish: Ask, observed: Observed) -> bool | None:
     end."""
     if wish.expected is None or observed.outcome is not Outcome.OK:
         return None
-    return wish.expected in "".join(observed.text)
+    return wish.expected in "".join(observed.answer.text)

@@ -5,6 +5,7 @@ A model that has come into such a cycle rarely leaves it, and the row would comp
 
 from __future__ import annotations
 
+import sys
 from array import array
 from dataclasses import dataclass
 
@@ -47,3 +48,7 @@ class Repetition:
             if answer.endswith(answer[size - span : size - shift]):
                 return True
         return False
+
+
+NEVER = Repetition(sys.maxsize)
+"""No answer is so long."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from scheduler.repetition import Repetition
 from scheduler.shared.messages import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
@@ -161,9 +161,8 @@ class GenerationRequest:
     """The same for the prompt's tokens."""
     min_tokens: int = 0
     """The least number of tokens before an end token or a stop string may end the answer."""
-    repetition: Repetition | Literal["default"] | None = "default"
-    """The repetition that ends the answer: none for None; the operator's by default, if `ignore_eos` is not
-    set."""
+    repetition: Repetition | None = None
+    """The repetition that ends the answer; None for the operator's, or for none if `ignore_eos` is set."""
     thinking_tokens: int | None = None
     """Most tokens of reasoning. UNLIMITED_THINKING allows any number; None leaves it to the effort, or the
     operator's default."""

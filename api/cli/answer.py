@@ -65,26 +65,28 @@ class Answer:
         """Take a piece of the body, which may be cut anywhere. Skip fields and lines that are unknown."""
         try:
             for name, value in self._lines.feed(data):
-                self._take(name, value.decode("utf-8", "replace"), now)
+                if name == b"data":
+                    self.take(value, now)
+                elif name == b":" and value and not self.is_over:
+                    self.waiting = value.decode("utf-8", "replace")
         except EndlessLine:
             self._fail("a line without end")
 
-    def _take(self, name: bytes, text: str, now: float) -> None:
+    def take(self, payload: bytes, now: float) -> None:
+        """Take the data of one event."""
         if self.is_over:
             return
-        if name == b":":
-            self.waiting = text or self.waiting
-        elif name == b"data":
-            if text == "[DONE]":
-                self.is_over = True
-                return
-            try:
-                chunk = json.loads(text)
-            except ValueError:
-                self._fail(f"an event that is not JSON: {text[:80]}")
-                return
-            if isinstance(chunk, dict):
-                self._take_chunk(chunk, now)
+        if payload == b"[DONE]":
+            self.is_over = True
+            return
+        text = payload.decode("utf-8", "replace")
+        try:
+            chunk = json.loads(text)
+        except ValueError:
+            self._fail(f"an event that is not JSON: {text[:80]}")
+            return
+        if isinstance(chunk, dict):
+            self._take_chunk(chunk, now)
 
     def _take_chunk(self, chunk: Mapping[str, Any], now: float) -> None:
         if error := chunk.get("error"):

@@ -21,8 +21,29 @@ class Beginnings:
     def __init__(self) -> None:
         self._turns = trio.Semaphore(AT_ONCE)
 
-    async def wait(self) -> None:
-        """Wait until it is this request's turn."""
+    async def turn(self) -> None:
         async with self._turns:
             # trio gives a turn to who has waited longest, whose task runs in the next pass.
             pass
+
+
+class Turn:
+    """One request's. What it waits for, but for a part of its head or body, comes after its beginning."""
+
+    def __init__(self, beginnings: Beginnings) -> None:
+        self._beginnings = beginnings
+        self._is_had = False
+
+    async def take(self) -> None:
+        """Wait until it is this request's turn, unless that is so already."""
+        if not self._is_had:
+            await self._beginnings.turn()
+            self._is_had = True
+
+    def skip(self) -> None:
+        """Let this request, a probe, begin at once."""
+        self._is_had = True
+
+    def lose(self) -> None:
+        """The request has waited for a part of it: others had their turns meanwhile."""
+        self._is_had = False

@@ -12,6 +12,7 @@ from typing import Any
 import h11
 import trio
 
+from api.http.beginnings import Turn
 from api.http.body_budget import BodyBudget, BodyCharge
 from api.http.exchange import EarlyEnd, Exchange, Service
 from api.http.http_scope import addresses, scope_of
@@ -51,8 +52,8 @@ class Connection:
         self._idle: trio.CancelScope | None = None
         """Entered only while no byte of a request has arrived."""
         self._is_first_request = True
-        self._has_turn = False
-        """Whether the request that is read has had its turn, and nothing was waited for since."""
+        self._turn = Turn(service.beginnings)
+        """Of the request that is read."""
 
     def close_if_idle(self) -> None:
         """Close an idle connection for a drain. A connection with a request ends by itself after that
@@ -116,9 +117,9 @@ class Connection:
         # A probe is recognized by its head, which must be read for that.
         if not self._parser.trailing_data[0]:
             self._parser.receive_data(await self._inbound.read(self._limits.header_bytes))
-        self._has_turn = not refused and not self._parser.trailing_data[0].startswith(_METHODS_OF_PROBES)
-        if self._has_turn:
-            await self._service.beginnings.wait()
+        self._turn = Turn(self._service.beginnings)
+        if not refused and not self._parser.trailing_data[0].startswith(_METHODS_OF_PROBES):
+            await self._turn.take()
         with trio.move_on_after(self._limits.header_seconds):
             request = await self._read_head()
             if request is not None:
@@ -150,7 +151,7 @@ class Connection:
                 if room <= 0:
                     raise RefusedByServer(Refusal.HEADERS_TOO_LARGE)
                 data = await self._inbound.read(room)
-                self._has_turn = False
+                self._turn.lose()
                 if not data:
                     return None
                 self._parser.receive_data(data)
@@ -174,8 +175,8 @@ class Connection:
             body,
             self._inbound,
             self._outbound,
+            self._turn,
             is_last=is_last,
-            has_turn=self._has_turn,
         )
         self._tally.requests += 1
         self._tally.active_requests += 1

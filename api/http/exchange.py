@@ -18,7 +18,7 @@ import h11
 import trio
 
 from api.http.asgi import Application, Message, OnError, Scope
-from api.http.beginnings import Beginnings
+from api.http.beginnings import Beginnings, Turn
 from api.http.endings import Endings
 from api.http.http_scope import ResponseHead, response_head
 from api.http.inbound import Inbound
@@ -125,14 +125,13 @@ class Exchange:
         body: RequestBody,
         inbound: Inbound,
         outbound: Outbound,
+        turn: Turn,
         *,
         is_last: bool = False,
-        has_turn: bool = False,
     ) -> None:
-        """`is_last`: the response announces that the connection closes after it. `has_turn`: the request may
-        begin in this pass of the event loop."""
+        """`is_last`: the response announces that the connection closes after it."""
         self._is_last = is_last
-        self._has_turn = has_turn
+        self._turn = turn
         self._service = service
         self._parser = parser
         self._request = request
@@ -194,8 +193,9 @@ class Exchange:
         try:
             self._parse_body()
             if self.refused is None:
-                if not (self._has_turn or scope["path"] in self._service.always_answered):
-                    await self._service.beginnings.wait()
+                if scope["path"] in self._service.always_answered:
+                    self._turn.skip()
+                await self._turn.take()
                 await self._service.app(scope, self._receive, self._send)
         except Exception as error:
             self._report(error)
@@ -249,7 +249,6 @@ class Exchange:
             await self._write(self._parser.send(h11.InformationalResponse(status_code=100, headers=[])))
         # Also in FINISHING: a watcher in the application that receives a disconnect cancels what it watches,
         # which must not happen during the last write.
-        has_waited = False
         while not (self.complete or self._cancelled):
             try:
                 if self._body.delivered:
@@ -258,13 +257,13 @@ class Exchange:
                 await self._body.make_room(self._account)
                 self._body.parse_arrived()
                 if self._body.has_parts or self._body.arrived:
-                    if has_waited and self._body.arrived:
+                    if self._body.arrived:
                         # What is made of a whole body is a part of the beginning.
-                        await self._service.beginnings.wait()
+                        await self._turn.take()
                     body = self._body.take_parts()
                     return {"type": "http.request", "body": body, "more_body": not self._body.arrived}
                 await self._body.wait_more()
-                has_waited = True
+                self._turn.lose()
             except RefusedByServer as refused:
                 self._refuse(refused)
         if self._cancelled:

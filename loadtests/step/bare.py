@@ -1,14 +1,14 @@
 """Decode steps of a bare `BatchGenerator`, in a process of its own: `python -m loadtests.step.bare FOLDER`.
 
-It reads a job a line, `{"prompts": [[ids]], "steps": N, "counting": false}`, and answers with a run.
+It reads pickled jobs, `(prompts, steps, counting)`, and answers each with a pickled run.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
+import pickle
 import sys
-from dataclasses import asdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch
 from mlx_lm.utils import load_model
 
-from loadtests.step.counts import Calls, counted_calls, usage
-from loadtests.step.parts import Parts
-from loadtests.step.record import Run, Step
-from loadtests.step.submitted import Submissions
+from loadtests.step.graph import count_graphs
+from loadtests.step.record import Run
+from loadtests.step.steps import Steps
 
 
 def main() -> None:
@@ -27,45 +26,34 @@ def main() -> None:
     if mx.default_device() == mx.cpu:
         model.set_dtype(mx.float32)  # As the engine does.
     mx.eval(model.parameters())
-    parts = Parts()
-    submissions = Submissions(parts, "read")
-    parts.measure(type(model), "__call__", "graph")
-    parts.measure(GenerationBatch, "_step", "sample")
-    parts.measure(GenerationBatch, "next", "emit")
-    parts.measure(BatchGenerator, "next", "plan")
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        run = _run(model, parts, submissions, **json.loads(line))
-        print(json.dumps(asdict(run)), flush=True)
+    steps = Steps()
+    steps.model = inspect.unwrap(type(model).__call__).__code__
+    count_graphs(steps)
+    for owner, name, part in (
+        (type(model), "__call__", "graph"),
+        (GenerationBatch, "_step", "sample"),
+        (GenerationBatch, "next", "emit"),
+        (BatchGenerator, "next", "plan"),
+    ):
+        steps.parts.measure(owner, name, part)
+    with suppress(EOFError):
+        while job := pickle.load(sys.stdin.buffer):
+            pickle.dump(_run(model, steps, *job), sys.stdout.buffer)
+            sys.stdout.flush()
 
 
-def _run(
-    model: Any, parts: Parts, submissions: Submissions, prompts: list[list[int]], steps: int, counting: bool
-) -> Run:
+def _run(model: Any, steps: Steps, prompts: list[list[int]], count: int, counting: bool) -> Run:
     generator = BatchGenerator(model, completion_batch_size=max(32, len(prompts)))
     generator.insert(prompts, max_tokens=[1 << 30] * len(prompts))
     while len(generator.next()[1]) < len(prompts):
         pass
-    run, call = Run(), inspect.unwrap(type(model).__call__)
-    parts.end_step()
-    for number in range(steps):
-        before, calls = usage(), Calls()
-        if counting and number % 2:
-            with counted_calls(lambda code: code is call.__code__) as calls:
-                rows = len(generator.next()[1])
-        else:
-            submissions.counting = counting
-            rows = len(generator.next()[1])
-            submissions.counting = False
-        found = [now - was for now, was in zip(usage(), before, strict=True)]
-        step = Step(rows, parts.end_step(), *found)
-        if counting and number % 2:
-            step.model_calls, step.other_calls = calls.model, calls.others
-        elif counting:
-            step.operations, step.evaluations = submissions.take()
-        run.steps.append(step)
+    steps.begin(counting)
+    for _ in range(count):
+        steps.rows = len(generator.next()[1])
+        steps.end()
+    steps.rest()
     generator.close()
-    return run
+    return steps.run
 
 
 if __name__ == "__main__":

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import random
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import click
 
 from api.cli.errors import OperatorError
 from loadtests.speculation.commands import numbers
-from loadtests.step import record, table
+from loadtests.step import table
 from loadtests.step.record import Run
-from loadtests.step.served import Sampling, Served, prompts, served
+from loadtests.step.served import Sampling, served
 from scheduler.engine.mlx.cpu.fast_blas import default_threads, prepare
 from scheduler.models.embedded_model import EMBEDDED_FOLDER
 from scheduler.models.random_qwen3 import BENCH_13M, ensure_model, user_cache_folder
@@ -65,72 +67,40 @@ def step(rows: tuple[int, ...], model: Path | None, steps: int, sampling: Sampli
         folder = EMBEDDED_FOLDER
     blas = prepare("auto", cache)
     environment = {"OPENBLAS_NUM_THREADS": str(default_threads())} | blas.environment(os.environ)
-    vocabulary = _vocabulary(folder)
-    with served(folder, max(rows), sampling) as started, _bare(folder, environment) as process:
-        _both(started, process, vocabulary, rows[0], _MORE_STEPS, False, "warm-up")
+    config = json.loads((folder / "config.json").read_text())
+    vocabulary = int(config.get("vocab_size") or config["text_config"]["vocab_size"])
+    with served(folder, max(rows), sampling) as started, _bare(folder, environment) as alone:
+
+        def runs(count: int, steps: int, counting: bool) -> tuple[Run, Run, Run]:
+            """Return the runs of the engine, of the bare loop, and of the server. On a busy machine requests
+            may come one by one, and must be longer to run at the same time."""
+            draw = random.Random(f"{counting} {count}")
+            asked = [[draw.randrange(1, vocabulary) for _ in range(_PROMPT_TOKENS)] for _ in range(count)]
+            for longer in _LONGER:
+                engine, server = started.run(asked, longer * steps + _MORE_STEPS, counting)
+                if min(len(table.steady(run, count)) for run in (engine, server)) >= _LEAST_STEPS:
+                    return engine, alone(asked, steps, counting), server
+            raise OperatorError(f"{count} requests did not run at the same time: the machine is too busy")
+
+        runs(rows[0], _MORE_STEPS, False)  # To warm up.
         for count in rows:
-            engine, server, bare = _both(started, process, vocabulary, count, steps, False, "times")
-            counted = _both(started, process, vocabulary, count, _COUNTED_STEPS, True, "counts")
-            for line in table.lines(
-                count,
-                table.side(engine, counted[0], count),
-                table.side(bare, counted[2], count),
-                table.side(server, counted[1], count),
-                table.way_out(engine, server),
-            ):
+            timed, counted = runs(count, steps, False), runs(count, _COUNTED_STEPS, True)
+            for line in table.lines(count, *zip(timed, counted, strict=True)):
                 click.echo(line)
 
 
-def _vocabulary(folder: Path) -> int:
-    config = json.loads((folder / "config.json").read_text())
-    return int(config.get("vocab_size") or config["text_config"]["vocab_size"])
-
-
-def _both(
-    started: Served,
-    process: subprocess.Popen[str],
-    vocabulary: int,
-    rows: int,
-    steps: int,
-    counting: bool,
-    salt: str,
-) -> tuple[Run, Run, Run]:
-    """Return the runs of the engine, of the server, and of the bare loop. On a busy machine requests may come
-    one by one, and must be longer to run at the same time."""
-    asked = prompts(vocabulary, rows, _PROMPT_TOKENS, salt)
-    for longer in _LONGER:
-        engine, server = started.run(asked, longer * steps + _MORE_STEPS, counting)
-        if (
-            len(table.steady(engine, rows)) >= _LEAST_STEPS
-            and len(table.steady(server, rows)) >= _LEAST_STEPS
-        ):
-            return engine, server, _alone(process, asked, steps, counting)
-    raise OperatorError(f"{rows} requests did not run at the same time: the machine is too busy")
-
-
 @contextmanager
-def _bare(folder: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "loadtests.step.bare", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=with_own_path(environment),
-    ) as process:
-        _answer(process)
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+def _bare(folder: Path, environment: Mapping[str, str]) -> Iterator[Callable[..., Run]]:
+    """Start the process of `bare.py`. Yield what gives it a job."""
+    command = [sys.executable, "-m", "loadtests.step.bare", str(folder)]
+    pipe, environment = subprocess.PIPE, with_own_path(environment)
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as process:
+        jobs, runs = cast("tuple[IO[bytes], IO[bytes]]", (process.stdin, process.stdout))
 
+        def run(*job: Any) -> Run:
+            jobs.write(pickle.dumps(job))
+            jobs.flush()
+            return cast(Run, pickle.load(runs))
 
-def _alone(process: subprocess.Popen[str], asked: Sequence[Sequence[int]], steps: int, counting: bool) -> Run:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps({"prompts": asked, "steps": steps, "counting": counting}) + "\n")
-    process.stdin.flush()
-    return record.of(_answer(process))
-
-
-def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    assert process.stdout is not None
-    found: dict[str, Any] = json.loads(process.stdout.readline())
-    return found
+        yield run
+        jobs.close()

@@ -22,6 +22,24 @@ def replace(owner: Any, name: str, call: Callable[..., Any]) -> None:
     setattr(owner, name, functools.wraps(getattr(owner, name))(call))
 
 
+def around(
+    owner: Any,
+    name: str,
+    before: Callable[..., object] = lambda *_, **__: None,
+    after: Callable[..., object] = lambda *_, **__: None,
+) -> None:
+    """Let calls of `owner.name` call `before`, and `after`, whose first argument is what was returned."""
+    whole = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before(*args, **kwargs)
+        result = whole(*args, **kwargs)
+        after(result, *args, **kwargs)
+        return result
+
+    replace(owner, name, call)
+
+
 class Parts:
     """The clock of the thread that makes it. Parts may be nested: the time of an inner one is not the outer
     one's. What other threads call is of no part."""

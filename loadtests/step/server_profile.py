@@ -3,56 +3,40 @@
 from __future__ import annotations
 
 import socket
-import sys
 import time
+from collections import Counter
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
-from loadtests.step import record
-from loadtests.step.counts import Calls, start_counting, usage
-from loadtests.step.parts import Parts, replace
-from loadtests.step.record import Run, Step
+from loadtests.step.parts import around, replace
+from loadtests.step.record import Report
+from loadtests.step.steps import Steps
 
 _sending: ContextVar[tuple[int, int] | None] = ContextVar("sending", default=None)
 """The request whose stream this task writes, and how many of its tokens have come."""
 
 
 class ServerProfile:
-    """Times and counts of what the event loop does for each step. A run begins with the first stream, and is
-    written when the last one has ended."""
+    """A run begins with the first stream, and is written when the last one has ended."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._run = Run()
-        self._step = Step()
-        self._frames = self._streams = 0
-        self._counting = False
-        self._calls: Calls | None = None
-        self._used = usage()
-        self._parts = Parts()
+    def __init__(self) -> None:
+        self._report = Report("server")
+        self._steps = Steps()
+        self._streams = 0
+        self._tokens: Counter[int] = Counter()
+        """Of each request."""
         # trio takes the method when it is imported. What it returns from is written: the task that sent goes
         # on later.
-        self._wrap_send()
+        self._steps.parts.measure(socket.socket, "send", "write")
+        around(socket.socket, "send", after=self._written)
         self._wrap()
-
-    def _wrap_send(self) -> None:
-        self._parts.measure(socket.socket, "send", "write")
-        whole, profile = socket.socket.send, self
-
-        def send(own: socket.socket, *args: Any) -> int:
-            sent = whole(own, *args)
-            if (sending := _sending.get()) is not None:
-                profile._run.written.append((*sending, time.monotonic()))
-            return sent
-
-        replace(socket.socket, "send", send)
 
     def _wrap(self) -> None:
         from api.answers.event_stream import EventStream
         from scheduler.answer import detokenizer
         from scheduler.engines.engine import Engine
         from scheduler.requests.multiplexer import Multiplexer
+        from scheduler.requests.record import StreamRecord
         from scheduler.shared.framing import FrameReader
 
         for owner, name, part in (
@@ -64,26 +48,13 @@ class ServerProfile:
             (detokenizer.WindowDetokenizer, "feed", "detokenize"),
             (EventStream, "_encode", "encode"),
         ):
-            self._parts.measure(owner, name, part)
-        self._wrap_texts()
-        self._wrap_stream()
-        self._wrap_frames()
-
-    def _wrap_texts(self) -> None:
-        """A token in the middle of a character gives no text: nothing is written for it."""
-        from scheduler.requests.record import StreamRecord
-
-        whole, profile = StreamRecord.put, self
-
-        def put(own: StreamRecord, piece: Any) -> None:
-            profile._run.texts.append((own.request_id, own.output_tokens))
-            whole(own, piece)
-
-        replace(StreamRecord, "put", put)
-
-    def _wrap_stream(self) -> None:
-        from api.answers.event_stream import EventStream
-
+            self._steps.parts.measure(owner, name, part)
+        # A step begins where its frame is read, and ends where the next one is.
+        around(FrameReader, "_decode", before=self._next_step, after=self._parsed)
+        # A token in the middle of a character gives no text: nothing is written for it.
+        around(
+            StreamRecord, "put", before=lambda own, _: self._stamp("text", own.request_id, own.output_tokens)
+        )
         stream_next, whole_stream, profile = EventStream._next, EventStream.__call__, self
 
         async def following(own: EventStream, stream: Any) -> Any:
@@ -94,53 +65,38 @@ class ServerProfile:
 
         async def streaming(own: EventStream, *args: Any) -> None:
             if not profile._streams:
-                profile._run, profile._counting = Run(), record.is_counting(profile._folder)
+                profile._steps.begin(profile._report.is_counting())
             profile._streams += 1
             try:
                 await whole_stream(own, *args)
             finally:
                 _sending.set(None)
                 profile._streams -= 1
-                profile._run.ended += 1
+                profile._steps.run.ended += 1
                 if not profile._streams:
-                    sys.setprofile(None)
-                    record.append(profile._folder / record.SERVER, profile._run)
+                    profile._steps.rest()
+                    profile._report.send(profile._steps.run)
 
         replace(EventStream, "_next", following)
         replace(EventStream, "__call__", streaming)
 
-    def _wrap_frames(self) -> None:
-        from scheduler.shared.framing import FrameReader
+    def _stamp(self, what: str, request_id: int, token: int) -> None:
+        self._steps.run.stamps[what].append((request_id, token, time.monotonic()))
+
+    def _next_step(self, *_: Any) -> None:
+        if self._streams:
+            self._steps.end()
+
+    def _parsed(self, message: Any, *_: Any) -> None:
         from scheduler.shared.messages import StepOutput
 
-        whole, profile = FrameReader._decode, self
+        if isinstance(message, StepOutput):
+            for token in message.tokens:
+                self._tokens[token.request_id] += 1
+                self._stamp("parsed", token.request_id, self._tokens[token.request_id])
+            if not (message.prefills or message.retired):
+                self._steps.rows = len({token.request_id for token in message.tokens})
 
-        def decode(own: FrameReader[Any], body: bytes) -> Any:
-            profile._next_step()
-            message = whole(own, body)
-            if isinstance(message, StepOutput):
-                profile._run.frames.append((profile._frames, time.monotonic()))
-                profile._frames += 1
-                alone = not (message.prefills or message.retired)
-                profile._step.rows = len({token.request_id for token in message.tokens}) if alone else 0
-            return message
-
-        replace(FrameReader, "_decode", decode)
-
-    def _next_step(self) -> None:
-        """A step begins where its frame is read, and ends where the next one is."""
-        sys.setprofile(None)
-        step, used = self._step, usage()
-        step.times = self._parts.end_step()
-        step.faults, step.waits, step.lost_cores = (
-            now - was for now, was in zip(used, self._used, strict=True)
-        )
-        if self._calls is not None:
-            step.other_calls = self._calls.others
-        if self._streams:
-            self._run.steps.append(step)
-        self._step, self._calls = Step(), None
-        if self._counting and self._streams:
-            self._calls = Calls()
-            start_counting(self._calls, lambda code: False)
-        self._used = usage()
+    def _written(self, *_: Any) -> None:
+        if (sending := _sending.get()) is not None:
+            self._stamp("written", *sending)

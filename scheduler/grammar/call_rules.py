@@ -24,7 +24,8 @@ from scheduler.answer.notations.description import (
 )
 from scheduler.answer.notations.parameter_kind import ParameterKind, parameter_kind
 from scheduler.grammar.endless import endless_reference
-from scheduler.grammar.lark_pattern import Unwritable, lark_pattern, regex_pattern
+from scheduler.grammar.lark_grammar import Unreadable
+from scheduler.grammar.lark_pattern import lark_pattern, regex_pattern
 from scheduler.grammar.part import ENDLESS
 from scheduler.grammar.plain_schema import plain_schema
 from scheduler.grammar.rule_book import NOTHING, RuleBook, one_of
@@ -374,7 +375,7 @@ def _held_to_text(tool: Tool, asked: Pattern | Rules) -> Tool:
     Inexpressible."""
     try:
         pattern = regex_pattern(asked.regex) if isinstance(asked, Pattern) else lark_pattern(asked.text)
-    except Unwritable as why:
+    except Unreadable as why:
         raise Inexpressible((), str(why)) from None
     text = {"type": "string", "pattern": f"^(?:{pattern})$"}
     schema = {"properties": {"input": text}, "required": ["input"], "additionalProperties": False}

@@ -2,39 +2,19 @@
 
 `x: "c" x` goes on for ever, and a terminal may be an intersection of which nothing is left. The grammar
 library finds neither before an answer reaches it, and the answer then never ends, or fails. It compiles a
-rule inside of the first that names it, so a chain of 20,000 rules is deeper than its stack. Here the rules
-are read as the library's Lark parser reads them, as far as that decides both. What cannot be read is left to
-the library.
+rule inside of the first that names it, so a chain of 20,000 rules is deeper than its stack. What cannot
+be read here is left to the library.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.grammar.endless import endless_reference
-
-_TOKEN = re.compile(
-    r"""
-    (?P<skip>[ \t]+|(?:\#|//)[^\n]*)
-  | (?P<newline>(?:\r?\n)+)
-  | (?P<json>%(?:json|llguidance|regex)\b)
-  | (?P<keyword>%[a-z]+)
-  | (?P<string>"(?:\\.|[^"\\\n])*"i?)
-  | (?P<regex>/(?:\\.|[^/\\])+/[imslux]*)
-  | (?P<rule>!?[_?]?[a-z][_a-z0-9-]*)
-  | (?P<terminal>_?[A-Z][_A-Z0-9-]*)
-  | (?P<number>0[xX][0-9a-fA-F]+|[+-]?[0-9]+)
-  | (?P<opaque><[^<>\s]+>|@[\w-]+)
-  | (?P<mark>::|\.\.|->|.)
-    """,
-    re.VERBOSE,
-)
-_JSON = json.JSONDecoder()
+from scheduler.grammar.lark_grammar import Alternatives, Atom, Grammar, Unreadable, is_terminal, read_grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +27,6 @@ class Unfit:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    start: int
-    end: int
-    value: Any = None
-
-
-_END = _Token("end", "", -1, -1)
 _Uses = list[tuple[str, bool]]
 """Symbols of one alternative, and whether each must be written."""
 
@@ -92,179 +62,53 @@ class LarkRules:
 
     def __init__(self, grammar: str) -> None:
         self._grammar = grammar
-        self._tokens: list[_Token] = []
-        self._at = 0
         self._symbols: dict[str, _Symbol] = {}
         self._terminals: dict[str, _Terminal] = {}
-        self._definitions: defaultdict[str, list[str]] = defaultdict(list)
-        """Statements and terminals of each grammar, which a terminal may be made of."""
+        self._sources: dict[str, list[str]] = {}
+        """Of each grammar, what a terminal may be made of."""
         try:
-            self._read()
+            self._add_grammar(read_grammar(grammar), "")
             self._is_read = True
-        except (IndexError, ValueError, RecursionError):
+        except (Unreadable, RecursionError):
             self._is_read = False  # The library says what is wrong with it.
 
-    def _read(self) -> None:
-        """Raise ValueError, IndexError or RecursionError for what is no grammar."""
-        at = 0
-        while at < len(self._grammar):
-            found = _TOKEN.match(self._grammar, at)
-            assert found is not None, "a mark is any character, but a newline"
-            kind, start, at, value = str(found.lastgroup), at, found.end(), None
-            if kind == "json":
-                begins = re.compile(r"\s*").match(self._grammar, at)
-                value, at = _JSON.raw_decode(self._grammar, at if begins is None else begins.end())
-            if kind != "skip":
-                self._tokens.append(_Token(kind, found[0], start, at, value))
-        self._grammar_of("", "end")
+    def _add_grammar(self, grammar: Grammar, scope: str) -> None:
+        self._sources[scope] = grammar.sources
+        for name, rule in grammar.definitions.items():
+            if not is_terminal(name):
+                self._add(scope + name, _Symbol(name, rule.start), rule.alternatives, scope)
 
-    def _peek(self, ahead: int = 0) -> _Token:
-        at = self._at + ahead
-        return self._tokens[at] if at < len(self._tokens) else _END
+    def _add(self, key: str, symbol: _Symbol, alternatives: Alternatives, scope: str) -> str:
+        self._symbols[key] = symbol
+        for atoms in alternatives:
+            uses: _Uses = []
+            for atom in atoms:
+                if (used := self._use(atom, symbol, scope)) is not None:
+                    uses.append((used, atom.least > 0 and atom.kind != "optional"))
+            symbol.alternatives.append(uses)
+        return key
 
-    def _take(self) -> _Token:
-        self._at += 1
-        return self._tokens[self._at - 1]
-
-    def _grammar_of(self, scope: str, closing: str) -> None:
-        """Read definitions and statements, up to the end or the bracket that closes a nested grammar."""
-        while (token := self._peek()).kind != "end" and token.text != closing:
-            if token.kind == "newline":
-                self._take()
-            elif token.kind == "rule":
-                self._rule(scope)
-            else:
-                while self._goes_on(closing):
-                    self._take()
-                last = self._tokens[self._at - 1]
-                if token.text != "%ignore":
-                    self._definitions[scope].append(self._grammar[token.start : last.end])
-
-    def _goes_on(self, closing: str) -> bool:
-        """Return whether the definition does: a line may begin with `|`."""
-        token = self._peek()
-        if token.kind == "newline":
-            return self._peek(1).text == "|"
-        return token.kind != "end" and token.text != closing
-
-    def _rule(self, scope: str) -> None:
-        token = self._take()
-        name = token.text.lstrip("!?")
-        while self._take().text != ":":
-            pass
-        symbol = self._symbols[scope + name] = _Symbol(name, token.start)
-        self._alternatives(symbol, scope, "}" if scope else "")
-
-    def _alternatives(self, symbol: _Symbol, scope: str, closing: str) -> None:
-        uses: _Uses = []
-        symbol.alternatives.append(uses)
-        while self._goes_on(closing):
-            token = self._peek()
-            match token.kind, token.text:
-                case "newline", _:
-                    self._take()
-                case _, "|":
-                    self._take()
-                    uses = []
-                    symbol.alternatives.append(uses)
-                case _, "&":
-                    self._take()
-                case _, "->":
-                    self._take()
-                    self._take()
-                case "keyword", "%if":
-                    self._take()
-                    self._skip_call()
-                case _:
-                    optional = token.text == "["
-                    used = self._atom(symbol, scope)
-                    required = self._least() > 0 and not optional
-                    if used is not None:
-                        uses.append((used, required))
-
-    def _skip_call(self) -> None:
-        """Skip a name, and its arguments in brackets."""
-        self._take()
-        if self._peek().text != "(":
-            return
-        depth = 0
-        while True:
-            text = self._take().text
-            depth += (text == "(") - (text == ")")
-            if not depth:
-                return
-
-    def _least(self) -> int:
-        """Read how often the atom before may stand. Return the fewest times."""
-        token = self._peek()
-        match token.kind, token.text, self._peek(1):
-            case "mark", "?" | "*" | "+", _:
-                self._take()
-                return int(token.text == "+")
-            case "mark", "~", _Token(kind="number", text=number):
-                self._take()
-                self._take()
-                if self._peek().text == "..":
-                    self._take()
-                    self._take()
-                return int(number)
-            case "mark", "{", _Token(text=number):
-                while self._take().text != "}":
-                    pass
-                return 0 if number == "," else int(number)
-            case _:
-                return 1
-
-    def _atom(self, owner: _Symbol, scope: str) -> str | None:
-        """Read an atom. Return its symbol, or None if some text always fits it."""
-        token = self._take()
-        match token.kind, token.text:
-            case "mark", "(" | "[" as bracket:
-                group = self._symbols[f"({token.start}"] = _Symbol(owner.name, token.start)
-                closing = ")" if bracket == "(" else "]"
-                self._alternatives(group, scope, closing)
-                if self._take().text != closing:
-                    raise ValueError("a bracket is missing")
-                return f"({token.start}"
-            case "mark", "~":
-                self._atom(owner, scope)
-                return self._terminal(token, scope)
-            case "string", _:
-                if self._peek().text == "..":
-                    self._take()
-                    self._take()
-                return None
-            case "opaque", _:
-                return None
-            case "rule", name:
-                if self._peek().text == "::":
-                    self._take()
-                    self._skip_call()
-                return scope + name
-            case ("terminal" | "regex", _) | ("json", "%regex"):
-                return self._terminal(token, scope)
-            case "json", "%json":
-                if (endless := endless_reference(token.value)) is None:
-                    return None
+    def _use(self, atom: Atom, owner: _Symbol, scope: str) -> str | None:
+        """Return the atom's symbol, or None if some text always fits it."""
+        group = f"({atom.start}"
+        match atom.kind:
+            case "group" | "optional":
+                return self._add(group, _Symbol(owner.name, atom.start), atom.alternatives, scope)
+            case "name" | "call" if not is_terminal(atom.text):
+                return scope + atom.text.partition("::")[0]
+            case "name" | "regex" | "not" | "%regex":
+                key = f"{scope} {atom.text}"
+                self._terminals.setdefault(key, _Terminal(scope, atom.text, atom.start))
+                return key
+            case "%json" if (endless := endless_reference(atom.value)) is not None:
                 at = ".".join(("%json", *endless))
                 why = "leads back to itself without an end, so that no value fits it"
-                self._symbols[f"({token.start}"] = _Symbol(at, token.start, why=why)
-                return f"({token.start}"
-            case "keyword", "%lark":
-                inner = f"{token.start}:"
-                self._take()
-                self._grammar_of(inner, "}")
-                self._take()
+                return self._add(group, _Symbol(at, atom.start, why=why), [], scope)
+            case "lark":
+                self._add_grammar(atom.value, inner := f"{atom.start}:")
                 return f"{inner}start"
             case _:
-                raise ValueError(f"{token.text!r} is not expected there")
-
-    def _terminal(self, first: _Token, scope: str) -> str:
-        """Note the terminal that ends here. Return its symbol."""
-        source = self._grammar[first.start : self._tokens[self._at - 1].end]
-        name = f"{scope} {source}"
-        self._terminals.setdefault(name, _Terminal(scope, source, first.start))
-        return name
+                return None
 
     def too_deep(self) -> Unfit | None:
         """Return the rule at which the library's stack would be too deep, or None."""
@@ -321,7 +165,7 @@ class LarkRules:
 
         def are_empty(scope: str, names: list[str]) -> bool:
             every = " ".join(f"({self._terminals[name].name})" for name in names)
-            lines = [*self._definitions[scope], f"start: {_ALL}", f"{_ALL}: {every}"]
+            lines = [*self._sources[scope], f"start: {_ALL}", f"{_ALL}: {every}"]
             return is_empty("\n".join(lines))
 
         for scope, names in scopes.items():

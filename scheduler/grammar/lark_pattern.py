@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from scheduler.grammar.lark_grammar import (
+    Alternatives,
+    Atom,
+    Definition,
+    Unreadable,
+    is_terminal,
+    read_grammar,
+)
 
 MAX_PATTERN_CHARACTERS = 1 << 16
 """Bound on the expression: rules that name others twice double at each level."""
 
-_TOKEN = re.compile(
-    r"""
-    (?P<skip>[ \t\r\n]+|//[^\n]*|\#[^\n]*|\\\r?\n)
-  | (?P<regex>/(?!/)(?:\\.|[^/\\\n])+/[a-z]*)
-  | (?P<string>"(?:\\.|[^"\\\n])*"i?)
-  | (?P<arrow>->[ \t]*[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<directive>%[a-z]+)
-  | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<number>[0-9]+)
-  | (?P<mark>\.\.|[|()\[\]?*+~,.{}&:])
-    """,
-    re.VERBOSE,
-)
-_HEAD = re.compile(r"(?m)^[ \t]*[!?]*(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:\.-?[0-9]+)?[ \t]*:")
 _SPECIAL = frozenset("\\.+*?()|[]{}^$#&-~")
 _FLAGS = frozenset("isx")
+_PRIORITY = re.compile(r"(?:\.\s*-?[0-9]+)?")
 
 _DIGIT, _EXPONENT = "[0-9]", "[eE][+-]?[0-9]+"
 _DECIMAL = r"(?:[0-9]+\.[0-9]*|\.[0-9]+)"
@@ -63,33 +59,17 @@ _COMMON = {
 """Lark's own module `common`."""
 
 
-class Unwritable(Exception):
-    """The grammar is no pattern; the text says why, as a clause."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-
-
-@dataclass(slots=True)
-class _Grammar:
-    bodies: dict[str, list[_Token]] = field(default_factory=dict)
-    known: dict[str, str] = field(default_factory=dict)
-    """Expressions of terminals that were imported, and of what has been written out."""
-    ignored: list[list[_Token]] = field(default_factory=list)
-
-
 def lark_pattern(grammar: str) -> str:
     """Return the regular expression (of the Rust crate, without anchors) of the texts that `start` matches.
-    Raise Unwritable."""
-    read = _read(grammar)
-    if "start" not in read.bodies:
-        raise Unwritable("it has no rule named 'start'")
-    gap = "".join(f"|{_Writer(read, '', ()).all_of(tokens)}" for tokens in read.ignored)
-    gap = f"(?:{gap[1:]})*" if gap else ""
-    return f"{gap}{_named('start', read, gap, ())}"
+    Raise Unreadable."""
+    read = read_grammar(grammar)
+    writer = _Writer(read.definitions, dict(_imported(read.statements)))
+    try:
+        gap = "|".join(writer.all_of(one, "", ()) for one in read.ignored)
+        gap = f"(?:{gap})*" if gap else ""
+        return f"{gap}{writer.named('start', gap, ())}"
+    except RecursionError as error:
+        raise Unreadable("its rules are too deep") from error
 
 
 def regex_pattern(regex: str) -> str:
@@ -101,176 +81,81 @@ def regex_pattern(regex: str) -> str:
     return regex
 
 
-def _read(grammar: str) -> _Grammar:
-    read = _Grammar()
-    heads = list(_HEAD.finditer(grammar))
-    ends = [head.start() for head in heads[1:]] + [len(grammar)]
-    _directives(list(_tokens(grammar[: heads[0].start() if heads else None])), read)
-    for head, end in zip(heads, ends, strict=True):
-        name, tokens = head["name"], list(_tokens(grammar[head.end() : end]))
-        first = next((at for at, token in enumerate(tokens) if token.kind == "directive"), len(tokens))
-        if name in read.bodies:
-            raise Unwritable(f"it has two rules named {name!r}")
-        read.bodies[name] = tokens[:first]
-        _directives(tokens[first:], read)
-    return read
+def _imported(statements: Iterable[tuple[str, list[str]]]) -> Iterator[tuple[str, str]]:
+    """Yield names and the expressions of terminals that they are imported for."""
+    for keyword, words in statements:
+        if keyword != "%import":
+            raise Unreadable(f"{keyword} is not supported")
+        whole, _, alias = " ".join(words).partition("->")
+        module, *names = re.findall(r"\w+", whole) or [""]
+        if module != "common" or not names:
+            raise Unreadable("only terminals of 'common' can be imported")
+        for name in names:
+            if name not in _COMMON:
+                raise Unreadable(f"'common' has no terminal {name!r} here")
+            yield alias.strip() or name, _COMMON[name]
 
 
-def _tokens(text: str) -> Iterator[_Token]:
-    at = 0
-    while at < len(text):
-        if (found := _TOKEN.match(text, at)) is None:
-            raise Unwritable(f"it cannot be read at {text[at : at + 20]!r}")
-        at = found.end()
-        if found.lastgroup != "skip":
-            yield _Token(str(found.lastgroup), found[0])
-
-
-def _directives(tokens: list[_Token], read: _Grammar) -> None:
-    """Read what begins with `%`, up to the next rule."""
-    starts = [at for at, token in enumerate(tokens) if token.kind == "directive"]
-    if tokens and (not starts or starts[0]):
-        raise Unwritable(f"{tokens[0].text!r} stands outside of a rule")
-    for start, end in zip(starts, [*starts[1:], len(tokens)][: len(starts)], strict=True):
-        name, rest = tokens[start].text, tokens[start + 1 : end]
-        match name:
-            case "%import":
-                _import(rest, read)
-            case "%ignore":
-                read.ignored.append(rest)
-            case _:
-                raise Unwritable(f"{name} is not supported")
-
-
-def _import(tokens: list[_Token], read: _Grammar) -> None:
-    words = [token.text for token in tokens if token.kind == "name"]
-    aliases = [token.text.removeprefix("->").strip() for token in tokens if token.kind == "arrow"]
-    if not words or words[0] != "common" or len(words) < 2:
-        raise Unwritable("only terminals of 'common' can be imported")
-    for name in words[1:]:
-        if name not in _COMMON:
-            raise Unwritable(f"'common' has no terminal {name!r} here")
-        read.known[aliases[0] if aliases else name] = _COMMON[name]
-
-
-def _named(name: str, read: _Grammar, gap: str, inside: tuple[str, ...]) -> str:
-    """Write the rule or terminal `name` out. `inside`: the rules that are being written."""
-    is_terminal = name.lstrip("_")[:1].isupper()
-    if (known := read.known.get(name)) is None:
-        if name in inside:
-            raise Unwritable(f"the rule {name!r} contains itself, which no call can be held to")
-        if (tokens := read.bodies.get(name)) is None:
-            raise Unwritable(f"it has no rule named {name!r}")
-        writer = _Writer(read, "" if is_terminal else gap, (*inside, name))
-        known = read.known[name] = f"(?:{writer.all_of(tokens)})"
-    return f"{known}{gap}" if is_terminal else known
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Writer:
-    """Writes the body of one rule. `gap`: what may stand after each terminal."""
+    """`gap`: what may stand after each terminal. `inside`: the rules that are being written."""
 
-    read: _Grammar
-    gap: str
-    inside: tuple[str, ...]
-    tokens: list[_Token] = field(default_factory=list)
-    at: int = 0
+    definitions: Mapping[str, Definition]
+    known: dict[str, str]
+    """Expressions of terminals that were imported, and of what has been written out."""
 
-    def all_of(self, tokens: list[_Token]) -> str:
-        self.tokens, self.at = tokens, 0
-        written = self._alternatives()
-        if self.at < len(tokens):
-            raise Unwritable(f"{tokens[self.at].text!r} is not expected there")
-        return written
+    def named(self, name: str, gap: str, inside: tuple[str, ...]) -> str:
+        """Write the rule or terminal `name` out."""
+        if (known := self.known.get(name)) is None:
+            if name in inside:
+                raise Unreadable(f"the rule {name!r} contains itself, which no call can be held to")
+            if (one := self.definitions.get(name)) is None:
+                raise Unreadable(f"it has no rule named {name!r}")
+            if not _PRIORITY.fullmatch(one.marks):
+                raise Unreadable(f"{name + one.marks!r} is not supported")
+            body = self.all_of(one.alternatives, "" if is_terminal(name) else gap, (*inside, name))
+            known = self.known[name] = f"(?:{body})"
+        return f"{known}{gap}" if is_terminal(name) else known
 
-    def _next(self) -> str:
-        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
+    def all_of(self, alternatives: Alternatives, gap: str, inside: tuple[str, ...]) -> str:
+        return "|".join(self._sequence(atoms, gap, inside) for atoms in alternatives)
 
-    def _take(self, text: str = "") -> _Token:
-        if self.at >= len(self.tokens) or (text and self._next() != text):
-            raise Unwritable(f"{text or 'more'!r} is missing after {self.inside[-1:]}")
-        self.at += 1
-        return self.tokens[self.at - 1]
-
-    def _alternatives(self) -> str:
-        written = [self._sequence()]
-        while self._next() == "|":
-            self._take()
-            written.append(self._sequence())
-        return "|".join(written)
-
-    def _sequence(self) -> str:
+    def _sequence(self, atoms: Iterable[Atom], gap: str, inside: tuple[str, ...]) -> str:
         written, size = [], 0
-        while self._next() and self._next() not in ("|", ")", "]"):
-            if self.tokens[self.at].kind == "arrow":
-                self._take()
-                continue
-            written.append(self._repeated(self._atom()))
-            size += len(written[-1])
+        for atom in atoms:
+            one = self._atom(atom, gap, inside)
+            if (atom.least, atom.most) != (1, 1):
+                one = f"(?:{one}){{{atom.least},{'' if atom.most is None else atom.most}}}"
+            written.append(one)
+            size += len(one)
             if size > MAX_PATTERN_CHARACTERS:
-                raise Unwritable(f"written out it has more than {MAX_PATTERN_CHARACTERS} characters")
+                raise Unreadable(f"written out it has more than {MAX_PATTERN_CHARACTERS} characters")
         return "".join(written)
 
-    def _repeated(self, atom: str) -> str:
-        match self._next():
-            case "?" | "*" | "+" as mark:
-                self._take()
-                return f"(?:{atom}){mark}"
-            case "~":
-                self._take()
-                least = most = self._number()
-                if self._next() == "..":
-                    self._take()
-                    most = self._number()
-                return f"(?:{atom}){{{least},{most}}}"
-            case "{":
-                self._take()
-                least = most = self._number() if self._next() != "," else "0"
-                if self._next() == ",":
-                    self._take()
-                    most = self._number() if self._next() != "}" else ""
-                self._take("}")
-                return f"(?:{atom}){{{least},{most}}}"
-            case _:
-                return atom
-
-    def _number(self) -> str:
-        if (token := self._take()).kind != "number":
-            raise Unwritable(f"a number is missing at {token.text!r}")
-        return token.text
-
-    def _atom(self) -> str:
-        token = self._take()
-        match token.kind, token.text:
-            case _, "(" | "[":
-                inner = self._alternatives()
-                self._take(")" if token.text == "(" else "]")
-                return f"(?:{inner})" if token.text == "(" else f"(?:{inner})?"
+    def _atom(self, atom: Atom, gap: str, inside: tuple[str, ...]) -> str:
+        match atom.kind, atom.text:
+            case "group" | "optional" as kind, _:
+                inner = self.all_of(atom.alternatives, gap, inside)
+                return f"(?:{inner})" if kind == "group" else f"(?:{inner})?"
             case "name", name:
-                if (
-                    self._next() == "{"
-                    and self.at + 1 < len(self.tokens)
-                    and (self.tokens[self.at + 1].kind in ("name", "string", "regex"))
-                ):
-                    raise Unwritable(f"{name!r} is a template, which is not supported")
-                return _named(name, self.read, self.gap, self.inside)
+                return self.named(name, gap, inside)
             case "regex", text:
-                return _of_regex(text) + self.gap
+                return _of_regex(text) + gap
+            case "range", _:
+                first, last = map(_unquoted, atom.value)
+                return _range(first, last) + gap
             case "string", text:
-                if self._next() == "..":
-                    self._take()
-                    return _range(_unquoted(text), _unquoted(self._take().text)) + self.gap
                 literal = "".join(map(_escaped, _unquoted(text.removesuffix("i"))))
-                return (f"(?i:{literal})" if text.endswith("i") else f"(?:{literal})") + self.gap
+                return (f"(?i:{literal})" if text.endswith("i") else f"(?:{literal})") + gap
             case _, text:
-                raise Unwritable(f"{text!r} is not expected there")
+                raise Unreadable(f"{text!r} is not supported")
 
 
 def _of_regex(text: str) -> str:
     end = text.rindex("/")
     flags, inner = text[end + 1 :], text[1:end].replace("\\/", "/")
     if set(flags) - _FLAGS:
-        raise Unwritable(f"of a regular expression's flags only i, s and x are supported: {text[:40]!r}")
+        raise Unreadable(f"of a regular expression's flags only i, s and x are supported: {text[:40]!r}")
     return f"(?{flags}:{inner})"
 
 
@@ -279,12 +164,12 @@ def _unquoted(text: str) -> str:
         inner = re.sub(r"\\x([0-9a-fA-F]{2})", r"\\u00\1", text)
         return str(json.loads(inner, strict=False))
     except ValueError:
-        raise Unwritable(f"{text[:40]!r} is no string") from None
+        raise Unreadable(f"{text[:40]!r} is no string") from None
 
 
 def _range(first: str, last: str) -> str:
     if len(first) != 1 or len(last) != 1:
-        raise Unwritable("both ends of a range are one character each")
+        raise Unreadable("both ends of a range are one character each")
     return f"[{_escaped(first)}-{_escaped(last)}]"
 
 

@@ -205,9 +205,7 @@ class Preparation:
         )
         pipelines = partial(self._answer_pipelines, request, tokens, silent, thinking)
         blocks = block_hashes(prompt, salted(adapter, salt))
-        repetition = request.repetition
-        if repetition == "default":
-            repetition = None if request.ignore_eos else self._repetition
+        repetition = request.repetition or (None if request.ignore_eos else self._repetition)
         return Prepared(submit, pipelines, blocks, repetition=repetition), tokens.opens_reasoning
 
     def _held(

@@ -2,113 +2,126 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import trio
 
-from api.cli.batch.lines import Line
-from api.cli.running_server import FAILURES, Address, refusal, trouble
+from api.cli.batch.lines import Line, append
+from api.cli.running_server import FAILURES, RunningServer, client, refusal, trouble
+from api.cli.terminal import ENDING, one_line
+from scheduler.request import PRIORITIES
 
 MOST_AT_ONCE = 256
 """A quarter of the requests that wait in a Penstock by default: others find room beside a batch."""
 _FIRST_AT_ONCE = 8
 _TRIES = 3
 """How often a request is sent whose answer is a server's error."""
+_JSON = {"content-type": "application/json"}
 _NO_ROOM = (408, 429, 502, 503, 504)
-_LEAST_PAUSE_SECONDS = 1.0
-_MOST_PAUSE_SECONDS = 60.0
+_LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 60.0
 _PATIENCE_SECONDS = 600.0
 """Longest time without any answer while the server has room for no request, or is away."""
+_TIMEOUT = httpx.Timeout(None, connect=10.0)
+"""An answer may wait for hours behind other requests, and other servers send nothing meanwhile."""
 
 
 @dataclass(slots=True)
 class Sending:
-    """`answered` is called with each line and its answer; `body_of` reads a request's body."""
+    """From one file to the other, of `lines.py`. `str` says what goes on."""
 
-    http: httpx.AsyncClient
-    where: Address
-    body_of: Callable[[Line], dict[str, Any]]
-    answered: Callable[[Line, httpx.Response], None]
-    at_once: float = _FIRST_AT_ONCE
-    """How many may be under way: twice as many after each round until the server first has no room, then half
-    as many, and one more after each round."""
-    in_flight: int = 0
-    waits_for: str = ""
+    server: RunningServer
+    model: str | None
+    source: BinaryIO
+    answers: BinaryIO
+    progressed: Callable[[], None]
+    transport: httpx.AsyncBaseTransport | None = None
+    statuses: Counter[int] = field(default_factory=Counter)
+    ended_by: int | None = None
+    """The signal that ended `run` early."""
+    gave_up: str = ""
+    """Why else it ended early."""
+    room: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(_FIRST_AT_ONCE))
+    """Twice as large after each round until it first is too large, then half, and larger by one a round."""
+    _over: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _waits_for: str = ""
     """Why nothing new is sent; empty if something may be."""
-    _todo: deque[Line] = field(default_factory=deque)
-    _errors: dict[str, int] = field(default_factory=dict)
-    _changed: trio.Event = field(default_factory=trio.Event)
-    _was_full: bool = False
     _resumes_at: float = 0.0
+    """0 before the server first had no room."""
     _pause_seconds: float = _LEAST_PAUSE_SECONDS
     _last_answer_at: float = 0.0
-    gave_up: str = ""
-    """Why `run` returned before the end."""
 
-    async def run(self, lines: Sequence[Line]) -> None:
-        """Return when all have their answers, or when the server has had no room for any for ten minutes."""
-        self._todo.extend(lines)
-        self._last_answer_at = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            while (self._todo or self.in_flight) and not self.gave_up:
-                if (
-                    self._todo
-                    and self.in_flight < int(self.at_once)
-                    and trio.current_time() >= self._resumes_at
-                ):
-                    self.waits_for = ""
-                    self.in_flight += 1
-                    nursery.start_soon(self._ask, self._todo.popleft())
-                    continue
-                self._changed = trio.Event()
-                paused = self._todo and self.in_flight < int(self.at_once)
-                with trio.move_on_at(self._resumes_at if paused else float("inf")):
-                    await self._changed.wait()
+    def __str__(self) -> str:
+        under_way = f"{self.room.borrowed_tokens} of {self.room.total_tokens} at once"
+        return one_line(self._waits_for, 60) or under_way
 
-    async def _ask(self, line: Line) -> None:
-        try:
-            url = self.where.url + line.url
-            answer = await self.http.post(url, json=self.body_of(line))
-        except FAILURES as error:
-            self._again(line, trouble(self.where, error), None)
-        else:
-            self._judge(line, answer)
-        self.in_flight -= 1
-        self._changed.set()
+    async def run(self, lines: Iterable[Line]) -> None:
+        """Return when all have their answers, at one of the signals `ENDING`, or when the server has had no
+        room for any for ten minutes."""
+        todo, self._last_answer_at = iter(lines), trio.current_time()
+        with trio.open_signal_receiver(*ENDING) as signals, self._over:
+            async with (
+                client(self.server.address, _TIMEOUT, self.transport) as http,
+                trio.open_nursery() as tasks,
+            ):
+                tasks.start_soon(self._obey, signals)
+                async with trio.open_nursery() as workers:
+                    for _ in range(MOST_AT_ONCE):
+                        workers.start_soon(self._work, todo, http)
+                self._over.cancel()
 
-    def _judge(self, line: Line, answer: httpx.Response) -> None:
-        status = answer.status_code
-        if status in _NO_ROOM:
-            self._again(line, refusal(status, answer.content), answer.headers.get("retry-after"))
-            return
-        self._last_answer_at, self._pause_seconds = trio.current_time(), _LEAST_PAUSE_SECONDS
-        if status >= 500:
-            self._errors[line.custom_id] = self._errors.get(line.custom_id, 0) + 1
-            if self._errors[line.custom_id] < _TRIES:
-                self._todo.append(line)
-                return
-        self.at_once = min(MOST_AT_ONCE, self.at_once + (1 / self.at_once if self._was_full else 1))
-        self.answered(line, answer)
+    async def _obey(self, signals: AsyncIterator[int]) -> None:
+        self.ended_by = await anext(signals)
+        self._over.cancel()
 
-    def _again(self, line: Line, why: str, retry_after: str | None) -> None:
-        """Send it again later, and fewer at once. Those that were sent together slow down together, once."""
-        now = trio.current_time()
-        if self.in_flight == 1 and now - self._last_answer_at > _PATIENCE_SECONDS:
-            self.gave_up = why
-        self.waits_for = why
-        self._todo.appendleft(line)
-        if now < self._resumes_at:
-            return
-        self._was_full = True
-        self.at_once = max(1, self.in_flight // 2)
-        self._resumes_at = now + max(self._pause_seconds, _seconds(retry_after))
-        self._pause_seconds = min(_MOST_PAUSE_SECONDS, 2 * self._pause_seconds)
+    async def _work(self, todo: Iterator[Line], http: httpx.AsyncClient) -> None:
+        for line in todo:
+            for _ in range(_TRIES):
+                answer = await self._ask(line, http)
+                if answer.status_code < 500:
+                    break
+            self.statuses[answer.status_code] += 1
+            if not self._resumes_at or self.statuses.total() % self.room.total_tokens == 0:
+                self.room.total_tokens = min(MOST_AT_ONCE, self.room.total_tokens + 1)
+            append(self.answers, line, answer)
+            self.progressed()
 
+    async def _ask(self, line: Line, http: httpx.AsyncClient) -> httpx.Response:
+        """Return the answer. Where the server has no room, or is away, fewer are sent, and later, once for
+        those that were sent together."""
+        while True:
+            async with self.room:
+                await trio.sleep_until(self._resumes_at)
+                self._waits_for = retry_after = ""
+                url, body = self.server.url + line.url, self._body(line)
+                try:
+                    answer = await http.post(url, content=body, headers=_JSON)
+                    if answer.status_code not in _NO_ROOM:
+                        self._last_answer_at, self._pause_seconds = trio.current_time(), _LEAST_PAUSE_SECONDS
+                        return answer
+                    self._waits_for = refusal(answer.status_code, answer.content)
+                    retry_after = answer.headers.get("retry-after", "")
+                except FAILURES as error:
+                    self._waits_for = trouble(self.server.address, error)
+                now, under_way = trio.current_time(), self.room.borrowed_tokens
+                if under_way == 1 and now - self._last_answer_at > _PATIENCE_SECONDS:
+                    self.gave_up = self._waits_for
+                    self._over.cancel()
+                if now >= self._resumes_at:
+                    self.room.total_tokens = max(1, under_way // 2)
+                    # A date, which few servers send, says nothing.
+                    named = min(_PATIENCE_SECONDS, float(retry_after)) if retry_after.isdecimal() else 0.0
+                    self._resumes_at = now + max(self._pause_seconds, named)
+                    self._pause_seconds = min(_MOST_PAUSE_SECONDS, 2 * self._pause_seconds)
 
-def _seconds(retry_after: str | None) -> float:
-    """Return a Retry-After in seconds; 0 for a date, which few servers send."""
-    return min(_PATIENCE_SECONDS, float(retry_after)) if retry_after and retry_after.isdecimal() else 0.0
+    def _body(self, line: Line) -> str:
+        """Return the request's body. What JSON has not, the server refuses."""
+        self.source.seek(line.at)
+        body: dict[str, Any] = json.loads(self.source.readline())["body"]
+        behind = {"priority": PRIORITIES[-1]} if self.server.is_penstock else {}
+        named = {"model": self.model or body.get("model") or self.server.model(None).name}
+        return json.dumps(behind | body | named)

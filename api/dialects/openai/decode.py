@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from api.access.identity import ANYBODY, Caller
 from api.bodies.sampling_values import MAX_SEED
@@ -17,7 +17,7 @@ from api.dialects.openai.tools import chosen, offered
 from api.dialects.spellings import REPETITION_PENALTY, REPETITION_WINDOW
 from api.options.model_defaults import NEUTRAL, Defaults
 from scheduler.prompt.volatile_headers import stable
-from scheduler.repetition import Repetition
+from scheduler.repetition import NEVER, Repetition
 from scheduler.request import (
     MAX_PREDICTION_CHARACTERS,
     ChatPrompt,
@@ -72,11 +72,11 @@ def common(body: DecodingFields, defaults: Defaults, caller: Caller, adapter: st
     }
 
 
-def _repetition(asked: RepetitionDetection | None) -> Repetition | Literal["default"] | None:
+def _repetition(asked: RepetitionDetection | None) -> Repetition | None:
     if asked is None:
-        return "default"
-    if not asked.max_pattern_size:
         return None
+    if not asked.max_pattern_size:
+        return NEVER
     least = max(1, asked.min_pattern_size)
     return Repetition(least * asked.min_count, least, asked.max_pattern_size, asked.min_count)
 

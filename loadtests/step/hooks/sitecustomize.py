@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import sys
 
-from loadtests.step import record
+if "scheduler.engine" in sys.orig_argv:
+    from loadtests.step.engine_profile import EngineProfile
 
-if (folder := record.folder()) is not None:
-    if "scheduler.engine" in sys.orig_argv:
-        from loadtests.step.engine_profile import EngineProfile
+    EngineProfile()
+elif "serve" in sys.orig_argv:
+    from loadtests.step.server_profile import ServerProfile
 
-        EngineProfile(folder)
-    elif "serve" in sys.orig_argv:
-        from loadtests.step.server_profile import ServerProfile
-
-        ServerProfile(folder)
+    ServerProfile()

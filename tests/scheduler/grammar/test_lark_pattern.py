@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import InvalidRequest
-from scheduler.grammar.lark_pattern import Unwritable, lark_pattern, regex_pattern
+from scheduler.grammar.lark_grammar import Unreadable
+from scheduler.grammar.lark_pattern import lark_pattern, regex_pattern
 from scheduler.prompt.preparation import Preparation
 from scheduler.request import Tool, ToolChoice
 from scheduler.structure import Pattern, Rules
@@ -88,18 +89,22 @@ def test_a_lark_grammar_is_a_pattern(grammar: str, text: str, fits: bool) -> Non
             "\n".join(["start: a0", *(f"a{n}: a{n + 1} a{n + 1}" for n in range(40)), 'a40: "x"']),
             "characters",
         ),
+        ("start: a0\n" + "".join(f"a{n}: a{n + 1}\n" for n in range(2000)), "its rules are too deep"),
+        ("start: " + "(" * 2000, "its brackets are too deep"),
+        ('start: a\na[max_tokens=3]: "x"', "'a[max_tokens=3]' is not supported"),
+        ('start: "a" & "b"', "'&' is not supported"),
     ],
 )
 def test_what_is_no_pattern_says_why(grammar: str, why: str) -> None:
     """Never another exception, whatever the text."""
-    with pytest.raises(Unwritable, match=re.escape(why)):
+    with pytest.raises(Unreadable, match=re.escape(why)):
         lark_pattern(grammar)
 
 
 @given(st.text('start:|()[]?*+~"/.%{}, \n-><abA1', max_size=40))
 def test_any_text_is_a_pattern_or_says_why(grammar: str) -> None:
     """A client may send anything."""
-    with suppress(Unwritable):
+    with suppress(Unreadable):
         lark_pattern("start: " + grammar)
 
 

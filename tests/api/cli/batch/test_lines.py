@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.cli.batch.lines import Answers, body_of, pending
+from api.cli.batch.lines import Line, answers_file, append, pending
 from api.cli.errors import OperatorError
 
 
@@ -28,7 +30,8 @@ def test_requests_with_a_common_beginning_go_together() -> None:
     )
     lines = pending(source, set())
     assert [line.custom_id for line in lines] == ["1", "3", "2", "4"]
-    assert [body_of(source, line)["messages"][0]["content"][0] for line in lines] == ["a", "a", "b", "b"]
+    starts = [source.getvalue()[line.at :].partition(b'"custom_id": ')[2][:3] for line in lines]
+    assert starts == [b'"1"', b'"3"', b'"2"', b'"4"'], "where each lies in the file"
     assert [line.custom_id for line in pending(io.BytesIO(source.getvalue()), {"1", "4"})] == ["2", "3"]
 
 
@@ -38,13 +41,13 @@ def test_requests_with_a_common_beginning_go_together() -> None:
         (b"{\n", "line 2 is not JSON"),
         (b"\xff\xfe\n", "line 2 is not JSON"),
         (b'{"custom_id": 1}\n', "line 2 is no request: it needs custom_id, url and body"),
-        (request("b", url="/v1/files"), "line 2 asks /v1/files"),
+        (request("b", url="/v1/files"), "line 2 asks POST /v1/files"),
         (request("b", stream=True), "line 2 asks for a stream"),
         (request("a"), "line 2 has the custom_id 'a' of an earlier line"),
     ],
 )
 def test_nothing_is_sent_of_a_file_with_a_fault(line: bytes, fault: str) -> None:
-    with pytest.raises(OperatorError, match=fault):
+    with pytest.raises(OperatorError, match=re.escape(fault)):
         pending(io.BytesIO(request("a") + line), set())
 
 
@@ -53,27 +56,30 @@ def test_killed_at_any_byte_each_request_is_answered_once(
     data: st.DataObject, names: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("batch") / "out.jsonl"
-    answers = Answers(path)
-    for name in names:
-        answers.append({"custom_id": name, "response": {"body": "é\n"}})
-    answers.close()
+
+    def answer(text: str) -> set[str]:
+        with answers_file(path) as (file, answered):
+            for name in names:
+                if name not in answered:
+                    append(file, Line(name, "", 0), httpx.Response(200, json={"text": text}))
+        return answered
+
+    assert not answer("é\n")
     whole = path.read_bytes()
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
-    answers = Answers(path)
-    for name in names:
-        if name not in answers.answered:
-            answers.append({"custom_id": name, "response": {"body": "again"}})
-    answers.close()
-    assert [json.loads(line)["custom_id"] for line in path.read_bytes().splitlines()] == names
+    answered = answer("again")
+    entries = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [entry["custom_id"] for entry in entries] == names
+    assert [entry["response"]["body"]["text"] for entry in entries] == ["é\n"] * len(answered) + ["again"] * (
+        len(names) - len(answered)
+    )
 
 
 def test_a_file_of_answers_belongs_to_one_run(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    answers = Answers(path)
-    with pytest.raises(OperatorError, match="another batch writes"):
-        Answers(path)
-    answers.close()
+    with answers_file(path), pytest.raises(OperatorError, match="another batch writes"), answers_file(path):
+        pass
     path.write_text("notes\n")
-    with pytest.raises(OperatorError, match="something else than answers in line 1"):
-        Answers(path)
+    with pytest.raises(OperatorError, match="something else than answers in line 1"), answers_file(path):
+        pass
     assert path.read_text() == "notes\n"

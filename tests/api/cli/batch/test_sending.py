@@ -3,21 +3,22 @@ it has room for."""
 
 from __future__ import annotations
 
+import io
+import json
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import MockClock, trio_test
+from trio.testing import MockClock
 
 from api.cli.batch.lines import Line
 from api.cli.batch.sending import MOST_AT_ONCE, Sending
-from api.cli.running_server import Address
+from api.cli.running_server import RunningServer
 from tests.examples import examples
-
-WHERE = Address("http://127.0.0.1:9")
 
 
 class Server:
@@ -47,23 +48,27 @@ class Server:
         return httpx.Response(status, json={})
 
 
-def run(server: Server, requests: int) -> tuple[Counter[tuple[str, int]], Sending, float]:
-    answers: Counter[tuple[str, int]] = Counter()
-    lines = [Line(str(number), "/v1/chat/completions", number) for number in range(requests)]
+def run(
+    answer: Callable[[httpx.Request], Any], requests: int, body: bytes = b'{"body": {"model": "m"}}\n'
+) -> tuple[Counter[tuple[str, int]], Sending, float]:
+    """Return how often each request was answered with each status, and how long all took."""
+    lines = [Line(str(number), "/v1/chat/completions", len(body) * number) for number in range(requests)]
+    answers, progress = io.BytesIO(), list[None]()
+    server = RunningServer("http://127.0.0.1:9", None, (), is_penstock=True)
+    transport = httpx.MockTransport(answer)
+    sending = Sending(
+        server, None, io.BytesIO(body * requests), answers, lambda: progress.append(None), transport
+    )
 
-    async def main() -> tuple[Sending, float]:
-        async with httpx.AsyncClient(transport=httpx.MockTransport(server.answer)) as http:
-            sending = Sending(
-                http,
-                WHERE,
-                lambda line: {"n": line.custom_id},
-                lambda line, answer: answers.update([(line.custom_id, answer.status_code)]),
-            )
-            await sending.run(lines)
-            return sending, trio.current_time()
+    async def main() -> float:
+        await sending.run(lines)
+        return trio.current_time()
 
-    sending, seconds = trio.run(main, clock=MockClock(autojump_threshold=0))
-    return answers, sending, seconds
+    seconds = trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert len(progress) == sending.statuses.total()
+    entries = [json.loads(line) for line in answers.getvalue().splitlines()]
+    statuses = Counter((entry["custom_id"], entry["response"]["status_code"]) for entry in entries)
+    return statuses, sending, seconds
 
 
 @settings(max_examples=examples(30), deadline=None)
@@ -73,47 +78,47 @@ def run(server: Server, requests: int) -> tuple[Counter[tuple[str, int]], Sendin
     statuses=st.lists(st.sampled_from([0, 200, 400, 429, 500, 503]), max_size=30),
 )
 def test_each_request_is_answered_once(requests: int, room: int, statuses: list[int]) -> None:
-    answers, sending, _ = run(Server(room, statuses), requests)
+    answers, sending, _ = run(Server(room, statuses).answer, requests)
     assert sorted(int(name) for name, _ in answers) == list(range(requests))
     assert set(answers.values()) <= {1}
     assert {status for _, status in answers} <= {200, 400, 500}
-    assert sending.in_flight == 0
+    assert sending.room.borrowed_tokens == 0
     assert not sending.gave_up
 
 
 def test_it_finds_the_room_that_a_server_has() -> None:
     server = Server(room=20, statuses=[])
-    _, _, seconds = run(server, 2000)
+    _, _, seconds = run(server.answer, 2000)
     assert server.most == 20
     assert server.refused < 200
     assert seconds < 1.5 * 2000 / 20
     server = Server(room=10**6, statuses=[])
-    run(server, 3000)
+    run(server.answer, 3000)
     assert server.most == MOST_AT_ONCE
 
 
 def test_nothing_is_sent_before_the_time_that_the_server_names() -> None:
     server = Server(room=1, statuses=[], retry_after="30")
-    run(server, 9)
+    run(server.answer, 9)
     times = [at for at, _ in server.asked]
     assert not [at for at in times if 0 < at < 30], "the first eight were refused but one"
 
 
+def test_what_no_json_has_is_the_servers_to_refuse() -> None:
+    """Half a character, and a number that is none."""
+    body = b'{"body": {"model": "m", "prompt": "\\ud800", "temperature": NaN}}\n'
+    refuse = {True: httpx.Response(400, json={}), False: httpx.Response(200, json={})}
+    answers, _, _ = run(lambda asked: refuse[b"NaN" in asked.content], 2, body)
+    assert answers == {("0", 400): 1, ("1", 400): 1}
+
+
 def test_a_servers_error_is_an_answer_at_its_third_time() -> None:
-    answers, _, _ = run(Server(1, [500, 500, 500, 500]), 1)
+    answers, _, _ = run(Server(1, [500, 500, 500, 500]).answer, 1)
     assert answers == {("0", 500): 1}
 
 
-@trio_test
-async def test_it_gives_up_on_a_server_that_is_away(autojump_clock: MockClock) -> None:
+def test_it_gives_up_on_a_server_that_is_away() -> None:
     """Not while an answer is under way, however long that takes behind others."""
-    gave_up = await _with(lambda request: httpx.Response(503, json={"error": {"message": "draining"}}))
-    assert gave_up == "503: draining"
-    assert 600 < trio.current_time() < 800
-
-
-async def _with(answer: Callable[[httpx.Request], httpx.Response]) -> str:
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
-        sending = Sending(http, WHERE, lambda line: {}, lambda line, answer: None)
-        await sending.run([Line("0", "/v1/completions", 0), Line("1", "/v1/completions", 0)])
-        return sending.gave_up
+    _, sending, seconds = run(lambda _: httpx.Response(503, json={"error": {"message": "draining"}}), 2)
+    assert sending.gave_up == "503: draining"
+    assert 600 < seconds < 800

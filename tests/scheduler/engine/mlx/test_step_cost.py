@@ -9,8 +9,8 @@ import mlx.core as mx
 import pytest
 from mlx_lm.generate import BatchGenerator
 
-from loadtests.step.counts import counted_calls
-from loadtests.step.submitted import operations
+from loadtests.step.graph import operations
+from loadtests.step.steps import counted_calls
 from scheduler.engine.device import Traits
 from scheduler.engine.drafts.speculation import Speculation
 from scheduler.engine.loop import EngineLoop
