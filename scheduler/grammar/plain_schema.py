@@ -181,6 +181,10 @@ class _Plain:
                 plain[keyword] = value
         for rewrite in _REWRITES:
             rewrite(plain)
+        reference = str(schema.get("$ref", ""))
+        if reference.startswith("#/") and not (self._has_resources or self._references.target(reference)):
+            # It leads nowhere, and the library must not find there what is written for it.
+            plain["$ref"] = f"{reference}/"
         if isinstance(names := plain.get("propertyNames"), dict):
             _name_properties(plain, self._resolved(names))
         self._rewrite_dynamic(plain)
