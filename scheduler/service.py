@@ -284,7 +284,7 @@ class Scheduler:
         for record in records:
             self._queue.push(record, now)
             self._expiry.watch(record)
-        self.pool.settle()
+        self.pool.carry_out()
 
     def _release(self, record: StreamRecord) -> None:
         """Release a request whose reader has left, before or after the final event; the record may not have

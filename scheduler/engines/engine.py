@@ -71,7 +71,7 @@ class Shared:
     requests: Requests
     stepped: Callable[[Sequence[StreamRecord]], None]
     """Called when a step has advanced these requests, and may have ended others."""
-    settle: Callable[[Engine], None]
+    carry_out: Callable[[Engine], None]
     """Called when an engine's process has become ready, has ended, or its end is explained."""
     adapters: PoolAdapters
     compatibility: Compatibility
@@ -350,7 +350,7 @@ class Engine:
             **{name: getattr(ready, name) for name in ready.__struct_fields__},
         )
         self._shared.adapters.joined(life, self._loaded_adapters, self.name)
-        self._shared.settle(self)
+        self._shared.carry_out(self)
 
     def began(self, begun: Begun) -> None:
         assert self.life is not None, "a message of a process that is not ready"
@@ -411,11 +411,11 @@ class Engine:
         self.share.ended()
         try:
             self._lose(stopped, in_step)
-            self._shared.settle(self)
+            self._shared.carry_out(self)
         except Exception:
             _log.exception("recovery_failed", engine=self.name)
             self._fail_requests(cause)
-            self._shared.settle(self)
+            self._shared.carry_out(self)
 
     def _lose(self, stopped: bool, in_step: Sequence[int]) -> None:
         """Count the death, and let its requests await another engine. `in_step`: what it was doing."""
@@ -449,7 +449,7 @@ class Engine:
             # The client does not get the line of stderr, which is for the operator.
             culprit.fail(poison(culprit, f"{death.cause.value}: {self.cause}"))
             self._shared.requests.move(culprit, Event.RETIRE)
-        self._shared.settle(self)
+        self._shared.carry_out(self)
 
     def _lower_bounds(self, death: Death) -> None:
         before, self.bounds = self.bounds, self.bounds.after(death.cause)

@@ -78,7 +78,7 @@ class Pool:
             self._engines,
             requests,
             self.stepped,
-            self.settle,
+            self.carry_out,
             self.adapters,
             Compatibility(),
             self.reading,
@@ -163,7 +163,7 @@ class Pool:
         self._telemetry.sample(self.metrics.loads.inc)
         for engine in self:
             self._start(engine)
-        self.settle()
+        self.carry_out()
 
     def unload(self) -> None:
         """End its engines' processes: they are gone when `running` is false. Requests wait in the queue until
@@ -197,7 +197,7 @@ class Pool:
         """Count on engines again that could not be started."""
         for engine in self:
             engine.forgive()
-        self.settle()
+        self.carry_out()
 
     def _start(self, engine: Engine) -> None:
         if self._nursery is not None:
@@ -215,7 +215,7 @@ class Pool:
                 self._forget(engine)
         finally:
             engine.share.gone()
-        self.settle()
+        self.carry_out()
 
     def _cannot_start(self, engine: Engine, error: EngineNeverReady) -> None:
         assert self._nursery is not None
@@ -237,7 +237,7 @@ class Pool:
         _log.info("engine_added", engine=engine.name)
         if self.loaded:
             self._start(engine)
-        self.settle()
+        self.carry_out()
         return engine
 
     def retry(self, name: str) -> None:
@@ -245,7 +245,7 @@ class Pool:
         engine = self[name]
         if engine.failed and not engine.running and self.loaded:
             self._start(engine)
-            self.settle()
+            self.carry_out()
 
     def remove(self, name: str) -> None:
         """Drain an engine whose machine is gone, also the last one: requests wait until another one comes.
@@ -267,7 +267,7 @@ class Pool:
         if not engine.draining:
             engine.draining = True
             _log.info("engine_draining", engine=engine.name, requests=engine.requests)
-            self.settle()
+            self.carry_out()
 
     def _new(self, launcher: EngineLauncher | None = None) -> Engine:
         number = next(self._numbers)
@@ -303,22 +303,22 @@ class Pool:
         it."""
         self._requests.move(record, Event.CANCEL)
         if self._requests.changed:
-            self.settle()
+            self.carry_out()
 
     def expire(self, record: StreamRecord, error: DeadlineExceeded) -> None:
         """End a request whose deadline has passed, with `error`. One that has its final event keeps it."""
         self._fail((record,), error)
-        self.settle()
+        self.carry_out()
 
     def fail_queued(self, error: SchedulerError) -> None:
         """Fail all requests that no engine has got yet."""
         self._fail(self._requests.at(QUEUE).values(), error)
-        self.settle()
+        self.carry_out()
 
     def end_all(self, error: SchedulerError) -> None:
         """Fail every request with `error`, and cancel those that engines have."""
         self._fail(self._requests, error)
-        self.settle()
+        self.carry_out()
 
     def _fail(self, records: Iterable[StreamRecord], error: SchedulerError) -> None:
         for record in list(records):
@@ -343,8 +343,8 @@ class Pool:
     # --- the loop
 
     def stepped(self, advanced: Sequence[StreamRecord] = ()) -> None:
-        """A step has advanced these requests, or more of a step is read: charge them, and settle what else it
-        has led to, as a step rarely does."""
+        """A step has advanced these requests, or more of a step is read: charge them, and carry out what
+        else it has led to, as a step rarely does."""
         now = self._clock()
         for record in advanced:
             if record.started_at is None and record.state in (State.PREFILLING, State.DECODING):
@@ -353,9 +353,9 @@ class Pool:
             self._queue.observe(record, now)
         # A suspect, or the queue, may be waiting for another request to become trusted.
         if self._requests.changed or self._awaiting or any(one.quarantined for one in self):
-            self.settle()
+            self.carry_out()
 
-    def settle(self, engine: Engine | None = None) -> None:
+    def carry_out(self, engine: Engine | None = None) -> None:
         """Carry out what an event has led to, until nothing is left. Everything that happens to requests and
         engines ends with this call; nothing here makes another one. `engine`: its process has become ready,
         has ended, or its end is explained."""

@@ -180,7 +180,7 @@ class Model(ModelLoader):
         if self.state is ModelState.DRAINING:
             self.scheduler.pool.dispatcher.held = False
             self._move(ModelState.LOADED)
-            self.scheduler.pool.settle()
+            self.scheduler.pool.carry_out()
         elif self.state is not ModelState.LOADED:
             self._wanted_at = now
 

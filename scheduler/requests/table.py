@@ -1,7 +1,7 @@
 """All accepted requests by id. A record's state says where it is, and `move` is the only way to change it.
 
 Pure: times are arguments. Nobody is called when a request leaves: what must follow is noted here, and the
-pool's loop carries it out (`../engines/pool.py`, `settle`).
+pool's loop carries it out (`../engines/pool.py`, `carry_out`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Requests:
         self.changed = False
         """Whether a request has come, left or changed its place since the loop was last through."""
         self.cancelling: deque[StreamRecord] = deque()
-        """Those whose engines are to be told that nobody waits for them."""
+        """Those whose engines are to get a Cancel."""
         self.retired: deque[tuple[StreamRecord, str]] = deque()
         """Those that have left for good, and from where."""
 

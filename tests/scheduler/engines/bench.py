@@ -135,7 +135,7 @@ class PoolBench:
         self.accepted.append(record)
         self.queue.push(record, self.now)
         self.expiry.watch(record)
-        self.pool.settle()
+        self.pool.carry_out()
         return record
 
     def cancel(self, record: StreamRecord) -> None:

@@ -189,13 +189,13 @@ class PoolMachine(RuleBasedStateMachine):
         assert watched <= {one.request_id for one in timed}
 
     @invariant()
-    def each_cancelled_request_is_told_to_its_engine_once(self) -> None:
+    def each_cancelled_request_is_cancelled_in_its_engine_once(self) -> None:
         """And none that goes on."""
         for engine in self.engines:
-            told = [one.request_id for one in self.bench.sent_by_life(engine.name) if isinstance(one, Cancel)]
-            assert len(told) == len(set(told))
+            sent = [one.request_id for one in self.bench.sent_by_life(engine.name) if isinstance(one, Cancel)]
+            assert len(sent) == len(set(sent))
             for record in engine.on_board.values():
-                assert (record.request_id in told) == (record.state is State.CANCELLING)
+                assert (record.request_id in sent) == (record.state is State.CANCELLING)
 
     @invariant()
     def equals_are_served_in_the_order_of_arrival(self) -> None:
@@ -211,7 +211,7 @@ class PoolMachine(RuleBasedStateMachine):
         for _ in range(2):
             bench.pool.end_all(Draining("going"))
             self.each_request_is_in_one_place_and_leaves_once()
-            self.each_cancelled_request_is_told_to_its_engine_once()
+            self.each_cancelled_request_is_cancelled_in_its_engine_once()
         assert all(record.state is State.CANCELLING for record in bench.requests)
         for engine in self.engines:
             if engine.ready:

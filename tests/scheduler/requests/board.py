@@ -39,7 +39,7 @@ class Board:
     reading: AnswerReading = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reading = AnswerReading(in_place, self.requests, self.settle)
+        self.reading = AnswerReading(in_place, self.requests, self.carry_out)
         self.multiplexer = Multiplexer(
             "0",
             self.requests,
@@ -55,9 +55,9 @@ class Board:
 
     def cancel(self, record: StreamRecord) -> None:
         self.requests.move(record, Event.CANCEL)
-        self.settle()
+        self.carry_out()
 
-    def settle(self) -> None:
+    def carry_out(self) -> None:
         """As the pool does."""
         while self.requests.cancelling:
             if (record := self.requests.cancelling.popleft()).state is State.CANCELLING:
@@ -75,13 +75,13 @@ class Board:
 
     def route(self, output: StepOutput) -> list[StreamRecord]:
         advanced = self.multiplexer.route(output)
-        self.settle()
+        self.carry_out()
         return advanced
 
     def lose_all(self) -> None:
         """The engine dies."""
         self.multiplexer.lose_all()
-        self.settle()
+        self.carry_out()
 
     @property
     def on_board(self) -> list[StreamRecord]:
